@@ -1,0 +1,88 @@
+"""One tree of errors. Everything this library raises on purpose descends from `RelevanceGenError`."""
+
+from __future__ import annotations
+
+_SHOWN_CHARS = 80
+"""How much of an offending value an error message repeats: enough to recognise it, too little to leak or flood."""
+
+
+def shown(value: object) -> str:
+    """Return a short, single-line, bounded description of `value` for an error message."""
+    match value:
+        case None | bool() | float():
+            return repr(value)
+        case int():
+            # repr of an int beyond sys.get_int_max_str_digits() raises; its size says enough.
+            return repr(value) if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"
+        case str():
+            kept = ascii(value[:_SHOWN_CHARS])
+            return kept if len(value) <= _SHOWN_CHARS else f"{kept}… ({len(value)} characters)"
+        case dict():
+            return f"an object of {len(value)} fields"
+        case list() | tuple():
+            return f"a list of {len(value)} items"
+        case _:
+            return type(value).__name__
+
+
+class RelevanceGenError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class InvalidRequestError(RelevanceGenError, ValueError):
+    """Refuse an input before any work is done.
+
+    The message reads "<field> must be <allowed>, got <value>[; <remedy>]".
+
+    Attributes:
+        field: path of the offending field, e.g. ``"chunk_txts[3].text"``; ``None`` if the input as a whole is wrong.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_invalid_request, (str(self), self.field)
+
+    @classmethod
+    def must_be(cls, field: str, allowed: str, got: object, *, remedy: str | None = None) -> InvalidRequestError:
+        """Build the error for a field whose value is not `allowed`."""
+        message = f"{field} must be {allowed}, got {shown(got)}"
+        return cls(message if remedy is None else f"{message}; {remedy}", field=field)
+
+
+def _rebuild_invalid_request(message: str, field: str | None) -> InvalidRequestError:
+    return InvalidRequestError(message, field=field)
+
+
+class IndexFormatError(RelevanceGenError, OSError):
+    """Refuse a saved index that is damaged, foreign, or of a format this version does not read."""
+
+
+class OverloadedError(RelevanceGenError):
+    """Refuse work because a bounded queue is full; trying again later may succeed.
+
+    Attributes:
+        retry_after_s: seconds after which a retry is sensible, at least 1.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RequestCancelledError(RelevanceGenError):
+    """Report that the caller cancelled this request before it finished."""
+
+
+class ModelLoadError(RelevanceGenError, OSError):
+    """Report that a model could not be loaded: missing, damaged, unsupported, or too large for memory."""
+
+
+class GenerationError(RelevanceGenError, RuntimeError):
+    """Report that the model failed while it was generating; the runner that held it is dead."""
+
+
+class RunnerClosedError(RelevanceGenError, RuntimeError):
+    """Report that a runner was closed, or has died, and takes no more requests."""

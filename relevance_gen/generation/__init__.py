@@ -1,0 +1,1 @@
+"""Continue text with a GGUF model, many requests and samples at once."""

@@ -1,0 +1,281 @@
+"""The vocabulary of the whole project: frozen classes whose attributes are the documented wire's fields.
+
+Every class checks itself when it is made, whoever makes it: a value that exists is a value that is allowed.
+Floats take integers (JSON has one number type), integers take neither booleans nor ``10.0``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from attrs import Attribute, field, frozen
+
+from relevance_gen.errors import InvalidRequestError
+
+Metadata: TypeAlias = Mapping[str, Any]
+FinishReason: TypeAlias = Literal["eos", "stop", "length"]
+
+MAX_SAMPLES = 256
+"""Most completions of one request: the number of sequences one llama.cpp context can hold."""
+
+_MAX_FLOAT = sys.float_info.max
+
+_Validator: TypeAlias = Callable[[Any, "Attribute[Any]", Any], None]
+
+
+def is_integer(value: object) -> bool:
+    """Tell whether `value` is an integer in JSON's sense: no boolean, no float."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_blank(text: str) -> bool:
+    """Tell whether `text` is empty or only white space.
+
+    >>> is_blank("   "), is_blank("...")
+    (True, False)
+    """
+    return not text or text.isspace()
+
+
+def _must_be(allowed: str, holds: Callable[[Any], bool]) -> _Validator:
+    """Make an attrs validator that raises `InvalidRequestError` unless `holds` is true of the value."""
+
+    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
+        if not holds(value):
+            raise InvalidRequestError.must_be(attribute.name, allowed, value)
+
+    return check
+
+
+def _integer(low: int, high: int | None = None) -> _Validator:
+    interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+    return _must_be(f"an integer {interval}", lambda v: is_integer(v) and v >= low and (high is None or v <= high))
+
+
+def _number(low: float, high: float = math.inf) -> _Validator:
+    interval = f"of at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
+
+    def holds(value: Any) -> bool:
+        # Not math.isfinite: an integer beyond a float's range would raise OverflowError there.
+        return (is_integer(value) or isinstance(value, float)) and bool(low <= value <= min(high, _MAX_FLOAT))
+
+    return _must_be(f"a finite number {interval}", holds)
+
+
+_string = _must_be("a string", lambda v: isinstance(v, str))
+_flag = _must_be("true or false", lambda v: isinstance(v, bool))
+_not_blank = _must_be("a string that is not blank", lambda v: isinstance(v, str) and not is_blank(v))
+
+
+def _items(allowed: str, holds: Callable[[Any], bool]) -> _Validator:
+    """Make a validator for a tuple whose every item `holds`; the error names the first item that does not."""
+
+    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
+        if not isinstance(value, tuple):
+            raise InvalidRequestError.must_be(attribute.name, "a list", value)
+        for position, item in enumerate(value):
+            if not holds(item):
+                raise InvalidRequestError.must_be(f"{attribute.name}[{position}]", allowed, item)
+
+    return check
+
+
+def _as_tuple(value: Any) -> Any:
+    """Freeze a list; leave anything else, a string above all, for the validator to refuse."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _as_float(value: Any) -> Any:
+    """Turn an integer that a float can hold into that float; leave anything else for the validator to refuse."""
+    return float(value) if is_integer(value) and abs(value) <= _MAX_FLOAT else value
+
+
+# ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class Chunk:
+    """A piece of text to search, with data of the caller's that comes back unchanged.
+
+    Args:
+        text: the content; not blank.
+        metadata: free-form JSON object, returned with the result.
+        original_index: accepted for round trips and ignored: results carry the real position.
+    """
+
+    text: str = field(validator=_not_blank)
+    metadata: Metadata = field(factory=dict, validator=_must_be("an object", lambda v: isinstance(v, Mapping)))
+    original_index: int | None = field(
+        default=None, validator=_must_be("an integer", lambda v: v is None or is_integer(v))
+    )
+
+
+@frozen
+class SearchRequest:
+    """The body of ``POST /search``.
+
+    Args:
+        query: the question; not blank.
+        chunk_txts: strings, mappings or `Chunk` objects, mixed as the caller likes; checked when they are searched.
+        top_n: most results to return, at least 1.
+        true_order: results in input order (true) or best first (false).
+    """
+
+    query: str = field(validator=_not_blank)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(
+        validator=_must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
+    )
+    top_n: int = field(default=10, validator=_integer(1))
+    true_order: bool = field(default=True, validator=_flag)
+
+
+@frozen
+class SearchResult:
+    """One chunk that shares something with the query.
+
+    Attributes:
+        chunk_id: 0, 1, 2 … in the returned order.
+        chunk_txt: the chunk's text as given.
+        chunk_score: relevance in (0, 1]; 1.0 = as good as a chunk that says exactly what the query says.
+        metadata: the chunk's metadata, the same object; ``{}`` when none was given.
+        original_index: position of the chunk in the input.
+    """
+
+    chunk_id: int
+    chunk_txt: str
+    chunk_score: float
+    metadata: Metadata
+    original_index: int
+
+
+@frozen
+class SearchMetadata:
+    """Token counts of a search, by the encoding in force.
+
+    Attributes:
+        num_query_tokens: tokens in the query.
+        num_context_tokens: tokens in all supplied chunks together, each counted alone.
+    """
+
+    num_query_tokens: int
+    num_context_tokens: int
+
+
+@frozen
+class SearchResponse:
+    """What a search found: at most ``top_n`` results, and the token counts."""
+
+    results: tuple[SearchResult, ...]
+    metadata: SearchMetadata
+
+
+# ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class GenerationRequest:
+    """The body of ``POST /generate``.
+
+    Penalties apply first, then temperature, top_k, top_p and min_p, then the draw.
+
+    Args:
+        text: the prompt; may be empty where the model has a BOS token to start from.
+        max_tokens: most tokens generated for each sample, at least 1.
+        eos_token_ids: generation stops when one is produced; the model's own end token alone does not stop it.
+        max_input_tokens: keep only this many tokens of the end of the prompt; 0 = no limit.
+        num_samples: independent completions, in [1, MAX_SAMPLES].
+        stop: non-empty strings; generation stops when one is produced, and it is not in the output.
+        temperature: 0 = greedy; higher is more varied.
+        top_k: keep the k most likely tokens; 0 = off.
+        top_p: keep the smallest set of tokens whose probability reaches this, in [0, 1].
+        min_p: keep tokens at least this fraction as likely as the likeliest, in [0, 1].
+        presence_penalty: subtracted once from the logit of every token already generated, in [-2, 2].
+        frequency_penalty: subtracted for every time the token was already generated, in [-2, 2].
+        logprobs: return each token's natural log probability under the model's own distribution.
+        return_tokens: return the generated token ids.
+        seed: makes the request repeatable; without it every request and every sample differs.
+    """
+
+    text: str = field(validator=_string)
+    max_tokens: int = field(default=512, validator=_integer(1))
+    eos_token_ids: tuple[int, ...] = field(
+        default=(),
+        converter=_as_tuple,
+        validator=_items("an integer of at least 0", lambda v: is_integer(v) and v >= 0),
+    )
+    max_input_tokens: int = field(default=0, validator=_integer(0))
+    num_samples: int = field(default=1, validator=_integer(1, MAX_SAMPLES))
+    stop: tuple[str, ...] = field(
+        default=(),
+        converter=_as_tuple,
+        validator=_items("a non-empty string", lambda v: isinstance(v, str) and v != ""),
+    )
+    temperature: float = field(default=1.0, converter=_as_float, validator=_number(0))
+    top_k: int = field(default=50, validator=_integer(0))
+    top_p: float = field(default=1.0, converter=_as_float, validator=_number(0, 1))
+    min_p: float = field(default=0.0, converter=_as_float, validator=_number(0, 1))
+    presence_penalty: float = field(default=0.0, converter=_as_float, validator=_number(-2, 2))
+    frequency_penalty: float = field(default=0.0, converter=_as_float, validator=_number(-2, 2))
+    logprobs: bool = field(default=False, validator=_flag)
+    return_tokens: bool = field(default=False, validator=_flag)
+    seed: int | None = field(
+        default=None, validator=_must_be("an integer of at least 0", lambda v: v is None or (is_integer(v) and v >= 0))
+    )
+
+
+@frozen
+class Completion:
+    """One generated sample.
+
+    Attributes:
+        text: the generated text, without end token and stop string.
+        generated_tokens: tokens generated, the end token included.
+        finished: Unix time in seconds when this sample was complete.
+        finish_reason: ``"eos"``, ``"stop"`` or ``"length"``.
+        tokens: the generated token ids, ``generated_tokens`` of them; ``None`` unless ``return_tokens``.
+        logprobs: their natural log probabilities, one each; ``None`` unless ``logprobs``.
+    """
+
+    text: str
+    generated_tokens: int
+    finished: float
+    finish_reason: FinishReason
+    tokens: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+
+
+@frozen
+class GenerationResponse:
+    """What was generated for one request.
+
+    Attributes:
+        created: Unix time in seconds when the request was accepted.
+        finished: Unix time in seconds when the last sample was complete.
+        num_samples: number of completions.
+        prompt: the text as sent, also when the model saw less of it.
+        prompt_tokens: tokens the model saw.
+        responses: the completions, in sample order.
+    """
+
+    created: float
+    finished: float
+    num_samples: int
+    prompt: str
+    prompt_tokens: int
+    responses: tuple[Completion, ...]
+
+
+@frozen
+class Stats:
+    """The body of ``GET /stats``.
+
+    Attributes:
+        backlog: samples accepted and not yet being decoded.
+        num_total_runners: runners able to take work.
+    """
+
+    backlog: int
+    num_total_runners: int

@@ -1,0 +1,104 @@
+"""JSON bytes to and from the types: strict in, exact out. The only importer of cattrs."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeVar
+
+import attrs
+import cattrs
+from cattrs.gen import make_dict_unstructure_fn, override
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.types import Completion
+
+T = TypeVar("T")
+
+_converter = cattrs.Converter()
+# Metadata is the caller's: it leaves exactly as it came, whatever it holds.
+_converter.register_unstructure_hook(dict, lambda mapping: mapping)
+_converter.register_unstructure_hook(
+    Completion,
+    make_dict_unstructure_fn(
+        Completion,
+        _converter,
+        tokens=override(omit_if_default=True),
+        logprobs=override(omit_if_default=True),
+    ),
+)
+
+
+def parse(body: bytes) -> object:
+    """Parse strict JSON.
+
+    Lone surrogates are accepted, as the contract says; NaN and Infinity are not JSON.
+
+    Raises:
+        InvalidRequestError: not UTF-8, not JSON, nested too deeply, or an integer too long to convert.
+    """
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"the body must be UTF-8: byte {error.start} is not") from None
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError(
+            f"the body must be JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
+    except RecursionError:
+        raise InvalidRequestError("the body must be JSON that nests less deeply") from None
+    except InvalidRequestError:
+        raise
+    except ValueError:  # int() refuses more digits than sys.get_int_max_str_digits()
+        raise InvalidRequestError("the body must be JSON whose integers have fewer digits") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise InvalidRequestError(f"the body must be JSON: {name} is not")
+
+
+def structure(cls: type[T], value: object, *, path: str = "") -> T:
+    """Make a `cls` from a mapping of its fields; the class checks the values itself.
+
+    Args:
+        cls: a class of `relevance_gen.types`.
+        value: what must be a mapping.
+        path: where `value` stands, to prefix the field names in errors, e.g. ``"chunk_txts[3]"``.
+
+    Raises:
+        InvalidRequestError: not a mapping; an unknown field (the nearest known one is suggested); a missing field; or
+            a value that the class refuses.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError.must_be(path or "the body", "an object", value)
+    prefix = f"{path}." if path else ""
+    fields = {a.name: a for a in attrs.fields(cls)}  # type: ignore[arg-type]
+    for name in value:
+        if name not in fields:
+            raise InvalidRequestError(_unknown_field(prefix, name, list(fields)), field=f"{prefix}{name}")
+    for name, attribute in fields.items():
+        if attribute.default is attrs.NOTHING and name not in value:
+            raise InvalidRequestError(f"{prefix}{name} is required", field=f"{prefix}{name}")
+    try:
+        return cls(**value)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{prefix}{error}", field=f"{prefix}{error.field}") from None
+
+
+def _unknown_field(prefix: str, name: object, known: list[str]) -> str:
+    """Say that `name` is no field, and which one may have been meant."""
+    shown = ascii(str(name)[:80]).strip("'")
+    nearest = difflib.get_close_matches(str(name)[:80], known, n=1)
+    hint = f"; did you mean {prefix}{nearest[0]}?" if nearest else f"; the fields are {', '.join(known)}"
+    return f"{prefix}{shown} is not a known field{hint}"
+
+
+def unstructure(value: object) -> Any:
+    """Turn a type into plain dicts and lists; fields that were not asked for are absent."""
+    return _converter.unstructure(value)
+
+
+def serialize(value: object) -> bytes:
+    """Write a type, or plain dicts and lists, as JSON bytes: ASCII, so that lone surrogates leave as they came."""
+    return json.dumps(unstructure(value), allow_nan=False, separators=(",", ":")).encode("ascii")
