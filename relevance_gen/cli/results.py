@@ -6,16 +6,17 @@ import argparse
 import bisect
 import os
 import re
+from collections.abc import Collection
 from typing import TextIO
 
 from attrs import frozen
 
-from relevance_gen.cli.highlighting import Highlighter, Span
+from relevance_gen.cli.highlighting import Span, matches
 from relevance_gen.cli.reading import STDIN
 from relevance_gen.cli.terminal import visible, wants_colour, width
 from relevance_gen.types import SearchResponse, SearchResult
 
-_INDENT = " " * 6
+_INDENT = "  "
 _MIN_COLUMNS = 20
 _MAX_COLUMNS = 120
 """Lines longer than this are hard to read, however wide the terminal is."""
@@ -30,23 +31,23 @@ class Printer:
 
     Attributes:
         stream: where they go.
-        highlighter: finds the query's words.
+        spellings: the words, folded, to look for in the chunks.
         colour: whether to colour them.
         columns: longest line of a chunk's text, in characters.
         max_lines: most lines of a chunk to show; 0 = all.
     """
 
     stream: TextIO
-    highlighter: Highlighter
+    spellings: Collection[str]
     colour: bool
     columns: int
     max_lines: int
 
     @classmethod
-    def of(cls, args: argparse.Namespace, stream: TextIO) -> Printer:
+    def of(cls, args: argparse.Namespace, stream: TextIO, spellings: Collection[str]) -> Printer:
         """Make the printer that the command's arguments ask for."""
         columns = max(_MIN_COLUMNS, min(width(stream), _MAX_COLUMNS) - len(_INDENT))
-        return cls(stream, Highlighter(args.query), wants_colour(args.color, stream, os.environ), columns, args.lines)
+        return cls(stream, spellings, wants_colour(args.color, stream, os.environ), columns, args.lines)
 
     def print(self, response: SearchResponse, *, n_chunks: int, seconds: float) -> None:
         """Print the results of `response`; on a terminal also what it took to find them."""
@@ -58,23 +59,23 @@ class Printer:
 
     def _print_result(self, result: SearchResult) -> None:
         text = result.chunk_txt
-        matches = self.highlighter.spans(text)
-        lines = _best_lines(_wrap(text, self.columns), matches, text, self.max_lines)
+        found = matches(text, self.spellings)
+        lines = _best_lines(_wrap(text, self.columns), found, text, self.max_lines)
         source = result.metadata["source"]
         name = "(standard input)" if source == STDIN else visible(source)
         line = result.metadata["line"] + text.count("\n", 0, lines[0][0])
         score = self._coloured(f"{result.chunk_score:.2f}", _SCORE)
         self.stream.write(f"{score}  {self._coloured(name, _PATH)}:{self._coloured(str(line), _LINE)}\n")
         for span in lines:
-            self.stream.write(f"{_INDENT}{self._marked(text, span, matches)}\n")
+            self.stream.write(f"{_INDENT}{self._marked(text, span, found)}\n")
         self.stream.write("\n")
 
-    def _marked(self, text: str, line: Span, matches: list[Span]) -> str:
-        """Return a line of `text` with the matches in it coloured."""
+    def _marked(self, text: str, line: Span, found: list[Span]) -> str:
+        """Return a line of `text` with what was found in it coloured."""
         if not self.colour:
             return visible(text[slice(*line)])
         marked, position = [], line[0]
-        for start, end in matches:
+        for start, end in found:
             if end > position and start < line[1]:
                 start, end = max(start, position), min(end, line[1])
                 marked += [visible(text[position:start]), self._coloured(visible(text[start:end]), _MATCH)]
@@ -98,13 +99,13 @@ def _wrap(text: str, columns: int) -> list[Span]:
     return lines
 
 
-def _best_lines(lines: list[Span], matches: list[Span], text: str, max_lines: int) -> list[Span]:
-    """Return the `max_lines` lines in a row that hold the most different matches; the first such."""
+def _best_lines(lines: list[Span], found: list[Span], text: str, max_lines: int) -> list[Span]:
+    """Return the `max_lines` lines in a row that hold the most different words found; the first such."""
     if not 0 < max_lines < len(lines):
         return lines
     starts = [start for start, _ in lines]
     words: list[set[str]] = [set() for _ in lines]
-    for start, end in matches:
+    for start, end in found:
         words[max(bisect.bisect_right(starts, start) - 1, 0)].add(text[start:end].casefold())
     first = max(range(len(lines) - max_lines + 1), key=lambda at: len(set().union(*words[at : at + max_lines])))
     return lines[first : first + max_lines]

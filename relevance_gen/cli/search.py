@@ -8,11 +8,14 @@ import time
 from collections.abc import Iterator
 
 from relevance_gen.chunking import spans
+from relevance_gen.cli.highlighting import matched_spellings
 from relevance_gen.cli.reading import STDIN, Document, Reader
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import ProgressBar
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.types import Chunk, SearchResponse
+from relevance_gen.wire import serialize
 
 FOUND, NOT_FOUND, TROUBLE = 0, 1, 2
 """Exit statuses, as grep's; trouble outranks the others."""
@@ -67,20 +70,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search as `args` say, print what was found, and return the exit status."""
-    paths = args.paths or _piped_input()
     reader = Reader(_warn)
     started = time.perf_counter()
-    chunks = [chunk for document in reader.read(paths) for chunk in _chunks(document, args.max_chars)]
-    response = _search(args, chunks)
+    paths = args.paths or _piped_input()
+    index = _index([chunk for document in reader.read(paths) for chunk in _chunks(document, args.max_chars)], args)
+    response = index.search(args.query, args.top_n, args.order == "text")
     seconds = time.perf_counter() - started
     if reader.n_binary:
         _warn(f"skipped {reader.n_binary:,} binary file{'s' * (reader.n_binary > 1)}")
     if args.json:
-        from relevance_gen.wire import serialize
-
-        sys.stdout.write(serialize(response).decode("ascii") + "\n")
-    else:
-        Printer.of(args, sys.stdout).print(response, n_chunks=len(chunks), seconds=seconds)
+        _print_json(response)
+    elif response.results:
+        spellings = matched_spellings(index, args.query, response.results[0].original_index)
+        Printer.of(args, sys.stdout, spellings).print(response, n_chunks=len(index), seconds=seconds)
     if reader.failed:
         return TROUBLE
     return FOUND if response.results else NOT_FOUND
@@ -102,22 +104,16 @@ def _chunks(document: Document, max_chars: int) -> Iterator[Chunk]:
         yield Chunk(document.text[start:end], place)
 
 
-def _search(args: argparse.Namespace, chunks: list[Chunk]) -> SearchResponse:
-    from relevance_gen.retrieval.api import search
-
+def _index(chunks: list[Chunk], args: argparse.Namespace) -> ChunkIndex:
     progress = ProgressBar(sys.stderr, "indexing")
     try:
-        return search(
-            args.query,
-            chunks,
-            args.top_n,
-            args.order == "text",
-            weighting=args.weighting,
-            encoding=args.encoding,
-            progress=progress,
-        )
+        return ChunkIndex(chunks, weighting=args.weighting, encoding=args.encoding, progress=progress)
     finally:
         progress.clear()
+
+
+def _print_json(response: SearchResponse) -> None:
+    sys.stdout.write(serialize(response).decode("ascii") + "\n")
 
 
 def _warn(message: str) -> None:
