@@ -268,7 +268,7 @@ class Scorer:
         counts = postings.first[match.numbers + 1] - first
         at = ragged_ranges(first, counts)
         chunk: Chunks = postings.chunk[at]
-        tf: Floats = postings.tf[at] * np.repeat(match.weight, counts)
+        tf = np.asarray(postings.tf[at] * np.repeat(match.weight, counts), np.float64)
         if counts.size > 1:
             chunk, place = np.unique(chunk, return_inverse=True)
             tf = sum_by(place, tf, chunk.size)
