@@ -19,8 +19,8 @@ def generate(request: GenerationRequest | Mapping[str, Any], *, runner: Front | 
 
     Args:
         request: a `GenerationRequest`, or a mapping of its fields; ``text`` alone is required.
-        runner: a `Runner` or `RunnerPool`; by default one that is made at the first call and kept for the process, with the
-            model that ``RELEVANCE_GEN_MODEL`` names, else the embedded one.
+        runner: a `Runner` or `RunnerPool`; by default one that is made at the first call and kept for the process, with
+            the model that ``RELEVANCE_GEN_MODEL`` names, else the embedded one.
 
     Returns:
         The completions, with token counts and times.
@@ -44,7 +44,7 @@ def default_runner() -> Runner:
     Raises:
         ModelLoadError: there is no model, or it cannot be loaded.
     """
-    global _default  # noqa: PLW0603 - this is the one process-wide object
+    global _default
     with _lock:
         if _default is None or _default.error is not None:
             _default = Runner()

@@ -58,7 +58,7 @@ class PrefixCache:
         return best, self._entries[found]
 
     def put(self, prompt: Tokens, state: SavedState) -> None:
-        """Hold `state` for `prompt`; drop what it makes superfluous, then the least recently used beyond `max_bytes`."""
+        """Hold `state` for `prompt`; drop what that makes superfluous, then the least recent beyond `max_bytes`."""
         entry = Entry(prompt, state)
         if entry.n_bytes > self.max_bytes:
             return

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence as Items
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from typing import Protocol
 
 import numpy as np
@@ -157,8 +158,8 @@ class Engine:
                     case scheduler.Decode(slots):
                         self._decode(slots)
                         decoded = True
-                    case scheduler.Prefill(start, stop):
-                        self._prefill(self._queue[0], start, stop)
+                    case scheduler.Prefill(slot, start, stop):
+                        self._prefill(self._queue[0], slot, start, stop)
                         budget -= stop - start
                     case scheduler.Seat(slot):
                         self._seat(self._queue[0], slot)
@@ -186,7 +187,7 @@ class Engine:
         """Describe the head of the queue; requests whose prompt is refused are answered and skipped."""
         while self._queue:
             job = self._queue[0]
-            if job.prompt is None:
+            if not len(job.prompt):
                 try:
                     job.prompt = self._prompt(job.request)
                 except InvalidRequestError as error:
@@ -211,7 +212,6 @@ class Engine:
 
     def _seat(self, job: Job, slot: int) -> None:
         """Take a slot, and start from the longest known beginning of the prompt, a whole number of chunks."""
-        assert job.prompt is not None
         job.slot = slot
         common, entry = self._cache.longest(job.prompt)
         # At least the last token is computed anew: its logits are not kept.
@@ -223,11 +223,10 @@ class Engine:
             self.counters.prefix_cache_hits += 1
             self.counters.prompt_tokens_reused += n_reused
 
-    def _prefill(self, job: Job, start: int, stop: int) -> None:
-        assert job.prompt is not None and job.slot is not None
+    def _prefill(self, job: Job, slot: int, start: int, stop: int) -> None:
         job.interrupt = self._model.interrupt
         try:
-            logits = self._model.prefill(job.slot, job.prompt[start:stop], start)
+            logits = self._model.prefill(slot, job.prompt[start:stop], start)
         finally:
             job.interrupt = None
         job.n_done = stop
@@ -236,20 +235,18 @@ class Engine:
         job.logits = logits.copy()
         self.counters.prompt_tokens += stop
         if job.n_unstarted > 1:
-            self._model.hold(job.slot)
+            self._model.hold(slot)
         if self._cache.max_bytes and self._model.can_rewind and self._whole_chunks(stop - 1) > 0:
-            self._remember(job)
+            self._remember(job, slot)
 
-    def _remember(self, job: Job) -> None:
+    def _remember(self, job: Job, slot: int) -> None:
         """Save a prompt that has a chunk no entry has."""
-        assert job.prompt is not None and job.slot is not None
         common, _ = self._cache.longest(job.prompt)
         if self._whole_chunks(common) < self._whole_chunks(len(job.prompt) - 1):
-            self._cache.put(job.prompt, self._model.save(job.slot))
+            self._cache.put(job.prompt, self._model.save(slot))
 
     def _start(self, job: Job, slots: Items[int]) -> None:
         """Draw the first token of the next samples, all from the logits of the prompt's end."""
-        assert job.prompt is not None and job.logits is not None
         if not job.n_started:
             self.counters.first_tokens += 1
             self.counters.first_token_seconds += max(0.0, self._clock() - job.created)
@@ -306,7 +303,7 @@ class Engine:
         if released:
             try:
                 job.on_text(sequence.index, released)
-            except Exception as error:  # noqa: BLE001 - the caller's callback may raise anything, and only its request fails
+            except Exception as error:
                 self._fail(job, error)
                 return
         if sequence.finish_reason is not None:
@@ -317,7 +314,6 @@ class Engine:
                 self._finish(job)
 
     def _finish(self, job: Job) -> None:
-        assert job.prompt is not None
         self.counters.requests_finished += 1
         responses = tuple(job.completions[index] for index in range(job.request.num_samples))
         job.on_done(
@@ -362,7 +358,8 @@ class Engine:
         self._queue.remove(job)
         if job.slot is not None:
             self._model.rewind(job.slot, 0)
-        job.slot = job.logits = None
+        job.slot = None
+        job.logits = np.empty(0, np.float32)
 
     def _undo(self) -> None:
         """Take back what an interrupted computation may have left: it will be computed again."""

@@ -34,8 +34,8 @@ class Job:
         seed: the request's, or a fresh one.
         cancelled: whether the caller gave it up; set from any thread, acted on between steps.
         interrupt: while the prompt is being computed, makes that stop.
-        prompt: its tokens, once it is at the head of an engine's queue.
-        logits: shape (V,), after the prompt.
+        prompt: its tokens; empty until it is at the head of an engine's queue.
+        logits: shape (V,), after the prompt; empty until that is computed.
         slot: where the prompt is being computed.
         n_done: tokens of the prompt that are computed.
         n_started: samples that have produced a token.
@@ -50,8 +50,8 @@ class Job:
     seed: int = field(init=False)
     cancelled: bool = field(default=False, init=False)
     interrupt: Callable[[], None] | None = field(default=None, init=False)
-    prompt: Tokens | None = field(default=None, init=False)
-    logits: Logits | None = field(default=None, init=False)
+    prompt: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
+    logits: Logits = field(factory=lambda: np.empty(0, np.float32), init=False)
     slot: int | None = field(default=None, init=False)
     n_done: int = field(default=0, init=False)
     n_started: int = field(default=0, init=False)

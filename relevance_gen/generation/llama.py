@@ -1,6 +1,6 @@
-"""llama.cpp behind a small typed surface: a model, its vocabulary, and a context of slots. The only importer of llama_cpp.
+"""llama.cpp behind a small typed surface: a model, its vocabulary, a context of slots. The only importer of llama_cpp.
 
-All of it must be used from one thread, the one that made it: a second thread with an OpenMP pool slows decoding fivefold.
+All of it must be used from one thread, the one that made it: a second one with an OpenMP pool slows decoding fivefold.
 Only `Model.interrupt` may be called from elsewhere.
 """
 
@@ -14,14 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import llama_cpp.llama_cpp as C
+import llama_cpp.llama_cpp as lib
 import numpy as np
 from numpy.typing import NDArray
 
 from relevance_gen.errors import GenerationError, ModelLoadError
 from relevance_gen.generation.cache import SavedState, Tokens
 from relevance_gen.generation.cores import usable_cores
-from relevance_gen.generation.engine import Interrupted, Logits
+from relevance_gen.generation.engine import Interrupted
+from relevance_gen.generation.jobs import Logits
 from relevance_gen.generation.probe import extra_buffers_are_safe
 
 _MAGIC = b"GGUF"
@@ -47,7 +48,7 @@ class _Log:
 
     def __init__(self) -> None:
         self._level = logging.DEBUG
-        self.callback = C.llama_log_callback(self._write)
+        self.callback = lib.llama_log_callback(self._write)
 
     def _write(self, level: int, text: bytes, _: Any) -> None:
         self._level = _LEVELS.get(level, self._level)  # 5 goes on with the line before
@@ -59,8 +60,8 @@ class _Log:
 
 
 _llama_log = _Log()
-C.llama_log_set(_llama_log.callback, ctypes.c_void_p(0))
-C.llama_backend_init()
+lib.llama_log_set(_llama_log.callback, ctypes.c_void_p(0))
+lib.llama_backend_init()
 
 
 class Model:
@@ -105,7 +106,7 @@ class Model:
         self._held: SavedState | None = None
         self._abort_flag = ctypes.create_string_buffer(2)
         _last_errors.clear()
-        offload = C.llama_supports_gpu_offload() and n_gpu_layers != 0
+        offload = lib.llama_supports_gpu_offload() and n_gpu_layers != 0
         try:
             self._load(Path(path), n_gpu_layers, offload, use_extra_bufts, on_progress)
             self.n_slots = n_slots
@@ -127,10 +128,10 @@ class Model:
     def close(self) -> None:
         """Free the context and the model; safe to call twice."""
         if self._context:
-            C.llama_free(self._context)
+            lib.llama_free(self._context)
             self._context = None
         if self._model:
-            C.llama_model_free(self._model)
+            lib.llama_model_free(self._model)
             self._model = None
 
     # ── Loading ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,47 +145,47 @@ class Model:
         on_progress: Callable[[float], bool] | None,
     ) -> None:
         _check_file(path)
-        params = C.llama_model_default_params()
+        params = lib.llama_model_default_params()
         params.n_gpu_layers = (-1 if n_gpu_layers is None else n_gpu_layers) if offload else 0
         if use_extra_bufts is None:
-            use_extra_bufts = extra_buffers_are_safe(C.llama_print_system_info().decode(), _build())
+            use_extra_bufts = extra_buffers_are_safe(lib.llama_print_system_info().decode(), _build())
         params.use_extra_bufts = use_extra_bufts
-        callback = C.llama_progress_callback(lambda share, _: on_progress is None or on_progress(share))
+        callback = lib.llama_progress_callback(lambda share, _: on_progress is None or on_progress(share))
         params.progress_callback = callback
-        self._model = C.llama_model_load_from_file(os.fsencode(path), params)
+        self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
             raise ModelLoadError(f"{path} cannot be loaded: {_why() or 'llama.cpp gives no reason'}")
-        if not C.llama_model_has_decoder(self._model) or C.llama_model_has_encoder(self._model):
+        if not lib.llama_model_has_decoder(self._model) or lib.llama_model_has_encoder(self._model):
             raise ModelLoadError(f"{path} holds a model that does not generate text: it has an encoder")
-        self._vocab = C.llama_model_get_vocab(self._model)
-        if C.llama_vocab_type(self._vocab) == C.LLAMA_VOCAB_TYPE_NONE:
+        self._vocab = lib.llama_model_get_vocab(self._model)
+        if lib.llama_vocab_type(self._vocab) == lib.LLAMA_VOCAB_TYPE_NONE:
             raise ModelLoadError(f"{path} holds a model without a vocabulary")
-        self.n_vocab = C.llama_vocab_n_tokens(self._vocab)
+        self.n_vocab = lib.llama_vocab_n_tokens(self._vocab)
         text = ctypes.create_string_buffer(256)
-        C.llama_model_desc(self._model, text, len(text))
+        lib.llama_model_desc(self._model, text, len(text))
         self.description = text.value.decode(errors="replace")
-        self.can_rewind = not (C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model))
+        self.can_rewind = not (lib.llama_model_is_recurrent(self._model) or lib.llama_model_is_hybrid(self._model))
 
     def _fitting_n_ctx(self, n_ctx: int | None, offload: bool) -> int:
         """Return the context length to use; refuse one that the machine's memory cannot hold."""
-        n_heads = max(1, C.llama_model_n_head(self._model))
-        width = C.llama_model_n_head_kv(self._model) * (C.llama_model_n_embd(self._model) // n_heads)
-        token_bytes = 2 * 2 * width * C.llama_model_n_layer(self._model) * self.n_slots  # keys and values, float16
+        n_heads = max(1, lib.llama_model_n_head(self._model))
+        width = lib.llama_model_n_head_kv(self._model) * (lib.llama_model_n_embd(self._model) // n_heads)
+        token_bytes = 2 * 2 * width * lib.llama_model_n_layer(self._model) * self.n_slots  # keys and values, float16
         if n_ctx is None:
-            n_ctx = min(_DEFAULT_N_CTX, max(_MIN_N_CTX, C.llama_model_n_ctx_train(self._model)))
+            n_ctx = min(_DEFAULT_N_CTX, max(_MIN_N_CTX, lib.llama_model_n_ctx_train(self._model)))
             while n_ctx > _MIN_N_CTX and n_ctx * token_bytes > _DEFAULT_KV_BYTES:
                 n_ctx //= 2
         needed, available = n_ctx * token_bytes, _available_memory()
-        if (available is not None and needed > available and not offload) or n_ctx * self.n_slots >= 2**31:
+        if n_ctx * (self.n_slots + 1) >= 2**31 or (not offload and available is not None and needed > available):
+            there_is = "too much" if available is None else f"and {available >> 20:,} MiB are available"
             raise ModelLoadError(
-                f"n_ctx={n_ctx} for {self.n_slots} slots needs {needed >> 20:,} MiB of memory, "
-                f"{'more than llama.cpp can address' if available is None else f'{available >> 20:,} MiB are available'}"
-                "; choose a smaller n_ctx or n_slots"
+                f"n_ctx={n_ctx} for {self.n_slots} slots needs {needed >> 20:,} MiB of memory, {there_is}; "
+                "choose a smaller n_ctx or n_slots"
             )
         return n_ctx
 
     def _open_context(self, n_threads: int, offload: bool, shared_prefix: bool) -> None:
-        params = C.llama_context_default_params()
+        params = lib.llama_context_default_params()
         # Shared memory gets one sequence more, the prompt that samples are started from. Rounded up for every slot.
         n_sequences = self.n_slots + 1 if shared_prefix else self.n_slots
         params.n_ctx = (self.n_ctx + 255) // 256 * 256 * n_sequences
@@ -193,14 +194,14 @@ class Model:
         params.n_threads = params.n_threads_batch = n_threads
         params.kv_unified = shared_prefix
         # On a CPU flash attention makes decoding with many sequences several times slower.
-        params.flash_attn_type = C.LLAMA_FLASH_ATTN_TYPE_AUTO if offload else C.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if offload else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.abort_callback, params.abort_callback_data = _abort_while_set(self._abort_flag)
-        self._context = C.llama_init_from_model(self._model, params)
+        self._context = lib.llama_init_from_model(self._model, params)
         if not self._context:
             raise ModelLoadError(
-                f"a context of {self.n_slots} slots of {self.n_ctx} tokens cannot be made: {_why() or 'too little memory'}"
+                f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {_why() or 'too little memory'}"
             )
-        self._memory = C.llama_get_memory(self._context)
+        self._memory = lib.llama_get_memory(self._context)
         self._batch = _Batch(params.n_batch)
 
     def _warm_up(self) -> None:
@@ -228,15 +229,15 @@ class Model:
         if len(encoded) > most_bytes:
             encoded = encoded[-most_bytes:].decode(errors="ignore").encode()
         tokens = np.empty(len(encoded) + 8, np.int32)
-        n = C.llama_tokenize(
-            self._vocab, encoded, len(encoded), _pointer(tokens, C.llama_token), len(tokens), True, True
+        n = lib.llama_tokenize(
+            self._vocab, encoded, len(encoded), _pointer(tokens, lib.llama_token), len(tokens), True, True
         )
         if n < 0:
             raise GenerationError(f"llama_tokenize needs {-n} tokens for {len(encoded)} bytes")
         tokens = tokens[:n].copy()
         if max_tokens == 0 or n <= max_tokens:
             return tokens
-        if C.llama_vocab_get_add_bos(self._vocab) and tokens[0] == C.llama_vocab_bos(self._vocab):
+        if lib.llama_vocab_get_add_bos(self._vocab) and tokens[0] == lib.llama_vocab_bos(self._vocab):
             return np.concatenate((tokens[:1], tokens[n - max_tokens + 1 :]))
         return tokens[n - max_tokens :]
 
@@ -245,10 +246,10 @@ class Model:
         piece = self._pieces.get(token)
         if piece is None:
             buffer = ctypes.create_string_buffer(256)
-            n = C.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)
+            n = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)
             if n < 0:
                 buffer = ctypes.create_string_buffer(-n)
-                n = C.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)
+                n = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)
             piece = self._pieces[token] = buffer.raw[:n]
         return piece
 
@@ -292,17 +293,18 @@ class Model:
 
     def _compute(self, n_tokens: int, n_rows: int) -> Logits:
         self._batch.struct.n_tokens = n_tokens
-        status = C.llama_decode(self._context, self._batch.struct)
+        status = lib.llama_decode(self._context, self._batch.struct)
         if status == _ABORTED:
             self._abort_flag[0] = b"\0"
             raise Interrupted
         if status:
             raise GenerationError(f"llama_decode failed with status {status}: {_why() or 'llama.cpp gives no reason'}")
-        pointer = C.llama_get_logits(self._context)
+        pointer = lib.llama_get_logits(self._context)
         if not pointer:
             raise GenerationError("the model gives no logits")
         floats = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(ctypes.addressof(pointer.contents))
-        return np.frombuffer(floats, np.float32).reshape(n_rows, self.n_vocab)
+        logits: Logits = np.frombuffer(floats, np.float32).reshape(n_rows, self.n_vocab)
+        return logits
 
     def interrupt(self) -> None:
         """Make the computation under way, or else the next one, raise `Interrupted`. May be called from any thread."""
@@ -313,20 +315,20 @@ class Model:
 
     def rewind(self, slot: int, n_tokens: int) -> None:
         """Forget all but the first `n_tokens` of a slot."""
-        if not C.llama_memory_seq_rm(self._memory, slot, n_tokens, -1):
+        if not lib.llama_memory_seq_rm(self._memory, slot, n_tokens, -1):
             raise GenerationError("this model cannot forget a part of what it read")
 
     def save(self, slot: int) -> SavedState:
         """Return a slot's memory as bytes."""
-        state = np.empty(C.llama_state_seq_get_size(self._context, slot), np.uint8)
-        if not C.llama_state_seq_get_data(self._context, _pointer(state, ctypes.c_uint8), len(state), slot):
+        state = np.empty(lib.llama_state_seq_get_size(self._context, slot), np.uint8)
+        if not lib.llama_state_seq_get_data(self._context, _pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not save a sequence")
         return state
 
     def load(self, slot: int, state: SavedState) -> None:
         """Replace a slot's memory by what `save` returned."""
         self.rewind(slot, 0)
-        if not C.llama_state_seq_set_data(self._context, _pointer(state, ctypes.c_uint8), len(state), slot):
+        if not lib.llama_state_seq_set_data(self._context, _pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not restore a sequence")
 
     def hold(self, slot: int) -> None:
@@ -335,7 +337,7 @@ class Model:
             # Copying between streams would copy their whole length, used or not.
             self._held = self.save(slot)
         else:
-            C.llama_memory_seq_cp(self._memory, slot, self.n_slots, -1, -1)
+            lib.llama_memory_seq_cp(self._memory, slot, self.n_slots, -1, -1)
 
     def recall(self, slot: int) -> None:
         """Put what `hold` kept into `slot`."""
@@ -343,7 +345,7 @@ class Model:
             self.load(slot, self._held)
         else:
             self.rewind(slot, 0)
-            C.llama_memory_seq_cp(self._memory, self.n_slots, slot, -1, -1)
+            lib.llama_memory_seq_cp(self._memory, self.n_slots, slot, -1, -1)
 
     def let_go(self) -> None:
         """Free what `hold` kept."""
@@ -363,11 +365,11 @@ class _Batch:
         self._ones = np.ones(capacity, np.int32)
         # One pointer a token, each to its own element of `sequence`.
         self._pointers = self.sequence.ctypes.data + np.arange(capacity, dtype=np.uintp) * self.sequence.itemsize
-        self.struct = C.llama_batch(
-            token=_pointer(self.token, C.llama_token),
-            pos=_pointer(self.position, C.llama_pos),
+        self.struct = lib.llama_batch(
+            token=_pointer(self.token, lib.llama_token),
+            pos=_pointer(self.position, lib.llama_pos),
             n_seq_id=_pointer(self._ones, ctypes.c_int32),
-            seq_id=_pointer(self._pointers, ctypes.POINTER(C.llama_seq_id)),
+            seq_id=_pointer(self._pointers, ctypes.POINTER(lib.llama_seq_id)),
             logits=_pointer(self.wanted, ctypes.c_int8),
         )
 
@@ -382,7 +384,7 @@ def _abort_while_set(flag: ctypes.Array[ctypes.c_char]) -> tuple[Any, ctypes.c_v
     llama.cpp asks at every node of its graph, so the callback must not need Python's lock. C's `strlen` does the job:
     it returns 0 or 1 for what is a string of at most one character.
     """
-    strlen = ctypes.cast(ctypes.CDLL(None).strlen, C.ggml_abort_callback)
+    strlen = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
     return strlen, ctypes.c_void_p(ctypes.addressof(flag))
 
 
@@ -403,7 +405,7 @@ def _why() -> str:
 
 def _build() -> str:
     """Name the build of llama.cpp that is loaded."""
-    library = Path(C._lib._name)  # noqa: SLF001 - the only place that tells
+    library = Path(lib._lib._name)
     return f"{library} {library.stat().st_mtime_ns}"
 
 

@@ -81,7 +81,7 @@ def _user_cache_dir() -> Path:
 
 def main() -> None:
     """Decode a chunk and a batch with every weight layout on; the process ends with status 0 if it lives."""
-    from relevance_gen.generation.llama import Model  # noqa: PLC0415 - only the probing process needs it
+    from relevance_gen.generation.llama import Model
 
     with Model(PROBE_MODEL, n_ctx=64, n_slots=2, n_gpu_layers=0, use_extra_bufts=True) as model:
         prompt = model.tokenize("probe" * 8, 0)

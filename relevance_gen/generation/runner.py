@@ -54,8 +54,8 @@ class Front(ABC):
                 string. It runs in the runner's thread, so it must be quick; if it raises, the request fails with that.
 
         Returns:
-            A future. Its `cancel()` works until the response is there: the request's slots are free at the next step, and
-            whoever waits sees `concurrent.futures.CancelledError`.
+            A future. Its `cancel()` works until the response is there: the request's slots are free at the next step,
+            and whoever waits sees `concurrent.futures.CancelledError`.
 
         Raises:
             InvalidRequestError: the stop strings are too long. What depends on the model fails the future instead.
@@ -93,8 +93,7 @@ class Front(ABC):
         Raises:
             RelevanceGenError: as `submit` raises.
         """
-        stream = TextStream()
-        return stream.follow(self.submit(request, on_text=stream.on_text))
+        return TextStream(lambda on_text: self.submit(request, on_text=on_text))
 
     @abstractmethod
     def stats(self) -> Stats:
@@ -282,7 +281,7 @@ class Runner(Front):
         error: BaseException | None = None
         try:
             self._load_and_serve()
-        except BaseException as failure:  # noqa: BLE001 - whatever it is, every waiter must hear of it
+        except BaseException as failure:
             error = failure if isinstance(failure, RelevanceGenError) else _as_generation_error(failure)
         if self._aborting:
             error = None  # closing interrupts loading too
@@ -294,7 +293,7 @@ class Runner(Front):
         self._queue.leave(self, ended)
 
     def _load_and_serve(self) -> None:
-        from relevance_gen.generation.llama import Model  # noqa: PLC0415 - loads llama.cpp
+        from relevance_gen.generation.llama import Model
 
         path = source.resolve(self._source)
         with Model(path, **self._model_options, on_progress=lambda _: not self._aborting) as model:

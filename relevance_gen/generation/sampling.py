@@ -1,4 +1,4 @@
-"""Choose the next token of every sequence of a batch at once. Pure numpy; a row's choice never depends on another row."""
+"""Choose the next token of every sequence of a batch at once. Pure numpy; no row's choice depends on another row."""
 
 from __future__ import annotations
 
@@ -122,13 +122,13 @@ def largest_ids(logits: Logits, k: int) -> Ids:
 
 def _descending(logits: Logits, candidates: Ids) -> Ids:
     values = np.take_along_axis(logits, candidates, axis=1)
-    return np.take_along_axis(candidates, np.argsort(-values, axis=1, kind="stable"), axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    return np.take_along_axis(candidates, order, axis=1)
 
 
 def _greedy(logits: Logits) -> Ids:
-    tokens = logits.argmax(axis=1)
-    _check_finite(logits[np.arange(len(tokens)), tokens])
-    return tokens
+    _check_finite(logits.max(axis=1))
+    return np.argmax(logits, axis=1)
 
 
 def _draw_among(logits: Logits, k: int, settings: Sequence[Settings], uniforms: NDArray[np.float64]) -> Ids:
@@ -147,7 +147,7 @@ def _draw_among(logits: Logits, k: int, settings: Sequence[Settings], uniforms: 
     cumulative = np.where(kept, weights, 0.0).cumsum(axis=1)
     position = (cumulative <= uniforms[:, None] * cumulative[:, -1:]).sum(axis=1)
     position = np.minimum(position, kept.sum(axis=1) - 1)
-    return ids[np.arange(len(ids)), position]
+    return np.take_along_axis(ids, position[:, None], axis=1)[:, 0]
 
 
 def _draw_from_all(logits: Logits, settings: Settings, uniform: float) -> int:

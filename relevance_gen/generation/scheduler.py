@@ -1,8 +1,8 @@
 """Decide what the engine does next: a pure function of a small state. It knows counts and slots, no model and no text.
 
-One step of the engine is the actions that `next_action` returns until it returns `None`: every running sequence gets one
-token, then the request at the head of the queue gets at most `n_batch` tokens of its prompt computed. Requests
-are served strictly in order of arrival, so none can starve; a long prompt delays the running ones by one chunk a step.
+One step of the engine is the actions that `next_action` returns until it returns `None`: every running sequence gets
+one token, then the requests at the head of the queue get at most `n_batch` tokens of their prompts computed. Requests
+are served strictly in order of arrival, so none can starve; a long prompt delays the running ones by a chunk a step.
 
 Chunks of a prompt always end at multiples of `n_batch`, whatever else is going on: what is computed for a request, and
 so its result, does not depend on its neighbours.
@@ -80,8 +80,9 @@ class Seat:
 
 @frozen
 class Prefill:
-    """Compute the head's prompt tokens from `start` up to, not including, `stop`."""
+    """Compute, in `slot`, the head's prompt tokens from `start` up to, not including, `stop`."""
 
+    slot: int
     start: int
     stop: int
 
@@ -120,6 +121,6 @@ def _serve(head: Head, state: State) -> Action | None:
         if head.slot is None:
             return Seat(free[0]) if free else None
         stop = min(head.n_prompt, (head.n_done // state.n_batch + 1) * state.n_batch)
-        return Prefill(head.n_done, stop) if stop - head.n_done <= state.budget else None
+        return Prefill(head.slot, head.n_done, stop) if stop - head.n_done <= state.budget else None
     seats = free if head.slot is None else [head.slot, *free]
     return Start(tuple(seats[: head.n_unstarted])) if seats else None

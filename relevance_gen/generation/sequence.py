@@ -73,7 +73,7 @@ class Sequence:
         if logprob is not None:
             self._logprobs.append(logprob)
         if self.penalty is not None:
-            self._penalise(token)
+            self._penalise(self.penalty, token)
         if token in self._ends:
             released = self._assembler.flush()
             self.finish_reason = "eos"
@@ -88,20 +88,23 @@ class Sequence:
             self._text.append(released)
         return released
 
-    def _penalise(self, token: int) -> None:
-        assert self.penalty is not None
-        self.penalty[token] += self._request.frequency_penalty
+    def _penalise(self, penalty: NDArray[np.float32], token: int) -> None:
+        penalty[token] += self._request.frequency_penalty
         if token not in self._seen:
             self._seen.add(token)
-            self.penalty[token] += self._request.presence_penalty
+            penalty[token] += self._request.presence_penalty
 
     def completion(self, finished: float) -> Completion:
         """Return the finished sample.
 
         Args:
             finished: Unix time in seconds.
+
+        Raises:
+            ValueError: it still runs.
         """
-        assert self.finish_reason is not None
+        if self.finish_reason is None:
+            raise ValueError("the sample is still running")
         return Completion(
             text="".join(self._text),
             generated_tokens=len(self.tokens),

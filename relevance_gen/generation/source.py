@@ -24,9 +24,9 @@ def resolve(
 ) -> Path:
     """Return the file of `model`.
 
-    An existing path is that file. ``None`` means what ``RELEVANCE_GEN_MODEL`` names, else the embedded model. Anything of the form
-    ``owner/name`` or ``owner/name/file.gguf`` is a repository on the Hugging Face hub, of which one file is downloaded
-    (its Q4_K_M, Q8_0 or first, where none is named) and kept in the hub's own cache.
+    An existing path is that file. ``None`` means what ``RELEVANCE_GEN_MODEL`` names, else the embedded model. Anything
+    of the form ``owner/name`` or ``owner/name/file.gguf`` is a repository on the Hugging Face hub, of which one file is
+    downloaded (its Q4_K_M, Q8_0 or first, where none is named) and kept in the hub's own cache.
 
     Raises:
         ModelLoadError: there is no such model; the message says what to do.
@@ -51,7 +51,7 @@ def resolve(
 
 def _download(repository: str, file: str | None) -> Path:
     try:
-        import huggingface_hub as hub  # noqa: PLC0415 - optional
+        import huggingface_hub as hub
     except ImportError:
         raise ModelLoadError(
             f"{repository} does not exist as a file; if you mean the hub repository of that name, "
@@ -63,7 +63,7 @@ def _download(repository: str, file: str | None) -> Path:
         return Path(hub.hf_hub_download(repository, file))
     except ModelLoadError:
         raise
-    except Exception as error:  # noqa: BLE001 - the client raises its own, requests' and the system's errors
+    except Exception as error:
         raise ModelLoadError(f"{repository} cannot be downloaded: {error}") from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Self
 
@@ -29,27 +29,23 @@ class TextPiece:
 class TextStream(Iterator[TextPiece]):
     """The pieces of a request's samples in the order they come, then `response`.
 
-    Iterating raises what the request failed with; `RequestCancelledError` after `cancel`. A stream that is dropped before its end
-    cancels its request.
+    Iterating raises what the request failed with; `RequestCancelledError` after `cancel`. A stream that is dropped
+    before its end cancels its request.
+
+    Args:
+        submit: takes the callback for text and returns the request's future.
 
     Attributes:
         response: the whole response, once iteration has ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, submit: Callable[[Callable[[int, str], None]], Future[GenerationResponse]]) -> None:
         self.response: GenerationResponse | None = None
-        self._pieces: queue.SimpleQueue[TextPiece | None] = queue.SimpleQueue()
-        self._future: Future[GenerationResponse] | None = None
-        # Bound to the queue alone: the runner's references must not keep a dropped stream alive.
-        pieces = self._pieces
-        self.on_text = lambda sample, text: pieces.put(TextPiece(sample, text))
-
-    def follow(self, future: Future[GenerationResponse]) -> Self:
-        """End with `future`."""
-        pieces = self._pieces
-        self._future = future
-        future.add_done_callback(lambda _: pieces.put(None))
-        return self
+        # The callbacks know the queue alone: what the runner holds must not keep a dropped stream alive.
+        pieces: queue.SimpleQueue[TextPiece | None] = queue.SimpleQueue()
+        self._pieces = pieces
+        self._future = submit(lambda sample, text: pieces.put(TextPiece(sample, text)))
+        self._future.add_done_callback(lambda _: pieces.put(None))
 
     def __next__(self) -> TextPiece:
         if self.response is not None:
@@ -58,7 +54,6 @@ class TextStream(Iterator[TextPiece]):
         if piece is not None:
             return piece
         self._pieces.put(None)  # whoever asks again gets the same answer
-        assert self._future is not None
         try:
             self.response = self._future.result()
         except CancelledError:
@@ -67,8 +62,7 @@ class TextStream(Iterator[TextPiece]):
 
     def cancel(self) -> None:
         """Give up the request; its slots are free at the next step."""
-        if self._future is not None:
-            self._future.cancel()
+        self._future.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -77,4 +71,5 @@ class TextStream(Iterator[TextPiece]):
         self.cancel()
 
     def __del__(self) -> None:
-        self.cancel()
+        if hasattr(self, "_future"):  # not where submitting it raised
+            self._future.cancel()

@@ -26,7 +26,7 @@ _STORY_PIECES = [
 _DIGITS = [f"{n:02d}".encode() for n in range(86)]
 
 BIGRAM_TOKENS: list[bytes] = [b"", b"", *_LETTERS, *_STORY_PIECES, *_DIGITS, b"\n", b"."]
-"""What each id prints: two control tokens, the letters, the story in 12 pieces, two-digit numbers, newline, full stop."""
+"""What each id prints: two control tokens, letters, the story in 12 pieces, two-digit numbers, newline, full stop."""
 
 BOS, END = 0, 1
 LETTER_A = 2

@@ -37,7 +37,7 @@ def byte_level_vocabulary(n_vocab: int) -> tuple[list[str], list[str]]:
     """Return `n_vocab` tokens, the 256 bytes among them, and the merges that make the longer ones."""
     tokens, merges = [*CONTROL, *byte_letters()], []
     alphabet = [chr(c) for c in range(ord("a"), ord("z") + 1)]
-    words = [w for w in _MERGED_WORDS] + [a + b for a in alphabet for b in alphabet]
+    words = [*_MERGED_WORDS, *(a + b for a in alphabet for b in alphabet)]
     for word in words:
         for end in range(2, len(word) + 1):
             if len(tokens) < n_vocab and word[:end] not in tokens:
