@@ -43,7 +43,7 @@ def read_chunks(path: Path, size: int) -> list[str]:
 def without_counts(chunks: list[str], query: str) -> object:
     """Search without counting tokens."""
     parsed = parse_query(query, "pivoted")
-    return Scorer(collect(chunks, "pivoted", only_for=parsed.ids), "pivoted").score(parsed).argmax()
+    return Scorer(collect(chunks, "pivoted", only_for=parsed.ids), "pivoted").best(parsed, 10)
 
 
 def scikit_learn(chunks: list[str], query: str) -> object:

@@ -1,7 +1,7 @@
 """Score every chunk of a collection against one query.
 
 For the ``pivoted`` weighting the score is ``(cosine + pairs + coverage)`` of the chunk, divided by the same of the
-query itself as if it were a chunk; pairs and coverage are looked at for the 100 chunks of the highest cosine. 1.0 then
+query itself as if it were a chunk; pairs and coverage are looked at for the 50 chunks of the highest cosine. 1.0 then
 means "as good as a chunk that says exactly this", for every query and collection. Query words that no chunk has lower
 all scores alike. For the ``cosine`` weighting the score is the cosine.
 
@@ -43,9 +43,9 @@ from relevance_gen.retrieval.weighting import (
     sum_by,
 )
 
-_CANDIDATES = 100
-"""Chunks whose proximity is looked at; more did not rank better in any collection measured."""
-_CANDIDATE_BATCH = 1000
+_CANDIDATES = 50
+"""Chunks whose proximity is looked at; 100 ranked no better in the collections measured."""
+_CANDIDATE_BATCH = 256
 """Candidates looked at together: ties may make them many."""
 _REMEMBERED_WORDS = 4096
 """Query words whose postings an index keeps ready; the least recently used go first."""
@@ -162,22 +162,45 @@ class Scorer:
         self._find = functools.lru_cache(maxsize=_REMEMBERED_WORDS)(self._find_postings)
         self.plan = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(self._make_plan)
 
-    def score(self, query: Query) -> Floats:
-        """Return the score of every chunk, in [0, 1], shape (N,)."""
+    def best(self, query: Query, top_n: int) -> tuple[Offsets, Floats]:
+        """Return the `top_n` best chunks, best first, and their scores, in (0, 1]; of equal ones the earlier first.
+
+        Chunks of score 0 are left out.
+        """
         plan = self.plan(query)
-        ratios = np.zeros(self.collection.n_chunks)
+        ratios = self._cosines(plan)
+        chunks = at_least_as_good(ratios, max(top_n, _CANDIDATES))
+        verbatim = self._says_the_same(query, ratios)
+        if verbatim.size:
+            chunks = np.union1d(chunks, verbatim)
+        scores = self._finish(plan, ratios, chunks)
+        scores[np.searchsorted(chunks, verbatim)] = 1.0
+        ranked = np.argsort(-scores, kind="stable")[:top_n]
+        return chunks[ranked], scores[ranked]
+
+    def score(self, query: Query, chunk: int) -> float:
+        """Return the score of one chunk, in [0, 1]."""
+        chunks, scores = self.best(query, self.collection.n_chunks)
+        return float(scores[chunks == chunk].sum())
+
+    def _cosines(self, plan: Plan) -> Floats:
+        """Return every chunk's cosine with the query, shape (N,)."""
+        cosines = np.zeros(self.collection.n_chunks)
         for weight, found in zip(self._chunk_weights(plan), plan.found, strict=True):
             if weight:
-                ratios[found.chunk] += weight * found.weight
-        ratios /= self._lengths * plan.norm
-        if plan.proximity is not None:
-            for chunks in _batches(at_least_as_good(ratios, _CANDIDATES)):
-                pairs, coverage = self._bonus(plan, plan.proximity, chunks)
-                ratios[chunks] += pairs + coverage
-            ratios = below_one(ratios / plan.reference)
-        scores = np.minimum(ratios, 1.0)
-        scores[self._says_the_same(query, scores)] = 1.0
-        return scores
+                cosines[found.chunk] += weight / plan.norm * found.weight
+        cosines /= self._lengths
+        return cosines
+
+    def _finish(self, plan: Plan, cosines: Floats, chunks: Offsets) -> Floats:
+        """Return the scores of some chunks, ascending, of which the most promising ones get their bonus."""
+        ratios = cosines[chunks]
+        if plan.proximity is None:
+            return np.minimum(ratios, 1.0)
+        for some in _batches(at_least_as_good(ratios, _CANDIDATES)):
+            pairs, coverage = self._bonus(plan, plan.proximity, chunks[some])
+            ratios[some] += pairs + coverage
+        return below_one(ratios / plan.reference)
 
     def shares(self, plan: Plan, chunk: int) -> tuple[list[float], float, float]:
         """Return what each term, the pairs and the coverage gave to a chunk's score, before `below_one`."""
@@ -201,9 +224,10 @@ class Scorer:
         near = proximity.score(*self.collection.tokens_of(chunks))
         return PAIR_WEIGHT * near.pairs / (self._lengths[chunks] * plan.norm), COVERAGE_WEIGHT * near.coverage
 
-    def _says_the_same(self, query: Query, scores: Floats) -> Offsets:
+    def _says_the_same(self, query: Query, cosines: Floats) -> Offsets:
         """Find the chunks that have exactly the query's terms, each as often."""
-        same_length = np.flatnonzero((self.collection.n_tokens == query.ids.size) & (scores > 0.0))
+        same_length = np.flatnonzero(self.collection.n_tokens == query.ids.size)
+        same_length = same_length[cosines[same_length] > 0.0]
         if not same_length.size:
             return same_length
         wanted = np.sort(query.ids)
@@ -237,7 +261,7 @@ class Scorer:
         norm = math.hypot(*(value for value, has in zip(weight, known, strict=True) if has)) or 1.0
 
         words = self._rarest(idf, known)
-        place = {term: number for number, term in enumerate(words, 1)}
+        place = {term: number for number, term in enumerate(words)}
         said = [term for term in query.order if known[term]]
         pairs = Counter((place[a], place[b]) for a, b in itertools.pairwise(said) if a in place and b in place)
         proximity = ProximityScorer([found[term].match.ids for term in words], [idf[term] for term in words], pairs)
