@@ -157,8 +157,13 @@ class JobQueue:
             jobs = self._drain()
             self.changed.notify_all()
         with other.changed:
-            for job in jobs:
-                other._append(job)
+            closed = other._closed
+            if closed is None:
+                for job in jobs:
+                    other._append(job)
+                return
+        for job in jobs:
+            job.on_done(closed)
 
     def _append(self, job: Job) -> None:
         self._jobs.append(job)

@@ -21,7 +21,7 @@ def machine(tmp_path, siblings, quota="max 100000"):
 
 def test_threads_of_one_core_count_once(tmp_path):
     """Hyperthreads share a core: all CPUs siblings of each other are one core."""
-    assert usable_cores(**machine(tmp_path, lambda cpu: "0-63")) == 1
+    assert usable_cores(**machine(tmp_path, lambda _: "0-63")) == 1
 
 
 def test_cores_of_their_own_count_each(tmp_path):

@@ -63,7 +63,7 @@ def test_a_stream_is_the_response_in_pieces(tiny):
 
 
 def test_the_response_carries_times_and_counts(tiny):
-    """created ≤ every sample's finished ≤ finished, which is the last one's."""
+    """Times are in order: created ≤ every sample's finished ≤ finished, which is the last one's."""
     before = time.time()
     response = tiny.generate(GenerationRequest("ABC", max_tokens=5, num_samples=3))
     assert before <= response.created <= min(c.finished for c in response.responses)
@@ -207,14 +207,14 @@ def test_closing_with_a_timeout_gives_up_what_takes_longer():
 
 def test_leaving_the_context_by_an_exception_does_not_wait():
     """An exception in a with block aborts what runs."""
-    with pytest.raises(KeyError), small_runner() as runner:
+    with pytest.raises(KeyError), small_runner() as runner:  # noqa: PT012 - the block is what is tested
         future = runner.submit(ENDLESS)
         raise KeyError
     assert isinstance(future.exception(timeout=0), RunnerClosedError)
 
 
 def test_a_model_that_does_not_load_is_reported_everywhere(tmp_path):
-    """With wait, the constructor raises; without, wait_ready does, the future does, and the runner counts for nothing."""
+    """With wait the constructor raises; without, wait_ready does, submit refuses, and the runner counts for nothing."""
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(TINY.read_bytes()[:50_000])
     with pytest.raises(ModelLoadError):
