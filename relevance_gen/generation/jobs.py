@@ -9,14 +9,11 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 from attrs import define, field
-from numpy.typing import NDArray
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
-from relevance_gen.generation.cache import Tokens
+from relevance_gen.generation.model import Logits, Tokens
 from relevance_gen.generation.stopping import StopStrings
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
-
-Logits = NDArray[np.float32]
 
 
 @define(eq=False)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from relevance_gen.errors import ModelLoadError
-from relevance_gen.generation.engine import Interrupted
 from relevance_gen.generation.llama import Model
+from relevance_gen.generation.model import Interrupted
 from tests.models import BIGRAM, TINY
 
 PROMPT = np.random.default_rng(0).integers(2, 512, 300).astype(np.int32)
