@@ -95,8 +95,10 @@ def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:
             output.flush()
     output.write("\n")
     others = stream.response.responses[1:] if stream.response is not None else ()
-    for number, completion in enumerate(others, 1):
-        output.write(f"{_heading(number, num_samples)}{_showable(completion.text, output)}\n")
+    output.writelines(
+        f"{_heading(number, num_samples)}{_showable(completion.text, output)}\n"
+        for number, completion in enumerate(others, 1)
+    )
 
 
 def _heading(number: int, num_samples: int) -> str:
