@@ -14,7 +14,7 @@ PROMPT = "Context: {context}\nQuestion: {question}\nAnswer:"
 def show(label: str, text: str) -> None:
     """Print a label, and text beside it that is no wider than the screen."""
     first, rest = f"{label:>10}  ", " " * 12
-    print(textwrap.fill(text, 100, initial_indent=first, subsequent_indent=rest, max_lines=3, placeholder=" …"))
+    print(textwrap.fill(text, 100, initial_indent=first, subsequent_indent=rest, max_lines=5, placeholder=" …"))
 
 
 def milliseconds(started: float) -> str:
@@ -34,7 +34,7 @@ def find_chunk() -> str:
     index = ChunkIndex([Chunk(text, {"topic": topic}) for text, topic in chunks.items()])
     indexed = milliseconds(started)
     started = time.perf_counter()
-    response = index.search(QUESTION, top_n=3, true_order=False)
+    response = index.search(QUESTION, top_n=2, true_order=False)
     searched = milliseconds(started)
     show("index", f"{response.metadata.num_context_tokens:,} tokens in {indexed}")
     show("question", f"{QUESTION} ({response.metadata.num_query_tokens} tokens)")
