@@ -287,9 +287,9 @@ class Scorer:
         proximity = ProximityScorer([found[term].match.ids for term in words], [idf[term] for term in words], pairs)
         unknown_idf = math.fsum(rare for rare, has in zip(idf, known, strict=True) if not has)
         own_length = float(pivot(np.array([_own_norm(query)]), self._mean_norm)[0]) * norm
+        own_weight = saturated(np.array([term.qtf for term in query.terms], np.int64))
         reference = (
-            math.fsum(value * _saturated(term.qtf) for value, term in zip(weight, query.terms, strict=True))
-            / own_length
+            math.fsum(np.array(weight) * own_weight) / own_length
             + PAIR_WEIGHT * proximity.pairs_of_query() / own_length
             + COVERAGE_WEIGHT * (1.0 + unknown_idf / proximity.total_idf)
         )
@@ -321,11 +321,8 @@ class Scorer:
 
 def _own_norm(query: Query) -> float:
     """Return the norm that the query would have as a chunk."""
-    return math.hypot(*(_saturated(times) for times in Counter(query.ids.tolist()).values()))
-
-
-def _saturated(tf: int) -> float:
-    return float(saturated(np.array(tf)))
+    times = np.array(list(Counter(query.ids.tolist()).values()), np.int64)
+    return math.sqrt(math.fsum(np.square(saturated(times))))
 
 
 def _batches(chunks: Offsets) -> Iterator[Offsets]:
