@@ -145,16 +145,22 @@ class Settings:
     model: str | None = _setting(
         None, "GGUF file; the embedded model if not given; none to serve search alone", group="Generation"
     )
-    n_ctx: int | None = _setting(None, "context in tokens, over all slots", _integer(1), group="Generation")
-    n_slots: int | None = _setting(None, "samples decoded at once", _integer(1, 256), group="Generation")
-    n_gpu_layers: int | None = _setting(
-        None,
-        "layers on the GPU; -1 = all; by default all, where the build supports it",
-        _integer(-1),
-        group="Generation",
+    n_ctx: int | None = _setting(
+        None, "most tokens of one sequence, prompt and generated", _integer(1), group="Generation"
     )
-    max_backlog: int | None = _setting(
-        None, "samples that may wait for a slot; more are refused with 429", _integer(0), group="Generation"
+    n_slots: int | None = _setting(None, "sequences decoded at once", _integer(1, 255), group="Generation")
+    n_batch: int | None = _setting(
+        None, "most prompt tokens computed between two steps of running sequences", _integer(1), group="Generation"
+    )
+    n_threads: int | None = _setting(None, "CPU threads that decode", _integer(1), group="Generation")
+    n_gpu_layers: int | None = _setting(
+        None, "layers on the GPU; -1 = all; by default all where the build has one", _integer(-1), group="Generation"
+    )
+    max_queue: int | None = _setting(
+        None, "samples that may wait for a slot; more are refused with 429", _integer(1), group="Generation"
+    )
+    prefix_cache_bytes: int | None = _setting(
+        None, "memory for the computed prompts of recent requests; 0 keeps none", _size, group="Generation"
     )
     generation_timeout_s: float = _setting(
         600.0, "seconds one generation may take, waiting included, then 503", _seconds, group="Generation"

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from limits.errors import ConfigurationError
 
 from relevance_gen import settings as settings_module
 from relevance_gen.serve import auth, halves, process, supervisor
+from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.process import Plan
+from relevance_gen.serve.rate import RateLimit
 from relevance_gen.settings import Settings
 
 
@@ -22,6 +27,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
     """
     target = target or run
     settings = settings_module.read(argv, environ)
+    try:
+        _check(settings)
+    except (OSError, ValueError, ConfigurationError) as error:
+        sys.stderr.write(f"relevance_gen: {error}\n")
+        return 2
     digests = _key_digests(settings, environ)
     try:
         listeners = supervisor.bind(settings.host, settings.port, settings.workers)
@@ -39,6 +49,13 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
 def run(plan: Plan) -> None:
     """Be one process of the server."""
     process.run(plan, halves.index_of, halves.backend_of)
+
+
+def _check(settings: Settings) -> None:
+    """Fail now, in one line, and not in a process that is started again and again."""
+    if settings.api_keys_file is not None:
+        Path(settings.api_keys_file).read_text("utf-8")
+    RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())
 
 
 def _key_digests(settings: Settings, environ: Mapping[str, str]) -> tuple[bytes, ...]:

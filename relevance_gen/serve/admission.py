@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from relevance_gen.serve import bodies
-from relevance_gen.serve.app import Service
+from relevance_gen.serve.app import KEY_ID, RATE_HEADERS, Service
 from relevance_gen.serve.auth import HEADER
 from relevance_gen.serve.problems import HTTPError
 
@@ -18,8 +18,8 @@ async def admit(service: Service, request: web.Request) -> str:
     """
     _refuse_while_draining(service)
     key_id = service.keys.check(request.headers.get(HEADER))
-    request["key_id"] = key_id
-    request["rate_headers"] = await service.rate.admit(key_id)
+    request[KEY_ID] = key_id
+    request[RATE_HEADERS] = await service.rate.admit(key_id)
     return key_id
 
 

@@ -71,6 +71,9 @@ class Service:
 
 
 SERVICE = web.AppKey("SERVICE", Service)
+REQUEST_ID = web.RequestKey("REQUEST_ID", str)
+KEY_ID = web.RequestKey("KEY_ID", str)
+RATE_HEADERS = web.RequestKey("RATE_HEADERS", dict[str, str])
 
 
 @define
@@ -138,7 +141,7 @@ class Exchange:
         self._sent_bytes = 0
         given = request.headers.get("X-Request-ID", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        request["request_id"] = self.request_id
+        request[REQUEST_ID] = self.request_id
 
     async def run(self, handle: Handle) -> web.StreamResponse:
         """Have the application answer, and send the answer."""
@@ -178,15 +181,14 @@ class Exchange:
                 status=self._status,
                 seconds=seconds,
                 sent_bytes=self._sent_bytes,
-                key_id=self._request.get("key_id"),
+                key_id=self._request.get(KEY_ID),
             )
 
 
 def common_headers(request: web.BaseRequest, service: Service) -> dict[str, str]:
     """Return what every response carries: the request's id, and leave for other origins' pages where it is given."""
-    headers = {"Server": "relevance_gen", "X-Request-ID": request["request_id"], "X-Content-Type-Options": "nosniff"}
-    if "rate_headers" in request:
-        headers.update(request["rate_headers"])
+    headers = {"Server": "relevance_gen", "X-Request-ID": request[REQUEST_ID], "X-Content-Type-Options": "nosniff"}
+    headers.update(request.get(RATE_HEADERS, {}))
     origin = request.headers.get("Origin")
     allowed = service.settings.cors_origins
     if origin is not None and (origin in allowed or "*" in allowed):

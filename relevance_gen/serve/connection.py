@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
-from relevance_gen.serve.problems import HTTPError, response_to
+from relevance_gen.serve.problems import HTTPError, problem_of, response_to
 
 Handle: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -43,9 +43,12 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 may repeat what the client sent
     ) -> web.StreamResponse:
-        """Answer what could not be parsed."""
-        what = "has a line that is too long" if isinstance(exc, LineTooLong) else "is not valid HTTP"
-        response = response_to(HTTPError(status, "invalid_request", f"the request {what}"))
+        """Answer what could not be parsed, or what went wrong even in the wrapper around the application."""
+        if status == 400:
+            what = "has a line that is too long" if isinstance(exc, LineTooLong) else "is not valid HTTP"
+            response = response_to(HTTPError(400, "invalid_request", f"the request {what}"))
+        else:
+            response = response_to(problem_of(exc if isinstance(exc, Exception) else RuntimeError(f"status {status}")))
         response.headers["Server"] = "relevance_gen"
         response.force_close()
         return response

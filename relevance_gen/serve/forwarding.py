@@ -11,14 +11,14 @@ from aiohttp import web
 from relevance_gen import wire
 from relevance_gen.serve import bodies
 from relevance_gen.serve.admission import admit_generation, read_body
-from relevance_gen.serve.app import SERVICE, Route, common_headers
+from relevance_gen.serve.app import REQUEST_ID, SERVICE, Route, common_headers
 from relevance_gen.serve.problems import HTTPError
 from relevance_gen.types import Stats
 
 _REQUEST_HEADERS = ("Content-Type", "Content-Encoding", "Accept-Encoding")
 _RESPONSE_HEADERS = ("Content-Type", "Content-Encoding", "Cache-Control", "Retry-After", "Vary", "X-Accel-Buffering")
 
-_STATE_TIMEOUT_S = 2.0
+_STATE_TIMEOUT_S = 0.5
 """A model process that does not tell its state within this time is not available."""
 
 _ORIGIN = "http://model"
@@ -59,7 +59,7 @@ class Forwarder:
             HTTPError: 503, the model process is not there.
         """
         headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
-        headers["X-Request-ID"] = request["request_id"]
+        headers["X-Request-ID"] = request[REQUEST_ID]
         try:
             async with self._session.post(_ORIGIN + request.path, data=body, headers=headers) as answer:
                 return await _passed_back(request, answer)

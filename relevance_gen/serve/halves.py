@@ -24,4 +24,8 @@ def backend_of(settings: Settings) -> Backend:
         return NoBackend()
     from relevance_gen.generation.runner import Runner
 
-    return Runner(settings.model)
+    given = {name: getattr(settings, name) for name in _RUNNER_OPTIONS if getattr(settings, name) is not None}
+    return Runner(settings.model, **given)
+
+
+_RUNNER_OPTIONS = ("n_ctx", "n_slots", "n_batch", "n_threads", "n_gpu_layers", "max_queue", "prefix_cache_bytes")

@@ -89,6 +89,6 @@ class _Text(logging.Formatter):
         fields = " ".join(f"{name}={value}" for name, value in _fields(record).items() if value is not None)
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         # One record is one line, also when a client put line breaks into its path.
-        line = ascii(record.getMessage())[1:-1]
-        text = f"{clock} {record.levelname.lower():7} {line} {fields}".rstrip()
+        line = ascii(f"{record.getMessage()} {fields}".rstrip())[1:-1]
+        text = f"{clock} {record.levelname.lower():7} {line}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text

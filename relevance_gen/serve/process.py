@@ -84,7 +84,11 @@ def run(plan: Plan, make_index: MakeIndex, load_backend: LoadBackend) -> None:
     logs.configure(plan.settings)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    still_working = asyncio.run(_live(plan, make_index, load_backend))
+    try:
+        still_working = asyncio.run(_live(plan, make_index, load_backend))
+    except Exception:
+        _log.critical("the process cannot go on", exc_info=True)
+        sys.exit(1)
     if still_working:
         # Threads cannot be stopped, and waiting for them is what the drain's limit forbids.
         logging.shutdown()

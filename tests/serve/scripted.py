@@ -155,7 +155,9 @@ def load(settings: Settings) -> ScriptedBackend:
 
 
 def run(plan: Plan) -> None:
-    """Be one process of a scripted server."""
+    """Be one process of a scripted server; the encoding ``"exit"`` is a process that cannot live."""
+    if plan.settings.encoding == "exit":
+        sys.exit(3)
     process.run(plan, ObviousIndex, load)
 
 
