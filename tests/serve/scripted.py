@@ -69,11 +69,11 @@ class ScriptedBackend:
     The prompt ``"die"`` is an exception in that thread.
     """
 
-    step_s = 0.005
     slots = 4
     backlog = 8
 
-    def __init__(self) -> None:
+    def __init__(self, step_s: float = 0.005) -> None:
+        self._step_s = step_s
         self._jobs: list[_Job] = []
         self._wake = threading.Condition()
         self._open = True
@@ -110,7 +110,7 @@ class ScriptedBackend:
                     self._jobs = [job for job in self._jobs if not job.future.done()]
                     self._wake.wait_for(lambda: bool(self._jobs) or not self._open)
                     jobs = list(self._jobs)
-                time.sleep(self.step_s)
+                time.sleep(self._step_s)
                 for job in jobs:
                     self._step(job)
         except BaseException as error:
@@ -148,10 +148,10 @@ def _response(job: _Job) -> GenerationResponse:
 
 
 def load(settings: Settings) -> ScriptedBackend:
-    """Load nothing; the model path ``slow:SECONDS`` takes that long."""
+    """Load nothing; the model ``slow:SECONDS`` takes that long to load, and ``fast`` takes no time for a step."""
     if settings.model is not None and settings.model.startswith("slow:"):
         time.sleep(float(settings.model.removeprefix("slow:")))
-    return ScriptedBackend()
+    return ScriptedBackend(0.0 if settings.model == "fast" else 0.005)
 
 
 def run(plan: Plan) -> None:
