@@ -47,7 +47,11 @@ if __name__ == "__main__":
     for argument in arguments.texts:
         name, _, path = argument.partition("=")
         text = read(Path(path))
-        n_reference, n_embedded = (sum(map(len, e.encode_ordinary_batch(text.split("\n\n")))) for e in (reference, embedded))
+        n_reference, n_embedded = (
+            sum(map(len, e.encode_ordinary_batch(text.split("\n\n")))) for e in (reference, embedded)
+        )
         n_bytes = len(text.encode())
-        print(f"{name:14} {n_bytes / 1e6:6.2f} MB  cl100k {n_reference:8}  embedded {n_embedded:8} "
-              f"{n_bytes / n_embedded:5.2f} bytes/token  ratio {n_embedded / n_reference:.3f}")
+        print(
+            f"{name:14} {n_bytes / 1e6:6.2f} MB  cl100k {n_reference:8}  embedded {n_embedded:8} "
+            f"{n_bytes / n_embedded:5.2f} bytes/token  ratio {n_embedded / n_reference:.3f}"
+        )

@@ -17,7 +17,6 @@ Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the p
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Final
 
@@ -64,7 +63,8 @@ def similarity(word: str, other: str) -> float:
     >>> similarity("столица", "столицы"), similarity("haus", "hut")
     (0.8571428571428571, 0.0)
     """
-    shared = len(os.path.commonprefix((word, other)))
+    differing = (place for place, (one, two) in enumerate(zip(word, other, strict=False)) if one != two)
+    shared = next(differing, min(len(word), len(other)))
     share = shared / max(len(word), len(other))
     return share if shared >= MIN_PREFIX and share >= MIN_SIMILARITY else 0.0
 

@@ -6,14 +6,15 @@ which takes the same time on every machine and needs no vector instructions.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, Tokens, beginnings, ragged_ranges
+from relevance_gen.retrieval.terms import Ids, Offsets, Tokens, beginnings, ragged_ranges
 
+Number = TypeVar("Number", bound=np.number)
 Chunks = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.uint32]
 
@@ -59,14 +60,19 @@ def count_terms(ids: Ids, counts: Offsets) -> TermCounts:
     token, tf = order.take(edges[:-1]), np.diff(edges)
     chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).astype(np.int64)
     found = TermCounts(token, ids.take(token), chunk, tf)
-    crowded = (chunk[1:] == chunk[:-1]) & ((found.ids[1:] ^ found.ids[:-1]) < np.uint64(1 << 48))
-    neighbours = np.flatnonzero(crowded)
-    return _join_split_runs(found, neighbours) if neighbours.size else found
+    beside = (chunk[1:] == chunk[:-1]) & ((found.ids[1:] ^ found.ids[:-1]) < np.uint64(1 << 48))
+    middle = np.flatnonzero(beside[1:] & beside[:-1]) + 1
+    return _join_split_runs(found, middle) if middle.size else found
 
 
-def _join_split_runs(found: TermCounts, neighbours: Offsets) -> TermCounts:
-    """Join counts of one term in one chunk that another term of the same bucket stands between."""
-    suspects = np.union1d(neighbours, neighbours + 1)
+def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
+    """Join counts of one term in one chunk that other terms of the same bucket stand between.
+
+    Args:
+        found: the counts, one for each run of equal tokens.
+        middle: numbers of the runs that have one of the same bucket and chunk on either side.
+    """
+    suspects = np.unique(np.concatenate((middle - 1, middle, middle + 1)))
     order = suspects[np.lexsort((suspects, found.ids[suspects], found.chunk[suspects]))]
     again = (found.ids[order[1:]] == found.ids[order[:-1]]) & (found.chunk[order[1:]] == found.chunk[order[:-1]])
     if not again.any():
@@ -192,7 +198,7 @@ class PostingsBuilder:
         return spelling, first
 
 
-def _concatenate(parts: list[npt.NDArray[np.generic]], dtype: npt.DTypeLike) -> npt.NDArray:  # type: ignore[type-arg]
+def _concatenate(parts: list[npt.NDArray[Number]], dtype: type[Number]) -> npt.NDArray[Number]:
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
@@ -206,13 +212,10 @@ def _order_by_id(ids: Ids) -> Offsets:
     return _order_by_digits(ids, 4)
 
 
-def _order_by_digits(values: npt.NDArray[np.unsignedinteger], digits: int) -> Offsets:  # type: ignore[type-arg]
+def _order_by_digits(values: Ids | Counts, digits: int) -> Offsets:
     """Sort stably by the lowest 16-bit digits, least digit first."""
     order = np.argsort(values.astype(np.uint16), kind="stable")
     for digit in range(1, digits):
         shifted = (values >> values.dtype.type(16 * digit)).astype(np.uint16)
         order = order.take(np.argsort(shifted.take(order), kind="stable"))
     return order
-
-
-__all__ = ["BEGINNINGS", "MAX_BLOCK_CHUNKS", "Postings", "PostingsBuilder", "TermCounts", "count_terms"]

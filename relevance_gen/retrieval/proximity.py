@@ -23,7 +23,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.terms import Ids, Offsets
-from relevance_gen.retrieval.weighting import Floats, saturated
+from relevance_gen.retrieval.weighting import Floats, saturated, sum_by
 
 PAIR_WEIGHT: Final = 0.2
 COVERAGE_WEIGHT: Final = 0.2
@@ -48,6 +48,9 @@ class ProximityScorer:
         ids: for each query word, numbered from 1, the ids of the terms it stands for.
         idf: idf of each word; 0 for one that counts only in pairs.
         pairs: for each pair of word numbers that are neighbours in the query, how often.
+
+    Attributes:
+        total_idf: sum of the idf of all words.
     """
 
     def __init__(self, ids: Sequence[Ids], idf: Sequence[float], pairs: Mapping[tuple[int, int], int]) -> None:
@@ -58,12 +61,13 @@ class ProximityScorer:
         self._maybe = np.zeros(1 << 16, bool)
         self._maybe[_bucket(self._ids)] = True
         self._idf = np.array(idf)
-        self._total_idf = math.fsum(idf) or 1.0
+        self.total_idf = math.fsum(idf) or 1.0
         self._pair_number = np.zeros((len(ids) + 1, len(ids) + 1), np.int64)
         self._pair_weight = np.zeros(len(pairs) + 1)
         for number, ((left, right), times) in enumerate(pairs.items(), 1):
             self._pair_number[left, right] = number
-            self._pair_weight[number] = pair_weight(idf[left - 1], idf[right - 1], times)
+            self._pair_weight[number] = (1.0 + math.log(times)) * (idf[left - 1] + idf[right - 1]) / 2.0
+        self._pair_times = np.array([0, *pairs.values()])
 
     def score(self, ids: Ids, counts: Offsets) -> Proximity:
         """Score chunks.
@@ -78,6 +82,10 @@ class ProximityScorer:
         place, word = self._occurrences(ids)
         chunk = np.searchsorted(np.cumsum(counts), place, "right")
         return Proximity(self._pairs(place, word, chunk, counts.size), self._coverage(place, word, chunk, counts.size))
+
+    def pairs_of_query(self) -> float:
+        """Return what the pairs would score in the query itself, to be divided by the cosine's denominator."""
+        return math.fsum(self._pair_weight * saturated(self._pair_times))
 
     def _occurrences(self, ids: Ids) -> tuple[Offsets, Offsets]:
         """Find the query's words among the tokens: their places, ascending, and which word stands there."""
@@ -94,7 +102,7 @@ class ProximityScorer:
         found = np.flatnonzero(pair)
         kinds = self._pair_weight.size
         cell, tf = np.unique(chunk[found] * kinds + pair[found], return_counts=True)
-        return np.bincount(cell // kinds, self._pair_weight[cell % kinds] * saturated(tf), n_chunks)
+        return sum_by(cell // kinds, self._pair_weight[cell % kinds] * saturated(tf), n_chunks)
 
     def _coverage(self, place: Offsets, word: Offsets, chunk: Offsets, n_chunks: int) -> Floats:
         """Try the window that begins at each occurrence: a best window begins at one."""
@@ -110,12 +118,7 @@ class ProximityScorer:
             following = np.minimum.accumulate(own[::-1])[::-1]
             covered += self._idf[number - 1] * (following - place < WINDOW)
         np.maximum.at(best, chunk, covered)
-        return np.minimum(best / self._total_idf, 1.0)
-
-
-def pair_weight(left_idf: float, right_idf: float, times: int) -> float:
-    """Return what a pair of neighbours weighs in the query."""
-    return (1.0 + math.log(times)) * (left_idf + right_idf) / 2.0
+        return np.minimum(best / self.total_idf, 1.0)
 
 
 def _bucket(ids: Ids) -> npt.NDArray[np.uint16]:

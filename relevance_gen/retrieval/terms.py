@@ -126,12 +126,13 @@ def _cut_ngrams(letters: _Bytes, word: _Flags) -> tuple[Offsets, Offsets]:
 
 def _add_identifier_parts(cased: _Bytes, start: Offsets, length: Offsets) -> tuple[Offsets, Offsets]:
     """Add the parts of identifiers behind each identifier; drop words of nothing but underscores."""
-    upper = (cased - np.uint8(ord("A"))) < 26
-    lower = (cased - np.uint8(ord("a"))) < 26
-    cut = cased[1:-1] == ord("_")
-    cut |= upper[1:-1] & lower[2:] & (upper[:-2] | lower[:-2])
-    cut |= upper[1:-1] & lower[:-2]
-    cuts = np.flatnonzero(cut) + 1
+    upper = _is_upper(cased)
+    before = upper[:-1] | _is_lower(cased[:-1])
+    before &= upper[1:]
+    before |= cased[1:] == ord("_")
+    cuts = np.flatnonzero(before) + 1
+    humps = (cased[cuts] == ord("_")) | ~upper[cuts - 1] | _is_lower(cased[cuts + 1])
+    cuts = cuts[humps]
     if not cuts.size:
         return start, length
     owner = np.searchsorted(start, cuts, "right") - 1
@@ -196,7 +197,7 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     words: Ids = np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
     first = words.take(start)  # copies the strided words first, which still beats indexing for many tokens
     first &= _LOW_BYTES.take(length, mode="clip")
-    hashed = first * _MIX[0]
+    hashed: Ids = first * _MIX[0]
     hashed ^= hashed >> np.uint64(32)
     rest = np.flatnonzero(length > 8)
     if rest.size:
@@ -208,7 +209,8 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     beginning[wide] = first[wide] & _OTHER_BEGINNING
     beginning *= _MIX[2]
     beginning &= ~_LOW_BYTES[7]
-    return hashed | beginning
+    hashed |= beginning
+    return hashed
 
 
 def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Offsets, length: Offsets) -> None:

@@ -1,0 +1,30 @@
+"""Answer one request from scored chunks."""
+
+from __future__ import annotations
+
+from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.ranking import best
+from relevance_gen.retrieval.scoring import Query, Scorer
+from relevance_gen.types import SearchMetadata, SearchRequest, SearchResponse, SearchResult
+
+
+def answer(
+    request: SearchRequest, query: Query, chunks: Chunks, scorer: Scorer, token_counts: SearchMetadata
+) -> SearchResponse:
+    """Score all chunks and return the best.
+
+    Args:
+        request: for ``top_n`` and ``true_order``.
+        query: the request's query, parsed.
+        chunks: the chunks, in the scorer's order.
+        scorer: scores them.
+        token_counts: returned as they are.
+    """
+    scores = scorer.score(query)
+    places = best(scores, request.top_n, true_order=request.true_order)
+    texts, metadata = chunks.texts, chunks.metadata
+    results = tuple(
+        SearchResult(number, texts[place], score, metadata.get(place, {}), place)
+        for number, (place, score) in enumerate(zip(places.tolist(), scores[places].tolist(), strict=True))
+    )
+    return SearchResponse(results, token_counts)

@@ -1,0 +1,289 @@
+"""Score every chunk of a collection against one query.
+
+For the ``pivoted`` weighting the score is ``(cosine + pairs + coverage)`` of the chunk, divided by the same of the
+query itself as if it were a chunk; pairs and coverage are looked at for the 100 chunks of the highest cosine. 1.0 then
+means "as good as a chunk that says exactly this", for every query and collection. Query words that no chunk has lower
+all scores alike. For the ``cosine`` weighting the score is the cosine.
+
+Formulas: `relevance_gen.retrieval.weighting` and `relevance_gen.retrieval.proximity`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from attrs import frozen
+
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.matching import Match, match_exactly, match_inflections, stem
+from relevance_gen.retrieval.postings import Chunks
+from relevance_gen.retrieval.proximity import (
+    COVERAGE_WEIGHT,
+    MAX_WORDS,
+    PAIR_WEIGHT,
+    ProximityScorer,
+)
+from relevance_gen.retrieval.ranking import at_least_as_good, below_one
+from relevance_gen.retrieval.stopwords import ENGLISH as STOP_WORDS
+from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges, tokenize
+from relevance_gen.retrieval.weighting import (
+    Floats,
+    Weighting,
+    mean_norm,
+    pivot,
+    rarity,
+    saturated,
+    smoothed_idf,
+    sublinear,
+    sum_by,
+)
+
+_CANDIDATES = 100
+"""Chunks whose proximity is looked at; more did not rank better in any collection measured."""
+_CANDIDATE_BATCH = 1000
+"""Candidates looked at together: ties may make them many."""
+_REMEMBERED_WORDS = 4096
+"""Query words whose postings an index keeps ready; the least recently used go first."""
+_REMEMBERED_QUERIES = 256
+
+
+@frozen
+class QueryTerm:
+    """A word of the query with the other words of the query that have its stem.
+
+    Attributes:
+        word: the folded spelling of the first.
+        term_id: its id.
+        qtf: how often the query says them, at least 1.
+        stop: whether it says nothing about the subject.
+    """
+
+    word: str
+    term_id: int
+    qtf: int
+    stop: bool
+
+
+@frozen(eq=False)
+class Query:
+    """A query cut into terms.
+
+    Attributes:
+        ids: term ids of its tokens, in reading order, shape (T,).
+        terms: its different terms, in order of first appearance.
+        order: number of the term at each token, length T.
+    """
+
+    ids: Ids
+    terms: tuple[QueryTerm, ...]
+    order: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=_REMEMBERED_QUERIES)
+def parse_query(text: str, weighting: Weighting) -> Query:
+    """Cut a query into terms; under ``pivoted`` words with one stem are one term."""
+    tokens = tokenize([text])
+    words = [tokens.spell(token) for token in range(tokens.ids.size)]
+    by_stem = weighting == "pivoted"
+    keys = [stem(word) for word in words] if by_stem else tokens.ids.tolist()
+    first = {key: token for token, key in reversed(list(enumerate(keys)))}
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    terms = tuple(
+        QueryTerm(words[first[key]], int(tokens.ids[first[key]]), qtf, by_stem and words[first[key]] in STOP_WORDS)
+        for key, qtf in Counter(keys).items()
+    )
+    return Query(tokens.ids, terms, tuple(numbers[key] for key in keys))
+
+
+@frozen(eq=False)
+class TermPostings:
+    """One query term's matches in the collection.
+
+    Attributes:
+        match: the vocabulary's terms that it stands for.
+        chunk: chunks that hold any of them, shape (df,).
+        tf: how often each does, every match times its weight, shape (df,).
+        weight: what that weighs in the chunk, before idf, shape (df,).
+    """
+
+    match: Match
+    chunk: Chunks
+    tf: Floats
+    weight: Floats
+
+    @property
+    def df(self) -> int:
+        """Number of chunks that hold the term."""
+        return self.chunk.size
+
+
+@frozen(eq=False)
+class Plan:
+    """A query weighed against a collection.
+
+    Attributes:
+        query: the query.
+        found: the postings of each of its terms.
+        idf: inverse document frequency of each term; 0 for one that is left out.
+        weight: weight of each term in the query, ``(1 + ln qtf) · idf``.
+        norm: Euclidean length of the query, of the terms that some chunk has.
+        reference: what the query would score as a chunk; all scores are divided by it.
+        proximity: looks for the terms side by side; None under ``cosine``.
+    """
+
+    query: Query
+    found: tuple[TermPostings, ...]
+    idf: tuple[float, ...]
+    weight: tuple[float, ...]
+    norm: float
+    reference: float = 1.0
+    proximity: ProximityScorer | None = None
+
+
+class Scorer:
+    """Scores the chunks of one collection, query after query; safe to share between threads.
+
+    Args:
+        collection: the chunks, read with the same weighting.
+        weighting: how to score.
+    """
+
+    def __init__(self, collection: Collection, weighting: Weighting) -> None:
+        self.collection = collection
+        self.weighting = weighting
+        self._mean_norm = mean_norm(collection.norms)
+        norms = collection.norms
+        self._lengths = pivot(norms, self._mean_norm) if weighting == "pivoted" else np.where(norms > 0.0, norms, 1.0)
+        self._find = functools.lru_cache(maxsize=_REMEMBERED_WORDS)(self._find_postings)
+        self.plan = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(self._make_plan)
+
+    def score(self, query: Query) -> Floats:
+        """Return the score of every chunk, in [0, 1], shape (N,)."""
+        plan = self.plan(query)
+        ratios = np.zeros(self.collection.n_chunks)
+        for weight, found in zip(self._chunk_weights(plan), plan.found, strict=True):
+            if weight:
+                ratios[found.chunk] += weight * found.weight
+        ratios /= self._lengths * plan.norm
+        if plan.proximity is not None:
+            for chunks in _batches(at_least_as_good(ratios, _CANDIDATES)):
+                pairs, coverage = self._bonus(plan, plan.proximity, chunks)
+                ratios[chunks] += pairs + coverage
+            ratios = below_one(ratios / plan.reference)
+        scores = np.minimum(ratios, 1.0)
+        scores[self._says_the_same(query, scores)] = 1.0
+        return scores
+
+    def shares(self, plan: Plan, chunk: int) -> tuple[list[float], float, float]:
+        """Return what each term, the pairs and the coverage gave to a chunk's score, before `below_one`."""
+        scale = self._lengths[chunk] * plan.norm * plan.reference
+        terms = [
+            weight * float(found.weight[found.chunk == chunk].sum()) / scale
+            for weight, found in zip(self._chunk_weights(plan), plan.found, strict=True)
+        ]
+        if plan.proximity is None or not any(terms):
+            return terms, 0.0, 0.0
+        pairs, coverage = self._bonus(plan, plan.proximity, np.array([chunk]))
+        return terms, float(pairs[0]) / plan.reference, float(coverage[0]) / plan.reference
+
+    def _chunk_weights(self, plan: Plan) -> Iterator[float]:
+        """Yield what each term's weight in a chunk is multiplied by: under ``cosine`` chunks have the idf, too."""
+        if self.weighting == "pivoted":
+            return iter(plan.weight)
+        return (weight * idf for weight, idf in zip(plan.weight, plan.idf, strict=True))
+
+    def _bonus(self, plan: Plan, proximity: ProximityScorer, chunks: Offsets) -> tuple[Floats, Floats]:
+        near = proximity.score(*self.collection.tokens_of(chunks))
+        return PAIR_WEIGHT * near.pairs / (self._lengths[chunks] * plan.norm), COVERAGE_WEIGHT * near.coverage
+
+    def _says_the_same(self, query: Query, scores: Floats) -> Offsets:
+        """Find the chunks that have exactly the query's terms, each as often."""
+        same_length = np.flatnonzero((self.collection.n_tokens == query.ids.size) & (scores > 0.0))
+        if not same_length.size:
+            return same_length
+        wanted = np.sort(query.ids)
+        same = [
+            (np.sort(self.collection.tokens_of(chunks)[0].reshape(chunks.size, -1)) == wanted).all(axis=1)
+            for chunks in _batches(same_length)
+        ]
+        found: Offsets = same_length[np.concatenate(same)]
+        return found
+
+    # ── Weighing a query ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _make_plan(self, query: Query) -> Plan:
+        found = tuple(self._find(term.term_id, term.word, term.stop) for term in query.terms)
+        if self.weighting == "cosine":
+            df = np.array([part.df for part in found], np.int64)
+            idf = np.where(df > 0, smoothed_idf(df, self.collection.n_chunks), 0.0).tolist()
+            weight = tuple((1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True))
+            return Plan(query, found, tuple(idf), weight, math.hypot(*weight) or 1.0)
+        return self._plan_pivoted(query, found)
+
+    def _plan_pivoted(self, query: Query, found: tuple[TermPostings, ...]) -> Plan:
+        """Weigh the query; stop words count only where no chunk has any other word of it."""
+        known = [part.df > 0 for part in found]
+        only_stops = not any(has and not term.stop for has, term in zip(known, query.terms, strict=True))
+        idf = tuple(
+            rarity(part.df, self.collection.n_chunks) if only_stops or not term.stop else 0.0
+            for part, term in zip(found, query.terms, strict=True)
+        )
+        weight = tuple((1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True))
+        norm = math.hypot(*(value for value, has in zip(weight, known, strict=True) if has)) or 1.0
+
+        words = self._rarest(idf, known)
+        place = {term: number for number, term in enumerate(words, 1)}
+        said = [term for term in query.order if known[term]]
+        pairs = Counter((place[a], place[b]) for a, b in itertools.pairwise(said) if a in place and b in place)
+        proximity = ProximityScorer([found[term].match.ids for term in words], [idf[term] for term in words], pairs)
+        unknown_idf = math.fsum(rare for rare, has in zip(idf, known, strict=True) if not has)
+        own_length = float(pivot(np.array([_own_norm(query)]), self._mean_norm)[0]) * norm
+        reference = (
+            math.fsum(value * _saturated(term.qtf) for value, term in zip(weight, query.terms, strict=True))
+            / own_length
+            + PAIR_WEIGHT * proximity.pairs_of_query() / own_length
+            + COVERAGE_WEIGHT * (1.0 + unknown_idf / proximity.total_idf)
+        )
+        return Plan(query, found, idf, weight, norm, reference or 1.0, proximity)
+
+    def _rarest(self, idf: tuple[float, ...], known: list[bool]) -> list[int]:
+        """Return the terms to look for side by side: the rarest that count, and as many that only stand between."""
+        counted = sorted((term for term, has in enumerate(known) if has and idf[term]), key=lambda term: -idf[term])
+        between = [term for term, has in enumerate(known) if has and not idf[term]]
+        return counted[:MAX_WORDS] + between[:MAX_WORDS]
+
+    def _find_postings(self, term_id: int, word: str, stop: bool) -> TermPostings:
+        """Find the chunks that hold a word of the query, in any of its forms."""
+        postings = self.collection.postings
+        if stop or self.weighting == "cosine":
+            match = match_exactly(postings, term_id, word)
+        else:
+            match = match_inflections(postings, term_id, word, by_prefix=not self.collection.is_english)
+        first = postings.first[match.numbers]
+        counts = postings.first[match.numbers + 1] - first
+        at = ragged_ranges(first, counts)
+        chunk: Chunks = postings.chunk[at]
+        tf = np.asarray(postings.tf[at] * np.repeat(match.weight, counts), np.float64)
+        if counts.size > 1:
+            chunk, place = np.unique(chunk, return_inverse=True)
+            tf = sum_by(place, tf, chunk.size)
+        return TermPostings(match, chunk, tf, saturated(tf) if self.weighting == "pivoted" else sublinear(tf))
+
+
+def _own_norm(query: Query) -> float:
+    """Return the norm that the query would have as a chunk."""
+    return math.hypot(*(_saturated(times) for times in Counter(query.ids.tolist()).values()))
+
+
+def _saturated(tf: int) -> float:
+    return float(saturated(np.array(tf)))
+
+
+def _batches(chunks: Offsets) -> Iterator[Offsets]:
+    for start in range(0, chunks.size, _CANDIDATE_BATCH):
+        yield chunks[start : start + _CANDIDATE_BATCH]
