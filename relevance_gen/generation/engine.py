@@ -151,7 +151,7 @@ class Engine:
         Raises:
             GenerationError: the model failed.
         """
-        budget, decoded = self._model.n_batch, False
+        budget, decoded = self._model.n_batch, not self._running  # what starts in this step gets its token by that
         try:
             while (action := scheduler.next_action(self._state(budget, decoded))) is not None:
                 match action:

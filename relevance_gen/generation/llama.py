@@ -269,7 +269,8 @@ class Model:
         batch.sequence[:n] = slot
         batch.wanted[:n] = 0
         batch.wanted[n - 1] = 1
-        return self._compute(n, 1)[0]
+        logits: Logits = self._compute(n, 1)[0]
+        return logits
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
         """Append one token to each slot; return their logits, shape (B, V), valid until the next call.

@@ -128,14 +128,15 @@ def _descending(logits: Logits, candidates: Ids) -> Ids:
 
 def _greedy(logits: Logits) -> Ids:
     _check_finite(logits.max(axis=1))
-    return np.argmax(logits, axis=1)
+    tokens: Ids = logits.argmax(axis=1)
+    return tokens
 
 
 def _draw_among(logits: Logits, k: int, settings: Sequence[Settings], uniforms: NDArray[np.float64]) -> Ids:
     """Draw from each row's `k` likeliest tokens."""
     ids = largest_ids(logits, k)
     values = np.take_along_axis(logits, ids, axis=1).astype(np.float64)
-    _check_finite(values[:, 0])
+    _check_finite(values.max(axis=1))
     temperature, top_p, min_p = np.array([(s.temperature, s.top_p, s.min_p) for s in settings]).T[:, :, None]
     with np.errstate(over="ignore"):  # a temperature near 0 sends all but the largest to exp(-inf) = 0, as it should
         weights = np.exp((values - values[:, :1]) / temperature)
@@ -158,7 +159,7 @@ def _draw_from_all(logits: Logits, settings: Settings, uniform: float) -> int:
         # Divided in float64: a temperature may be smaller than float32 can hold.
         weights = np.exp((logits - largest) / np.float64(settings.temperature))
     if settings.top_p < 1:
-        weights = _nucleus(weights, settings.top_p)
+        weights[~_nucleus(logits, weights, settings.top_p)] = 0.0
     if settings.min_p > 0:
         weights[weights < settings.min_p] = 0.0
     cumulative = weights.cumsum()
@@ -166,16 +167,14 @@ def _draw_from_all(logits: Logits, settings: Settings, uniform: float) -> int:
     return min(position, int(cumulative.searchsorted(cumulative[-1])))
 
 
-def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.float64]:
-    """Zero all but the smallest set of the largest weights whose share reaches `top_p`; ties go to the lower id."""
-    descending = np.sort(weights)[::-1]
-    cumulative = descending.cumsum()
-    n_kept = max(1, int(np.searchsorted(cumulative, top_p * cumulative[-1], side="left")) + 1)
-    n_kept = min(n_kept, len(weights))
-    bound = descending[n_kept - 1]
-    kept = weights > bound
-    kept[np.flatnonzero(weights == bound)[: n_kept - int(kept.sum())]] = True
-    return np.where(kept, weights, 0.0)
+def _nucleus(logits: Logits, weights: NDArray[np.float64], top_p: float) -> NDArray[np.bool_]:
+    """Tell which tokens form the smallest set of the likeliest whose share reaches `top_p`; ties go to the lower id."""
+    cumulative = np.sort(weights)[::-1].cumsum()
+    n_kept = min(int(cumulative.searchsorted(top_p * cumulative[-1])) + 1, len(weights))
+    bound = np.partition(logits, -n_kept)[-n_kept]
+    kept: NDArray[np.bool_] = logits > bound
+    kept[np.flatnonzero(logits == bound)[: n_kept - int(kept.sum())]] = True
+    return kept
 
 
 def _check_finite(largest: NDArray[np.floating] | np.floating) -> None:

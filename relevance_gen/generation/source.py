@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
@@ -51,7 +52,7 @@ def resolve(
 
 def _download(repository: str, file: str | None) -> Path:
     try:
-        import huggingface_hub as hub
+        hub = importlib.import_module("huggingface_hub")
     except ImportError:
         raise ModelLoadError(
             f"{repository} does not exist as a file; if you mean the hub repository of that name, "
