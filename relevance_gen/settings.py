@@ -129,6 +129,12 @@ class Settings:
     encoding: str | None = _setting(
         None, "tiktoken encoding or rank file that counts tokens; the embedded one if not given", group="Search"
     )
+    weighting: Literal["pivoted", "cosine"] = _setting(
+        "pivoted",
+        "pivoted to answer questions, cosine for the textbook's",
+        _choice("pivoted", "cosine"),
+        group="Search",
+    )
     search_threads: int = _setting(
         0, "searches at once in one worker; 0 divides the cores among the workers", _integer(0, 1024), group="Search"
     )

@@ -48,7 +48,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
 
 def run(plan: Plan) -> None:
     """Be one process of the server."""
-    process.run(plan, halves.index_of, halves.backend_of)
+    process.run(plan, halves.Retrieval, halves.load_backend)
 
 
 def _check(settings: Settings) -> None:

@@ -28,15 +28,15 @@ def content_key(texts: Sequence[str], scope: str) -> bytes:
 class IndexCache(Generic[Index]):
     """The most recently used indexes, `limit_bytes` of them in all. Safe to use from several threads.
 
-    An index is kept when its chunks come a second time: most texts are searched once, and keeping them all would push
-    out the ones that are not.
+    Most texts are searched once, and an index costs more than a search without one. So chunks are worth an index when
+    they come a second time.
     """
 
     def __init__(self, limit_bytes: int, metrics: Metrics) -> None:
         self._limit_bytes = limit_bytes
         self._metrics = metrics
         self._kept: OrderedDict[bytes, tuple[Index, int]] = OrderedDict()
-        self._seen_once: OrderedDict[bytes, None] = OrderedDict()
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._lock = threading.Lock()
         self.size_bytes = 0
 
@@ -50,14 +50,20 @@ class IndexCache(Generic[Index]):
             self._kept.move_to_end(key)
             return self._kept[key][0]
 
-    def put(self, key: bytes, index: Index, n_bytes: int) -> None:
-        """Keep `index` of `n_bytes` if its key was seen before and it fits; push out what was not used for longest."""
+    def is_worth_it(self, key: bytes) -> bool:
+        """Tell whether `key` was asked about before; remember that it was now."""
         with self._lock:
-            if key not in self._seen_once:
-                self._seen_once[key] = None
-                if len(self._seen_once) > _MAX_SEEN_ONCE:
-                    self._seen_once.popitem(last=False)
-                return
+            if key in self._seen:
+                self._seen.move_to_end(key)
+                return True
+            self._seen[key] = None
+            if len(self._seen) > _MAX_SEEN:
+                self._seen.popitem(last=False)
+            return False
+
+    def put(self, key: bytes, index: Index, n_bytes: int) -> None:
+        """Keep `index` of `n_bytes` if it fits; push out what was not used for longest."""
+        with self._lock:
             if n_bytes > self._limit_bytes or key in self._kept:
                 return
             self._kept[key] = (index, n_bytes)
@@ -68,5 +74,5 @@ class IndexCache(Generic[Index]):
             self._metrics.put("search_index_cache_bytes", self.size_bytes)
 
 
-_MAX_SEEN_ONCE = 4096
-"""Digests remembered of chunks that came once: 4,096 of them are some hundred kilobytes."""
+_MAX_SEEN = 4096
+"""Digests remembered of chunks that came: 4,096 of them are some hundred kilobytes."""

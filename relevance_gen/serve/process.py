@@ -28,12 +28,13 @@ from relevance_gen.serve.generating import Backend, Generator
 from relevance_gen.serve.handlers import GENERATION_ROUTES, GENERATOR, OPERATION_ROUTES, SEARCH_ROUTES, STATE_ROUTES
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.rate import RateLimit
-from relevance_gen.serve.searching import MakeIndex, Searcher
+from relevance_gen.serve.searching import Retrieval, Searcher
 from relevance_gen.settings import Settings, cores
 
 _log = logging.getLogger(__name__)
 
 Role: TypeAlias = Literal["alone", "front", "model"]
+MakeRetrieval: TypeAlias = Callable[[Settings], Retrieval]
 LoadBackend: TypeAlias = Callable[[Settings], Backend]
 
 BACKLOG = 1024
@@ -73,19 +74,19 @@ class Plan:
     n_rows: int = 1
 
 
-def run(plan: Plan, make_index: MakeIndex, load_backend: LoadBackend) -> None:
+def run(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> None:
     """Be the process that `plan` describes, until SIGTERM; end with status 0.
 
     Args:
         plan: what to be.
-        make_index: indexes chunk texts.
+        make_retrieval: makes the search half.
         load_backend: loads the model; called in a thread, where it may take its time.
     """
     logs.configure(plan.settings)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
-        still_working = asyncio.run(_live(plan, make_index, load_backend))
+        still_working = asyncio.run(_live(plan, make_retrieval, load_backend))
     except Exception:
         _log.critical("the process cannot go on", exc_info=True)
         sys.exit(1)
@@ -95,12 +96,12 @@ def run(plan: Plan, make_index: MakeIndex, load_backend: LoadBackend) -> None:
         os._exit(0)
 
 
-async def _live(plan: Plan, make_index: MakeIndex, load_backend: LoadBackend) -> bool:
+async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> bool:
     """Serve until the end is asked for; tell whether anything was still running then."""
     ended = _end_asked_for(plan)
     metrics = _metrics(plan)
     generation = _generation(plan, metrics, load_backend)
-    service = _service(plan, metrics, generation, make_index)
+    service = _service(plan, metrics, generation, make_retrieval)
     routes = _routes(plan)
     app = make_app(service, routes)
     if isinstance(generation, Generator):
@@ -176,7 +177,7 @@ def _routes(plan: Plan) -> tuple[Route, ...]:
             return (*SEARCH_ROUTES, *GENERATION_ROUTES, *STATE_ROUTES, *OPERATION_ROUTES)
 
 
-def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, make_index: MakeIndex) -> Service:
+def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, make_retrieval: MakeRetrieval) -> Service:
     settings = plan.settings
     n_threads = settings.search_threads or max(1, cores() // settings.workers)
     return Service(
@@ -184,7 +185,7 @@ def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, ma
         keys=Keys(plan.key_digests, settings.api_keys_file),
         rate=RateLimit(settings.rate_limit, settings.rate_limit_storage, metrics),
         gate=Gate(n_threads, max_waiting=settings.search_queue, max_wait_s=settings.queue_timeout_s, metrics=metrics),
-        searcher=Searcher(settings, make_index, metrics),
+        searcher=Searcher(settings, make_retrieval(settings), metrics),
         state=generation.state,
         budget=Budget(settings.max_buffered_bytes, metrics),
         metrics=metrics,

@@ -20,17 +20,22 @@ from relevance_gen.types import Metadata, SearchRequest, SearchResponse
 class Index(Protocol):
     """What the server needs of `relevance_gen.retrieval.index.ChunkIndex`."""
 
-    nbytes: int
+    @property
+    def nbytes(self) -> int:
+        """Its memory."""
 
     def search(self, query: str, top_n: int = 10, true_order: bool = True) -> SearchResponse:
         """Rank the chunks of this index."""
 
 
-class MakeIndex(Protocol):
-    """Make an `Index` of chunk texts."""
+class Retrieval(Protocol):
+    """What the server needs of `relevance_gen.retrieval`."""
 
-    def __call__(self, texts: list[str]) -> Index:
-        """Index `texts`, none of them blank."""
+    def search(self, query: str, texts: list[str], top_n: int, true_order: bool) -> SearchResponse:
+        """Rank `texts`, once."""
+
+    def index(self, texts: list[str]) -> Index:
+        """Index `texts`, for more than one query."""
 
 
 @frozen
@@ -47,14 +52,14 @@ class Answer:
 class Searcher:
     """Answers search bodies. Safe to use from several threads."""
 
-    def __init__(self, settings: Settings, make_index: MakeIndex, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, retrieval: Retrieval, metrics: Metrics) -> None:
         self._settings = settings
-        self._make_index = make_index
+        self._retrieval = retrieval
         self.cache: IndexCache[Index] = IndexCache(settings.index_cache_bytes, metrics)
 
     def warm_up(self) -> None:
         """Do one small search, so that the first client does not wait for imports and tables."""
-        self._make_index(["a text to begin with"]).search("begin", 1, True)
+        self._retrieval.search("begin", ["a text to begin with"], 1, True)
 
     def answer(self, body: bytes, encoding: str, wanted_encoding: str, scope: str) -> Answer:
         """Do everything between the request's bytes and the response's.
@@ -71,7 +76,7 @@ class Searcher:
         """
         started_s = time.perf_counter()
         request, texts, metadata = self._read(body, encoding)
-        response = self._index(texts, scope).search(request.query, request.top_n, request.true_order)
+        response = self._search(request, texts, scope)
         out, headers = bodies.encoded(wire.serialize(_with_metadata(response, metadata)), wanted_encoding)
         n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
         return Answer(out, headers, len(texts), n_tokens, time.perf_counter() - started_s)
@@ -88,15 +93,19 @@ class Searcher:
             )
         return request, *wire.structure_chunks(request.chunk_txts)
 
-    def _index(self, texts: list[str], scope: str) -> Index:
+    def _search(self, request: SearchRequest, texts: list[str], scope: str) -> SearchResponse:
+        """Search `texts`; from their third time on through an index that was made the second time."""
+        query = request.query, request.top_n, request.true_order
         if not self._settings.index_cache_bytes:
-            return self._make_index(texts)
+            return self._retrieval.search(query[0], texts, *query[1:])
         key = content_key(texts, scope)
         index = self.cache.get(key)
         if index is None:
-            index = self._make_index(texts)
+            if not self.cache.is_worth_it(key):
+                return self._retrieval.search(query[0], texts, *query[1:])
+            index = self._retrieval.index(texts)
             self.cache.put(key, index, index.nbytes)
-        return index
+        return index.search(*query)
 
 
 def _with_metadata(response: SearchResponse, metadata: list[Metadata]) -> SearchResponse:

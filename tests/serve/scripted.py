@@ -54,6 +54,21 @@ class ObviousIndex:
         return SearchResponse(results, counts)
 
 
+class ObviousRetrieval:
+    """Searches with an index that is thrown away."""
+
+    def __init__(self, settings: Settings) -> None:
+        pass
+
+    def search(self, query: str, texts: list[str], top_n: int, true_order: bool) -> SearchResponse:
+        """Rank `texts`."""
+        return ObviousIndex(texts).search(query, top_n, true_order)
+
+    def index(self, texts: list[str]) -> ObviousIndex:
+        """Index `texts`."""
+        return ObviousIndex(texts)
+
+
 @define(eq=False)
 class _Job:
     request: GenerationRequest
@@ -158,7 +173,7 @@ def run(plan: Plan) -> None:
     """Be one process of a scripted server; the encoding ``"exit"`` is a process that cannot live."""
     if plan.settings.encoding == "exit":
         sys.exit(3)
-    process.run(plan, ObviousIndex, load)
+    process.run(plan, ObviousRetrieval, load)
 
 
 if __name__ == "__main__":

@@ -29,27 +29,25 @@ def test_it_holds_the_most_recent_within_its_bytes(limit: int, calls: list[tuple
     for name, _ in calls:
         found = cache.get(name.encode())
         assert found in (None, name)
-        if found is None:
+        if found is None and cache.is_worth_it(name.encode()):
             cache.put(name.encode(), name, sizes[name])
         assert 0 <= cache.size_bytes <= limit
 
 
-def test_only_what_comes_twice_is_kept() -> None:
-    """An index is kept at the second sight of its chunks, and used at the third."""
+def test_chunks_are_worth_an_index_when_they_come_again() -> None:
+    """The first time is remembered, and many other chunks in between make it be forgotten."""
     cache: IndexCache[str] = IndexCache(100, Metrics.alone())
-    for expected in (None, None, "index", "index"):
-        found = cache.get(b"k")
-        assert found == expected
-        if found is None:
-            cache.put(b"k", "index", 10)
+    assert [cache.is_worth_it(b"k") for _ in range(3)] == [False, True, True]
+    for number in range(5000):
+        cache.is_worth_it(str(number).encode())
+    assert not cache.is_worth_it(b"k")
 
 
 def test_the_longest_unused_goes_first() -> None:
     """When room is needed, what was used least recently makes it."""
     cache: IndexCache[str] = IndexCache(20, Metrics.alone())
-    for key in (b"a", b"a", b"b", b"b"):
+    for key in (b"a", b"b"):
         cache.put(key, key.decode(), 10)
     assert cache.get(b"a") == "a"
-    for _ in range(2):
-        cache.put(b"c", "c", 10)
+    cache.put(b"c", "c", 10)
     assert [cache.get(key) for key in (b"a", b"b", b"c")] == ["a", None, "c"]
