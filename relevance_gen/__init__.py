@@ -1,1 +1,89 @@
-"""Search text you have in hand, and generate from what you found. See `search` and `generate`."""
+"""Search the text you have in hand, and generate from what you found. See `search` and `generate`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from relevance_gen.errors import (
+    GenerationError,
+    IndexFormatError,
+    InvalidRequestError,
+    ModelLoadError,
+    OverloadedError,
+    RelevanceGenError,
+    RequestCancelledError,
+    RunnerClosedError,
+)
+from relevance_gen.types import (
+    Chunk,
+    Completion,
+    GenerationRequest,
+    GenerationResponse,
+    SearchMetadata,
+    SearchRequest,
+    SearchResponse,
+    SearchResult,
+    Stats,
+)
+
+if TYPE_CHECKING:
+    from relevance_gen.chunking import split
+    from relevance_gen.generation.api import generate
+    from relevance_gen.generation.runner import Runner, RunnerPool
+    from relevance_gen.retrieval.api import search
+    from relevance_gen.retrieval.index import ChunkIndex
+    from relevance_gen.tokens import TokenCounter, token_counter
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Chunk",
+    "ChunkIndex",
+    "Completion",
+    "GenerationError",
+    "GenerationRequest",
+    "GenerationResponse",
+    "IndexFormatError",
+    "InvalidRequestError",
+    "ModelLoadError",
+    "OverloadedError",
+    "RelevanceGenError",
+    "RequestCancelledError",
+    "Runner",
+    "RunnerClosedError",
+    "RunnerPool",
+    "SearchMetadata",
+    "SearchRequest",
+    "SearchResponse",
+    "SearchResult",
+    "Stats",
+    "TokenCounter",
+    "generate",
+    "search",
+    "split",
+    "token_counter",
+]
+
+_LOADED_WHEN_USED = {
+    "ChunkIndex": "relevance_gen.retrieval.index",
+    "Runner": "relevance_gen.generation.runner",
+    "RunnerPool": "relevance_gen.generation.runner",
+    "TokenCounter": "relevance_gen.tokens",
+    "generate": "relevance_gen.generation.api",
+    "search": "relevance_gen.retrieval.api",
+    "split": "relevance_gen.chunking",
+    "token_counter": "relevance_gen.tokens",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LOADED_WHEN_USED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LOADED_WHEN_USED[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

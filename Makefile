@@ -1,0 +1,104 @@
+# Everything here needs Python 3.11 or later, a C++ compiler and make; the rest is installed into .venv on first use.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# GCC 12 miscompiles llama.cpp's AMX kernels unless dead stores are kept: see docs/generation.md.
+LLAMA_CMAKE_ARGS := -DCMAKE_CXX_FLAGS=-fno-tree-dse\ -fno-dse
+
+export HYPOTHESIS_PROFILE ?= $(if $(CI),ci,dev)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint types contracts docs bench soak serve install lower-bounds package clean
+
+help:  ## Say what can be made.
+	@sed -n 's/^\([a-z-]*\):.*##/\1 #/p' $(MAKEFILE_LIST) | awk -F ' # ' '{printf "  make %-14s%s\n", $$1, $$2}'
+
+demo: $(VENV)/library  ## Search a real document and generate from the best chunk, on one screen.
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/development  ## Run the tests.
+	$(BIN)/python -m pytest
+
+check: lint types contracts docs  ## Lint, type-check, check the import contracts and build the docs.
+
+lint: $(VENV)/development
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/development
+	$(BIN)/mypy
+
+contracts: $(VENV)/development
+	$(BIN)/lint-imports --no-logo
+
+docs: $(VENV)/development  ## Build the documentation; a warning is an error.
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+bench: $(VENV)/bench  ## Measure against the peers, in one run.
+	$(BIN)/python -m bench
+
+soak: $(VENV)/development  ## Run the long randomized tests.
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m ""
+
+serve: $(VENV)/library  ## Serve both halves on http://127.0.0.1:8000.
+	$(BIN)/python -m relevance_gen.serve
+
+install: $(VENV)/development  ## Install everything for development into .venv.
+
+lower-bounds: $(VENV)-lower/development  ## Run the tests of all but generation with the oldest dependencies allowed.
+	$(VENV)-lower/bin/python -m pytest --ignore=tests/generation
+
+package: $(VENV)/development  ## Build wheel and sdist, and try each in an empty environment.
+	rm -rf build dist
+	$(BIN)/python -m hatchling build
+	for built in dist/*.whl dist/*.tar.gz; do \
+		$(PYTHON) -m venv --clear build/try \
+		&& build/try/bin/pip install --quiet $$built \
+		&& (cd build && try/bin/python -I -c "$$TRY_PACKAGE") \
+		|| exit 1; \
+	done
+
+define TRY_PACKAGE
+import relevance_gen as rg
+found = rg.search("Which fruit is red?", ["Apples are red.", "Bananas are yellow."])
+assert found.results[0].original_index == 0 and found.metadata.num_query_tokens == 5, found
+print("the package works in", rg.__file__)
+endef
+export TRY_PACKAGE
+
+clean:  ## Remove what was built, the environments included.
+	rm -rf $(VENV) $(VENV)-lower build dist docs/_build .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each environment is a chain of stamps: a file of the name in the folder says that the step is done.
+
+$(VENV)/pip $(VENV)-lower/pip: %/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=…")'
+	$(PYTHON) -m venv $*
+	$*/bin/pip install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+# pip keeps the wheel that it built, so only the first clone on a machine compiles.
+$(VENV)/library: $(VENV)/pip pyproject.toml
+	@echo "Installing the library. llama-cpp-python is compiled on first use: about 4 minutes on 2 cores."
+	CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' $(BIN)/pip install --progress-bar off --no-binary llama-cpp-python \
+		--editable ".[server,fast]"
+	@touch $@
+
+$(VENV)/development: $(VENV)/library pyproject.toml
+	$(BIN)/pip install --quiet --group test --group lint --group docs
+	@touch $@
+
+$(VENV)/bench: $(VENV)/development
+	$(BIN)/pip install --quiet --group bench
+	@touch $@
+
+$(VENV)-lower/development: $(VENV)-lower/pip pyproject.toml
+	$(PYTHON) tests/lower_bounds.py > $(VENV)-lower/requirements.txt
+	$(VENV)-lower/bin/pip install --quiet --requirement $(VENV)-lower/requirements.txt
+	$(VENV)-lower/bin/pip install --quiet --no-deps --editable .
+	@touch $@

@@ -1,0 +1,209 @@
+"""Fold text so that what a reader takes for the same word is the same bytes, and each script shows in its lead byte.
+
+ASCII text needs no folding. For all other text a table, filled page by page as characters turn up, maps every UTF-16
+code unit to one code unit:
+
+* compatibility forms to plain ones (NFKC: ``ﬁ`` → ``fi``, ``Ａ`` → ``A``), all cases but ASCII's to one (case folding),
+  decimal digits of every script to ``0``–``9``;
+* accents off Latin and Greek letters (``é`` → ``e``, ``ß`` → ``ss``, ``ł`` → ``l``), ``ё`` to ``е``; Arabic and Hebrew
+  vowel points and tatweel off, the Arabic letter variants ``أإآٱىة`` to ``اااايه``; other marks stay: in Indic scripts
+  they are vowels, in Cyrillic they tell ``й`` from ``и``;
+* joiners, soft hyphens and variation selectors to nothing, whatever is no letter, mark, number or emoji to a space.
+
+The result is UTF-8 in which the lead byte of a character tells how its script is cut into terms:
+
+=========  ==================================================  ==========================================
+lead byte  characters                                          terms
+=========  ==================================================  ==========================================
+E3–ED      Han, Kana, Bopomofo, Yi, Hangul                     overlapping pairs of characters
+EE         Thai, Lao, Burmese, Khmer, moved to U+E000–U+E3FF   overlapping triples of characters
+other      every other script                                  words
+=========  ==================================================  ==========================================
+
+Source: Unicode Standard Annexes 15 (normalization) and 29 (text segmentation); case folding as `str.casefold`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+_PAGE: Final = 256
+_BMP: Final = 0x10000
+
+_DROP: Final = 0xFFFE
+"""Noncharacter that stands for "nothing" in the table; its UTF-8 bytes are removed at the end."""
+_DROPPED: Final = chr(_DROP).encode("utf-8")
+_EXPAND: Final = 0xFFFF
+"""Noncharacter that stands for "more than one character"; such characters are replaced in the text beforehand."""
+_SEPARATOR: Final = 0xFDD0
+"""Noncharacter that parts the texts while they are folded together; it comes out as NUL, and nothing else does."""
+_FEW: Final = 12
+"""Up to so many different expanding characters `str.replace` for each is faster than one `str.translate`."""
+
+_VANISHING: Final = re.compile(
+    "[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed"
+    "\u00ad\u034f\u061c\u180b-\u180e\u200c-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]"
+)
+"""Accents, vowel points, joiners, soft hyphen, direction marks, variation selectors."""
+
+_VARIANTS: Final = str.maketrans(
+    {
+        **{"ł": "l", "đ": "d", "ø": "o", "ħ": "h", "ı": "i", "ŋ": "n", "ð": "d", "ŧ": "t", "ĸ": "k"},
+        **{"æ": "ae", "œ": "oe", "þ": "th", "ё": "е"},
+        **{"أ": "ا", "إ": "ا", "آ": "ا", "ٱ": "ا", "ى": "ي", "ة": "ه", "ی": "ي", "ک": "ك"},
+    }
+)
+"""Letters that normalization leaves apart and readers take for one."""
+
+_MOVED: Final = (
+    (0x0E00, 0x0F00, 0xE000),  # Thai, Lao
+    (0x1000, 0x10A0, 0xE100),  # Burmese
+    (0x1780, 0x1800, 0xE200),  # Khmer
+    (0xA490, 0xAC00, 0xF000),  # alphabets that would share Hangul's lead byte
+    (0x2600, 0x27C0, 0xA490),  # emoji: each stands alone, or in pairs with its neighbours
+)
+"""Blocks moved into the private use area: first, end, new first."""
+
+_UNCHANGED: Final = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xD800, 0xE000))
+"""Blocks without any case, variant or accent: unified Han, Hangul, and the halves of surrogate pairs."""
+
+_ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")
+
+
+def fold_character(character: str) -> str:
+    """Fold one character to the string that stands for it, before scripts are moved.
+
+    Letters that become ASCII keep their case, as ASCII does: ``CAFÉ`` has no hump.
+
+    >>> [fold_character(c) for c in "éÉßЙ、٣"]
+    ['e', 'E', 'ss', 'й', ' ', '3']
+    """
+    if character.isdecimal():
+        return str(unicodedata.decimal(character))
+    if _VANISHING.match(character):
+        return ""
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", character).casefold())
+    if any(ord(c) < 0x400 or 0x1E00 <= ord(c) < 0x2000 for c in plain):  # Latin and Greek
+        plain = unicodedata.normalize("NFKD", plain)
+    plain = _VANISHING.sub("", plain).translate(_VARIANTS)
+    folded = "".join(c if unicodedata.category(c)[0] in "LMN" else " " for c in plain)
+    return folded.upper() if character.isupper() and folded.isascii() else folded
+
+
+def _is_emoji(character: str) -> bool:
+    return unicodedata.category(character) == "So" and ("\u2600" <= character <= "\u27bf" or character >= "\U0001f000")
+
+
+def _fold_astral(match: re.Match[str]) -> str:
+    """Fold a character beyond the BMP; emoji and rare Han stand alone, as terms of their own."""
+    character = match[0]
+    if _is_emoji(character):
+        return f" {character} "
+    folded = fold_character(character)
+    return f" {folded} " if "\U00020000" <= folded < "\U00040000" else folded
+
+
+class _FoldTable:
+    """The map from UTF-16 code unit to folded code unit, filled page by page on first use."""
+
+    def __init__(self) -> None:
+        self.units = np.full(_BMP, ord(" "), np.uint16)
+        self.units[1:128] = np.arange(1, 128)  # ASCII keeps its case: identifiers are cut at humps
+        self.units[_SEPARATOR] = 0
+        self.expansions: dict[int, str] = {}
+        self._filled = np.zeros(_BMP // _PAGE, bool)
+        for first, end in _UNCHANGED:
+            self.units[first:end] = np.arange(first, end)
+            self._filled[first // _PAGE : end // _PAGE] = True
+        self._fill_page(0)
+
+    def fold(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+        """Map every code unit to its fold, `_DROP` or `_EXPAND`."""
+        touched = np.zeros(_BMP // _PAGE, bool)
+        touched[codes >> 8] = True
+        for page in np.flatnonzero(touched & ~self._filled):
+            self._fill_page(int(page))
+        return self.units.take(codes)
+
+    def _fill_page(self, page: int) -> None:
+        for code in range(page * _PAGE, (page + 1) * _PAGE):
+            if code >= 128 and code != _SEPARATOR and not any(first <= code < end for first, end in _UNCHANGED):
+                self.units[code] = self._unit(code)
+        self._filled[page] = True
+
+    def _unit(self, code: int) -> int:
+        """Fold one code unit to one; note its expansion if it takes more than one."""
+        character = chr(code)
+        folded = character if _is_emoji(character) else fold_character(character)
+        if len(folded) == 1:
+            for first, end, target in _MOVED:
+                if first <= ord(folded) < end:
+                    return ord(folded) - first + target
+            return ord(folded)
+        if not folded:
+            return _DROP
+        if folded.isspace():
+            return ord(" ")
+        self.expansions[code] = folded
+        return _EXPAND
+
+
+def fold(texts: Sequence[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Fold texts, one after the other; the module's docstring says how.
+
+    Args:
+        texts: any strings, lone surrogates and control characters included.
+
+    Returns:
+        UTF-8 of all texts, each followed by one byte that is part of no term; it keeps ASCII's case and punctuation.
+        And the offset of that byte for every text, shape (len(texts),), ascending.
+    """
+    joined = "\n".join(texts)
+    if joined.isascii():
+        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1) - 1
+        return joined.encode("ascii") + b"\n", ends
+    separator = chr(_SEPARATOR)
+    folded = _fold_text("".join(text.replace(separator, " ") + separator for text in texts))
+    return folded, np.flatnonzero(np.frombuffer(folded, np.uint8) == 0)
+
+
+def _fold_text(text: str) -> bytes:
+    table = _the_table()
+    codes = _code_units(text)
+    if ((codes & 0xF800) == 0xD800).any():
+        text = _ASTRAL.sub(_fold_astral, text)
+        # Lone surrogates are left: to a decoder they are errors, to a reader nothing.
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\ufffd", " ")
+        codes = _code_units(text)
+    folded = table.fold(codes)
+    expanding = np.flatnonzero(folded == _EXPAND)
+    if expanding.size:
+        text = _expand(text, {int(code) for code in np.unique(codes[expanding])}, table.expansions)
+        folded = table.fold(_code_units(text))
+    utf8 = folded.tobytes().decode("utf-16-le").encode("utf-8")
+    return utf8.replace(_DROPPED, b"") if (folded == _DROP).any() else utf8
+
+
+@functools.cache
+def _the_table() -> _FoldTable:
+    return _FoldTable()
+
+
+def _code_units(text: str) -> npt.NDArray[np.uint16]:
+    return np.frombuffer(text.encode("utf-16-le", "surrogatepass"), np.dtype("<u2"))
+
+
+def _expand(text: str, codes: set[int], expansions: dict[int, str]) -> str:
+    """Replace the characters whose fold is longer than one code unit."""
+    if len(codes) > _FEW:
+        return text.translate({code: expansions[code] for code in codes})
+    for code in sorted(codes):
+        text = text.replace(chr(code), expansions[code])
+    return text

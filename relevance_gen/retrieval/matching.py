@@ -1,0 +1,125 @@
+"""Match a word of the query to the words of the chunks: the same word in its inflections, in any language.
+
+No chunk is ever stemmed: the few words of the vocabulary that begin as the query's word does are compared with it.
+
+* Words with the same English stem (Porter2) match in full.
+* Languages other than English inflect in more ways than one stemmer knows. There a word also matches words that share
+  its beginning, with weight
+
+      s(q, v) = lcp(q, v) / max(|q|, |v|)    if lcp ≥ 3 letters and s ≥ 1/2, else 0
+
+  where lcp is the length of the longest common prefix. This holds for words in other alphabets than Latin, and for
+  Latin words where the chunks' frequent words are not English ones.
+* Numbers, identifiers, words of one or two letters and n-grams match only themselves.
+
+Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the prefix rule is ours.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from relevance_gen.retrieval.postings import Postings
+from relevance_gen.retrieval.terms import Ids, Offsets, beginnings
+
+MIN_PREFIX: Final = 3
+"""Fewest letters that two forms of one word share."""
+MIN_SIMILARITY: Final = 0.5
+"""Least share of the longer word that the common prefix makes up."""
+
+_stemmers = threading.local()
+
+
+def stem(word: str) -> str:
+    """Return the English stem of a folded word; a word in another alphabet is its own.
+
+    >>> stem("connections"), stem("связь")
+    ('connect', 'связь')
+    """
+    if not hasattr(_stemmers, "english"):
+        import Stemmer
+
+        _stemmers.english = Stemmer.Stemmer("english")  # keeps state while it works: one for each thread
+    return str(_stemmers.english.stemWord(word)) if word.isascii() else word
+
+
+def is_inflected(word: str) -> bool:
+    """Tell whether a folded word may have other forms: three letters or more, none from an n-gram script, no digit."""
+    return (
+        len(word) >= MIN_PREFIX
+        and not "\u2e80" <= word[0] <= "\uefff"
+        and not any(character.isdigit() or character == "_" for character in word)
+    )
+
+
+def similarity(word: str, other: str) -> float:
+    """Return how far two words share their beginning, in [0, 1]; the module's docstring has the formula.
+
+    >>> similarity("столица", "столицы"), similarity("haus", "hut")
+    (0.8571428571428571, 0.0)
+    """
+    shared = len(os.path.commonprefix((word, other)))
+    share = shared / max(len(word), len(other))
+    return share if shared >= MIN_PREFIX and share >= MIN_SIMILARITY else 0.0
+
+
+@frozen
+class Match:
+    """The terms of the chunks that one word of the query stands for.
+
+    Attributes:
+        ids: their ids, ascending, shape (n,); empty if no chunk has any.
+        numbers: their numbers in the vocabulary, shape (n,).
+        weight: how far each counts as the query's word, in (0, 1], shape (n,).
+        spellings: their folded spellings.
+    """
+
+    ids: Ids
+    numbers: Offsets
+    weight: npt.NDArray[np.float64]
+    spellings: tuple[str, ...]
+
+
+def match_exactly(postings: Postings, term_id: int, word: str) -> Match:
+    """Match a term to itself alone."""
+    number = postings.find(term_id)
+    return _match(postings, [] if number is None else [(number, 1.0, word)])
+
+
+def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> Match:
+    """Match a word to all its forms among the chunks' words.
+
+    Args:
+        postings: the chunks' terms.
+        term_id: id of the word.
+        word: its folded spelling.
+        by_prefix: whether words that share its beginning match too, for a Latin word; for others they always do.
+    """
+    if not is_inflected(word):
+        return match_exactly(postings, term_id, word)
+    first, spellings = postings.with_beginning(int(beginnings(np.array([term_id], np.uint64))[0]))
+    by_prefix = by_prefix or not word.isascii()
+    root, start = stem(word), word[: MIN_PREFIX - 1]
+    found = []
+    for offset, spelling in enumerate(spellings):
+        if spelling.startswith(start):
+            weight = 1.0 if stem(spelling) == root else similarity(word, spelling) if by_prefix else 0.0
+            if weight and (spelling == word or is_inflected(spelling)):
+                found.append((first + offset, weight, spelling))
+    return _match(postings, found)
+
+
+def _match(postings: Postings, found: list[tuple[int, float, str]]) -> Match:
+    numbers = np.array([number for number, _, _ in found], np.int64)
+    return Match(
+        ids=postings.ids[numbers],
+        numbers=numbers,
+        weight=np.array([weight for _, weight, _ in found], np.float64),
+        spellings=tuple(spelling for _, _, spelling in found),
+    )

@@ -1,0 +1,218 @@
+"""Count terms in chunks and sort the counts by term.
+
+Counting works on one block at a time, in cache; sorting on the whole collection. Both sort by radix on 16-bit digits,
+which takes the same time on every machine and needs no vector instructions.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, Tokens, beginnings, ragged_ranges
+
+Chunks = npt.NDArray[np.uint32]
+Counts = npt.NDArray[np.uint32]
+
+MAX_BLOCK_CHUNKS: Final = 1 << 16
+"""Most chunks counted at once: a chunk's number in its block has 16 bits."""
+_SPELLED_BYTES: Final = 64
+"""A vocabulary entry keeps this much of a term's spelling: no inflected word is longer."""
+
+
+@frozen
+class TermCounts:
+    """How often each term stands in each chunk of one block.
+
+    Attributes:
+        token: number of the first token of that term in that chunk, shape (P,).
+        ids: id of the term, shape (P,); equal ids are mostly neighbours.
+        chunk: number of the chunk in the block, shape (P,).
+        tf: tokens of that term in that chunk, at least 1, shape (P,).
+    """
+
+    token: Offsets
+    ids: Ids
+    chunk: Offsets
+    tf: Offsets
+
+
+def count_terms(ids: Ids, counts: Offsets) -> TermCounts:
+    """Count the terms of each chunk of one block.
+
+    For every chunk the result is the same, and in the same order, whatever other chunks share its block.
+
+    Args:
+        ids: term id of each token, chunk after chunk, shape (T,).
+        counts: tokens of each chunk, at most `MAX_BLOCK_CHUNKS` of them, summing to T.
+    """
+    bucket = (ids >> np.uint64(48)).astype(np.uint16)
+    order = np.argsort(bucket, kind="stable")  # radix sort
+    chunk_of = np.repeat(np.arange(counts.size, dtype=np.uint64), counts)
+    # The bucket holds the 16 bits of the id that the shift drops.
+    keys = ((ids << np.uint64(16)) | chunk_of).take(order)
+    edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
+    edges = np.concatenate(([0], edges, [ids.size])) if ids.size else np.zeros(1, np.int64)
+    token, tf = order.take(edges[:-1]), np.diff(edges)
+    chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).astype(np.int64)
+    found = TermCounts(token, ids.take(token), chunk, tf)
+    crowded = (chunk[1:] == chunk[:-1]) & ((found.ids[1:] ^ found.ids[:-1]) < np.uint64(1 << 48))
+    neighbours = np.flatnonzero(crowded)
+    return _join_split_runs(found, neighbours) if neighbours.size else found
+
+
+def _join_split_runs(found: TermCounts, neighbours: Offsets) -> TermCounts:
+    """Join counts of one term in one chunk that another term of the same bucket stands between."""
+    suspects = np.union1d(neighbours, neighbours + 1)
+    order = suspects[np.lexsort((suspects, found.ids[suspects], found.chunk[suspects]))]
+    again = (found.ids[order[1:]] == found.ids[order[:-1]]) & (found.chunk[order[1:]] == found.chunk[order[:-1]])
+    if not again.any():
+        return found
+    leader = np.concatenate(([True], ~again))
+    tf = found.tf.copy()
+    tf[order[leader]] = np.add.reduceat(tf[order], np.flatnonzero(leader))
+    kept = np.ones(tf.size, bool)
+    kept[order[~leader]] = False
+    return TermCounts(found.token[kept], found.ids[kept], found.chunk[kept], tf[kept])
+
+
+@frozen
+class Postings:
+    """Where each term stands: an inverted index.
+
+    Attributes:
+        ids: the vocabulary's ids, ascending, shape (V,).
+        first: offset of each term's postings, shape (V + 1,).
+        chunk: chunk of each posting, shape (P,).
+        tf: tokens of the term in the chunk, shape (P,).
+        spelling: spellings of all terms, each ended by a line end; at most the first 64 bytes of each.
+        spelling_first: offset of each term's spelling, shape (V + 1,).
+    """
+
+    ids: Ids
+    first: Offsets
+    chunk: Chunks
+    tf: Counts
+    spelling: npt.NDArray[np.uint8]
+    spelling_first: Offsets
+
+    def find(self, term_id: int) -> int | None:
+        """Return the number of the term in the vocabulary, or None."""
+        number = int(np.searchsorted(self.ids, np.uint64(term_id)))
+        return number if number < self.ids.size and self.ids[number] == term_id else None
+
+    def with_beginning(self, beginning: int) -> tuple[int, list[str]]:
+        """Return the terms that have one beginning: the number of the first, and all their spellings."""
+        low, high = np.searchsorted(self.ids, _beginning_bounds(beginning)).tolist()
+        spelled = self.spelling[self.spelling_first[low] : self.spelling_first[high]].tobytes()
+        return low, spelled.decode("utf-8", "replace").split("\n")[:-1]
+
+    def document_frequency(self) -> Offsets:
+        """Return the number of chunks that hold each term, shape (V,)."""
+        return np.diff(self.first)
+
+
+def _beginning_bounds(beginning: int) -> Ids:
+    low = beginning << 56
+    return np.array([low, min(low + (1 << 56), (1 << 64) - 1)], np.uint64)
+
+
+class PostingsBuilder:
+    """Collects the counts of block after block.
+
+    Args:
+        wanted: beginnings of the terms to keep, bool, shape (BEGINNINGS,); None keeps all. A question needs only the
+            terms that begin as its own do.
+    """
+
+    def __init__(self, wanted: npt.NDArray[np.bool_] | None = None) -> None:
+        self._wanted = wanted
+        self._n_entries = 0
+        self._ids: list[Ids] = []
+        self._spellings: list[npt.NDArray[np.uint8]] = []
+        self._spelled_lengths: list[Offsets] = []
+        self._entries: list[Counts] = []
+        self._chunks: list[Chunks] = []
+        self._tfs: list[Counts] = []
+
+    def add(self, tokens: Tokens, found: TermCounts, chunk_numbers: Offsets) -> None:
+        """Add the counts of one block whose chunks have these numbers in the collection."""
+        if self._wanted is not None:
+            kept = np.flatnonzero(self._wanted[beginnings(found.ids)])
+            found = TermCounts(found.token[kept], found.ids[kept], found.chunk[kept], found.tf[kept])
+        if not found.ids.size:
+            return
+        new = np.concatenate(([True], found.ids[1:] != found.ids[:-1]))
+        token = found.token[new]
+        length = np.minimum(tokens.length[token], _SPELLED_BYTES)
+        letters = np.frombuffer(tokens.folded, np.uint8)
+        self._ids.append(found.ids[new])
+        self._spellings.append(letters.take(ragged_ranges(tokens.start[token], length)))
+        self._spelled_lengths.append(length)
+        self._entries.append((np.cumsum(new) + (self._n_entries - 1)).astype(np.uint32))
+        self._chunks.append(chunk_numbers.take(found.chunk).astype(np.uint32))
+        self._tfs.append(found.tf.astype(np.uint32))
+        self._n_entries += token.size
+
+    def build(self) -> Postings:
+        """Sort everything by term; the builder is spent."""
+        entry_ids = _concatenate(self._ids, np.uint64)
+        order = _order_by_id(entry_ids)
+        ids = entry_ids.take(order)
+        new = np.concatenate((np.ones(min(1, ids.size), bool), ids[1:] != ids[:-1]))
+        number = np.empty(ids.size, np.uint32)
+        number[order] = np.cumsum(new) - 1
+        spelling, spelling_first = self._spell(order[new])
+        ids = ids[new]
+
+        terms = number.take(_concatenate(self._entries, np.uint32))
+        self._entries.clear()
+        by_term = _order_by_digits(terms, 2 if ids.size > 1 << 16 else 1)
+        first = np.zeros(ids.size + 1, np.int64)
+        np.cumsum(np.bincount(terms, minlength=ids.size), out=first[1:])
+        del terms
+        chunk = _concatenate(self._chunks, np.uint32).take(by_term)
+        self._chunks.clear()
+        tf = _concatenate(self._tfs, np.uint32).take(by_term)
+        self._tfs.clear()
+        return Postings(ids, first, chunk, tf, spelling, spelling_first)
+
+    def _spell(self, entries: Offsets) -> tuple[npt.NDArray[np.uint8], Offsets]:
+        """Gather the spellings of some entries, each ended by a line end, and their offsets."""
+        length = _concatenate(self._spelled_lengths, np.int64)
+        start = np.cumsum(length) - length
+        first = np.zeros(entries.size + 1, np.int64)
+        np.cumsum(length[entries] + 1, out=first[1:])
+        spelling = np.full(int(first[-1]), ord("\n"), np.uint8)
+        letters = _concatenate(self._spellings, np.uint8)
+        spelling[ragged_ranges(first[:-1], length[entries])] = letters[ragged_ranges(start[entries], length[entries])]
+        return spelling, first
+
+
+def _concatenate(parts: list[npt.NDArray[np.generic]], dtype: npt.DTypeLike) -> npt.NDArray:  # type: ignore[type-arg]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+
+
+def _order_by_id(ids: Ids) -> Offsets:
+    """Sort by id: by as many leading digits as tell the ids apart, mostly two of four."""
+    for digits in (2, 3):
+        order = _order_by_digits(ids >> np.uint64(64 - 16 * digits), digits)
+        kept = ids.take(order)
+        if (kept[1:] >= kept[:-1]).all():
+            return order
+    return _order_by_digits(ids, 4)
+
+
+def _order_by_digits(values: npt.NDArray[np.unsignedinteger], digits: int) -> Offsets:  # type: ignore[type-arg]
+    """Sort stably by the lowest 16-bit digits, least digit first."""
+    order = np.argsort(values.astype(np.uint16), kind="stable")
+    for digit in range(1, digits):
+        shifted = (values >> values.dtype.type(16 * digit)).astype(np.uint16)
+        order = order.take(np.argsort(shifted.take(order), kind="stable"))
+    return order
+
+
+__all__ = ["BEGINNINGS", "MAX_BLOCK_CHUNKS", "Postings", "PostingsBuilder", "TermCounts", "count_terms"]

@@ -1,0 +1,122 @@
+"""Prefer chunks that hold the query's words together: in its order side by side, and all within a short passage.
+
+Two bonuses, added to the cosine of the most promising chunks::
+
+    pairs(q, d)    = 0.2 · Σ_b (1 + ln qtf(b)) idf(b) tf(b, d) / (tf(b, d) + 1.6) / (‖w(·, q)‖₂ · (0.4 m + 0.6 n(d)))
+    coverage(q, d) = 0.2 · max over windows of 24 tokens of Σ idf(t), t in the window / Σ idf(t), t in the query
+
+b runs over the pairs of neighbouring words in the query; idf(b) is the mean of its words' (0 for function words).
+A word stands for all its matches. Of a long query the 32 rarest words count.
+
+Source: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007, for the idea;
+the formulas are ours, measured in docs/retrieval.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from relevance_gen.retrieval.terms import Ids, Offsets
+from relevance_gen.retrieval.weighting import Floats, saturated
+
+PAIR_WEIGHT: Final = 0.2
+COVERAGE_WEIGHT: Final = 0.2
+WINDOW: Final = 24
+"""Tokens in a passage: a sentence or so."""
+MAX_WORDS: Final = 32
+"""Most query words looked for: it bounds the work for queries as long as a book."""
+
+
+@frozen
+class Proximity:
+    """The two bonuses of some chunks, before their weights, shape (n,) each."""
+
+    pairs: Floats
+    coverage: Floats
+
+
+class ProximityScorer:
+    """Scores how closely chunks hold the words of one query.
+
+    Args:
+        ids: for each query word, numbered from 1, the ids of the terms it stands for.
+        idf: idf of each word; 0 for one that counts only in pairs.
+        pairs: for each pair of word numbers that are neighbours in the query, how often.
+    """
+
+    def __init__(self, ids: Sequence[Ids], idf: Sequence[float], pairs: Mapping[tuple[int, int], int]) -> None:
+        word = np.repeat(np.arange(1, len(ids) + 1), [part.size for part in ids])
+        all_ids = np.concatenate(ids) if ids else np.zeros(0, np.uint64)
+        order = np.argsort(all_ids, kind="stable")
+        self._ids, self._word = all_ids[order], word[order]
+        self._maybe = np.zeros(1 << 16, bool)
+        self._maybe[_bucket(self._ids)] = True
+        self._idf = np.array(idf)
+        self._total_idf = math.fsum(idf) or 1.0
+        self._pair_number = np.zeros((len(ids) + 1, len(ids) + 1), np.int64)
+        self._pair_weight = np.zeros(len(pairs) + 1)
+        for number, ((left, right), times) in enumerate(pairs.items(), 1):
+            self._pair_number[left, right] = number
+            self._pair_weight[number] = pair_weight(idf[left - 1], idf[right - 1], times)
+
+    def score(self, ids: Ids, counts: Offsets) -> Proximity:
+        """Score chunks.
+
+        Args:
+            ids: term id of each token, chunk after chunk, shape (T,).
+            counts: tokens of each chunk, shape (n,), summing to T.
+
+        Returns:
+            pairs, to be divided by the cosine's denominator, and coverage in [0, 1], shape (n,) each.
+        """
+        place, word = self._occurrences(ids)
+        chunk = np.searchsorted(np.cumsum(counts), place, "right")
+        return Proximity(self._pairs(place, word, chunk, counts.size), self._coverage(place, word, chunk, counts.size))
+
+    def _occurrences(self, ids: Ids) -> tuple[Offsets, Offsets]:
+        """Find the query's words among the tokens: their places, ascending, and which word stands there."""
+        place = np.flatnonzero(self._maybe.take(_bucket(ids)))
+        seen = ids.take(place)
+        nearest = np.searchsorted(self._ids, seen)
+        nearest[nearest == self._ids.size] = 0
+        equal = self._ids.take(nearest) == seen if self._ids.size else np.zeros(0, bool)
+        return place[equal], self._word.take(nearest[equal])
+
+    def _pairs(self, place: Offsets, word: Offsets, chunk: Offsets, n_chunks: int) -> Floats:
+        pair = self._pair_number[word[:-1], word[1:]]
+        pair[(place[1:] != place[:-1] + 1) | (chunk[1:] != chunk[:-1])] = 0
+        found = np.flatnonzero(pair)
+        kinds = self._pair_weight.size
+        cell, tf = np.unique(chunk[found] * kinds + pair[found], return_counts=True)
+        return np.bincount(cell // kinds, self._pair_weight[cell % kinds] * saturated(tf), n_chunks)
+
+    def _coverage(self, place: Offsets, word: Offsets, chunk: Offsets, n_chunks: int) -> Floats:
+        """Try the window that begins at each occurrence: a best window begins at one."""
+        best = np.zeros(n_chunks)
+        counted = np.flatnonzero(self._idf[word - 1])
+        if not counted.size:
+            return best
+        place, word, chunk = place[counted] + WINDOW * chunk[counted], word[counted], chunk[counted]  # chunks apart
+        covered = np.zeros(place.size)
+        beyond = place[-1] + WINDOW
+        for number in np.flatnonzero(self._idf) + 1:
+            own = np.where(word == number, place, beyond)
+            following = np.minimum.accumulate(own[::-1])[::-1]
+            covered += self._idf[number - 1] * (following - place < WINDOW)
+        np.maximum.at(best, chunk, covered)
+        return np.minimum(best / self._total_idf, 1.0)
+
+
+def pair_weight(left_idf: float, right_idf: float, times: int) -> float:
+    """Return what a pair of neighbours weighs in the query."""
+    return (1.0 + math.log(times)) * (left_idf + right_idf) / 2.0
+
+
+def _bucket(ids: Ids) -> npt.NDArray[np.uint16]:
+    return (ids >> np.uint64(48)).astype(np.uint16)

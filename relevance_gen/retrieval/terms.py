@@ -1,0 +1,226 @@
+"""Cut text into terms: each a slice of the folded bytes and a 64-bit id.
+
+Words are runs of letters, marks, digits and underscores. An identifier (``getUserName``, ``get_user_name``) gives the
+whole and its parts; dots part words, so that ``os.path`` is two words side by side. Scripts without spaces give
+overlapping n-grams; see `relevance_gen.retrieval.folding`.
+
+A term's id is its identity everywhere: the same in every text, process and version of a saved index. Its top 8 bits
+hash the first letters alone, so that terms with one beginning stand together when ids are sorted; the other 56 hash
+the whole term. The chance that any two of V different terms share an id is below V² / 2^57: one in 10^5 for a
+million terms.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from relevance_gen.retrieval.folding import fold
+
+Ids = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.int64]
+_Bytes = npt.NDArray[np.uint8]
+_Flags = npt.NDArray[np.bool_]
+
+_LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
+"""Masks that keep the first n of 8 bytes (little-endian)."""
+_MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F], np.uint64)
+"""Odd multipliers that spread bits over the whole word (golden ratio; Pelle Evensen's rrmxmx; xxHash)."""
+_BEGINNING_BITS: Final = np.uint64(56)
+_ASCII_BEGINNING: Final = np.uint64(0xEFFFFF)
+"""The first three bytes; of the third one bit less, so that y and i are one: fly, flies."""
+_OTHER_BEGINNING: Final = np.uint64(0xFFFFFFFFFFFF)
+"""The first six bytes: three letters of a two-byte alphabet."""
+_LONG_BYTES: Final = 64
+"""Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
+_PADDING: Final = b"\n" * (_LONG_BYTES + 8)
+
+BEGINNINGS: Final = 256
+"""Number of different beginnings, the ids' top 8 bits."""
+
+
+@frozen
+class Tokens:
+    """The terms of some texts, in reading order.
+
+    Attributes:
+        folded: the folded, lower-cased bytes of all texts.
+        start: offset of each token in `folded`, shape (T,), ascending.
+        length: bytes of each token, shape (T,).
+        ids: id of each token's term, shape (T,).
+        counts: tokens of each text, shape (number of texts,).
+    """
+
+    folded: bytes
+    start: Offsets
+    length: Offsets
+    ids: Ids
+    counts: Offsets
+
+    def spell(self, token: int) -> str:
+        """Return the folded spelling of a token."""
+        start = int(self.start[token])
+        return self.folded[start : start + int(self.length[token])].decode("utf-8", "replace")
+
+
+def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
+    """Return the beginning, in [0, BEGINNINGS), that each id's term has."""
+    return (ids >> _BEGINNING_BITS).astype(np.uint8)
+
+
+def tokenize(texts: Sequence[str]) -> Tokens:
+    """Cut texts into terms.
+
+    Work on a few hundred kilobytes at a time: every array then stays in the core's cache.
+
+    Args:
+        texts: any strings; one without any term gets a count of 0.
+    """
+    folded, ends = fold(texts)
+    cased = b"\n" + folded + _PADDING
+    lowered = cased.lower()
+    letters = np.frombuffer(lowered, np.uint8)
+    word = _word_bytes(letters)
+    ngrams = _cut_ngrams(letters, word)
+    edges = np.flatnonzero(word[1:] != word[:-1]) + 1
+    start, length = edges[::2], edges[1::2] - edges[::2]
+    start, length = _add_identifier_parts(np.frombuffer(cased, np.uint8), start, length)
+    start, length = _merge(start, length, *ngrams)
+    counts = np.diff(np.searchsorted(start, ends + 1), prepend=0)  # +1: `cased` begins with a line end
+    return Tokens(lowered, start, length, _identify(lowered, start, length), counts)
+
+
+def _word_bytes(letters: _Bytes) -> _Flags:
+    """Tell which bytes of folded, lower-cased text belong to a word."""
+    word = (letters - np.uint8(ord("a"))) < 26
+    word |= (letters - np.uint8(ord("0"))) < 10
+    word |= letters >= 0x80
+    word |= letters == ord("_")
+    return word
+
+
+def _cut_ngrams(letters: _Bytes, word: _Flags) -> tuple[Offsets, Offsets]:
+    """Cut runs of scripts without spaces into overlapping n-grams, and take their bytes out of `word`.
+
+    A run shorter than its n-gram is a term as a whole.
+    """
+    at = np.flatnonzero((letters - np.uint8(0xE3)) <= 0xEE - 0xE3)
+    if not at.size:
+        return at, at
+    for offset in range(3):  # all these characters are three bytes of UTF-8
+        word[at + offset] = False
+    triple = letters[at] == 0xEE
+    breaks = np.flatnonzero((np.diff(at) != 3) | (triple[1:] != triple[:-1])) + 1
+    run_first = np.concatenate(([0], breaks))
+    run_length = np.diff(run_first, append=at.size)
+    size = np.minimum(np.where(triple[run_first], 3, 2), run_length)
+    place = np.arange(at.size) - np.repeat(run_first, run_length)
+    begins = place <= np.repeat(run_length - size, run_length)
+    return at[begins], 3 * np.repeat(size, run_length)[begins]
+
+
+def _add_identifier_parts(cased: _Bytes, start: Offsets, length: Offsets) -> tuple[Offsets, Offsets]:
+    """Add the parts of identifiers behind each identifier; drop words of nothing but underscores."""
+    upper = (cased - np.uint8(ord("A"))) < 26
+    lower = (cased - np.uint8(ord("a"))) < 26
+    cut = cased[1:-1] == ord("_")
+    cut |= upper[1:-1] & lower[2:] & (upper[:-2] | lower[:-2])
+    cut |= upper[1:-1] & lower[:-2]
+    cuts = np.flatnonzero(cut) + 1
+    if not cuts.size:
+        return start, length
+    owner = np.searchsorted(start, cuts, "right") - 1
+    owner = owner[np.concatenate(([True], owner[1:] != owner[:-1]))]
+    part_start, part_length, n_parts = _split_identifiers(cased, start[owner], length[owner])
+    nothing = owner[n_parts == 0]
+    if nothing.size:
+        start, length = np.delete(start, nothing), np.delete(length, nothing)
+    return _merge(start, length, part_start, part_length)
+
+
+def _split_identifiers(cased: _Bytes, start: Offsets, length: Offsets) -> tuple[Offsets, Offsets, Offsets]:
+    """Split identifiers at underscores and humps: ``HTTPServer_v2`` → HTTP, Server, v2.
+
+    Returns:
+        Start and length of every part that is not the whole, and the number of parts of each identifier.
+    """
+    at = ragged_ranges(start, length)
+    before, here, after = (cased[at + shift] for shift in (-1, 0, 1))
+    first = np.zeros(at.size, bool)
+    first[np.cumsum(length) - length] = True
+    upper = _is_upper(here)
+    letter = here != ord("_")
+    begins = first | (before == ord("_")) | (upper & (~_is_upper(before) | _is_lower(after)))
+    begins &= letter
+    part = np.cumsum(begins)
+    part_length = np.bincount(part[letter], minlength=int(part[-1]) + 1)[1:]
+    n_parts = np.add.reduceat(begins, np.cumsum(length) - length, dtype=np.int64)
+    owner = np.repeat(np.arange(start.size), n_parts)
+    smaller = part_length < length[owner]
+    return at[begins][smaller], part_length[smaller], n_parts
+
+
+def _is_upper(letters: _Bytes) -> _Flags:
+    return (letters - np.uint8(ord("A"))) < 26
+
+
+def _is_lower(letters: _Bytes) -> _Flags:
+    return (letters - np.uint8(ord("a"))) < 26
+
+
+def _merge(start: Offsets, length: Offsets, more_start: Offsets, more_length: Offsets) -> tuple[Offsets, Offsets]:
+    """Merge two token lists, each in reading order; of two tokens with one start the first list's comes first."""
+    if not more_start.size:
+        return start, length
+    place = np.searchsorted(start, more_start, "right")
+    return np.insert(start, place, more_start), np.insert(length, place, more_length)
+
+
+def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
+    """Concatenate ``arange(start[i], start[i] + length[i])`` for all i.
+
+    >>> ragged_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(length)
+    return np.arange(ends[-1] if ends.size else 0) + np.repeat(start - ends + length, length)
+
+
+def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
+    """Hash each token to its term's id."""
+    words: Ids = np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
+    first = words.take(start)  # copies the strided words first, which still beats indexing for many tokens
+    first &= _LOW_BYTES.take(length, mode="clip")
+    hashed = first * _MIX[0]
+    hashed ^= hashed >> np.uint64(32)
+    rest = np.flatnonzero(length > 8)
+    if rest.size:
+        _mix_rest(hashed, rest, words, lowered, start, length)
+    hashed *= _MIX[1]
+    hashed >>= np.uint64(8)
+    beginning = first & _ASCII_BEGINNING
+    wide = np.flatnonzero((first & np.uint64(0x80)).view(np.int64))
+    beginning[wide] = first[wide] & _OTHER_BEGINNING
+    beginning *= _MIX[2]
+    beginning &= ~_LOW_BYTES[7]
+    return hashed | beginning
+
+
+def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Offsets, length: Offsets) -> None:
+    """Mix the bytes behind the eighth into the hashes of the tokens numbered `rest`."""
+    for token in rest[length[rest] > _LONG_BYTES]:
+        spelling = lowered[start[token] : start[token] + length[token]]
+        hashed[token] = int.from_bytes(hashlib.blake2b(spelling, digest_size=8).digest(), "little")
+    rest = rest[length[rest] <= _LONG_BYTES]
+    for offset in range(8, _LONG_BYTES, 8):
+        if not rest.size:
+            return
+        word = words[start[rest] + offset] & _LOW_BYTES.take(length[rest] - offset, mode="clip")
+        mixed = (hashed[rest] ^ word) * _MIX[1]
+        hashed[rest] = mixed ^ (mixed >> np.uint64(29))
+        rest = rest[length[rest] > offset + 8]
