@@ -1,1 +1,12 @@
-"""Continue text with a GGUF model, many requests and samples at once."""
+"""Continue text with a GGUF model, many requests and samples at once.
+
+Importing this loads no model library; making a `Runner` does.
+"""
+
+from relevance_gen.generation.api import generate
+from relevance_gen.generation.engine import Counters
+from relevance_gen.generation.pool import RunnerPool
+from relevance_gen.generation.runner import Runner
+from relevance_gen.generation.stream import TextPiece, TextStream
+
+__all__ = ["Counters", "Runner", "RunnerPool", "TextPiece", "TextStream", "generate"]

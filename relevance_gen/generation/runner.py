@@ -1,0 +1,359 @@
+"""Runners: a model in a thread of its own, and the calls that reach it from every other thread."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from typing import Any, Self
+
+import attrs
+
+from relevance_gen.errors import (
+    GenerationError,
+    InvalidRequestError,
+    RelevanceGenError,
+    RequestCancelledError,
+    RunnerClosedError,
+)
+from relevance_gen.generation import source
+from relevance_gen.generation.cache import PrefixCache
+from relevance_gen.generation.engine import Counters, Engine
+from relevance_gen.generation.jobs import Job, JobQueue
+from relevance_gen.generation.stopping import StopStrings
+from relevance_gen.generation.stream import TextStream
+from relevance_gen.types import MAX_SAMPLES, GenerationRequest, GenerationResponse, Stats
+
+DEFAULT_MAX_QUEUE = 256
+DEFAULT_N_SLOTS = 16
+DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
+MAX_STOP_CHARACTERS = 1 << 16
+"""All stop strings of a request together: enough for any use, and little to compile."""
+
+OnText = Callable[[int, str], None]
+
+
+class Front(ABC):
+    """What a single runner and a pool have in common: requests go in, futures come out."""
+
+    def __init__(self, max_queue: int) -> None:
+        self._queue = JobQueue(max_queue)
+        self._pid = os.getpid()
+
+    def submit(self, request: GenerationRequest, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
+        """Accept a request and return at once.
+
+        Args:
+            request: what to generate.
+            on_text: called with sample index and text as it is generated: whole characters, never part of a stop
+                string. It runs in the runner's thread, so it must be quick; if it raises, the request fails with that.
+
+        Returns:
+            A future. Its `cancel()` works until the response is there: the request's slots are free at the next step,
+            and whoever waits sees `concurrent.futures.CancelledError`.
+
+        Raises:
+            InvalidRequestError: the stop strings are too long. What depends on the model fails the future instead.
+            OverloadedError: as many samples as allowed wait already.
+            RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
+        """
+        self._check_process()
+        if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
+            raise InvalidRequestError(
+                f"stop must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", field="stop"
+            )
+        future: Future[GenerationResponse] = Future()
+        job = Job(request, time.time(), StopStrings(request.stop), on_text or _ignore, _resolver(future))
+        self._queue.put(job)
+        future.add_done_callback(lambda done: self._queue.cancel(job) if done.cancelled() else None)
+        return future
+
+    def generate(self, request: GenerationRequest) -> GenerationResponse:
+        """Submit a request and wait for its response.
+
+        Raises:
+            RelevanceGenError: as `submit` raises, or what the request failed with.
+        """
+        future = self.submit(request)
+        try:
+            return future.result()
+        except CancelledError:
+            raise RequestCancelledError("the request was cancelled") from None
+        finally:
+            future.cancel()  # after an interrupt in this thread nobody waits for it any more
+
+    def stream(self, request: GenerationRequest) -> TextStream:
+        """Submit a request and return its text piece by piece, as it comes.
+
+        Raises:
+            RelevanceGenError: as `submit` raises.
+        """
+        return TextStream(lambda on_text: self.submit(request, on_text=on_text))
+
+    @abstractmethod
+    def stats(self) -> Stats:
+        """Return the samples that wait, and how many runners are ready."""
+
+    @abstractmethod
+    def counters(self) -> Counters:
+        """Return what was done so far; a copy."""
+
+    @abstractmethod
+    def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
+        """Take no more requests and end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(drain=kind is None)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise RunnerClosedError(
+                "this runner belongs to the process that this one was forked from, and its thread did not come along; "
+                "start processes with the 'spawn' method, or make the runner after the fork"
+            )
+
+
+class Runner(Front):
+    """One model in one thread, generating for many callers at once.
+
+    Args:
+        model: a GGUF file; or a hub repository, ``"owner/name"`` or ``"owner/name/file.gguf"``, where `huggingface_hub`
+            is installed; by default the model that `relevance_gen.generation.source.resolve` names.
+        max_queue: samples that may wait; while as many do, `submit` raises `OverloadedError`.
+        prefix_cache_bytes: memory for the computed prompts of recent requests; 0 turns the prefix cache off.
+        wait: wait until the model is loaded; otherwise return at once and load meanwhile.
+        n_ctx: most tokens of one sequence, prompt and generated; by default 4,096, what the model was trained on, or
+            what 2 GiB hold, whichever is least.
+        n_slots: sequences at once, in [1, 255]; memory grows with n_slots × n_ctx.
+        n_batch: most prompt tokens computed between two steps of the running sequences; 128 on a CPU, 512 on a GPU.
+        n_threads: CPU threads; by default the physical cores that this process may use.
+        n_gpu_layers: layers to keep on the GPU; by default all where the build has one.
+        shared_prefix: let all sequences share one memory. Samples of one prompt are then faster, but a request's
+            neighbours may change the low bits of its logits.
+        use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
+
+    Raises:
+        ModelLoadError: the model cannot be loaded (where `wait`).
+        ValueError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        max_queue: int = DEFAULT_MAX_QUEUE,
+        prefix_cache_bytes: int = DEFAULT_PREFIX_CACHE_BYTES,
+        wait: bool = True,
+        n_ctx: int | None = None,
+        n_slots: int = DEFAULT_N_SLOTS,
+        n_batch: int | None = None,
+        n_threads: int | None = None,
+        n_gpu_layers: int | None = None,
+        shared_prefix: bool = False,
+        use_extra_bufts: bool | None = None,
+    ) -> None:
+        if not 1 <= n_slots < MAX_SAMPLES:
+            raise ValueError(f"n_slots must be in [1, {MAX_SAMPLES - 1}], got {n_slots}")
+        for name, value in (("n_ctx", n_ctx), ("n_batch", n_batch), ("n_threads", n_threads)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        super().__init__(max_queue)
+        self._source = model
+        self._model_options: dict[str, Any] = {
+            "n_ctx": n_ctx,
+            "n_slots": n_slots,
+            "n_batch": n_batch,
+            "n_threads": n_threads,
+            "n_gpu_layers": n_gpu_layers,
+            "shared_prefix": shared_prefix,
+            "use_extra_bufts": use_extra_bufts,
+        }
+        self._prefix_cache_bytes = prefix_cache_bytes
+        self._engine: Engine | None = None
+        self._interrupt: Callable[[], None] = _do_nothing
+        self._error: BaseException | None = None
+        self._draining = False
+        self._aborting = False
+        self._ready = threading.Event()
+        self._queue.join(self)
+        self._thread = threading.Thread(target=self._run, name="relevance_gen-runner", daemon=True)
+        self._thread.start()
+        atexit.register(_close_at_exit, weakref.ref(self))
+        if wait:
+            self.wait_ready()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the model is loaded and takes requests."""
+        return (
+            self._ready.is_set()
+            and self._error is None
+            and not (self._draining or self._aborting)
+            and self._pid == os.getpid()
+        )
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the runner died of; ``None`` while it lives or loads, and after `close`."""
+        return self._error
+
+    def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Wait until the model is loaded.
+
+        Raises:
+            ModelLoadError: it cannot be loaded.
+            TimeoutError: it is still loading after `timeout_s` seconds.
+        """
+        if not self._ready.wait(timeout_s):
+            raise TimeoutError(f"the model is still loading after {timeout_s} s")
+        if self._error is not None:
+            raise self._error
+
+    def stats(self) -> Stats:
+        """Return the samples that wait, and 1 if this runner is ready, else 0."""
+        return Stats(backlog=self._backlog(), num_total_runners=int(self.alive))
+
+    def counters(self) -> Counters:
+        """Return what was done so far; a copy."""
+        return Counters() if self._engine is None else attrs.evolve(self._engine.counters)
+
+    def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
+        """Take no more requests, end the thread and free the model; safe to call twice.
+
+        Args:
+            drain: finish what was accepted; otherwise every waiter sees `RunnerClosedError`.
+            timeout_s: longest time to spend on that, in seconds; what is not done by then is given up.
+        """
+        if self._pid != os.getpid():
+            return
+        self._leave(drain)
+        if threading.current_thread() is self._thread:
+            return
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._leave(drain=False)
+            self._thread.join()
+
+    def adopt(self, queue: JobQueue) -> None:
+        """Take jobs from `queue` from now on, and bring along those that wait here."""
+        own = self._queue
+        queue.join(self)
+        if self._error is not None:
+            queue.leave(self, self._error)
+        with own.changed:
+            self._queue = queue
+        own.hand_over(queue)
+
+    # ── The calling threads ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _backlog(self) -> int:
+        if self._pid != os.getpid():
+            return 0
+        return self._queue.n_waiting + self.n_seated
+
+    @property
+    def n_seated(self) -> int:
+        """Samples that this runner took off the queue and has not started."""
+        return 0 if self._engine is None else self._engine.n_waiting
+
+    def _leave(self, drain: bool) -> None:
+        queue = self._queue
+        if queue.is_last(self):
+            queue.close()
+        with queue.changed:
+            self._draining = True
+            self._aborting = self._aborting or not drain
+            queue.changed.notify_all()
+        if self._aborting:
+            self._interrupt()
+
+    # ── The runner's own thread ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._load_and_serve()
+        except BaseException as failure:
+            error = failure if isinstance(failure, RelevanceGenError) else _as_generation_error(failure)
+        if self._aborting:
+            error = None  # closing interrupts loading too
+        self._error = error
+        self._ready.set()
+        ended = error or RunnerClosedError("the runner was closed before this request was finished")
+        if self._engine is not None:
+            self._engine.abort(ended)
+        self._queue.leave(self, ended)
+
+    def _load_and_serve(self) -> None:
+        from relevance_gen.generation.llama import Model
+
+        path = source.resolve(self._source)
+        with Model(path, **self._model_options, on_progress=lambda _: not self._aborting) as model:
+            self._interrupt = model.interrupt
+            engine = self._engine = Engine(model, PrefixCache(self._prefix_cache_bytes))
+            self._ready.set()
+            while self._take_jobs(engine):
+                engine.step()
+
+    def _take_jobs(self, engine: Engine) -> bool:
+        """Take in what there is room for; wait while there is nothing to do. Return whether there is work."""
+        while True:
+            queue = self._queue
+            with queue.changed:
+                if self._aborting:
+                    return False
+                engine.drop_cancelled()
+                alone = queue.is_last(self)
+                if not self._draining or alone:
+                    for _ in range(min(queue.fair_share, engine.room)):
+                        engine.add(queue.take())
+                if not engine.idle:
+                    return True
+                if self._draining and (not alone or not len(queue)):
+                    return False
+                if queue is self._queue:
+                    queue.changed.wait()
+
+
+def _resolver(future: Future[GenerationResponse]) -> Callable[[GenerationResponse | BaseException], None]:
+    """Make the function that settles `future`, unless it was cancelled meanwhile."""
+
+    def resolve(outcome: GenerationResponse | BaseException) -> None:
+        try:
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+        except InvalidStateError:
+            pass  # cancelled between two steps
+
+    return resolve
+
+
+def _as_generation_error(failure: BaseException) -> GenerationError:
+    error = GenerationError(f"the runner's thread failed: {type(failure).__name__}: {failure}")
+    error.__cause__ = failure
+    return error
+
+
+def _close_at_exit(reference: weakref.ref[Runner]) -> None:
+    """End the thread before the interpreter does: it may be inside llama.cpp."""
+    runner = reference()
+    if runner is not None:
+        runner.close(drain=False)
+
+
+def _ignore(_sample: int, _text: str) -> None:
+    pass
+
+
+def _do_nothing() -> None:
+    pass

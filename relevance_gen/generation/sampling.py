@@ -1,0 +1,182 @@
+"""Choose the next token of every sequence of a batch at once. Pure numpy; no row's choice depends on another row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from relevance_gen.errors import GenerationError
+
+Logits = NDArray[np.float32]
+Ids = NDArray[np.intp]
+
+_MIN_BLOCKED_VOCABULARY = 4096
+"""Below this, one argpartition of the whole row is faster than finding the blocks that matter first."""
+
+
+@frozen
+class Settings:
+    """How one sequence draws its tokens; the fields and their order of application are `GenerationRequest`'s."""
+
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+def sample(
+    logits: Logits,
+    settings: Sequence[Settings],
+    uniforms: NDArray[np.float64],
+    penalties: Mapping[int, Logits] | None = None,
+) -> Ids:
+    """Draw one token for each row.
+
+    Penalties → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at the row's uniform.
+
+    Args:
+        logits: shape (B, V), float32; not changed.
+        settings: one for each row.
+        uniforms: shape (B,), float64 in [0, 1); the draw is a function of them alone.
+        penalties: row to shape (V,): what to subtract from that row's logits first.
+
+    Returns:
+        Token ids, shape (B,).
+
+    Raises:
+        GenerationError: a row has a NaN or infinite largest logit: the model is broken, not the request.
+    """
+    if penalties:
+        logits = logits.copy()
+        for row, penalty in penalties.items():
+            logits[row] -= penalty
+    n_vocab = logits.shape[1]
+    groups: dict[int, list[int]] = {}
+    for row, one in enumerate(settings):
+        # The likeliest alone is greedy; as many as the vocabulary is no cut at all.
+        top_k = 1 if one.temperature == 0 else one.top_k if one.top_k < n_vocab else 0
+        groups.setdefault(top_k, []).append(row)
+    tokens = np.empty(len(settings), np.intp)
+    for top_k, members in groups.items():
+        rows = slice(None) if len(members) == len(settings) else np.array(members)
+        if top_k == 1:
+            tokens[rows] = _greedy(logits[rows])
+        elif top_k:
+            tokens[rows] = _draw_among(logits[rows], top_k, [settings[row] for row in members], uniforms[rows])
+        else:
+            for row in members:
+                tokens[row] = _draw_from_all(logits[row], settings[row], float(uniforms[row]))
+    return tokens
+
+
+def log_probabilities(logits: Logits, tokens: Ids) -> NDArray[np.float64]:
+    """Return ln p(token) of the model's own distribution: logit − ln Σ exp(logits).
+
+    Args:
+        logits: shape (B, V), before any penalty or temperature.
+        tokens: shape (B,).
+
+    Returns:
+        Shape (B,), float64.
+    """
+    largest = logits.max(axis=1)
+    shifted_sum = np.exp(logits - largest[:, None]).sum(axis=1, dtype=np.float64)
+    chosen = logits[np.arange(len(tokens)), tokens].astype(np.float64)
+    result: NDArray[np.float64] = chosen - largest - np.log(shifted_sum)
+    return result
+
+
+def largest_ids(logits: Logits, k: int) -> Ids:
+    """Return the ids of each row's `k` largest logits, largest first.
+
+    A vocabulary is folded into columns, and only the `k` columns with the largest maxima are looked into: an element of
+    any other column has at least `k` elements above or beside it.
+
+    Args:
+        logits: shape (B, V).
+        k: in [1, V].
+
+    Returns:
+        Shape (B, k).
+    """
+    n_rows, n_vocab = logits.shape
+    height = int((n_vocab / k) ** 0.5)  # balances the scan of the maxima with the scan of the columns found
+    if n_vocab < _MIN_BLOCKED_VOCABULARY or height < 4:
+        candidates = np.argpartition(logits, n_vocab - k, axis=1)[:, n_vocab - k :]
+        return _descending(logits, candidates)
+    width = n_vocab // height
+    folded = np.lib.stride_tricks.as_strided(
+        logits, (n_rows, height, width), (logits.strides[0], width * logits.itemsize, logits.itemsize)
+    )
+    columns = np.argpartition(folded.max(axis=1), width - k, axis=1)[:, width - k :]
+    inside = (columns[:, :, None] + np.arange(0, height * width, width)).reshape(n_rows, -1)
+    rest = np.broadcast_to(np.arange(height * width, n_vocab), (n_rows, n_vocab - height * width))
+    candidates = np.concatenate((inside, rest), axis=1)
+    values = np.take_along_axis(logits, candidates, axis=1)
+    best = np.argpartition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k :]
+    return _descending(logits, np.take_along_axis(candidates, best, axis=1))
+
+
+def _descending(logits: Logits, candidates: Ids) -> Ids:
+    values = np.take_along_axis(logits, candidates, axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    return np.take_along_axis(candidates, order, axis=1)
+
+
+def _greedy(logits: Logits) -> Ids:
+    _check_finite(logits.max(axis=1))
+    tokens: Ids = logits.argmax(axis=1)
+    return tokens
+
+
+def _draw_among(logits: Logits, k: int, settings: Sequence[Settings], uniforms: NDArray[np.float64]) -> Ids:
+    """Draw from each row's `k` likeliest tokens."""
+    ids = largest_ids(logits, k)
+    values = np.take_along_axis(logits, ids, axis=1).astype(np.float64)
+    _check_finite(values.max(axis=1))
+    temperature, top_p, min_p = np.array([(s.temperature, s.top_p, s.min_p) for s in settings]).T[:, :, None]
+    with np.errstate(over="ignore"):  # a temperature near 0 sends all but the largest to exp(-inf) = 0, as it should
+        weights = np.exp((values - values[:, :1]) / temperature)
+    cumulative = weights.cumsum(axis=1)
+    # Both cuts keep a prefix, never an empty one: the likeliest weighs 1 and has nothing before it.
+    mass_before = cumulative - weights
+    kept = ((mass_before < top_p * cumulative[:, -1:]) | (top_p >= 1)) & (weights >= min_p)
+    kept[:, 0] = True
+    cumulative = np.where(kept, weights, 0.0).cumsum(axis=1)
+    position = (cumulative <= uniforms[:, None] * cumulative[:, -1:]).sum(axis=1)
+    position = np.minimum(position, kept.sum(axis=1) - 1)
+    return np.take_along_axis(ids, position[:, None], axis=1)[:, 0]
+
+
+def _draw_from_all(logits: Logits, settings: Settings, uniform: float) -> int:
+    """Draw from the whole vocabulary of one row."""
+    largest = logits.max()
+    _check_finite(largest)
+    with np.errstate(over="ignore"):
+        # Divided in float64: a temperature may be smaller than float32 can hold.
+        weights = np.exp((logits - largest) / np.float64(settings.temperature))
+    if settings.top_p < 1:
+        weights[~_nucleus(logits, weights, settings.top_p)] = 0.0
+    if settings.min_p > 0:
+        weights[weights < settings.min_p] = 0.0
+    cumulative = weights.cumsum()
+    position = int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
+    return min(position, int(cumulative.searchsorted(cumulative[-1])))
+
+
+def _nucleus(logits: Logits, weights: NDArray[np.float64], top_p: float) -> NDArray[np.bool_]:
+    """Tell which tokens form the smallest set of the likeliest whose share reaches `top_p`; ties go to the lower id."""
+    cumulative = np.sort(weights)[::-1].cumsum()
+    n_kept = min(int(cumulative.searchsorted(top_p * cumulative[-1])) + 1, len(weights))
+    bound = np.partition(logits, -n_kept)[-n_kept]
+    kept: NDArray[np.bool_] = logits > bound
+    kept[np.flatnonzero(logits == bound)[: n_kept - int(kept.sum())]] = True
+    return kept
+
+
+def _check_finite(largest: NDArray[np.floating] | np.floating) -> None:
+    if not np.isfinite(largest).all():
+        raise GenerationError("the model produced logits that are not finite: its file or its build is damaged")

@@ -1,0 +1,115 @@
+"""One sample being generated: what it has so far, how it draws, and why it ends. No clock, no thread, no I/O."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relevance_gen.generation.sampling import Settings
+from relevance_gen.generation.stopping import StopStrings, TextAssembler
+from relevance_gen.types import Completion, FinishReason, GenerationRequest
+
+
+class Sequence:
+    """The state of one sample, from its first token to its finish reason.
+
+    Args:
+        request: what was asked for.
+        index: which of the request's samples this is.
+        seed: makes the draws repeatable together with `index`.
+        stops: the request's stop strings, compiled once for all its samples.
+        n_prompt: tokens of the prompt.
+        room: most tokens that the context still holds, at least 1.
+        n_vocab: size of the vocabulary.
+
+    Attributes:
+        tokens: generated so far, the end token included.
+        finish_reason: ``None`` while running.
+        penalty: shape (V,), what to subtract from the logits; ``None`` where the request asks for no penalty.
+        settings: how to draw.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        index: int,
+        *,
+        seed: int,
+        stops: StopStrings,
+        n_prompt: int,
+        room: int,
+        n_vocab: int,
+    ) -> None:
+        self.index = index
+        self.tokens: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.settings = Settings(request.temperature, request.top_k, request.top_p, request.min_p)
+        self.wants_logprobs = request.logprobs
+        self.penalty: NDArray[np.float32] | None = None
+        if request.presence_penalty or request.frequency_penalty:
+            self.penalty = np.zeros(n_vocab, np.float32)
+        self._request = request
+        self._n_prompt = n_prompt
+        self._n_most = min(request.max_tokens, room)
+        self._ends = frozenset(request.eos_token_ids)
+        self._assembler = TextAssembler(stops)
+        self._text: list[str] = []
+        self._logprobs: list[float] = []
+        self._seen: set[int] = set()
+        self._random = np.random.Generator(np.random.PCG64([seed, index]))
+
+    @property
+    def position(self) -> int:
+        """Where the last token goes in the context: the tokens the context holds already."""
+        return self._n_prompt + len(self.tokens) - 1
+
+    def draw(self) -> float:
+        """Return the uniform number in [0, 1) that decides the next token."""
+        return self._random.random()
+
+    def accept(self, token: int, piece: bytes, logprob: float | None = None) -> str:
+        """Append a token, decide whether the sample ends, and return the text that this releases."""
+        self.tokens.append(token)
+        if logprob is not None:
+            self._logprobs.append(logprob)
+        if self.penalty is not None:
+            self._penalise(self.penalty, token)
+        if token in self._ends:
+            released = self._assembler.flush()
+            self.finish_reason = "eos"
+        else:
+            released = self._assembler.push(piece)
+            if not self._assembler.stopped and len(self.tokens) == self._n_most:
+                released += self._assembler.flush()
+                self.finish_reason = "length"
+        if self._assembler.stopped:  # flushing too can complete a stop string, with the U+FFFD of a broken character
+            self.finish_reason = "stop"
+        if released:
+            self._text.append(released)
+        return released
+
+    def _penalise(self, penalty: NDArray[np.float32], token: int) -> None:
+        penalty[token] += self._request.frequency_penalty
+        if token not in self._seen:
+            self._seen.add(token)
+            penalty[token] += self._request.presence_penalty
+
+    def completion(self, finished: float) -> Completion:
+        """Return the finished sample.
+
+        Args:
+            finished: Unix time in seconds.
+
+        Raises:
+            ValueError: it still runs.
+        """
+        if self.finish_reason is None:
+            raise ValueError("the sample is still running")
+        return Completion(
+            text="".join(self._text),
+            generated_tokens=len(self.tokens),
+            finished=finished,
+            finish_reason=self.finish_reason,
+            tokens=tuple(self.tokens) if self._request.return_tokens else None,
+            logprobs=tuple(self._logprobs) if self._request.logprobs else None,
+        )

@@ -1,0 +1,75 @@
+"""Text as it is generated, as an iterator."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from typing import Self
+
+from attrs import frozen
+
+from relevance_gen.errors import RequestCancelledError
+from relevance_gen.types import GenerationResponse
+
+
+@frozen
+class TextPiece:
+    """A piece of one sample's text: whole characters, never part of a stop string.
+
+    Attributes:
+        sample: which sample, from 0.
+        text: what follows the pieces of that sample so far; not empty.
+    """
+
+    sample: int
+    text: str
+
+
+class TextStream(Iterator[TextPiece]):
+    """The pieces of a request's samples in the order they come, then `response`.
+
+    Iterating raises what the request failed with; `RequestCancelledError` after `cancel`. A stream that is dropped
+    before its end cancels its request.
+
+    Args:
+        submit: takes the callback for text and returns the request's future.
+
+    Attributes:
+        response: the whole response, once iteration has ended.
+    """
+
+    def __init__(self, submit: Callable[[Callable[[int, str], None]], Future[GenerationResponse]]) -> None:
+        self.response: GenerationResponse | None = None
+        # The callbacks know the queue alone: what the runner holds must not keep a dropped stream alive.
+        pieces: queue.SimpleQueue[TextPiece | None] = queue.SimpleQueue()
+        self._pieces = pieces
+        self._future = submit(lambda sample, text: pieces.put(TextPiece(sample, text)))
+        self._future.add_done_callback(lambda _: pieces.put(None))
+
+    def __next__(self) -> TextPiece:
+        if self.response is not None:
+            raise StopIteration
+        piece = self._pieces.get()
+        if piece is not None:
+            return piece
+        self._pieces.put(None)  # whoever asks again gets the same answer
+        try:
+            self.response = self._future.result()
+        except CancelledError:
+            raise RequestCancelledError("the request was cancelled") from None
+        raise StopIteration
+
+    def cancel(self) -> None:
+        """Give up the request; its slots are free at the next step."""
+        self._future.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_future"):  # not where submitting it raised
+            self._future.cancel()

@@ -1,0 +1,103 @@
+"""A model whose logits are a function of the tokens before, and that refuses every misuse of its slots."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+
+from relevance_gen.generation.engine import Interrupted
+
+
+def next_logits(history: list[int], n_vocab: int = 16) -> np.ndarray:
+    """Return random logits that depend on the whole history, always the same for the same."""
+    digest = hashlib.blake2b(bytes(history), digest_size=8).digest()
+    return np.random.default_rng(int.from_bytes(digest)).normal(0, 2, n_vocab).astype(np.float32)
+
+
+class ScriptedModel:
+    """Satisfies `LanguageModel`; every character of a text is a token, its code point modulo the vocabulary.
+
+    Args:
+        on_call: called before every computation with its name; may raise, to make the model fail.
+    """
+
+    dense = True
+    can_rewind = True
+
+    def __init__(
+        self, n_slots: int, *, n_ctx: int = 40, n_batch: int = 4, on_call: Callable[[str], None] | None = None
+    ) -> None:
+        self.n_ctx, self.n_slots, self.n_batch, self.n_vocab = n_ctx, n_slots, n_batch, 16
+        self.slots: list[list[int]] = [[] for _ in range(n_slots)]
+        self.held: list[int] | None = None
+        self.n_computed = 0
+        self.interrupted = False
+        self._on_call = on_call or (lambda _: None)
+
+    def tokenize(self, text: str, max_tokens: int) -> np.ndarray:
+        """Map characters to tokens."""
+        tokens = np.array([ord(c) % self.n_vocab for c in text], np.int32)
+        return tokens[-max_tokens:] if max_tokens else tokens
+
+    def piece(self, token: int) -> bytes:
+        """Print a token as a letter."""
+        return bytes([ord("a") + token])
+
+    def prefill(self, slot: int, tokens: np.ndarray, start: int) -> np.ndarray:
+        """Append tokens, if the slot holds exactly `start`."""
+        assert len(self.slots[slot]) == start
+        assert 0 < len(tokens) <= self.n_batch
+        self._compute("prefill", len(tokens))
+        self.slots[slot] += tokens.tolist()
+        return next_logits(self.slots[slot])
+
+    def decode(self, slots, tokens, positions) -> np.ndarray:
+        """Append one token to each slot, if it holds exactly its position."""
+        assert list(slots) == sorted(set(slots))
+        self._compute("decode", len(slots))
+        for slot, token, position in zip(slots, tokens, positions, strict=True):
+            assert len(self.slots[slot]) == position
+            self.slots[slot].append(token)
+            assert len(self.slots[slot]) <= self.n_ctx
+        return np.array([next_logits(self.slots[slot]) for slot in slots])
+
+    def _compute(self, name: str, n_tokens: int) -> None:
+        self._on_call(name)
+        self.n_computed += n_tokens
+        if self.interrupted:
+            self.interrupted = False
+            raise Interrupted
+
+    def rewind(self, slot: int, n_tokens: int) -> None:
+        """Forget the end of a slot."""
+        assert len(self.slots[slot]) >= n_tokens
+        del self.slots[slot][n_tokens:]
+
+    def save(self, slot: int) -> np.ndarray:
+        """Return the slot's tokens as bytes."""
+        return np.array(self.slots[slot], np.uint8)
+
+    def load(self, slot: int, state: np.ndarray) -> None:
+        """Restore an empty slot."""
+        assert not self.slots[slot]
+        self.slots[slot] = state.tolist()
+
+    def hold(self, slot: int) -> None:
+        """Keep a prompt."""
+        self.held = list(self.slots[slot])
+
+    def recall(self, slot: int) -> None:
+        """Put the kept prompt into an empty slot."""
+        assert self.held is not None
+        assert not self.slots[slot]
+        self.slots[slot] = list(self.held)
+
+    def let_go(self) -> None:
+        """Drop the kept prompt."""
+        self.held = None
+
+    def interrupt(self) -> None:
+        """Make the next computation raise."""
+        self.interrupted = True

@@ -1,0 +1,59 @@
+"""The prefix cache: finds the longest, stays within its bytes, forgets the oldest."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.generation.cache import PrefixCache
+
+prompts = st.lists(st.integers(0, 2), max_size=8).map(lambda tokens: np.array(tokens, np.int32))
+
+
+def state(n_bytes=10):
+    return np.zeros(n_bytes, np.uint8)
+
+
+@given(stored=st.lists(prompts, max_size=8), wanted=prompts)
+def test_the_longest_common_prefix_is_found(stored, wanted):
+    """With room for all, the answer is the longest prefix shared with any stored prompt, and an entry that has it."""
+    cache = PrefixCache(10**6)
+    for prompt in stored:
+        cache.put(prompt, state())
+    n_common, entry = cache.longest(wanted)
+    shared = [
+        next((i for i in range(min(len(p), len(wanted))) if p[i] != wanted[i]), min(len(p), len(wanted)))
+        for p in stored
+    ]
+    assert n_common == max(shared, default=0)
+    if entry is not None:
+        np.testing.assert_array_equal(entry.tokens[:n_common], wanted[:n_common])
+
+
+@given(puts=st.lists(st.tuples(prompts, st.integers(0, 60)), max_size=12), max_bytes=st.integers(0, 120))
+def test_it_never_holds_more_bytes_than_it_may(puts, max_bytes):
+    """After every put the bytes held are counted right and within the bound."""
+    cache = PrefixCache(max_bytes)
+    for prompt, n_bytes in puts:
+        cache.put(prompt, state(n_bytes))
+        assert 0 <= cache.n_bytes <= max_bytes
+    if len(cache) == 0:
+        assert cache.n_bytes == 0
+
+
+def test_the_least_recently_used_goes_first():
+    """A prompt that was asked for stays; the one that was not goes."""
+    a, b, c = (np.full(4, token, np.int32) for token in range(3))
+    cache = PrefixCache(2 * (16 + 10))
+    cache.put(a, state())
+    cache.put(b, state())
+    cache.longest(a)
+    cache.put(c, state())
+    assert [cache.longest(prompt)[0] for prompt in (a, b, c)] == [4, 0, 4]
+
+
+def test_a_longer_prompt_replaces_its_own_beginning():
+    """What a new entry covers is not kept twice."""
+    cache = PrefixCache(1000)
+    cache.put(np.zeros(3, np.int32), state())
+    cache.put(np.zeros(5, np.int32), state())
+    assert len(cache) == 1

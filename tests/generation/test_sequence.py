@@ -1,0 +1,104 @@
+"""One sample's life: penalties by hand, and every reason to end."""
+
+import numpy as np
+import pytest
+
+from relevance_gen.generation.sequence import Sequence
+from relevance_gen.generation.stopping import StopStrings
+from relevance_gen.types import GenerationRequest
+
+
+def sequence(room=100, index=0, seed=0, **fields):
+    request = GenerationRequest("prompt", **fields)
+    return Sequence(
+        request, index, seed=seed, stops=StopStrings(request.stop), n_prompt=6, room=room, n_vocab=8
+    )  # fmt: skip
+
+
+def test_penalties_count_generated_tokens_only():
+    """Presence is subtracted once, frequency for every occurrence; the prompt's tokens are not counted."""
+    one = sequence(presence_penalty=0.5, frequency_penalty=0.25)
+    np.testing.assert_array_equal(one.penalty, np.zeros(8))
+    for token in (3, 5, 3, 3):
+        one.accept(token, b"x")
+    np.testing.assert_array_equal(one.penalty, [0, 0, 0, 0.5 + 3 * 0.25, 0, 0.5 + 0.25, 0, 0])
+
+
+def test_penalties_that_cancel_are_still_counted():
+    """Presence 1 and frequency -1 leave 0 after the first occurrence and -1 after the second."""
+    one = sequence(presence_penalty=1, frequency_penalty=-1)
+    one.accept(2, b"x")
+    assert one.penalty[2] == 0
+    one.accept(2, b"x")
+    assert one.penalty[2] == -1
+
+
+def test_no_penalty_costs_nothing():
+    """Without penalties there is no array to subtract."""
+    assert sequence().penalty is None
+
+
+def test_the_end_token_is_counted_and_not_shown():
+    """The end token is among the tokens and log probabilities, not in the text; what was held back is released."""
+    one = sequence(eos_token_ids=[7], stop=["STOP"], return_tokens=True, logprobs=True)
+    one.accept(1, b"now ST", -0.5)
+    assert one.accept(7, b"</s>", -0.25) == "ST"
+    completion = one.completion(12.0)
+    assert (completion.text, completion.finish_reason, completion.generated_tokens) == ("now ST", "eos", 2)
+    assert (completion.tokens, completion.logprobs, completion.finished) == ((1, 7), (-0.5, -0.25), 12.0)
+
+
+def test_an_end_token_the_request_does_not_name_does_not_end():
+    """Only `eos_token_ids` end a sample: with none it runs to max_tokens."""
+    one = sequence(max_tokens=3)
+    for _ in range(3):
+        assert one.finish_reason is None
+        one.accept(7, b"")
+    assert one.finish_reason == "length"
+
+
+def test_a_stop_string_across_tokens_ends_and_is_cut():
+    """The text ends before the stop string, also where that begins in an earlier token."""
+    one = sequence(stop=["END"])
+    assert [one.accept(1, piece) for piece in (b"a E", b"N", b"D b")] == ["a ", "", ""]
+    assert one.completion(0).text == "a "
+    assert one.finish_reason == "stop"
+
+
+def test_a_stop_string_completed_by_the_last_allowed_token_is_a_stop():
+    """ "stop" wins over "length"."""
+    one = sequence(stop=["b"], max_tokens=2)
+    one.accept(1, b"a")
+    one.accept(1, b"b")
+    assert one.finish_reason == "stop"
+
+
+def test_the_room_left_in_the_context_bounds_a_sample():
+    """The smaller of max_tokens and room ends it with "length", and a broken character is shown as one."""
+    one = sequence(room=2, max_tokens=50)
+    one.accept(1, b"a")
+    assert one.accept(1, b"\xf0\x9f") == "�"
+    assert one.finish_reason == "length"
+
+
+def test_draws_repeat_with_the_seed_and_differ_between_samples():
+    """Seed and sample index together decide every uniform number."""
+    draws = {
+        (seed, i): [sequence(seed=seed, index=i).draw() for _ in range(2)][0] for seed in (0, 1, 2**200) for i in (0, 1)
+    }
+    assert len(set(draws.values())) == 6
+    assert draws[0, 1] == sequence(seed=0, index=1).draw()
+
+
+def test_a_running_sample_has_no_completion():
+    """Asking for the completion too early is an error."""
+    with pytest.raises(ValueError, match="still running"):
+        sequence().completion(0)
+
+
+def test_absent_unless_asked_for():
+    """Tokens and log probabilities stay `None` without their flags."""
+    one = sequence(max_tokens=1)
+    one.accept(1, b"a")
+    assert one.completion(0).tokens is None
+    assert one.completion(0).logprobs is None

@@ -1,0 +1,1 @@
+"""Small models for the tests, and how they are made."""
