@@ -2,7 +2,8 @@
 
     python training/check_gguf.py BUILD
 
-Exports F32 and Q8_0 from the last checkpoint and compares tokens on held-out and odd strings, and logits on held-out text.
+Exports F32 and Q8_0 from the last checkpoint and compares tokens on held-out and odd strings, and logits on held-out
+text.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ def main(build: Path) -> None:
                     wanted = model(torch.tensor([tokens]))[0].numpy()
                 differences.append(np.abs(llama.decode(tokens, every=True) - wanted).ravel())
             found = np.concatenate(differences)
-            print(f"{kind.name}: {path.stat().st_size:,} bytes, tokens equal on {len(lines) + len(odd):,} strings, "
-                  f"logits differ by {found.mean():.2g} on average, {found.max():.2g} at most")
+            print(
+                f"{kind.name}: {path.stat().st_size:,} bytes, tokens equal on {len(lines) + len(odd):,} strings, "
+                f"logits differ by {found.mean():.2g} on average, {found.max():.2g} at most"
+            )
             assert (found.max() if kind == gguf.GGMLQuantizationType.F32 else found.mean()) <= bound
 
 

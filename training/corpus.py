@@ -45,7 +45,7 @@ def documents(source: Source, root: Path) -> Iterator[str]:
     paths = sorted({path for pattern in source.files for path in root.glob(pattern) if path.is_file()})
     if not paths:
         raise FileNotFoundError(f"{source.package}: nothing matches {source.files}")
-    stride = 1009   # prime, so that stepping by it visits every file once
+    stride = 1009  # prime, so that stepping by it visits every file once
     if len(paths) % stride:
         paths = [paths[i * stride % len(paths)] for i in range(len(paths))]
     taken, seen = 0, set()
@@ -75,15 +75,17 @@ def write(build: Path) -> None:
             n_bytes += len(text.encode())
             n_documents += 1
         archive = _archive(build, source.package)
-        manifest.append({
-            "package": source.package,
-            "version": archive.name.split("_")[1].replace("%3a", ":"),
-            "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
-            "group": source.group,
-            "licence": source.licence,
-            "documents": n_documents,
-            "bytes": n_bytes,
-        })
+        manifest.append(
+            {
+                "package": source.package,
+                "version": archive.name.split("_")[1].replace("%3a", ":"),
+                "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
+                "group": source.group,
+                "licence": source.licence,
+                "documents": n_documents,
+                "bytes": n_bytes,
+            }
+        )
         print(f"{source.group:8} {source.package:28} {n_documents:6} documents {n_bytes / 1e6:8.2f} MB", flush=True)
     for output in outputs.values():
         output.close()

@@ -2,8 +2,8 @@
 
     python training/evaluate.py BUILD relevance_gen/assets/embedded.gguf [--questions NAME=FOLDER ...]
 
-FOLDER holds judged questions in the BEIR layout (corpus.jsonl.gz, queries.jsonl.gz, qrels.tsv.gz); each question is put to
-the chunk judged relevant, and the right answer is the sentence that shares strictly most content words with it.
+FOLDER holds judged questions in the BEIR layout (corpus.jsonl.gz, queries.jsonl.gz, qrels.tsv.gz); each question is put
+to the chunk judged relevant, and the right answer is the sentence that shares strictly most content words with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from train_vocabulary import BEGIN_ID, END_ID
 
 N_EXAMPLES = 300
 N_SAMPLES = 100
-LONGEST_ANSWER = 100   # tokens
+LONGEST_ANSWER = 100  # tokens
 LONGEST_PROMPT = 480
 SENTENCE_SPLIT = re.compile(r"(?<=[.?!])\s+")
 
@@ -45,8 +45,11 @@ def report(name: str, llama: Llama, examples: list[tuple[list[str], str, str]]) 
         ended += len(tokens) < LONGEST_ANSWER
     chance = float(np.mean([1 / len(context) for context, _, _ in examples]))
     n = len(examples)
-    print(f"{name}: right sentence {right / n:.3f} (chance {chance:.3f}), some sentence of the context, word for word "
-          f"{copied / n:.3f}, ended {ended / n:.3f}, n = {n}, {np.mean([len(c) for c, _, _ in examples]):.1f} sentences", flush=True)
+    print(
+        f"{name}: right sentence {right / n:.3f} (chance {chance:.3f}), some sentence of the context, word for word "
+        f"{copied / n:.3f}, ended {ended / n:.3f}, n = {n}, {np.mean([len(c) for c, _, _ in examples]):.1f} sentences",
+        flush=True,
+    )
 
 
 def held_out_examples(build: Path, tokenizer: Tokenizer, n_sentences: int) -> list[tuple[list[str], str, str]]:
@@ -65,6 +68,7 @@ def held_out_examples(build: Path, tokenizer: Tokenizer, n_sentences: int) -> li
 
 def judged_examples(folder: Path, llama: Llama) -> list[tuple[list[str], str, str]]:
     """Put people's questions to the chunk that answers them."""
+
     def read(name: str) -> dict[str, str]:
         with gzip.open(folder / name, "rt") as lines:
             return {record["_id"]: record["text"] for record in map(json.loads, lines)}
@@ -77,7 +81,10 @@ def judged_examples(folder: Path, llama: Llama) -> list[tuple[list[str], str, st
             shared = sorted(((len(asked & {w.lower() for w in content_words(s)}), s) for s in context), reverse=True)
             if len(shared) < 2 or shared[0][0] == shared[1][0]:
                 continue
-            if len(llama.tokens(prompt(context, question))) <= LONGEST_PROMPT and len(llama.tokens(shared[0][1])) < LONGEST_ANSWER:
+            if (
+                len(llama.tokens(prompt(context, question))) <= LONGEST_PROMPT
+                and len(llama.tokens(shared[0][1])) < LONGEST_ANSWER
+            ):
                 found.append((context, question, shared[0][1]))
     return random.Random(0).sample(found, min(N_EXAMPLES, len(found)))
 
@@ -128,7 +135,9 @@ if __name__ == "__main__":
         report(f"held-out text, {n} sentences", tiny, held_out_examples(arguments.build, vocabulary, n))
     for name, _, folder in (argument.partition("=") for argument in arguments.questions):
         report(f"people's questions, {name}", tiny, judged_examples(Path(folder), tiny))
-    print("held-out text: {:.3f} nats a token, {:.3f} bits a byte".format(*text_loss(tiny, arguments.build, vocabulary)))
+    print(
+        "held-out text: {:.3f} nats a token, {:.3f} bits a byte".format(*text_loss(tiny, arguments.build, vocabulary))
+    )
     known_share, ended_share, samples = sampled(tiny, arguments.build)
     print(f"sampled: {known_share:.3f} of the words are in the training text, {ended_share:.2f} of the texts end")
     print("\n".join(f"  {sample}" for sample in samples[:12]))

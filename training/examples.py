@@ -1,4 +1,4 @@
-"""Make the model's training rows from the prose: running text, and "context, question, sentence" examples.
+r"""Make the model's training rows from the prose: running text, and "context, question, sentence" examples.
 
     python training/examples.py BUILD
 
@@ -24,26 +24,34 @@ from tokenizers import Tokenizer
 from train_vocabulary import BEGIN_ID, END_ID
 
 SEED = 20240229
-UNTRAINED, TEXT, ANSWER, ANSWER_START = range(4)   # kinds of token
-N_START_TOKENS = 2        # these decide which sentence is copied
-QUESTION_SHARE = 0.7      # of the rows; the others are running text
-MOST_QUESTIONS = 12       # of one row
-FRESH_WORD_SHARE = 0.3    # questions with a word that no sentence of the context has
-SAME_PLACE_SHARE = 0.5    # contexts of neighbouring sentences; the others are drawn from everywhere
+UNTRAINED, TEXT, ANSWER, ANSWER_START = range(4)  # kinds of token
+N_START_TOKENS = 2  # these decide which sentence is copied
+QUESTION_SHARE = 0.7  # of the rows; the others are running text
+MOST_QUESTIONS = 12  # of one row
+FRESH_WORD_SHARE = 0.3  # questions with a word that no sentence of the context has
+SAME_PLACE_SHARE = 0.5  # contexts of neighbouring sentences; the others are drawn from everywhere
 
 STOP_WORDS = frozenset(
-    "a about after all also an and any are as at be been before but by can could did do does each for from had has have he "
-    "her here him his how i if in into is it its just like may more most must my no not of on one only or other our out "
-    "over same shall she should so some such than that the their them then there these they this those to too under up us "
-    "used very was we were what when where which while who whom whose why will with would you your".split()
+    """
+    a about after all also an and any are as at be been before but by can could did do does each for from had
+    has have he her here him his how i if in into is it its just like may more most must my no not of on one
+    only or other our out over same shall she should so some such than that the their them then there these they
+    this those to too under up us used very was we were what when where which while who whom whose why will with
+    would you your
+    """.split()  # noqa: SIM905 - a list of one word a line is not read by anyone
 )
+# fmt: off
 TEMPLATES = (
-    "{}?", "{}", "What is {}?", "What are {}?", "What about {}?", "What does {}?", "What was {}?", "Which {}?", "Who {}?",
-    "Who is {}?", "When {}?", "When was {}?", "Where is {}?", "Where {}?", "Why {}?", "Why is {}?", "Why are {}?", "How {}?",
-    "How does {}?", "How do {}?", "How is {}?", "How many {}?", "How can {}?", "Is {}?", "Can {}?", "Does {}?", "Do {}?",
-    "Tell me about {}.", "What is said about {}?", "Explain {}.", "What do we know about {}?", "What is the {}?",
+    "{}?", "{}", "What is {}?", "What are {}?", "What about {}?", "What does {}?", "What was {}?", "Which {}?",
+    "Who {}?", "Who is {}?", "When {}?", "When was {}?", "Where is {}?", "Where {}?", "Why {}?", "Why is {}?",
+    "Why are {}?", "How {}?", "How does {}?", "How do {}?", "How is {}?", "How many {}?", "How can {}?", "Is {}?",
+    "Can {}?", "Does {}?", "Do {}?", "Tell me about {}.", "What is said about {}?", "Explain {}.",
+    "What do we know about {}?", "What is the {}?",
 )
-JOINTS = (" ", " ", " ", " and ", " of ", " the ", " in ", " a ", " for ", " to ", " is ", " with ")
+JOINTS = (
+    " ", " ", " ", " and ", " of ", " the ", " in ", " a ", " for ", " to ", " is ", " with ",
+)
+# fmt: on
 WORD = re.compile(r"[A-Za-z0-9]+(?:['-][A-Za-z0-9]+)*")
 
 
@@ -57,6 +65,7 @@ class Sentence:
 
     @property
     def word_set(self) -> frozenset[str]:
+        """The content words in lower case."""
         return frozenset(word.lower() for word in self.words)
 
 
@@ -167,7 +176,7 @@ class ExampleMaker:
         return {"tokens": tokens, "kinds": kinds}
 
 
-STAGES = {   # name: rows, length, longest sentence
+STAGES = {  # name: rows, length, longest sentence
     "short": (64_000, 128, 24),
     "medium": (64_000, 256, 40),
     "long": (24_000, 512, 60),

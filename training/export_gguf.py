@@ -1,6 +1,6 @@
 """Write the trained model as GGUF: Q8_0 for shipping, F32 to compare with PyTorch.
 
-    python training/export_gguf.py BUILD relevance_gen/assets/embedded.gguf [--f32]
+python training/export_gguf.py BUILD relevance_gen/assets/embedded.gguf [--f32]
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def export(model: Model, vocabulary: Path, output: Path, kind: gguf.GGMLQuantiza
     writer.add_name("relevance_gen embedded")
     writer.add_description("A tiny English model that works out of the box; see embedded.md beside it.")
     writer.add_license("MIT")
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32 if kind == gguf.GGMLQuantizationType.F32 else gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_file_type(
+        gguf.LlamaFileType.ALL_F32 if kind == gguf.GGMLQuantizationType.F32 else gguf.LlamaFileType.MOSTLY_Q8_0
+    )
     add_shape(writer, model.shape)
     add_vocabulary(writer, vocabulary)
     for name, weight in model.state_dict().items():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import llama_cpp
 import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 N_CONTEXT = 1024
 
@@ -18,7 +21,7 @@ class Llama:
         llama_cpp.llama_log_set(_silence, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         options = llama_cpp.llama_model_default_params()
-        options.use_extra_bufts = False   # its AMX path crashes in some builds
+        options.use_extra_bufts = False  # its AMX path crashes in some builds
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), options)
         if not self._model:
             raise OSError(f"llama.cpp cannot load {path}")
@@ -26,7 +29,7 @@ class Llama:
         self.n_tokens = llama_cpp.llama_vocab_n_tokens(self._vocabulary)
         settings = llama_cpp.llama_context_default_params()
         settings.n_ctx = settings.n_batch = settings.n_ubatch = N_CONTEXT
-        settings.type_k = settings.type_v = llama_cpp.GGML_TYPE_F32   # as PyTorch computes; the default is F16
+        settings.type_k = settings.type_v = llama_cpp.GGML_TYPE_F32  # as PyTorch computes; the default is F16
         settings.n_threads = settings.n_threads_batch = 1
         settings.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self._context = llama_cpp.llama_init_from_model(self._model, settings)

@@ -27,10 +27,7 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 def read(path: Path) -> str:
     """Read up to SAMPLE_CHARACTERS of a file."""
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-        if ".jsonl" in path.name:
-            text = "\n\n".join(json.loads(line)["text"] for line in lines)
-        else:
-            text = lines.read()
+        text = "\n\n".join(json.loads(line)["text"] for line in lines) if ".jsonl" in path.name else lines.read()
     return text[:SAMPLE_CHARACTERS]
 
 
@@ -47,7 +44,11 @@ if __name__ == "__main__":
     for argument in arguments.texts:
         name, _, path = argument.partition("=")
         text = read(Path(path))
-        n_reference, n_embedded = (sum(map(len, e.encode_ordinary_batch(text.split("\n\n")))) for e in (reference, embedded))
+        n_reference, n_embedded = (
+            sum(map(len, e.encode_ordinary_batch(text.split("\n\n")))) for e in (reference, embedded)
+        )
         n_bytes = len(text.encode())
-        print(f"{name:14} {n_bytes / 1e6:6.2f} MB  cl100k {n_reference:8}  embedded {n_embedded:8} "
-              f"{n_bytes / n_embedded:5.2f} bytes/token  ratio {n_embedded / n_reference:.3f}")
+        print(
+            f"{name:14} {n_bytes / 1e6:6.2f} MB  cl100k {n_reference:8}  embedded {n_embedded:8} "
+            f"{n_bytes / n_embedded:5.2f} bytes/token  ratio {n_embedded / n_reference:.3f}"
+        )

@@ -19,11 +19,12 @@ class Shape:
     n_layers: int = 4
     n_heads: int = 6
     feed_forward: int = 512
-    rope_base: float = 1e6   # high, so that half of each head can match content over hundreds of tokens
+    rope_base: float = 1e6  # high, so that half of each head can match content over hundreds of tokens
     norm_epsilon: float = 1e-5
 
     @property
     def head_width(self) -> int:
+        """Width of one head."""
         return self.width // self.n_heads
 
 
@@ -48,14 +49,20 @@ class Block(nn.Module):
         width, hidden = shape.width, shape.feed_forward
         self.n_heads = shape.n_heads
         self.attn_norm = nn.RMSNorm(width, shape.norm_epsilon)
-        self.attn_q, self.attn_k, self.attn_v, self.attn_output = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.attn_q, self.attn_k, self.attn_v, self.attn_output = (
+            nn.Linear(width, width, bias=False) for _ in range(4)
+        )
         self.ffn_norm = nn.RMSNorm(width, shape.norm_epsilon)
         self.ffn_gate, self.ffn_up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
         self.ffn_down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the stream, (rows, length, width), with this block's part added."""
         y = self.attn_norm(x)
-        q, k, v = (layer(y).unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for layer in (self.attn_q, self.attn_k, self.attn_v))
+        q, k, v = (
+            layer(y).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+            for layer in (self.attn_q, self.attn_k, self.attn_v)
+        )
         seen = functional.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True)
         x = x + self.attn_output(seen.transpose(1, 2).flatten(-2))
         y = self.ffn_norm(x)
@@ -98,8 +105,8 @@ def initialise(model: Model) -> None:
     initialization of self-attention layers".
     """
     shape, d = model.shape, model.shape.head_width
-    constant = functional.normalize(torch.randn(shape.width), dim=0)   # what every embedding has in common
-    share, token_share = 0.6, 0.8   # of an embedding's length 1: 0.6² + 0.8² = 1
+    constant = functional.normalize(torch.randn(shape.width), dim=0)  # what every embedding has in common
+    share, token_share = 0.6, 0.8  # of an embedding's length 1: 0.6² + 0.8² = 1
     nn.init.normal_(model.token_embd.weight, std=token_share * shape.width**-0.5)
     model.token_embd.weight.add_(share * constant)
     for block in model.blk:
@@ -123,11 +130,11 @@ def initialise(model: Model) -> None:
     basis = torch.linalg.qr(torch.randn(shape.width, shape.width)).Q.T
     subspace, copied = basis[:d], basis[d : 4 * d]
     matching = torch.randn(d, shape.width) * shape.width**-0.5
-    matching[: d // 2] *= 0.1   # the fast frequencies cannot match content
+    matching[: d // 2] *= 0.1  # the fast frequencies cannot match content
     matching -= (matching @ constant)[:, None] * constant
     first.attn_v.weight[:d] = matching
     first.attn_output.weight[:, :d] = 0.15 * subspace.T
-    for head in range(3):   # the same look-up, each copying its own part of the embedding
+    for head in range(3):  # the same look-up, each copying its own part of the embedding
         rows = slice(head * d, (head + 1) * d)
         second.attn_q.weight[rows] = 2.5 * matching
         second.attn_k.weight[rows] = 2.5 * subspace

@@ -17,25 +17,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SOURCES = frozenset({
-    "wordnet-base", "dict-gcide", "dict-foldoc", "jargon-text", "miscfiles", "debian-handbook", "gnome-user-docs", "debian-faq",
-    "developers-reference", "debian-reference-en", "installation-guide-amd64", "python3.11-doc", "rust-src",
-    "postgresql-doc-15", "git-doc", "octave-doc",
-})   # neutral in subject: the embedded model should not preach
 HELD_OUT_EVERY = 50
-SHORTEST, LONGEST = 25, 220   # characters of a sentence
-MOST_SENTENCES = 12           # of a paragraph
+SHORTEST, LONGEST = 25, 220  # characters of a sentence
+MOST_SENTENCES = 12  # of a paragraph
 
 _MARKUP = (
-    (re.compile(r":[\w:+-]+:`~?!?([^`<]*?)\s*(?:<[^`]*>)?`"), r"\1"),   # reStructuredText roles
+    (re.compile(r":[\w:+-]+:`~?!?([^`<]*?)\s*(?:<[^`]*>)?`"), r"\1"),  # reStructuredText roles
     (re.compile(r"`([^`<]*?)\s*<[^`]*>`_+"), r"\1"),
-    (re.compile(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),   # Markdown links
-    (re.compile(r"\{([^}]*)\}"), r"\1"),   # cross references of dictionaries
+    (re.compile(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),  # Markdown links
+    (re.compile(r"\{([^}]*)\}"), r"\1"),  # cross references of dictionaries
     (re.compile(r"``?([^`]*)``?"), r"\1"),
     (re.compile(r"\*\*?([^*\s][^*]*)\*\*?"), r"\1"),
 )
-_AUTHOR = re.compile(r"\s*--\s*[A-Z][\w. ]*$")   # "--Shak." after a quotation
-_FIELD = re.compile(r"\([A-Z][\w. &]*\.\),? ?|--| ,|\b(?:n|a|adj|adv|v)\. ")   # "(Zool.)" and grammar marks
+_AUTHOR = re.compile(r"\s*--\s*[A-Z][\w. ]*$")  # "--Shak." after a quotation
+_FIELD = re.compile(r"\([A-Z][\w. &]*\.\),? ?|--| ,|\b(?:n|a|adj|adv|v)\. ")  # "(Zool.)" and grammar marks
 _VERB = re.compile(
     r"\b(?:is|are|was|were|be|been|has|have|had|will|would|can|could|may|might|must|shall|should|do|does|did|"
     r"he|she|they|we|you|it)\b"
@@ -49,7 +44,12 @@ _ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|etc|cf|vs|fr|Fig|See|No|St|Mr|Mrs|Dr
 
 def _is_sentence(text: str) -> bool:
     """Tell whether a piece reads as a sentence: its length, its characters, and mostly lower-case words."""
-    if not SHORTEST <= len(text) <= LONGEST or not _SENTENCE.fullmatch(text) or _ABBREVIATION.search(text) or _FIELD.search(text):
+    if (
+        not SHORTEST <= len(text) <= LONGEST
+        or not _SENTENCE.fullmatch(text)
+        or _ABBREVIATION.search(text)
+        or _FIELD.search(text)
+    ):
         return False
     words = text.split()
     return len(words) >= 5 and sum(word.strip(",;:.()'").islower() for word in words) >= 0.6 * len(words)
@@ -86,7 +86,7 @@ def paragraphs(record: dict[str, str]) -> Iterator[list[str]]:
     is_gcide = record["source"] == "dict-gcide"
     for paragraph in re.split("\n" if is_gcide else r"\n\s*\n", record["text"]):
         found = sentences(_AUTHOR.sub("", paragraph))
-        if is_gcide:   # most of it is fragments: "To shake with violence."
+        if is_gcide:  # most of it is fragments: "To shake with violence."
             found = [sentence for sentence in found if _VERB.search(sentence)]
         for start in range(0, len(found), MOST_SENTENCES):
             yield found[start : start + MOST_SENTENCES]
@@ -104,7 +104,7 @@ def write(build: Path) -> None:
         (target / "held_out.txt").open("w") as held_out,
     ):
         for record in map(json.loads, lines):
-            if record["source"] not in SOURCES:
+            if not record["is_prose"]:
                 continue
             n_running += 1
             is_dictionary = record["source"].startswith(("wordnet", "dict"))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import html
+import itertools
 import re
 import struct
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-_WINDOW_OFFSET_TABLE = 0x58   # bible.data: a 4-byte count of windows stands here, then their offsets, big-endian
-_COMPRESS_MAGIC = b"\x1f\x9d\x90"   # what `compress` writes before 16-bit LZW; the windows leave it out
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_WINDOW_OFFSET_TABLE = 0x58  # bible.data: a 4-byte count of windows stands here, then their offsets, big-endian
+_COMPRESS_MAGIC = b"\x1f\x9d\x90"  # what `compress` writes before 16-bit LZW; the windows leave it out
 _INVISIBLE = re.compile(r"<(script|style|head|nav|info)\b.*?</\1>|<!--.*?-->|<\?.*?\?>", re.DOTALL | re.IGNORECASE)
 _BLOCK_END = re.compile(r"</(p|div|li|h\d|pre|td|tr|dt|dd|title|item|section|page)>|<br\s*/?>", re.IGNORECASE)
 _PREFORMATTED = re.compile(r"<(pre|screen|code)\b.*?</\1>", re.DOTALL | re.IGNORECASE)
@@ -18,10 +22,28 @@ _TAG = re.compile(r"<[^<>]*>")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")
 _ROFF_ESCAPES = re.compile(r"\\f(\[[A-Z]*\]|\([A-Z]{2}|.)|\\s[-+]?\d|\\[&|^/,%:)]|\\m\[[^\]]*\]")
 _ROFF_CHARACTERS = {
-    r"\-": "-", r"\(aq": "'", r"\(dq": '"', r"\(bu": "•", r"\(em": "—", r"\(en": "–", r"\(lq": "“", r"\(rq": "”", r"\ ": " ",
-    r"\(co": "©", r"\e": "\\", r"\~": " ", r"\(oq": "‘", r"\(cq": "’", r"\[aq]": "'", r"\[dq]": '"', r"\[lq]": "“", r"\[rq]": "”",
+    r"\-": "-",
+    r"\(aq": "'",
+    r"\(dq": '"',
+    r"\(bu": "•",
+    r"\(em": "—",
+    r"\(en": "–",
+    r"\(lq": "“",
+    r"\(rq": "”",
+    r"\ ": " ",
+    r"\(co": "©",
+    r"\e": "\\",
+    r"\~": " ",
+    r"\(oq": "‘",
+    r"\(cq": "’",
+    r"\[aq]": "'",
+    r"\[dq]": '"',
+    r"\[lq]": "“",
+    r"\[rq]": "”",
 }
-_GCIDE_NOISE = re.compile(r"\[(?:1913 Webster|WordNet 1\.5|PJC|RH|Century Dict\. 1906)(?: *[+,] *[^\]]*)?\]|\\[^\\\n]*\\")
+_GCIDE_NOISE = re.compile(
+    r"\[(?:1913 Webster|WordNet 1\.5|PJC|RH|Century Dict\. 1906)(?: *[+,] *[^\]]*)?\]|\\[^\\\n]*\\"
+)
 
 
 def plain(path: Path) -> str:
@@ -73,7 +95,7 @@ def wordnet(path: Path) -> str:
     """Read a WordNet data file as "words: gloss" lines."""
     entries = []
     for line in plain(path).splitlines():
-        if line.startswith("  "):   # the licence
+        if line.startswith("  "):  # the licence
             continue
         fields, gloss = line.split(" | ", 1)
         words = fields.split(" ")
@@ -95,8 +117,10 @@ def bible(path: Path) -> str:
     raw = path.read_bytes()
     (count,) = struct.unpack_from(">I", raw, _WINDOW_OFFSET_TABLE)
     offsets = [*struct.unpack_from(f">{count}I", raw, _WINDOW_OFFSET_TABLE + 4), len(raw)]
-    windows = (_COMPRESS_MAGIC + raw[start:stop] for start, stop in zip(offsets, offsets[1:], strict=False))
-    unpacked = b"".join(subprocess.run(["gzip", "-dc"], input=w, capture_output=True, check=True).stdout for w in windows)
+    windows = (_COMPRESS_MAGIC + raw[start:stop] for start, stop in itertools.pairwise(offsets))
+    unpacked = b"".join(
+        subprocess.run(["gzip", "-dc"], input=w, capture_output=True, check=True).stdout for w in windows
+    )
     return re.sub(r"^\w+\d+:\d+ ", "", unpacked.decode("ascii"), flags=re.MULTILINE)
 
 

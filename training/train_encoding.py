@@ -25,7 +25,7 @@ CL100K_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 N_TOKENS = 55_296
-PIECE_CHARACTERS = 20_000   # the trainer takes a text as one unit of work
+PIECE_CHARACTERS = 20_000  # the trainer takes a text as one unit of work
 
 
 def byte_characters() -> dict[str, int]:
@@ -52,10 +52,12 @@ def train(build: Path, n_tokens: int) -> list[bytes]:
     """Train the merges and return every token's bytes in rank order."""
     characters = byte_characters()
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(CL100K_PATTERN), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(CL100K_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     trainer = trainers.BpeTrainer(
         vocab_size=n_tokens, initial_alphabet=list(characters), max_token_length=32, show_progress=False
     )

@@ -26,7 +26,7 @@ PEAK_RATE_MUON = 5e-3
 PEAK_RATE_ADAMW = 3e-3
 WARM_UP_STEPS = 100
 DECAY_SHARE = 0.35
-STAGE_SHARES = {"short": 0.25, "medium": 0.5, "long": 0.25}   # of the steps
+STAGE_SHARES = {"short": 0.25, "medium": 0.5, "long": 0.25}  # of the steps
 LOSS_WEIGHTS = {UNTRAINED: 0.0, TEXT: 1.0, ANSWER: 1.0, ANSWER_START: 4.0}
 CHECKPOINT_STEPS = 100
 
@@ -64,8 +64,8 @@ class Batches:
         stage = next((i for i, bound in enumerate(self._bounds) if step < bound), len(self._bounds) - 1)
         tokens, kinds = self._rows[stage]
         n_rows = BATCH_TOKENS // tokens.shape[1]
-        first = step - (self._bounds[stage - 1] if stage else 0)
-        chosen = np.arange(first * n_rows, (first + 1) * n_rows) % len(tokens)
+        offset = step - (self._bounds[stage - 1] if stage else 0)
+        chosen = np.arange(offset * n_rows, (offset + 1) * n_rows) % len(tokens)
         row = torch.from_numpy(tokens[chosen].astype(np.int64))
         return row[:, :-1], row[:, 1:], torch.from_numpy(kinds[chosen].astype(np.int64))[:, 1:]
 
@@ -74,7 +74,9 @@ def losses(model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return the loss of every target, in natural log; the matrices multiply in bfloat16."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(inputs)
-    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view(targets.shape)
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view(
+        targets.shape
+    )
 
 
 def train(build: Path, n_steps: int, n_threads: int) -> None:
@@ -86,22 +88,22 @@ def train(build: Path, n_steps: int, n_threads: int) -> None:
     model = Model(Shape())
     optims = optimizers(model)
     schedulers = [torch.optim.lr_scheduler.LambdaLR(optim, lambda step: rate(step, n_steps)) for optim in optims]
-    step = 0
+    first_step = 0
     if (target / "last.pt").exists():
         state = torch.load(target / "last.pt")
         model.load_state_dict(state["model"])
-        step = state["step"]
+        first_step = state["step"]
         for optim, scheduler, saved in zip(optims, schedulers, state["optimizers"], strict=True):
             optim.load_state_dict(saved)
-            scheduler.last_epoch = step
+            scheduler.last_epoch = first_step
             for group, peak in zip(optim.param_groups, scheduler.base_lrs, strict=True):
-                group["lr"] = peak * rate(step, n_steps)
-    print(f"{n_parameters(model):,} parameters, from step {step} of {n_steps}", flush=True)
+                group["lr"] = peak * rate(first_step, n_steps)
+    print(f"{n_parameters(model):,} parameters, from step {first_step} of {n_steps}", flush=True)
     batches = Batches(build, n_steps)
     weights = torch.tensor([LOSS_WEIGHTS[kind] for kind in range(4)])
     compiled = torch.compile(losses, dynamic=False)
     sums, counts, started = torch.zeros(4), torch.zeros(4), time.monotonic()
-    for step in range(step, n_steps):
+    for step in range(first_step, n_steps):
         inputs, targets, kinds = batches[step]
         loss = compiled(model, inputs, targets)
         weight = weights[kinds]
@@ -115,8 +117,13 @@ def train(build: Path, n_steps: int, n_threads: int) -> None:
         counts += torch.bincount(kinds.flatten(), minlength=4)
         if (step + 1) % 20 == 0:
             text, answer, start = (sums / counts)[1:].tolist()
-            record = {"step": step + 1, "text": round(text, 3), "answer": round(answer, 3), "answer_start": round(start, 3),
-                      "seconds": round(time.monotonic() - started, 1)}
+            record = {
+                "step": step + 1,
+                "text": round(text, 3),
+                "answer": round(answer, 3),
+                "answer_start": round(start, 3),
+                "seconds": round(time.monotonic() - started, 1),
+            }
             with (target / "log.jsonl").open("a") as log:
                 log.write(json.dumps(record) + "\n")
             print(record, flush=True)

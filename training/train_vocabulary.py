@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 BEGIN, END = "<|begin|>", "<|end|>"
 BEGIN_ID, END_ID = 0, 1
 N_TOKENS = 4096
-PROMPT_WORDS = ("Context:", "Question:", "Answer:")   # each becomes one token and the colon
+PROMPT_WORDS = ("Context:", "Question:", "Answer:")  # each becomes one token and the colon
 N_PROMPT_WORDS = 100_000
 
 
@@ -26,7 +26,9 @@ def train(build: Path) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=N_TOKENS, special_tokens=[BEGIN, END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        vocab_size=N_TOKENS,
+        special_tokens=[BEGIN, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     with (build / "prose" / "train.txt").open() as lines:
