@@ -1,9 +1,10 @@
 """Train the model on the rows of examples.py, on the CPU, with checkpoints to resume from.
 
-    python training/train_model.py BUILD --steps 4400
+    python training/train_model.py BUILD --steps 3000
 
 The rows come in the order of the stages, short ones first, and each batch has the same number of tokens. The learning
-rate rises, stays, and falls to zero over the last third of the steps. Writes `BUILD/model/last.pt` and `log.jsonl`.
+rate rises, stays, and falls to zero over the last third of the steps; until then a run that is resumed with another
+number of steps is the run it would have been. Writes `BUILD/model/last.pt` and `log.jsonl`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ PEAK_RATE_MUON = 5e-3
 PEAK_RATE_ADAMW = 3e-3
 WARM_UP_STEPS = 100
 DECAY_SHARE = 0.35
-STAGE_SHARES = {"short": 0.25, "medium": 0.5, "long": 0.25}  # of the steps
+SHORT_STEPS = 700  # the stage "short", then "medium"
+LONG_SHARE = 0.25  # of the steps, the last ones: the stage "long"
 LOSS_WEIGHTS = {UNTRAINED: 0.0, TEXT: 1.0, ANSWER: 1.0, ANSWER_START: 4.0}
 CHECKPOINT_STEPS = 100
 
@@ -51,17 +53,15 @@ class Batches:
     """Serves each stage's rows in order, from the step asked for; a stage that is used up starts again."""
 
     def __init__(self, build: Path, n_steps: int) -> None:
-        self._bounds, self._rows = [], []
-        end = 0.0
+        self._bounds = (SHORT_STEPS, round((1 - LONG_SHARE) * n_steps), n_steps)
+        self._rows = []
         for name in STAGES:
-            end += STAGE_SHARES[name] * n_steps
-            self._bounds.append(round(end))
             with np.load(build / "examples" / f"{name}.npz") as arrays:
                 self._rows.append((arrays["tokens"], arrays["kinds"]))
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs, targets and the kinds of the targets."""
-        stage = next((i for i, bound in enumerate(self._bounds) if step < bound), len(self._bounds) - 1)
+        stage = next(i for i, bound in enumerate(self._bounds) if step < bound)
         tokens, kinds = self._rows[stage]
         n_rows = BATCH_TOKENS // tokens.shape[1]
         offset = step - (self._bounds[stage - 1] if stage else 0)
@@ -138,7 +138,7 @@ def train(build: Path, n_steps: int, n_threads: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, help="the folder given to corpus.py")
-    parser.add_argument("--steps", type=int, default=4400)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     train(arguments.build, arguments.steps, arguments.threads)
