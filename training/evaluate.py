@@ -17,10 +17,11 @@ import re
 from pathlib import Path
 
 import numpy as np
-from examples import WORD, ExampleMaker, content_words, read_paragraphs
 from llama import Llama
 from tokenizers import Tokenizer
 from train_vocabulary import BEGIN_ID, END_ID
+
+from examples import WORD, ExampleMaker, content_words, read_paragraphs
 
 N_EXAMPLES = 300
 N_SAMPLES = 100
