@@ -10,12 +10,9 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING
 
-<<<<<<< HEAD
-=======
 if TYPE_CHECKING:
     from pathlib import Path
 
->>>>>>> assets
 _WINDOW_OFFSET_TABLE = 0x58  # bible.data: a 4-byte count of windows stands here, then their offsets, big-endian
 _COMPRESS_MAGIC = b"\x1f\x9d\x90"  # what `compress` writes before 16-bit LZW; the windows leave it out
 _INVISIBLE = re.compile(r"<(script|style|head|nav|info)\b.*?</\1>|<!--.*?-->|<\?.*?\?>", re.DOTALL | re.IGNORECASE)
@@ -120,11 +117,7 @@ def bible(path: Path) -> str:
     raw = path.read_bytes()
     (count,) = struct.unpack_from(">I", raw, _WINDOW_OFFSET_TABLE)
     offsets = [*struct.unpack_from(f">{count}I", raw, _WINDOW_OFFSET_TABLE + 4), len(raw)]
-<<<<<<< HEAD
-    windows = (_COMPRESS_MAGIC + raw[start:stop] for start, stop in zip(offsets, offsets[1:], strict=False))
-=======
     windows = (_COMPRESS_MAGIC + raw[start:stop] for start, stop in itertools.pairwise(offsets))
->>>>>>> assets
     unpacked = b"".join(
         subprocess.run(["gzip", "-dc"], input=w, capture_output=True, check=True).stdout for w in windows
     )
