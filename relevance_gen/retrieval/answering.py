@@ -23,7 +23,7 @@ def answer(
     """
     places, scores = scorer.best(query, request.top_n)
     if request.true_order:
-        order = np.argsort(places)
+        order = np.argsort(places, kind="stable")
         places, scores = places[order], scores[order]
     texts, metadata = chunks.texts, chunks.metadata
     results = tuple(
