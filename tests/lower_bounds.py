@@ -10,7 +10,7 @@ from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
 extras = project["project"]["optional-dependencies"]
-requirements = [*project["project"]["dependencies"], *extras["server"], *extras["fast"]]
+requirements = [*project["project"]["dependencies"], *extras["server"], *extras["redis"], *extras["fast"]]
 for requirement in [*requirements, *project["dependency-groups"]["test"]]:
     if not requirement.startswith("llama-cpp-python"):
         sys.stdout.write(re.sub(r">=([^,]+).*", r"==\1", requirement) + "\n")
