@@ -49,8 +49,8 @@ serve: $(VENV)/library  ## Serve both halves on http://127.0.0.1:8000.
 
 install: $(VENV)/development  ## Install everything for development into .venv.
 
-lower-bounds: $(VENV)-lower/development  ## Run the tests of all but generation with the oldest dependencies allowed.
-	$(VENV)-lower/bin/python -m pytest --ignore=tests/generation
+lower-bounds: $(VENV)-lower/development  ## Run the tests with the oldest dependencies allowed.
+	$(VENV)-lower/bin/python -m pytest
 
 package: $(VENV)/development  ## Build wheel and sdist, and try each in an empty environment.
 	rm -rf build dist
@@ -99,6 +99,7 @@ $(VENV)/bench: $(VENV)/development
 
 $(VENV)-lower/development: $(VENV)-lower/pip pyproject.toml
 	$(PYTHON) tests/lower_bounds.py > $(VENV)-lower/requirements.txt
-	$(VENV)-lower/bin/pip install --quiet --requirement $(VENV)-lower/requirements.txt
+	CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' $(VENV)-lower/bin/pip install --quiet --no-binary llama-cpp-python \
+		--requirement $(VENV)-lower/requirements.txt
 	$(VENV)-lower/bin/pip install --quiet --no-deps --editable .
 	@touch $@
