@@ -58,7 +58,7 @@ def count_terms(ids: Ids, counts: Offsets) -> TermCounts:
     edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     edges = np.concatenate(([0], edges, [ids.size])) if ids.size else np.zeros(1, np.int64)
     token, tf = order.take(edges[:-1]), np.diff(edges)
-    chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).astype(np.int64)
+    chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).view(np.int64)
     found = TermCounts(token, ids.take(token), chunk, tf)
     beside = (chunk[1:] == chunk[:-1]) & ((found.ids[1:] ^ found.ids[:-1]) < np.uint64(1 << 48))
     middle = np.flatnonzero(beside[1:] & beside[:-1]) + 1
