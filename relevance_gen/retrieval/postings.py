@@ -130,20 +130,21 @@ class PostingsBuilder:
     """Collects the counts of block after block.
 
     Args:
+        room: number of postings to expect; there may be more.
         wanted: beginnings of the terms to keep, bool, shape (BEGINNINGS,); None keeps all. A question needs only the
             terms that begin as its own do.
     """
 
-    def __init__(self, wanted: npt.NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, room: int, wanted: npt.NDArray[np.bool_] | None = None) -> None:
         self._wanted = wanted
         # The vocabulary of each block, an entry for each of its terms …
-        self._ids = GrowingArray(np.uint64)
-        self._spelled_lengths = GrowingArray(np.int64)
-        self._spellings = GrowingArray(np.uint8)
+        self._ids = GrowingArray(np.uint64, room // 4)
+        self._spelled_lengths = GrowingArray(np.int64, room // 4)
+        self._spellings = GrowingArray(np.uint8, room)
         # … and its postings, with the number of the term's entry.
-        self._entries = GrowingArray(np.uint32)
-        self._chunks = GrowingArray(np.uint32)
-        self._tfs = GrowingArray(np.uint32)
+        self._entries = GrowingArray(np.uint32, room)
+        self._chunks = GrowingArray(np.uint32, room)
+        self._tfs = GrowingArray(np.uint32, room)
 
     def add(self, tokens: Tokens, found: TermCounts, chunk_numbers: Offsets) -> None:
         """Add the counts of one block whose chunks have these numbers in the collection."""
