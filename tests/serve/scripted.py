@@ -16,7 +16,7 @@ from attrs import define, field
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
 from relevance_gen.serve import process
-from relevance_gen.serve.__main__ import main
+from relevance_gen.serve.command import main
 from relevance_gen.serve.process import Plan
 from relevance_gen.settings import Settings
 from relevance_gen.types import (
