@@ -14,6 +14,7 @@ from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.process import Plan
 from relevance_gen.serve.rate import RateLimit
 from relevance_gen.settings import Settings
+from relevance_gen.tokens import token_counter
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Target | None = None) -> int:
@@ -54,6 +55,8 @@ def _check(settings: Settings) -> None:
     """Fail now, in one line, and not in a process that is started again and again."""
     if settings.api_keys_file is not None:
         Path(settings.api_keys_file).read_text("utf-8")
+    if settings.encoding is not None:
+        token_counter(settings.encoding)
     RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())
 
 

@@ -170,8 +170,8 @@ def load(settings: Settings) -> ScriptedBackend:
 
 
 def run(plan: Plan) -> None:
-    """Be one process of a scripted server; the encoding ``"exit"`` is a process that cannot live."""
-    if plan.settings.encoding == "exit":
+    """Be one process of a scripted server; the model ``"exit"`` is a process that cannot live."""
+    if plan.settings.model == "exit":
         sys.exit(3)
     process.run(plan, ObviousRetrieval, load)
 
