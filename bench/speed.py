@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -43,7 +45,7 @@ def read_chunks(path: Path, size: int) -> list[str]:
 def without_counts(chunks: list[str], query: str) -> object:
     """Search without counting tokens."""
     parsed = parse_query(query, "pivoted")
-    return Scorer(collect(chunks, "pivoted", only_for=parsed.ids), "pivoted").score(parsed).argmax()
+    return Scorer(collect(chunks, "pivoted", only_for=parsed.ids), "pivoted").best(parsed, 10)
 
 
 def scikit_learn(chunks: list[str], query: str) -> object:
@@ -142,25 +144,25 @@ def main() -> None:
 
 
 def compare_queries(chunks: list[str], rounds: int) -> None:
-    """Compare one question asked of an index that stands."""
+    """Compare questions asked of an index that stands: ever new ones, and a few again and again."""
     import bm25s as library
 
     index = ChunkIndex(chunks)
     peer = library.BM25()
     peer.index(library.tokenize(chunks, show_progress=False), show_progress=False)
-    turn = iter(range(1 << 30))
 
-    def peer_from_text() -> object:
-        query = QUERIES[next(turn) % len(QUERIES)]
+    def ask_peer(query: str) -> object:
         return peer.retrieve(library.tokenize(query, show_progress=False), k=10, show_progress=False)
 
-    terms = [library.tokenize(query, show_progress=False) for query in QUERIES]
-    jobs: dict[str, Callable[[], object]] = {
-        "ChunkIndex.search": lambda: index.search(QUERIES[next(turn) % len(QUERIES)]),
-        "bm25s.retrieve": lambda: peer.retrieve(terms[next(turn) % len(QUERIES)], k=10, show_progress=False),
-        "bm25s tokenize + retrieve": peer_from_text,
-    }
-    compare(f"A question asked of {len(chunks):,} indexed chunks", jobs, rounds)
+    rng = random.Random(0)
+    new = [" ".join(rng.choice(chunks).split()[3:11]) for _ in range(2 * rounds)]
+    for title, queries in (("ever new questions of eight words", new), ("eight questions, again and again", QUERIES)):
+        turn, peer_turn = itertools.cycle(queries), itertools.cycle(queries)
+        jobs = {
+            "ChunkIndex.search": lambda turn=turn: index.search(next(turn)),
+            "bm25s, tokenize and retrieve": lambda turn=peer_turn: ask_peer(next(turn)),
+        }
+        compare(f"{len(chunks):,} indexed chunks, {title}", jobs, rounds)
 
 
 if __name__ == "__main__":

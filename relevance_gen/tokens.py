@@ -84,7 +84,7 @@ class TokenCounter:
         >>> token_counter().count("What is machine learning?")
         5
         """
-        return self.count_all([text])
+        return self.count_all([text]) if len(text) > PIECE_CHARS else self._count_batch([text])
 
     def count_all(self, texts: Iterable[str]) -> int:
         """Return the number of tokens in `texts` together, each counted alone."""

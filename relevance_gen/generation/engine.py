@@ -9,57 +9,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import Protocol
 
 import numpy as np
 from attrs import define
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling, scheduler
-from relevance_gen.generation.cache import PrefixCache, SavedState, Tokens
-from relevance_gen.generation.jobs import Job, Logits
+from relevance_gen.generation.cache import PrefixCache
+from relevance_gen.generation.jobs import Job
+from relevance_gen.generation.model import Interrupted, LanguageModel, Logits, Tokens
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.types import GenerationRequest, GenerationResponse
-
-
-class Interrupted(Exception):  # noqa: N818 - a signal between model and engine, not an error
-    """The model gave up a computation because `interrupt` was called; its memory may hold part of it."""
-
-
-class LanguageModel(Protocol):
-    """What the engine needs of a model: a context of slots, each with one sequence of tokens."""
-
-    n_ctx: int
-    """Most tokens of one sequence, prompt and generated."""
-    n_slots: int
-    n_batch: int
-    """Most tokens of one `prefill`."""
-    n_vocab: int
-    dense: bool
-    """Whether `decode` is fast only for slots 0, 1, 2 … without gaps."""
-    can_rewind: bool
-    """Whether `rewind` can forget the end of a sequence alone."""
-
-    def tokenize(self, text: str, max_tokens: int) -> Tokens: ...  # noqa: D102
-    def piece(self, token: int) -> bytes: ...  # noqa: D102
-    def prefill(self, slot: int, tokens: Tokens, start: int) -> Logits:
-        """Append `tokens` at position `start`; return the last one's logits, shape (V,)."""
-
-    def decode(self, slots: Items[int], tokens: Items[int], positions: Items[int]) -> Logits:
-        """Append one token to each slot; return logits of shape (B, V), valid until the next call."""
-
-    def rewind(self, slot: int, n_tokens: int) -> None:
-        """Forget all but the first `n_tokens` of a slot."""
-
-    def save(self, slot: int) -> SavedState: ...  # noqa: D102
-    def load(self, slot: int, state: SavedState) -> None: ...  # noqa: D102
-    def hold(self, slot: int) -> None:
-        """Keep what is in `slot` for `recall`, whatever becomes of the slot, until `let_go`."""
-
-    def recall(self, slot: int) -> None: ...  # noqa: D102
-    def let_go(self) -> None: ...  # noqa: D102
-    def interrupt(self) -> None:
-        """Make the computation under way raise `Interrupted`; called from any thread."""
 
 
 @define

@@ -9,14 +9,11 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 from attrs import define, field
-from numpy.typing import NDArray
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
-from relevance_gen.generation.cache import Tokens
+from relevance_gen.generation.model import Logits, Tokens
 from relevance_gen.generation.stopping import StopStrings
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
-
-Logits = NDArray[np.float32]
 
 
 @define(eq=False)
@@ -157,8 +154,13 @@ class JobQueue:
             jobs = self._drain()
             self.changed.notify_all()
         with other.changed:
-            for job in jobs:
-                other._append(job)
+            closed = other._closed
+            if closed is None:
+                for job in jobs:
+                    other._append(job)
+                return
+        for job in jobs:
+            job.on_done(closed)
 
     def _append(self, job: Job) -> None:
         self._jobs.append(job)

@@ -19,10 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relevance_gen.errors import GenerationError, ModelLoadError
-from relevance_gen.generation.cache import SavedState, Tokens
 from relevance_gen.generation.cores import usable_cores
-from relevance_gen.generation.engine import Interrupted
-from relevance_gen.generation.jobs import Logits
+from relevance_gen.generation.model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.generation.probe import extra_buffers_are_safe
 
 _MAGIC = b"GGUF"

@@ -26,8 +26,10 @@ class RunnerPool(Front):
         self.runners = tuple(runners)
         if not self.runners:
             raise ValueError("a pool needs at least one runner")
+        self._queue.join(self)  # so that the queue outlives runners that are dead already
         for runner in self.runners:
             runner.adopt(self._queue)
+        self._queue.leave(self, next((runner.error for runner in self.runners if runner.error), None))
 
     @property
     def alive(self) -> bool:

@@ -182,6 +182,7 @@ class Runner(Front):
         self._error: BaseException | None = None
         self._draining = False
         self._aborting = False
+        self._ended = False
         self._ready = threading.Event()
         self._queue.join(self)
         self._thread = threading.Thread(target=self._run, name="relevance_gen-runner", daemon=True)
@@ -246,10 +247,10 @@ class Runner(Front):
         """Take jobs from `queue` from now on, and bring along those that wait here."""
         own = self._queue
         queue.join(self)
-        if self._error is not None:
-            queue.leave(self, self._error)
         with own.changed:
             self._queue = queue
+        if self._ended:  # perhaps a moment ago, before it could know of the new queue
+            queue.leave(self, self._error)
         own.hand_over(queue)
 
     # ── The calling threads ──────────────────────────────────────────────────────────────────────────────────────────
@@ -286,11 +287,12 @@ class Runner(Front):
         if self._aborting:
             error = None  # closing interrupts loading too
         self._error = error
+        self._ended = True
         self._ready.set()
-        ended = error or RunnerClosedError("the runner was closed before this request was finished")
+        answer = error or RunnerClosedError("the runner was closed before this request was finished")
         if self._engine is not None:
-            self._engine.abort(ended)
-        self._queue.leave(self, ended)
+            self._engine.abort(answer)
+        self._queue.leave(self, answer)
 
     def _load_and_serve(self) -> None:
         from relevance_gen.generation.llama import Model

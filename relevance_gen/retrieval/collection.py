@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from attrs import frozen
 
+from relevance_gen.retrieval.growing import GrowingArray
 from relevance_gen.retrieval.postings import (
     MAX_BLOCK_CHUNKS,
     Postings,
@@ -82,8 +83,8 @@ def collect(
     language = _LanguageGuess()
     squares = np.zeros(len(texts))
     first_token, n_tokens = np.zeros((2, len(texts)), np.int64)
-    streams: list[Ids] = []
-    n_seen = done = 0
+    tokens = GrowingArray(np.uint64)
+    done = 0
     for numbers in _blocks(texts):
         block = tokenize([texts[number] for number in numbers])
         found = count_terms(block.ids, block.counts)
@@ -91,17 +92,14 @@ def collect(
         language.add(found)
         squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
         n_tokens[numbers] = block.counts
-        first_token[numbers] = n_seen + np.cumsum(block.counts) - block.counts
-        n_seen += block.ids.size
-        streams.append(block.ids)
+        first_token[numbers] = len(tokens) + np.cumsum(block.counts) - block.counts
+        tokens.extend(block.ids)
         done += numbers.size
         if progress is not None:
             progress(done, len(texts))
-    tokens = np.concatenate(streams) if streams else np.zeros(0, np.uint64)
-    streams.clear()
     postings = builder.build()
     norms = np.sqrt(squares) if weighting == "pivoted" else _cosine_norms(postings, len(texts))
-    return Collection(postings, tokens, first_token, n_tokens, norms, language.is_english)
+    return Collection(postings, tokens.finish(), first_token, n_tokens, norms, language.is_english)
 
 
 def _blocks(texts: Sequence[str]) -> Iterator[Offsets]:

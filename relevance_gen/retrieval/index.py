@@ -183,7 +183,7 @@ class ChunkIndex:
             )
             for term, found, idf, share in zip(parsed.terms, plan.found, plan.idf, shares, strict=True)
         )
-        return Explanation(float(self._scorer.score(parsed)[chunk]), terms, pairs, coverage)
+        return Explanation(self._scorer.score(parsed, chunk), terms, pairs, coverage)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the index to a file, whole or not at all; `load` reads it back.

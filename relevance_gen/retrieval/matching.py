@@ -105,13 +105,15 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
         return match_exactly(postings, term_id, word)
     first, spellings = postings.with_beginning(int(beginnings(np.array([term_id], np.uint64))[0]))
     by_prefix = by_prefix or not word.isascii()
-    root, start = stem(word), word[: MIN_PREFIX - 1]
+    root = stem(word)
+    # A stem is a prefix of its words but for its last letter: fly, flies → fli.
+    start = word[: MIN_PREFIX - 1] if by_prefix else root[:-1]
     found = []
-    for offset, spelling in enumerate(spellings):
-        if spelling.startswith(start):
+    for number, spelling in enumerate(spellings, first):
+        if spelling.startswith(start) and is_inflected(spelling):
             weight = 1.0 if stem(spelling) == root else similarity(word, spelling) if by_prefix else 0.0
-            if weight and (spelling == word or is_inflected(spelling)):
-                found.append((first + offset, weight, spelling))
+            if weight:
+                found.append((number, weight, spelling))
     return _match(postings, found)
 
 

@@ -1,7 +1,7 @@
 """Score every chunk of a collection against one query.
 
 For the ``pivoted`` weighting the score is ``(cosine + pairs + coverage)`` of the chunk, divided by the same of the
-query itself as if it were a chunk; pairs and coverage are looked at for the 100 chunks of the highest cosine. 1.0 then
+query itself as if it were a chunk; pairs and coverage are looked at for the 50 chunks of the highest cosine. 1.0 then
 means "as good as a chunk that says exactly this", for every query and collection. Query words that no chunk has lower
 all scores alike. For the ``cosine`` weighting the score is the cosine.
 
@@ -43,13 +43,17 @@ from relevance_gen.retrieval.weighting import (
     sum_by,
 )
 
-_CANDIDATES = 100
-"""Chunks whose proximity is looked at; more did not rank better in any collection measured."""
-_CANDIDATE_BATCH = 1000
+_CANDIDATES = 50
+"""Chunks whose proximity is looked at; 100 ranked no better in the collections measured."""
+_CANDIDATE_BATCH = 256
 """Candidates looked at together: ties may make them many."""
-_REMEMBERED_WORDS = 4096
-"""Query words whose postings an index keeps ready; the least recently used go first."""
 _REMEMBERED_QUERIES = 256
+"""Queries that an index remembers with their answers; the least recently used go first."""
+_REMEMBERED_CHARS = 1024
+_REMEMBERED_TOKENS = 256
+"""Longer queries are not remembered, nor answers of more than `_CANDIDATES` chunks: it bounds the memory."""
+_REMEMBERED_POSTINGS = 1 << 23
+"""At most so many postings, of 20 bytes, of the words last asked for are kept ready, even if every chunk has them."""
 
 
 @frozen
@@ -84,9 +88,12 @@ class Query:
     order: tuple[int, ...]
 
 
-@functools.lru_cache(maxsize=_REMEMBERED_QUERIES)
 def parse_query(text: str, weighting: Weighting) -> Query:
     """Cut a query into terms; under ``pivoted`` words with one stem are one term."""
+    return _parse_once(text, weighting) if len(text) <= _REMEMBERED_CHARS else _parse(text, weighting)
+
+
+def _parse(text: str, weighting: Weighting) -> Query:
     tokens = tokenize([text])
     words = [tokens.spell(token) for token in range(tokens.ids.size)]
     by_stem = weighting == "pivoted"
@@ -98,6 +105,9 @@ def parse_query(text: str, weighting: Weighting) -> Query:
         for key, qtf in Counter(keys).items()
     )
     return Query(tokens.ids, terms, tuple(numbers[key] for key in keys))
+
+
+_parse_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(_parse)
 
 
 @frozen(eq=False)
@@ -159,25 +169,58 @@ class Scorer:
         self._mean_norm = mean_norm(collection.norms)
         norms = collection.norms
         self._lengths = pivot(norms, self._mean_norm) if weighting == "pivoted" else np.where(norms > 0.0, norms, 1.0)
-        self._find = functools.lru_cache(maxsize=_REMEMBERED_WORDS)(self._find_postings)
-        self.plan = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(self._make_plan)
+        n_words = _REMEMBERED_POSTINGS // max(norms.size, 1 << 11)
+        self._find = functools.lru_cache(maxsize=n_words)(self._find_postings)
+        self._plan_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(self._plan)
+        self._best_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(self._best)
 
-    def score(self, query: Query) -> Floats:
-        """Return the score of every chunk, in [0, 1], shape (N,)."""
+    def best(self, query: Query, top_n: int) -> tuple[Offsets, Floats]:
+        """Return the `top_n` best chunks, best first, and their scores, in (0, 1]; of equal ones the earlier first.
+
+        Chunks of score 0 are left out.
+        """
+        remembered = query.ids.size <= _REMEMBERED_TOKENS and top_n <= _CANDIDATES
+        return self._best_once(query, top_n) if remembered else self._best(query, top_n)
+
+    def plan(self, query: Query) -> Plan:
+        """Return the query, weighed against the collection."""
+        return self._plan_once(query) if query.ids.size <= _REMEMBERED_TOKENS else self._plan(query)
+
+    def _best(self, query: Query, top_n: int) -> tuple[Offsets, Floats]:
         plan = self.plan(query)
-        ratios = np.zeros(self.collection.n_chunks)
+        ratios = self._cosines(plan)
+        chunks = at_least_as_good(ratios, max(top_n, _CANDIDATES))
+        verbatim = self._says_the_same(query, ratios)
+        if verbatim.size:
+            chunks = np.union1d(chunks, verbatim)
+        scores = self._finish(plan, ratios, chunks)
+        scores[np.searchsorted(chunks, verbatim)] = 1.0
+        ranked = np.argsort(-scores, kind="stable")[:top_n]
+        return chunks[ranked], scores[ranked]
+
+    def score(self, query: Query, chunk: int) -> float:
+        """Return the score of one chunk, in [0, 1]."""
+        chunks, scores = self.best(query, self.collection.n_chunks)
+        return float(scores[chunks == chunk].sum())
+
+    def _cosines(self, plan: Plan) -> Floats:
+        """Return every chunk's cosine with the query, shape (N,)."""
+        cosines = np.zeros(self.collection.n_chunks)
         for weight, found in zip(self._chunk_weights(plan), plan.found, strict=True):
             if weight:
-                ratios[found.chunk] += weight * found.weight
-        ratios /= self._lengths * plan.norm
-        if plan.proximity is not None:
-            for chunks in _batches(at_least_as_good(ratios, _CANDIDATES)):
-                pairs, coverage = self._bonus(plan, plan.proximity, chunks)
-                ratios[chunks] += pairs + coverage
-            ratios = below_one(ratios / plan.reference)
-        scores = np.minimum(ratios, 1.0)
-        scores[self._says_the_same(query, scores)] = 1.0
-        return scores
+                cosines[found.chunk] += weight / plan.norm * found.weight
+        cosines /= self._lengths
+        return cosines
+
+    def _finish(self, plan: Plan, cosines: Floats, chunks: Offsets) -> Floats:
+        """Return the scores of some chunks, ascending, of which the most promising ones get their bonus."""
+        ratios = cosines[chunks]
+        if plan.proximity is None:
+            return np.minimum(ratios, 1.0)
+        for some in _batches(at_least_as_good(ratios, _CANDIDATES)):
+            pairs, coverage = self._bonus(plan, plan.proximity, chunks[some])
+            ratios[some] += pairs + coverage
+        return below_one(ratios / plan.reference)
 
     def shares(self, plan: Plan, chunk: int) -> tuple[list[float], float, float]:
         """Return what each term, the pairs and the coverage gave to a chunk's score, before `below_one`."""
@@ -201,9 +244,10 @@ class Scorer:
         near = proximity.score(*self.collection.tokens_of(chunks))
         return PAIR_WEIGHT * near.pairs / (self._lengths[chunks] * plan.norm), COVERAGE_WEIGHT * near.coverage
 
-    def _says_the_same(self, query: Query, scores: Floats) -> Offsets:
+    def _says_the_same(self, query: Query, cosines: Floats) -> Offsets:
         """Find the chunks that have exactly the query's terms, each as often."""
-        same_length = np.flatnonzero((self.collection.n_tokens == query.ids.size) & (scores > 0.0))
+        same_length = np.flatnonzero(self.collection.n_tokens == query.ids.size)
+        same_length = same_length[cosines[same_length] > 0.0]
         if not same_length.size:
             return same_length
         wanted = np.sort(query.ids)
@@ -216,7 +260,7 @@ class Scorer:
 
     # ── Weighing a query ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _make_plan(self, query: Query) -> Plan:
+    def _plan(self, query: Query) -> Plan:
         found = tuple(self._find(term.term_id, term.word, term.stop) for term in query.terms)
         if self.weighting == "cosine":
             df = np.array([part.df for part in found], np.int64)
@@ -237,15 +281,15 @@ class Scorer:
         norm = math.hypot(*(value for value, has in zip(weight, known, strict=True) if has)) or 1.0
 
         words = self._rarest(idf, known)
-        place = {term: number for number, term in enumerate(words, 1)}
+        place = {term: number for number, term in enumerate(words)}
         said = [term for term in query.order if known[term]]
         pairs = Counter((place[a], place[b]) for a, b in itertools.pairwise(said) if a in place and b in place)
         proximity = ProximityScorer([found[term].match.ids for term in words], [idf[term] for term in words], pairs)
         unknown_idf = math.fsum(rare for rare, has in zip(idf, known, strict=True) if not has)
         own_length = float(pivot(np.array([_own_norm(query)]), self._mean_norm)[0]) * norm
+        own_weight = saturated(np.array([term.qtf for term in query.terms], np.int64))
         reference = (
-            math.fsum(value * _saturated(term.qtf) for value, term in zip(weight, query.terms, strict=True))
-            / own_length
+            math.fsum(np.array(weight) * own_weight) / own_length
             + PAIR_WEIGHT * proximity.pairs_of_query() / own_length
             + COVERAGE_WEIGHT * (1.0 + unknown_idf / proximity.total_idf)
         )
@@ -277,11 +321,8 @@ class Scorer:
 
 def _own_norm(query: Query) -> float:
     """Return the norm that the query would have as a chunk."""
-    return math.hypot(*(_saturated(times) for times in Counter(query.ids.tolist()).values()))
-
-
-def _saturated(tf: int) -> float:
-    return float(saturated(np.array(tf)))
+    times = np.array(list(Counter(query.ids.tolist()).values()), np.int64)
+    return math.sqrt(math.fsum(np.square(saturated(times))))
 
 
 def _batches(chunks: Offsets) -> Iterator[Offsets]:

@@ -291,7 +291,7 @@ def test_request_ids_go_in_and_out(server: Server) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "identity"])
 def test_request_bodies_may_be_compressed(server: Server, encoding: str) -> None:
-    """gzip and zstd bodies are read as what they hold, on every path."""
+    """Gzip and zstd bodies are read as what they hold, on every path."""
     squeeze = {"gzip": gzip.compress, "zstd": zstandard.compress, "identity": bytes}[encoding]
     encoded = {**KEYED, "Content-Encoding": encoding}
     assert server.search(squeeze(json.dumps(SEARCH).encode()), encoded).json == server.search(SEARCH).json
