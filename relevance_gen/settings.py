@@ -257,12 +257,13 @@ def _parser() -> argparse.ArgumentParser:
             _flag(setting),
             metavar="VALUE",
             default=None,
-            help=f"{setting.metadata['help']} (default: {_shown(setting.default)})".replace("%", "%%"),
+            help=f"{setting.metadata['help']} (default: {shown(setting.default)})".replace("%", "%%"),
         )
     return parser
 
 
-def _shown(default: object) -> str:
+def shown(default: object) -> str:
+    """Return a default as people read it."""
     match default:
         case None | ():
             return "not set"

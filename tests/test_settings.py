@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from attrs import fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.settings import Settings, read
+from relevance_gen.settings import Settings, read, shown
 
 
 def refusal(capsys: pytest.CaptureFixture[str], argv: list[str], environ: dict[str, str]) -> str:
@@ -120,3 +122,13 @@ def test_any_environment_is_read_or_refused(environ: dict[str, str]) -> None:
         assert isinstance(read([], environ), Settings)
     except SystemExit as ended:
         assert ended.code == 2
+
+
+def test_the_documentation_has_every_setting() -> None:
+    """docs/operations.md lists every setting with its default and the words of --help, and no others."""
+    page = (Path(__file__).parents[1] / "docs" / "operations.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `--")]
+    assert rows == [
+        f"| `--{setting.name.replace('_', '-')}` | {shown(setting.default)} | {setting.metadata['help']} |"
+        for setting in fields(Settings)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import TypeVar
 from relevance_gen.errors import OverloadedError
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.problems import HTTPError
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -66,7 +69,7 @@ class Gate:
 
     def submit(self, work: Callable[[], object]) -> None:
         """Run `work` when a thread is free, for nobody who waits."""
-        self._executor.submit(work)
+        self._executor.submit(work).add_done_callback(_log_failure)
 
     def close(self) -> None:
         """Take no more work."""
@@ -101,3 +104,8 @@ class Gate:
 
     def _expected_wait_s(self) -> int:
         return max(1, math.ceil(self._mean_s * self.waiting / self._n_threads))
+
+
+def _log_failure(future: Future[object]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        _log.error("work in the background failed", exc_info=error)

@@ -16,7 +16,7 @@ from attrs import define, field
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
 from relevance_gen.serve import process
-from relevance_gen.serve.__main__ import main
+from relevance_gen.serve.command import main
 from relevance_gen.serve.process import Plan
 from relevance_gen.settings import Settings
 from relevance_gen.types import (
@@ -170,8 +170,8 @@ def load(settings: Settings) -> ScriptedBackend:
 
 
 def run(plan: Plan) -> None:
-    """Be one process of a scripted server; the encoding ``"exit"`` is a process that cannot live."""
-    if plan.settings.encoding == "exit":
+    """Be one process of a scripted server; the model ``"exit"`` is a process that cannot live."""
+    if plan.settings.model == "exit":
         sys.exit(3)
     process.run(plan, ObviousRetrieval, load)
 

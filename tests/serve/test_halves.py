@@ -66,6 +66,19 @@ def test_a_client_that_leaves_frees_the_real_slots(real: Server) -> None:
     assert real.generate(GREEDY).status == 200
 
 
+def test_several_processes_serve_the_real_halves() -> None:
+    """With --workers, search and generation are the same from whatever worker a connection meets."""
+    flags = ("--workers", "2", "--model", TINY, "--n-ctx", "256", "--n-slots", "4", "--rate-limit", "off")
+    with Server(*flags, program=REAL) as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200, 60), server.log
+        found = [server.search({"query": "fruit", "chunk_txts": ["red fruit", "sky"]}).json for _ in range(6)]
+        made = [server.generate(GREEDY).json["responses"][0]["tokens"] for _ in range(6)]
+        assert all(one == found[0] for one in found)
+        assert all(one == made[0] for one in made)
+        assert server.end()
+        assert server.process.returncode == 0
+
+
 def test_a_missing_model_leaves_search(tmp_path: object) -> None:
     """A model that cannot be loaded is one line in the log; /health stays 503 and search is served."""
     with Server("--model", f"{tmp_path}/none.gguf", program=REAL) as server:
@@ -76,7 +89,7 @@ def test_a_missing_model_leaves_search(tmp_path: object) -> None:
 
 
 def test_search_over_http_is_search(real: Server) -> None:
-    """POST /search answers exactly what `relevance_gen.search` returns, at first, from the cache, and in both orders."""
+    """POST /search answers exactly what `relevance_gen.search` returns, at first and from the cache, in both orders."""
     from relevance_gen import search, wire
 
     chunks = [
