@@ -10,7 +10,7 @@ No chunk is ever stemmed: the few words of the vocabulary that begin as the quer
 
   where lcp is the length of the longest common prefix. This holds for words in other alphabets than Latin, and for
   Latin words where the chunks' frequent words are not English ones.
-* Numbers, identifiers, words of one or two letters and n-grams match only themselves.
+* Numbers, identifiers, words of one or two letters, or of 64 bytes and more, and n-grams match only themselves.
 
 Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the prefix rule is ours.
 """
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.postings import Postings
-from relevance_gen.retrieval.terms import Ids, Offsets, beginnings
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, beginnings
 
 MIN_PREFIX: Final = 3
 """Fewest letters that two forms of one word share."""
@@ -45,13 +45,14 @@ def stem(word: str) -> str:
         import Stemmer
 
         _stemmers.english = Stemmer.Stemmer("english")  # keeps state while it works: one for each thread
-    return str(_stemmers.english.stemWord(word)) if word.isascii() else word
+    return str(_stemmers.english.stemWord(word)) if word.isascii() and len(word) < SPELLED_BYTES else word
 
 
 def is_inflected(word: str) -> bool:
-    """Tell whether a folded word may have other forms: three letters or more, none from an n-gram script, no digit."""
+    """Tell whether a folded word may have other forms: three letters to 63 bytes, no digit, no n-gram script."""
     return (
         len(word) >= MIN_PREFIX
+        and len(word.encode()) < SPELLED_BYTES
         and not "\u2e80" <= word[0] <= "\uefff"
         and not any(character.isdigit() or character == "_" for character in word)
     )

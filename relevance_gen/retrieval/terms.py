@@ -40,6 +40,8 @@ _LONG_BYTES: Final = 64
 """Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
 _PADDING: Final = b"\n" * (_LONG_BYTES + 8)
 
+SPELLED_BYTES: Final = 64
+"""A term is shown by this much of its spelling, and no longer one has inflections."""
 BEGINNINGS: Final = 256
 """Number of different beginnings, the ids' top 8 bits."""
 
@@ -63,9 +65,9 @@ class Tokens:
     counts: Offsets
 
     def spell(self, token: int) -> str:
-        """Return the folded spelling of a token."""
+        """Return the folded spelling of a token, at most `SPELLED_BYTES` of it."""
         start = int(self.start[token])
-        return self.folded[start : start + int(self.length[token])].decode("utf-8", "replace")
+        return self.folded[start : start + min(int(self.length[token]), SPELLED_BYTES)].decode("utf-8", "ignore")
 
 
 def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
@@ -89,7 +91,7 @@ def tokenize(texts: Sequence[str]) -> Tokens:
     ngrams = _cut_ngrams(letters, word)
     edges = np.flatnonzero(word[1:] != word[:-1]) + 1
     start, length = edges[::2], edges[1::2] - edges[::2]
-    start, length = _add_identifier_parts(np.frombuffer(cased, np.uint8), start, length)
+    start, length = _add_identifier_parts(np.frombuffer(cased, np.uint8), word, start, length)
     start, length = _merge(start, length, *ngrams)
     counts = np.diff(np.searchsorted(start, ends + 1), prepend=0)  # +1: `cased` begins with a line end
     return Tokens(lowered, start, length, _identify(lowered, start, length), counts)
@@ -124,15 +126,14 @@ def _cut_ngrams(letters: _Bytes, word: _Flags) -> tuple[Offsets, Offsets]:
     return at[begins], 3 * np.repeat(size, run_length)[begins]
 
 
-def _add_identifier_parts(cased: _Bytes, start: Offsets, length: Offsets) -> tuple[Offsets, Offsets]:
+def _add_identifier_parts(cased: _Bytes, word: _Flags, start: Offsets, length: Offsets) -> tuple[Offsets, Offsets]:
     """Add the parts of identifiers behind each identifier; drop words of nothing but underscores."""
-    upper = _is_upper(cased)
-    before = upper[:-1] | _is_lower(cased[:-1])
-    before &= upper[1:]
-    before |= cased[1:] == ord("_")
-    cuts = np.flatnonzero(before) + 1
-    humps = (cased[cuts] == ord("_")) | ~upper[cuts - 1] | _is_lower(cased[cuts + 1])
-    cuts = cuts[humps]
+    lower = _is_lower(cased)
+    humps = lower[2:] & word[:-2]
+    humps |= lower[:-2]
+    humps &= _is_upper(cased[1:-1])
+    humps |= cased[1:-1] == ord("_")
+    cuts = np.flatnonzero(humps) + 1
     if not cuts.size:
         return start, length
     owner = np.searchsorted(start, cuts, "right") - 1
@@ -147,6 +148,8 @@ def _add_identifier_parts(cased: _Bytes, start: Offsets, length: Offsets) -> tup
 def _split_identifiers(cased: _Bytes, start: Offsets, length: Offsets) -> tuple[Offsets, Offsets, Offsets]:
     """Split identifiers at underscores and humps: ``HTTPServer_v2`` → HTTP, Server, v2.
 
+    A hump is a capital behind or before a small letter.
+
     Returns:
         Start and length of every part that is not the whole, and the number of parts of each identifier.
     """
@@ -154,9 +157,8 @@ def _split_identifiers(cased: _Bytes, start: Offsets, length: Offsets) -> tuple[
     before, here, after = (cased[at + shift] for shift in (-1, 0, 1))
     first = np.zeros(at.size, bool)
     first[np.cumsum(length) - length] = True
-    upper = _is_upper(here)
     letter = here != ord("_")
-    begins = first | (before == ord("_")) | (upper & (~_is_upper(before) | _is_lower(after)))
+    begins = first | (before == ord("_")) | (_is_upper(here) & (_is_lower(before) | _is_lower(after)))
     begins &= letter
     part = np.cumsum(begins)
     part_length = np.bincount(part[letter], minlength=int(part[-1]) + 1)[1:]
