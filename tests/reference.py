@@ -26,7 +26,7 @@ def kind(character: str) -> str:
     """Tell how a folded character is cut; white space and punctuation are no kind."""
     code = ord(character)
     emoji = unicodedata.category(character) == "So" and (0x2600 <= code < 0x27C0 or code >= 0x1F000)
-    if not (character == "_" or unicodedata.category(character)[0] in "LMN" or emoji):
+    if not (unicodedata.category(character)[0] in "LMN" or emoji):
         return ""
     if emoji and code >= 0x10000 or 0x20000 <= code < 0x40000:
         return character  # of no kind but its own: it stands alone
@@ -43,8 +43,11 @@ def terms(text: str) -> list[str]:
     folded = "".join(c if c.isascii() or _is_emoji(c) else fold_character(c) for c in unicodedata.normalize("NFC", text))
     folded = unicodedata.normalize("NFC", folded)
     found: list[str] = []
-    for cut, run in itertools.groupby(folded, kind):
-        characters = "".join(run)
+    runs = [[cut, "".join(run)] for cut, run in itertools.groupby(folded, kind)]
+    for at in range(len(runs) - 2, 0, -1):  # a single underscore joins words
+        if runs[at][1] == "_" and runs[at - 1][0] == runs[at + 1][0] == WORD:
+            runs[at - 1 : at + 2] = [[WORD, runs[at - 1][1] + "_" + runs[at + 1][1]]]
+    for cut, characters in runs:
         if cut in (PAIRS, TRIPLES):
             size = min(len(characters), 2 if cut == PAIRS else 3)
             found += [characters[at : at + size] for at in range(len(characters) - size + 1)]

@@ -24,6 +24,8 @@ from relevance_gen.retrieval.weighting import Floats, Weighting, saturated, smoo
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of chunks done and the number of all chunks, after every block."""
 
+_CHARS_PER_TOKEN: Final = 4
+"""Most texts have fewer tokens than one for so many characters."""
 _BLOCK_CHARS: Final = 1 << 18
 """Characters tokenized at once: with all temporary arrays that is about what a core's cache holds."""
 
@@ -79,11 +81,12 @@ def collect(
     if only_for is not None and weighting == "pivoted":
         wanted = np.zeros(BEGINNINGS, bool)
         wanted[beginnings(only_for)] = True
-    builder = PostingsBuilder(wanted)
+    expected = sum(map(len, texts)) // _CHARS_PER_TOKEN
+    builder = PostingsBuilder(expected, wanted)
     language = _LanguageGuess()
     squares = np.zeros(len(texts))
     first_token, n_tokens = np.zeros((2, len(texts)), np.int64)
-    tokens = GrowingArray(np.uint64)
+    tokens = GrowingArray(np.uint64, expected)
     done = 0
     for numbers in _blocks(texts):
         block = tokenize([texts[number] for number in numbers])

@@ -37,6 +37,8 @@ import numpy.typing as npt
 _PAGE: Final = 256
 _BMP: Final = 0x10000
 
+_UNKNOWN: Final = 0xFFFD
+"""The replacement character, which no character folds to, stands for a page not yet filled."""
 _DROP: Final = 0xFFFE
 """Noncharacter that stands for "nothing" in the table; its UTF-8 bytes are removed at the end."""
 _DROPPED: Final = chr(_DROP).encode("utf-8")
@@ -144,29 +146,29 @@ class _FoldTable:
     """The map from UTF-16 code unit to folded code unit, filled page by page on first use."""
 
     def __init__(self) -> None:
-        self.units = np.full(_BMP, ord(" "), np.uint16)
+        self.units = np.full(_BMP, _UNKNOWN, np.uint16)
         self.units[1:128] = np.arange(1, 128)  # ASCII keeps its case: identifiers are cut at humps
+        self.units[0] = ord(" ")
         self.units[_SEPARATOR] = 0
         self.expansions: dict[int, str] = {}
-        self._filled = np.zeros(_BMP // _PAGE, bool)
         for first, end in _UNCHANGED:
             self.units[first:end] = np.arange(first, end)
-            self._filled[first // _PAGE : end // _PAGE] = True
         self._fill_page(0)
 
     def fold(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
         """Map every code unit to its fold, `_DROP` or `_EXPAND`."""
-        touched = np.zeros(_BMP // _PAGE, bool)
-        touched[codes >> 8] = True
-        for page in np.flatnonzero(touched & ~self._filled):
-            self._fill_page(int(page))
-        return self.units.take(codes)
+        folded = self.units.take(codes)
+        unknown = codes[folded == _UNKNOWN]
+        if unknown.size:
+            for page in np.unique(unknown >> 8):
+                self._fill_page(int(page))
+            folded = self.units.take(codes)
+        return folded
 
     def _fill_page(self, page: int) -> None:
         for code in range(page * _PAGE, (page + 1) * _PAGE):
             if code >= 128 and code != _SEPARATOR and not any(first <= code < end for first, end in _UNCHANGED):
                 self.units[code] = self._unit(code)
-        self._filled[page] = True
 
     def _unit(self, code: int) -> int:
         """Fold one code unit to one; note its expansion if it takes more than one."""

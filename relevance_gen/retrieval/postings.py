@@ -56,7 +56,7 @@ def count_terms(ids: Ids, counts: Offsets) -> TermCounts:
     edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     edges = np.concatenate(([0], edges, [ids.size])) if ids.size else np.zeros(1, np.int64)
     token, tf = order.take(edges[:-1]), np.diff(edges)
-    chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).astype(np.int64)
+    chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).view(np.int64)
     found = TermCounts(token, ids.take(token), chunk, tf)
     beside = (chunk[1:] == chunk[:-1]) & ((found.ids[1:] ^ found.ids[:-1]) < np.uint64(1 << 48))
     middle = np.flatnonzero(beside[1:] & beside[:-1]) + 1
@@ -128,20 +128,21 @@ class PostingsBuilder:
     """Collects the counts of block after block.
 
     Args:
+        room: number of postings to expect; there may be more.
         wanted: beginnings of the terms to keep, bool, shape (BEGINNINGS,); None keeps all. A question needs only the
             terms that begin as its own do.
     """
 
-    def __init__(self, wanted: npt.NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, room: int, wanted: npt.NDArray[np.bool_] | None = None) -> None:
         self._wanted = wanted
         # The vocabulary of each block, an entry for each of its terms …
-        self._ids = GrowingArray(np.uint64)
-        self._spelled_lengths = GrowingArray(np.int64)
-        self._spellings = GrowingArray(np.uint8)
+        self._ids = GrowingArray(np.uint64, room // 4)
+        self._spelled_lengths = GrowingArray(np.int64, room // 4)
+        self._spellings = GrowingArray(np.uint8, room)
         # … and its postings, with the number of the term's entry.
-        self._entries = GrowingArray(np.uint32)
-        self._chunks = GrowingArray(np.uint32)
-        self._tfs = GrowingArray(np.uint32)
+        self._entries = GrowingArray(np.uint32, room)
+        self._chunks = GrowingArray(np.uint32, room)
+        self._tfs = GrowingArray(np.uint32, room)
 
     def add(self, tokens: Tokens, found: TermCounts, chunk_numbers: Offsets) -> None:
         """Add the counts of one block whose chunks have these numbers in the collection."""
