@@ -40,7 +40,9 @@ def kind(character: str) -> str:
 def terms(text: str) -> list[str]:
     """Cut a text into terms, in reading order: identifiers before their parts."""
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\ufffd", " ")
-    folded = "".join(c if c.isascii() or _is_emoji(c) else fold_character(c) for c in unicodedata.normalize("NFC", text))
+    folded = "".join(
+        c if c.isascii() or _is_emoji(c) else fold_character(c) for c in unicodedata.normalize("NFC", text)
+    )
     folded = unicodedata.normalize("NFC", folded)
     found: list[str] = []
     runs = [[cut, "".join(run)] for cut, run in itertools.groupby(folded, kind)]
@@ -105,8 +107,7 @@ def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[st
         return own
     size = {PAIRS: 2, TRIPLES: 3}.get(kind(word[0]), 0)
     if len(word) < size:
-        longer = {term: 1 / (size - len(word) + 1) for term in vocabulary if len(term) == size and word in term}
-        return longer | own
+        return {term: 1 / (size - len(word) + 1) if len(term) == size else 1.0 for term in vocabulary if word in term}
     if not is_inflected(word):
         return own
     found = {}

@@ -18,7 +18,10 @@ words = st.sampled_from(ENGLISH + IDENTIFIERS + OTHER)
 glue = st.sampled_from([" ", " ", " ", " ", ", ", ". ", "\n", "", "-", "’"])
 any_text = st.text(st.characters(), max_size=20)
 """Any code points, lone surrogates and noncharacters included."""
-strange = st.text(st.sampled_from("\x00\n\t\x1f\x7f\u00ad\u0301\u200d\u3099\ud800\udc00\ud83d\ude00\ufdd0\ufffd\ufffe\uffffÀﬀﷺĲ_aA9"), max_size=12)
+strange = st.text(
+    st.sampled_from("\x00\n\t\x1f\x7f\u00ad\u0301\u200d\u3099\ud800\udc00\ud83d\ude00\ufdd0\ufffd\ufffe\uffffÀﬀﷺĲ_aA9"),
+    max_size=12,
+)
 
 
 @st.composite

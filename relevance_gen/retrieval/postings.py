@@ -108,6 +108,11 @@ class Postings:
         number = int(np.searchsorted(self.ids, np.uint64(term_id)))
         return number if number < self.ids.size and self.ids[number] == term_id else None
 
+    def spell(self, number: int) -> str:
+        """Return the spelling of a term, by its number in the vocabulary."""
+        first, end = self.spelling_first[number : number + 2]
+        return self.spelling[first : end - 1].tobytes().decode("utf-8", "ignore")
+
     def with_beginning(self, beginning: int) -> tuple[int, list[str]]:
         """Return the terms that have one beginning: the number of the first, and all their spellings."""
         low, high = np.searchsorted(self.ids, _beginning_bounds(beginning)).tolist()

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.matching import Match, match_exactly, match_inflections, stem
+from relevance_gen.retrieval.matching import Match, is_fragment, match_exactly, match_inflections, stem
 from relevance_gen.retrieval.postings import Chunks
 from relevance_gen.retrieval.proximity import (
     COVERAGE_WEIGHT,
@@ -88,6 +88,11 @@ class Query:
     ids: Ids
     terms: tuple[QueryTerm, ...]
     order: tuple[int, ...]
+
+    @property
+    def beginnings(self) -> Ids | None:
+        """Ids that have the beginnings of all that the query can match; None where that may begin with anything."""
+        return None if any(is_fragment(term.word) for term in self.terms) else self.ids
 
 
 def parse_query(text: str, weighting: Weighting) -> Query:
