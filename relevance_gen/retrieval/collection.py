@@ -73,7 +73,7 @@ def collect(
     Args:
         texts: the chunks' texts, N of them.
         weighting: whose norms to take.
-        only_for: ids of a query's terms: keep only the postings that a query of these can need. The textbook's cosine
+        only_for: ids of a query's terms: keep only the postings of terms that begin as these do. The textbook's cosine
             needs all.
         progress: called after every block.
     """

@@ -40,6 +40,8 @@ _LONG_BYTES: Final = 64
 """Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
 _PADDING: Final = b"\n" * (_LONG_BYTES + 8)
 
+SPELLED_BYTES: Final = 64
+"""A term is shown by this much of its spelling, and no longer one has inflections."""
 BEGINNINGS: Final = 256
 """Number of different beginnings, the ids' top 8 bits."""
 
@@ -63,9 +65,9 @@ class Tokens:
     counts: Offsets
 
     def spell(self, token: int) -> str:
-        """Return the folded spelling of a token."""
+        """Return the folded spelling of a token, at most `SPELLED_BYTES` of it."""
         start = int(self.start[token])
-        return self.folded[start : start + int(self.length[token])].decode("utf-8", "replace")
+        return self.folded[start : start + min(int(self.length[token]), SPELLED_BYTES)].decode("utf-8", "ignore")
 
 
 def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
