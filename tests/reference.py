@@ -28,7 +28,7 @@ def kind(character: str) -> str:
     emoji = unicodedata.category(character) == "So" and (0x2600 <= code < 0x27C0 or code >= 0x1F000)
     if not (unicodedata.category(character)[0] in "LMN" or emoji):
         return ""
-    if emoji and code >= 0x10000 or 0x20000 <= code < 0x40000:
+    if (emoji and code >= 0x10000) or 0x20000 <= code < 0x40000:
         return character  # of no kind but its own: it stands alone
     if 0x3000 <= code < 0xA490 or 0xAC00 <= code < 0xE000 or emoji:
         return PAIRS

@@ -40,8 +40,7 @@ _BMP: Final = 0x10000
 _UNKNOWN: Final = 0xFFFD
 """The replacement character, which no character folds to, stands for a page not yet filled."""
 _DROP: Final = 0xFFFE
-"""Noncharacter that stands for "nothing" in the table; its UTF-8 bytes are removed at the end."""
-_DROPPED: Final = chr(_DROP).encode("utf-8")
+"""Noncharacter that stands for "nothing" in the table; it is removed at the end."""
 _EXPAND: Final = 0xFFFF
 """Noncharacter that stands for "more than one character"; such characters are replaced in the text beforehand."""
 _SEPARATOR: Final = 0xFDD0
@@ -221,8 +220,9 @@ def _fold_text(text: str) -> bytes:
     if expanding.size:
         text = _expand(text, {int(code) for code in np.unique(codes[expanding])}, table.expansions)
         folded = table.fold(_code_units(text))
-    utf8 = folded.tobytes().decode("utf-16-le").encode("utf-8")
-    return utf8.replace(_DROPPED, b"") if (folded == _DROP).any() else utf8
+    if (folded == _DROP).any():
+        folded = folded[folded != _DROP]
+    return folded.tobytes().decode("utf-16-le").encode("utf-8")
 
 
 @functools.cache

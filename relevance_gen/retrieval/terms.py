@@ -124,8 +124,8 @@ def _cut_ngrams(letters: _Bytes, word: _Flags) -> tuple[Offsets, Offsets]:
     run_length = np.diff(run_first, append=at.size)
     size = np.minimum(np.where(triple[run_first], 3, 2), run_length)
     place = np.arange(at.size) - np.repeat(run_first, run_length)
-    begins = place <= np.repeat(run_length - size, run_length)
-    return at[begins], 3 * np.repeat(size, run_length)[begins]
+    begins = np.flatnonzero(place <= np.repeat(run_length - size, run_length))
+    return at.take(begins), np.repeat(3 * size, run_length).take(begins)
 
 
 def _identifier_cuts(cased: _Bytes, letters: _Bytes, word: _Flags) -> Offsets:
@@ -162,8 +162,9 @@ def _is_lower(letters: _Bytes) -> _Flags:
 
 def _merge(start: Offsets, length: Offsets, more_start: Offsets, more_length: Offsets) -> tuple[Offsets, Offsets]:
     """Merge two token lists, each in reading order; of two tokens with one start the first list's comes first."""
-    place = np.searchsorted(start, more_start, "right")
-    return np.insert(start, place, more_start), np.insert(length, place, more_length)
+    starts = np.concatenate((start, more_start))
+    order = np.argsort(starts, kind="stable")  # merges what is sorted in two runs
+    return starts.take(order), np.concatenate((length, more_length)).take(order)
 
 
 def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
