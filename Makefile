@@ -38,8 +38,8 @@ contracts: $(VENV)/development
 docs: $(VENV)/development  ## Build the documentation; a warning is an error.
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
-bench: $(VENV)/bench  ## Measure against the peers, in one run.
-	$(BIN)/python -m bench
+bench: $(VENV)/bench  ## Measure against the peers, in one run; BENCH="--books FILE --judged DIR…" to choose texts.
+	$(BIN)/python -m bench $(BENCH)
 
 soak: $(VENV)/development  ## Run the long randomized tests.
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m ""

@@ -73,7 +73,7 @@ def collect(
     Args:
         texts: the chunks' texts, N of them.
         weighting: whose norms to take.
-        only_for: ids of a query's terms: keep only the postings that a query of these can need. The textbook's cosine
+        only_for: ids of a query's terms: keep only the postings of terms that begin as these do. The textbook's cosine
             needs all.
         progress: called after every block.
     """
@@ -109,12 +109,15 @@ def _blocks(texts: Sequence[str]) -> Iterator[Offsets]:
     """Yield the numbers of chunks to tokenize together: ASCII with ASCII, which needs no folding, and not too many."""
     n_chars = np.fromiter(map(len, texts), np.int64, len(texts))
     is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
-    for numbers in (np.flatnonzero(is_ascii), np.flatnonzero(~is_ascii)):
+    for numbers, block_chars in (
+        (np.flatnonzero(is_ascii), _BLOCK_CHARS),
+        (np.flatnonzero(~is_ascii), _BLOCK_CHARS // 2),  # two bytes to a character, or three
+    ):
         ends = np.cumsum(n_chars[numbers] + 1)
         start = 0
         while start < numbers.size:
             before = int(ends[start - 1]) if start else 0
-            end = int(np.searchsorted(ends, before + _BLOCK_CHARS, "right"))
+            end = int(np.searchsorted(ends, before + block_chars, "right"))
             end = min(max(end, start + 1), start + MAX_BLOCK_CHUNKS)
             yield numbers[start:end]
             start = end

@@ -13,15 +13,13 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.growing import GrowingArray
-from relevance_gen.retrieval.terms import Ids, Offsets, Tokens, beginnings, ragged_ranges
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, Tokens, beginnings, ragged_ranges
 
 Chunks = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.uint32]
 
 MAX_BLOCK_CHUNKS: Final = 1 << 16
 """Most chunks counted at once: a chunk's number in its block has 16 bits."""
-_SPELLED_BYTES: Final = 64
-"""A vocabulary entry keeps this much of a term's spelling: no inflected word is longer."""
 
 
 @frozen
@@ -94,7 +92,7 @@ class Postings:
         first: offset of each term's postings, shape (V + 1,).
         chunk: chunk of each posting, shape (P,).
         tf: tokens of the term in the chunk, shape (P,).
-        spelling: spellings of all terms, each ended by a line end; at most the first 64 bytes of each.
+        spelling: spellings of all terms, each ended by a line end; at most the first `SPELLED_BYTES` of each.
         spelling_first: offset of each term's spelling, shape (V + 1,).
     """
 
@@ -109,6 +107,11 @@ class Postings:
         """Return the number of the term in the vocabulary, or None."""
         number = int(np.searchsorted(self.ids, np.uint64(term_id)))
         return number if number < self.ids.size and self.ids[number] == term_id else None
+
+    def spell(self, number: int) -> str:
+        """Return the spelling of a term, by its number in the vocabulary."""
+        first, end = self.spelling_first[number : number + 2]
+        return self.spelling[first : end - 1].tobytes().decode("utf-8", "ignore")
 
     def with_beginning(self, beginning: int) -> tuple[int, list[str]]:
         """Return the terms that have one beginning: the number of the first, and all their spellings."""
@@ -155,7 +158,7 @@ class PostingsBuilder:
             return
         new = np.concatenate(([True], found.ids[1:] != found.ids[:-1]))
         token = found.token[new]
-        length = np.minimum(tokens.length[token], _SPELLED_BYTES)
+        length = np.minimum(tokens.length[token], SPELLED_BYTES)
         letters = np.frombuffer(tokens.folded, np.uint8)
         self._entries.extend((np.cumsum(new) + (len(self._ids) - 1)).astype(np.uint32))
         self._chunks.extend(chunk_numbers.take(found.chunk).astype(np.uint32))

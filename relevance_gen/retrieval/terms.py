@@ -40,6 +40,8 @@ _LONG_BYTES: Final = 64
 """Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
 _PADDING: Final = b"\n" * (_LONG_BYTES + 8)
 
+SPELLED_BYTES: Final = 64
+"""A term is shown by this much of its spelling, and no longer one has inflections."""
 BEGINNINGS: Final = 256
 """Number of different beginnings, the ids' top 8 bits."""
 
@@ -63,9 +65,9 @@ class Tokens:
     counts: Offsets
 
     def spell(self, token: int) -> str:
-        """Return the folded spelling of a token."""
+        """Return the folded spelling of a token, at most `SPELLED_BYTES` of it."""
         start = int(self.start[token])
-        return self.folded[start : start + int(self.length[token])].decode("utf-8", "replace")
+        return self.folded[start : start + min(int(self.length[token]), SPELLED_BYTES)].decode("utf-8", "ignore")
 
 
 def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
@@ -122,8 +124,8 @@ def _cut_ngrams(letters: _Bytes, word: _Flags) -> tuple[Offsets, Offsets]:
     run_length = np.diff(run_first, append=at.size)
     size = np.minimum(np.where(triple[run_first], 3, 2), run_length)
     place = np.arange(at.size) - np.repeat(run_first, run_length)
-    begins = place <= np.repeat(run_length - size, run_length)
-    return at[begins], 3 * np.repeat(size, run_length)[begins]
+    begins = np.flatnonzero(place <= np.repeat(run_length - size, run_length))
+    return at.take(begins), np.repeat(3 * size, run_length).take(begins)
 
 
 def _identifier_cuts(cased: _Bytes, letters: _Bytes, word: _Flags) -> Offsets:
@@ -160,8 +162,9 @@ def _is_lower(letters: _Bytes) -> _Flags:
 
 def _merge(start: Offsets, length: Offsets, more_start: Offsets, more_length: Offsets) -> tuple[Offsets, Offsets]:
     """Merge two token lists, each in reading order; of two tokens with one start the first list's comes first."""
-    place = np.searchsorted(start, more_start, "right")
-    return np.insert(start, place, more_start), np.insert(length, place, more_length)
+    starts = np.concatenate((start, more_start))
+    order = np.argsort(starts, kind="stable")  # merges what is sorted in two runs
+    return starts.take(order), np.concatenate((length, more_length)).take(order)
 
 
 def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
