@@ -13,8 +13,10 @@ from relevance_gen.retrieval.postings import MAX_BLOCK_CHUNKS, Postings, Posting
 from relevance_gen.retrieval.terms import BEGINNINGS, Ids, beginnings, tokenize
 from tests import strategies
 
-colliding_ids = st.builds(lambda high, low: high << 48 | low, st.sampled_from([0, 1, 0xFFFF]), st.integers(0, 3))
-"""Ids that mostly share their top 16 bits, or all but those."""
+colliding_ids = st.builds(
+    lambda high, low: high << 48 | high << 2 | low, st.sampled_from([0, 1, 0xFFFF]), st.integers(0, 3)
+)
+"""Ids that share their top 16 bits with others."""
 id_lists = st.lists(st.lists(st.one_of(colliding_ids, st.integers(0, 2**64 - 1)), max_size=8), max_size=6)
 
 
