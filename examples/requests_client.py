@@ -34,7 +34,9 @@ answer = session.post(f"{URL}/search", json={"query": "x", "chunk_txts": ["a", "
 print(answer.status_code, answer.json()["error"])
 
 # Generate. The Content-Type must be exactly application/json, which is what json= sends.
-answer = session.post(f"{URL}/generate", json={"text": "Once upon a time", "max_tokens": 16, "num_samples": 2, "seed": 1})
+answer = session.post(
+    f"{URL}/generate", json={"text": "Once upon a time", "max_tokens": 16, "num_samples": 2, "seed": 1}
+)
 answer.raise_for_status()
 for completion in answer.json()["responses"]:
     print(completion["finish_reason"], repr(completion["text"]))

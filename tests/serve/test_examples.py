@@ -118,5 +118,7 @@ def test_the_unit_is_well_formed() -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is not None:
         checked = subprocess.run([analyze, "verify", file], capture_output=True, text=True, check=False)
-        complaints = [line for line in checked.stderr.splitlines() if "relevance_gen" in line and "executable" not in line]
+        complaints = [
+            line for line in checked.stderr.splitlines() if "relevance_gen" in line and "executable" not in line
+        ]
         assert not complaints
