@@ -1,4 +1,7 @@
-"""Measure peak memory above the input: ``python -m bench.memory BOOKS`` (Linux: the kernel resets and reads the peak)."""
+"""Measure peak memory above the input: ``python -m bench.memory [--books FILE]``.
+
+Linux only: the kernel keeps the peak, and sets it back.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.speed import QUERY, read_chunks
+from bench.speed import QUERY
+from bench.texts import cut, read_text
 from relevance_gen import ChunkIndex, search
 
 SIZES_MB = (8, 200)
@@ -36,24 +40,22 @@ JOBS: dict[str, Callable[[list[str]], object]] = {
 }
 
 
-def measure(path: Path, name: str, megabytes: int) -> None:
+def measure(path: Path | None, name: str, megabytes: int) -> None:
     """Print one figure; meant for a process of its own."""
-    pages = read_chunks(path, 1000)
+    pages = cut(read_text(path))
     # Copies of their own, every one a little different: nothing is shared and the vocabulary grows.
     source = itertools.cycle(range(len(pages)))
     n_chunks = megabytes * 1_000_000 // 1000
     chunks = [f"{pages[next(source)][:992]} w{number}" for number in range(n_chunks)]
     n_bytes = sum(len(chunk.encode()) for chunk in chunks)
     taken = peak_above_input(chunks, JOBS[name])
-    print(
-        f"{name:14} {n_bytes / 1e6:7.1f} MB of text, peak {taken / 1e6:8.1f} MB above it, {taken / n_bytes:5.2f} bytes a byte",
-        flush=True,
-    )
+    ratio = taken / n_bytes
+    print(f"{name:14} {n_bytes / 1e6:7.1f} MB of text, peak {taken / 1e6:8.1f} MB above it, {ratio:5.2f} bytes a byte")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("books", type=Path)
+    parser.add_argument("--books", type=Path, help="a text of 8 MB or so, gzipped or not")
     parser.add_argument("--megabytes", type=int, nargs="+", default=SIZES_MB)
     args = parser.parse_args()
     for megabytes, name in itertools.product(args.megabytes, JOBS):

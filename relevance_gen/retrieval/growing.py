@@ -1,4 +1,4 @@
-"""Arrays that grow at their end without being copied or held twice."""
+"""Arrays that grow at their end without being held twice."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ Number = TypeVar("Number", bound=np.number)
 class GrowingArray(Generic[Number]):
     """Collects arrays into one.
 
-    Large blocks of memory grow in place, as the operating system moves pages and not bytes; a list of arrays and
-    `numpy.concatenate` would need the room twice.
+    Room that is asked for and not yet written to takes no memory: the operating system gives pages on first use. A
+    list of arrays and `numpy.concatenate` would take the memory twice.
 
     Args:
         dtype: the type of the elements.
+        room: number of elements to ask for at first; when they are used up, twice as many.
     """
 
-    def __init__(self, dtype: type[Number]) -> None:
-        self._array: npt.NDArray[Number] = np.empty(0, dtype)
+    def __init__(self, dtype: type[Number], room: int) -> None:
+        self._array: npt.NDArray[Number] = np.empty(room, dtype)
         self._size = 0
 
     def __len__(self) -> int:
@@ -31,12 +32,14 @@ class GrowingArray(Generic[Number]):
         """Add elements at the end."""
         size = self._size + more.size
         if size > self._array.size:
-            self._array.resize(size + size // 8, refcheck=False)
+            larger = np.empty(2 * size, self._array.dtype)
+            larger[: self._size] = self._array[: self._size]
+            self._array = larger
         self._array[self._size : size] = more
         self._size = size
 
     def finish(self) -> npt.NDArray[Number]:
-        """Return the one array and forget it."""
+        """Return the one array, without the spare room, and forget it."""
         array, self._array = self._array, np.empty(0, self._array.dtype)
         array.resize(self._size, refcheck=False)
         self._size = 0

@@ -6,7 +6,8 @@ Two bonuses, added to the cosine of the most promising chunks::
     coverage(q, d) = 0.2 · max over windows of 24 tokens of Σ idf(t), t in the window / Σ idf(t), t in the query
 
 b runs over the pairs of neighbouring words in the query; idf(b) is the mean of its words' (0 for function words).
-A word stands for all its matches. Of a long query the 32 rarest words count.
+A word stands for all its matches, and a chunk's word for that of the query which it matches best. Of a long query the
+32 rarest words count.
 
 Source: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007, for the idea;
 the formulas are ours, measured in docs/retrieval.md.
@@ -22,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
+from relevance_gen.retrieval.matching import Match
 from relevance_gen.retrieval.terms import Ids, Offsets
 from relevance_gen.retrieval.weighting import Floats, saturated
 
@@ -45,7 +47,7 @@ class ProximityScorer:
     """Scores how closely chunks hold the words of one query.
 
     Args:
-        ids: for each query word the ids of the terms it stands for.
+        matches: for each query word the terms it stands for.
         idf: idf of each word; 0 for one that counts only in pairs.
         pairs: for each pair of word numbers that are neighbours in the query, how often.
 
@@ -53,17 +55,18 @@ class ProximityScorer:
         total_idf: sum of the idf of all words.
     """
 
-    def __init__(self, ids: Sequence[Ids], idf: Sequence[float], pairs: Mapping[tuple[int, int], int]) -> None:
-        word = np.repeat(np.arange(len(ids)), [part.size for part in ids])
-        all_ids = np.concatenate(ids) if ids else np.zeros(0, np.uint64)
-        order = np.argsort(all_ids, kind="stable")
-        self._ids, self._word = all_ids[order], word[order]
+    def __init__(self, matches: Sequence[Match], idf: Sequence[float], pairs: Mapping[tuple[int, int], int]) -> None:
+        word = np.repeat(np.arange(len(matches)), [match.ids.size for match in matches])
+        ids = np.concatenate([np.zeros(0, np.uint64), *(match.ids for match in matches)])
+        weight = np.concatenate([np.zeros(0), *(match.weight for match in matches)])
+        order = np.lexsort((-weight, ids))  # of equal ids the best match is the first, and found
+        self._ids, self._word = ids[order], word[order]
         self._maybe = np.zeros(1 << 16, bool)
         self._maybe[_low_bits(self._ids)] = True
         self._idf = np.array(idf, np.float64)
         self._counted = np.flatnonzero(self._idf)
         self.total_idf = math.fsum(idf) or 1.0
-        self._pair_number = np.zeros((len(ids), len(ids)), np.int64)
+        self._pair_number = np.zeros((len(matches), len(matches)), np.int64)
         self._pair_weight = np.zeros(len(pairs) + 1)
         for number, ((left, right), times) in enumerate(pairs.items(), 1):
             self._pair_number[left, right] = number

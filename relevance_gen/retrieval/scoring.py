@@ -2,8 +2,9 @@
 
 For the ``pivoted`` weighting the score is ``(cosine + pairs + coverage)`` of the chunk, divided by the same of the
 query itself as if it were a chunk; pairs and coverage are looked at for the 50 chunks of the highest cosine. 1.0 then
-means "as good as a chunk that says exactly this", for every query and collection. Query words that no chunk has lower
-all scores alike. For the ``cosine`` weighting the score is the cosine.
+means "as good as a chunk that says exactly this", for every query and collection. Query words that no chunk has,
+function words aside, lower all scores by one factor: what the rest of the query would score alone, divided by what all
+of it would. For the ``cosine`` weighting the score is the cosine.
 
 Formulas: `relevance_gen.retrieval.weighting` and `relevance_gen.retrieval.proximity`.
 """
@@ -14,13 +15,14 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.matching import Match, match_exactly, match_inflections, stem
+from relevance_gen.retrieval.matching import Match, is_fragment, match_exactly, match_inflections, stem
 from relevance_gen.retrieval.postings import Chunks
 from relevance_gen.retrieval.proximity import (
     COVERAGE_WEIGHT,
@@ -30,7 +32,7 @@ from relevance_gen.retrieval.proximity import (
 )
 from relevance_gen.retrieval.ranking import at_least_as_good, below_one
 from relevance_gen.retrieval.stopwords import ENGLISH as STOP_WORDS
-from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges, tokenize
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, ragged_ranges, tokenize
 from relevance_gen.retrieval.weighting import (
     Floats,
     Weighting,
@@ -87,9 +89,14 @@ class Query:
     terms: tuple[QueryTerm, ...]
     order: tuple[int, ...]
 
+    @property
+    def beginnings(self) -> Ids | None:
+        """Ids that have the beginnings of all that the query can match; None where that may begin with anything."""
+        return None if any(is_fragment(term.word) for term in self.terms) else self.ids
+
 
 def parse_query(text: str, weighting: Weighting) -> Query:
-    """Cut a query into terms; under ``pivoted`` words with one stem are one term."""
+    """Cut a query into terms; under ``pivoted`` words with one stem are one term, but not "can" and "cans"."""
     return _parse_once(text, weighting) if len(text) <= _REMEMBERED_CHARS else _parse(text, weighting)
 
 
@@ -97,7 +104,12 @@ def _parse(text: str, weighting: Weighting) -> Query:
     tokens = tokenize([text])
     words = [tokens.spell(token) for token in range(tokens.ids.size)]
     by_stem = weighting == "pivoted"
-    keys = [stem(word) for word in words] if by_stem else tokens.ids.tolist()
+    keys: list[Hashable] = tokens.ids.tolist()
+    if by_stem:
+        keys = [
+            (stem(word), word in STOP_WORDS) if length < SPELLED_BYTES else term_id
+            for word, length, term_id in zip(words, tokens.length.tolist(), keys, strict=True)
+        ]
     first = {key: token for token, key in reversed(list(enumerate(keys)))}
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     terms = tuple(
@@ -142,7 +154,9 @@ class Plan:
         idf: inverse document frequency of each term; 0 for one that is left out.
         weight: weight of each term in the query, ``(1 + ln qtf) · idf``.
         norm: Euclidean length of the query, of the terms that some chunk has.
-        reference: what the query would score as a chunk; all scores are divided by it.
+        said: ids of the query's tokens of terms that some chunk has, ascending.
+        reference: what these would score as a chunk; all scores are divided by it.
+        known_share: the reference as a share of what the whole query would score, in (0, 1].
         proximity: looks for the terms side by side; None under ``cosine``.
     """
 
@@ -151,7 +165,9 @@ class Plan:
     idf: tuple[float, ...]
     weight: tuple[float, ...]
     norm: float
+    said: Ids
     reference: float = 1.0
+    known_share: float = 1.0
     proximity: ProximityScorer | None = None
 
 
@@ -190,11 +206,12 @@ class Scorer:
         plan = self.plan(query)
         ratios = self._cosines(plan)
         chunks = at_least_as_good(ratios, max(top_n, _CANDIDATES))
-        verbatim = self._says_the_same(query, ratios)
+        verbatim = self._says_the_same(plan.said, ratios)
         if verbatim.size:
             chunks = np.union1d(chunks, verbatim)
         scores = self._finish(plan, ratios, chunks)
         scores[np.searchsorted(chunks, verbatim)] = 1.0
+        scores *= plan.known_share
         ranked = np.argsort(-scores, kind="stable")[:top_n]
         return chunks[ranked], scores[ranked]
 
@@ -224,15 +241,16 @@ class Scorer:
 
     def shares(self, plan: Plan, chunk: int) -> tuple[list[float], float, float]:
         """Return what each term, the pairs and the coverage gave to a chunk's score, before `below_one`."""
-        scale = self._lengths[chunk] * plan.norm * plan.reference
+        reference = plan.reference / plan.known_share
+        scale = float(self._lengths[chunk]) * plan.norm * reference
         terms = [
             weight * float(found.weight[found.chunk == chunk].sum()) / scale
             for weight, found in zip(self._chunk_weights(plan), plan.found, strict=True)
         ]
-        if plan.proximity is None or not any(terms):
+        if plan.proximity is None or chunk not in at_least_as_good(self._cosines(plan), _CANDIDATES):
             return terms, 0.0, 0.0
         pairs, coverage = self._bonus(plan, plan.proximity, np.array([chunk]))
-        return terms, float(pairs[0]) / plan.reference, float(coverage[0]) / plan.reference
+        return terms, float(pairs[0]) / reference, float(coverage[0]) / reference
 
     def _chunk_weights(self, plan: Plan) -> Iterator[float]:
         """Yield what each term's weight in a chunk is multiplied by: under ``cosine`` chunks have the idf, too."""
@@ -244,15 +262,14 @@ class Scorer:
         near = proximity.score(*self.collection.tokens_of(chunks))
         return PAIR_WEIGHT * near.pairs / (self._lengths[chunks] * plan.norm), COVERAGE_WEIGHT * near.coverage
 
-    def _says_the_same(self, query: Query, cosines: Floats) -> Offsets:
-        """Find the chunks that have exactly the query's terms, each as often."""
-        same_length = np.flatnonzero(self.collection.n_tokens == query.ids.size)
+    def _says_the_same(self, said: Ids, cosines: Floats) -> Offsets:
+        """Find the chunks that have exactly these terms, each as often."""
+        same_length = np.flatnonzero(self.collection.n_tokens == said.size)
         same_length = same_length[cosines[same_length] > 0.0]
         if not same_length.size:
             return same_length
-        wanted = np.sort(query.ids)
         same = [
-            (np.sort(self.collection.tokens_of(chunks)[0].reshape(chunks.size, -1)) == wanted).all(axis=1)
+            (np.sort(self.collection.tokens_of(chunks)[0].reshape(chunks.size, -1)) == said).all(axis=1)
             for chunks in _batches(same_length)
         ]
         found: Offsets = same_length[np.concatenate(same)]
@@ -266,7 +283,7 @@ class Scorer:
             df = np.array([part.df for part in found], np.int64)
             idf = np.where(df > 0, smoothed_idf(df, self.collection.n_chunks), 0.0).tolist()
             weight = tuple((1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True))
-            return Plan(query, found, tuple(idf), weight, math.hypot(*weight) or 1.0)
+            return Plan(query, found, tuple(idf), weight, math.hypot(*weight) or 1.0, _tokens_of(query, df > 0))
         return self._plan_pivoted(query, found)
 
     def _plan_pivoted(self, query: Query, found: tuple[TermPostings, ...]) -> Plan:
@@ -284,16 +301,21 @@ class Scorer:
         place = {term: number for number, term in enumerate(words)}
         said = [term for term in query.order if known[term]]
         pairs = Counter((place[a], place[b]) for a, b in itertools.pairwise(said) if a in place and b in place)
-        proximity = ProximityScorer([found[term].match.ids for term in words], [idf[term] for term in words], pairs)
-        unknown_idf = math.fsum(rare for rare, has in zip(idf, known, strict=True) if not has)
-        own_length = float(pivot(np.array([_own_norm(query)]), self._mean_norm)[0]) * norm
-        own_weight = saturated(np.array([term.qtf for term in query.terms], np.int64))
-        reference = (
-            math.fsum(np.array(weight) * own_weight) / own_length
-            + PAIR_WEIGHT * proximity.pairs_of_query() / own_length
-            + COVERAGE_WEIGHT * (1.0 + unknown_idf / proximity.total_idf)
-        )
-        return Plan(query, found, idf, weight, norm, reference or 1.0, proximity)
+        proximity = ProximityScorer([found[term].match for term in words], [idf[term] for term in words], pairs)
+        own_weight = np.array(weight) * saturated(np.array([term.qtf for term in query.terms], np.int64))
+        is_known, rare = np.array(known, bool), np.array(idf)
+
+        def own_score(part: npt.NDArray[np.bool_]) -> float:
+            """Return what some terms of the query, all the known ones among them, would score as a chunk."""
+            length = float(pivot(np.array([_norm(_tokens_of(query, part))]), self._mean_norm)[0]) * norm
+            cosine_and_pairs = math.fsum(own_weight[part]) + PAIR_WEIGHT * proximity.pairs_of_query()
+            covered = 1.0 + math.fsum(rare[part & ~is_known]) / proximity.total_idf
+            return cosine_and_pairs / length + COVERAGE_WEIGHT * covered
+
+        reference = own_score(is_known)
+        counted = is_known | (rare > 0.0)
+        known_share = min(reference / own_score(counted), 1.0) if counted.sum() > is_known.sum() else 1.0
+        return Plan(query, found, idf, weight, norm, _tokens_of(query, is_known), reference, known_share, proximity)
 
     def _rarest(self, idf: tuple[float, ...], known: list[bool]) -> list[int]:
         """Return the terms to look for side by side: the rarest that count, and as many that only stand between."""
@@ -319,9 +341,14 @@ class Scorer:
         return TermPostings(match, chunk, tf, saturated(tf) if self.weighting == "pivoted" else sublinear(tf))
 
 
-def _own_norm(query: Query) -> float:
-    """Return the norm that the query would have as a chunk."""
-    times = np.array(list(Counter(query.ids.tolist()).values()), np.int64)
+def _tokens_of(query: Query, terms: npt.NDArray[np.bool_]) -> Ids:
+    """Return the ids of the query's tokens of some of its terms, ascending."""
+    return np.sort(query.ids[terms[np.array(query.order, np.int64)]])
+
+
+def _norm(ids: Ids) -> float:
+    """Return the norm of a chunk of these tokens."""
+    times = np.array(list(Counter(ids.tolist()).values()), np.int64)
     return math.sqrt(math.fsum(np.square(saturated(times))))
 
 
