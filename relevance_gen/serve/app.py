@@ -29,6 +29,7 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _CLIENT_LEFT = 499
+_TIMED_OUT = 408
 
 
 @define
@@ -156,6 +157,8 @@ class Exchange:
             # Sent here and not by aiohttp, which would do it after the metrics and the log.
             await response.prepare(self._request)
             await response.write_eof()
+            if response.status == _TIMED_OUT and self._request.transport is not None:
+                self._request.transport.close()  # or aiohttp would wait for the rest of the body once more
             self._status = response.status
             self._sent_bytes = response.body_length
             return response

@@ -79,16 +79,16 @@ class Supervisor:
             for child in self._children:
                 self._tend(child)
             waiting = [c.start_at_s - time.monotonic() for c in self._children if c.process is None]
-            self._wait(reader, max(0.0, min(waiting)) if waiting else None)
+            running = [child.process for child in self._children if child.process is not None]
+            self._wait(reader, running, max(0.0, min(waiting)) if waiting else None)
         return self._end(reader)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self._signals.append(number)
 
-    def _wait(self, reader: socket.socket, timeout_s: float | None) -> None:
-        """Wait for a signal, a death, or `timeout_s`."""
-        sentinels = [child.process.sentinel for child in self._children if child.process is not None]
-        if reader in wait([reader, *sentinels], timeout_s):
+    def _wait(self, reader: socket.socket, processes: Sequence[SpawnProcess], timeout_s: float | None) -> None:
+        """Wait for a signal, for the death of one of `processes`, or for `timeout_s`."""
+        if reader in wait([reader, *(process.sentinel for process in processes)], timeout_s):
             reader.recv(4096)
 
     def _tend(self, child: _Child) -> None:
@@ -117,21 +117,15 @@ class Supervisor:
             for child in group:
                 if child.process is not None:
                     child.process.terminate()
-            while any(_is_alive(child) for child in group) and len(self._signals) == 1 and time.monotonic() < end_s:
-                self._wait_for(group, reader, end_s - time.monotonic())
-        for child in self._children:
-            if child.process is not None and child.process.is_alive():
-                child.process.kill()
+            while (alive := _alive(group)) and len(self._signals) == 1 and time.monotonic() < end_s:
+                self._wait(reader, alive, end_s - time.monotonic())
+        for process in _alive(self._children):
+            process.kill()
         return 0 if len(self._signals) == 1 else 128 + self._signals[-1]
 
-    def _wait_for(self, group: Sequence[_Child], reader: socket.socket, timeout_s: float) -> None:
-        sentinels = [child.process.sentinel for child in group if child.process is not None and _is_alive(child)]
-        if reader in wait([reader, *sentinels], timeout_s):
-            reader.recv(4096)
 
-
-def _is_alive(child: _Child) -> bool:
-    return child.process is not None and child.process.is_alive()
+def _alive(children: Sequence[_Child]) -> list[SpawnProcess]:
+    return [child.process for child in children if child.process is not None and child.process.is_alive()]
 
 
 def supervise(

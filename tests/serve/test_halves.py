@@ -11,6 +11,7 @@ import pytest
 from tests.serve.harness import REAL, ROOT, Server, eventually
 from tests.serve.test_streams import events_of
 
+SMALL = ("--n-ctx", "256", "--n-slots", "4", "--n-threads", "1", "--rate-limit", "off")
 TINY = str(ROOT / "tests" / "models" / "tiny.gguf")
 GREEDY = {"text": "hello", "max_tokens": 8, "temperature": 0, "return_tokens": True}
 
@@ -18,7 +19,7 @@ GREEDY = {"text": "hello", "max_tokens": 8, "temperature": 0, "return_tokens": T
 @pytest.fixture(scope="module")
 def real() -> Iterator[Server]:
     """A real server with the tiny model."""
-    with Server("--model", TINY, "--n-ctx", "256", "--n-slots", "4", "--rate-limit", "off", program=REAL) as server:
+    with Server("--model", TINY, *SMALL, program=REAL) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200, 60), server.log
         yield server
 
@@ -68,7 +69,7 @@ def test_a_client_that_leaves_frees_the_real_slots(real: Server) -> None:
 
 def test_several_processes_serve_the_real_halves() -> None:
     """With --workers, search and generation are the same from whatever worker a connection meets."""
-    flags = ("--workers", "2", "--model", TINY, "--n-ctx", "256", "--n-slots", "4", "--rate-limit", "off")
+    flags = ("--workers", "2", "--model", TINY, *SMALL)
     with Server(*flags, program=REAL) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200, 60), server.log
         found = [server.search({"query": "fruit", "chunk_txts": ["red fruit", "sky"]}).json for _ in range(6)]

@@ -25,7 +25,7 @@ def test_keys_are_equal_exactly_for_equal_content(one: list[str], other: list[st
 def test_it_holds_the_most_recent_within_its_bytes(limit: int, calls: list[tuple[str, int]]) -> None:
     """It never holds more bytes than allowed, and what it returns is what was put under that key."""
     cache: IndexCache[str] = IndexCache(limit, Metrics.alone())
-    sizes = {name: size for name, size in reversed(calls)}
+    sizes = dict(calls)
     for name, _ in calls:
         found = cache.get(name.encode())
         assert found in (None, name)

@@ -95,8 +95,9 @@ def test_a_killed_model_is_replaced_while_search_goes_on(several: Server) -> Non
 def test_a_worker_that_cannot_live_is_not_started_in_a_loop() -> None:
     """A process that dies again and again is started less and less often."""
     with Server("--workers", "2", "--model", "exit") as server:
-        time.sleep(3)
-        assert 4 <= len(pids(server, "front")) < 14
+        assert eventually(lambda: len(pids(server, "front")) >= 4)
+        time.sleep(1.5)
+        assert len(pids(server, "front")) < 14
         assert server.end()
 
 
