@@ -72,11 +72,13 @@ class JobQueue:
     Attributes:
         changed: guards everything here, and is notified of every change.
         n_waiting: samples that wait.
+        n_cancelled: requests that were cancelled while they waited.
     """
 
     def __init__(self, max_waiting: int) -> None:
         self.changed = threading.Condition()
         self.n_waiting = 0
+        self.n_cancelled = 0
         self._max_waiting = max_waiting
         self._jobs: deque[Job] = deque()
         self._consumers: set[Hashable] = set()
@@ -143,6 +145,7 @@ class JobQueue:
             if job in self._jobs:
                 self._jobs.remove(job)
                 self.n_waiting -= job.n_unstarted
+                self.n_cancelled += 1
             self.changed.notify_all()
         interrupt = job.interrupt
         if interrupt is not None:

@@ -7,8 +7,10 @@ Only `Model.interrupt` may be called from elsewhere.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import logging
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 from numpy.typing import NDArray
 
-from relevance_gen.errors import GenerationError, ModelLoadError
+from relevance_gen.errors import GenerationError, InvalidRequestError, ModelLoadError
 from relevance_gen.generation.cores import usable_cores
 from relevance_gen.generation.model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.generation.probe import extra_buffers_are_safe
@@ -29,8 +31,12 @@ _DEFAULT_KV_BYTES = 2 << 30
 """What the context may take without being asked for: n_ctx is halved until all slots together fit."""
 _MIN_N_CTX = 256
 _BYTES_PER_TOKEN = 32
-"""More than any text has: text beyond this many bytes for each token that fits is cut or refused untokenized."""
+"""More than any text has: text beyond this many bytes for each token that fits is refused, or its end used."""
 _MIN_TEXT_BYTES = 1 << 20
+_MAX_RUN = 8_000
+_RUNS = re.compile(rf"\S{{1,{_MAX_RUN}}}|\s{{1,{_MAX_RUN}}}")
+"""Characters without a break that a BPE tokenizer may see. Those of many models (tekken, gpt-4o, deepseek, bloom …) run
+std::regex over them, which recurses at every character and overflows an 8 MiB stack between 16,000 and 32,000."""
 _CPU_CHUNK, _GPU_CHUNK = 128, 512
 _ABORTED = 2
 
@@ -159,6 +165,7 @@ class Model:
         if lib.llama_vocab_type(self._vocab) == lib.LLAMA_VOCAB_TYPE_NONE:
             raise ModelLoadError(f"{path} holds a model without a vocabulary")
         self.n_vocab = lib.llama_vocab_n_tokens(self._vocab)
+        self._is_bpe = lib.llama_vocab_type(self._vocab) == lib.LLAMA_VOCAB_TYPE_BPE
         text = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self._model, text, len(text))
         self.description = text.value.decode(errors="replace")
@@ -220,24 +227,37 @@ class Model:
         Args:
             text: any string; lone surrogates count as "?".
             max_tokens: keep only this many tokens of the end, the BOS token included; 0 = all.
+
+        Raises:
+            InvalidRequestError: the text is far beyond what the context could hold.
         """
         encoded = text.encode(errors="replace")
-        # Text that cannot fit anyway is cut before it costs time; without max_tokens it still comes out too long.
         most_bytes = max(_MIN_TEXT_BYTES, _BYTES_PER_TOKEN * self.n_ctx)
-        if len(encoded) > most_bytes:
-            encoded = encoded[-most_bytes:].decode(errors="ignore").encode()
-        tokens = np.empty(len(encoded) + 8, np.int32)
-        n = lib.llama_tokenize(
-            self._vocab, encoded, len(encoded), _pointer(tokens, lib.llama_token), len(tokens), True, True
-        )
-        if n < 0:
-            raise GenerationError(f"llama_tokenize needs {-n} tokens for {len(encoded)} bytes")
-        tokens = tokens[:n].copy()
+        if len(encoded) > most_bytes:  # it cannot fit, so it shall cost no time
+            if not max_tokens:
+                raise InvalidRequestError(
+                    f"text must hold at most {most_bytes:,} bytes for a context of {self.n_ctx} tokens, got "
+                    f"{len(encoded):,}; shorten it, or set max_input_tokens to use its end",
+                    field="text",
+                )
+            encoded = encoded[-most_bytes:]
+        parts = _parts(encoded.decode(errors="ignore")) if self._is_bpe else [encoded]
+        tokens = np.concatenate([self._tokenize(part, add_special=not n) for n, part in enumerate(parts)])
+        n = len(tokens)
         if max_tokens == 0 or n <= max_tokens:
             return tokens
         if lib.llama_vocab_get_add_bos(self._vocab) and tokens[0] == lib.llama_vocab_bos(self._vocab):
             return np.concatenate((tokens[:1], tokens[n - max_tokens + 1 :]))
         return tokens[n - max_tokens :]
+
+    def _tokenize(self, text: bytes, *, add_special: bool) -> Tokens:
+        tokens = np.empty(len(text) + 8, np.int32)
+        n = lib.llama_tokenize(
+            self._vocab, text, len(text), _pointer(tokens, lib.llama_token), len(tokens), add_special, True
+        )
+        if n < 0:
+            raise GenerationError(f"llama_tokenize needs {-n} tokens for {len(text)} bytes")
+        return tokens[:n].copy()
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token prints; control tokens print nothing."""
@@ -385,6 +405,14 @@ def _abort_while_set(flag: ctypes.Array[ctypes.c_char]) -> tuple[Any, ctypes.c_v
     """
     strlen = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
     return strlen, ctypes.c_void_p(ctypes.addressof(flag))
+
+
+def _parts(text: str) -> list[bytes]:
+    """Cut a text wherever `_MAX_RUN` characters stand without a break; an ordinary text is one part."""
+    if len(text) <= _MAX_RUN:
+        return [text.encode()]
+    cuts = [run.end() for run in _RUNS.finditer(text) if run.end() - run.start() == _MAX_RUN]
+    return [text[start:end].encode() for start, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
 def _check_file(path: Path) -> None:

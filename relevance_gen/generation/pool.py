@@ -44,8 +44,10 @@ class RunnerPool(Front):
 
     def counters(self) -> Counters:
         """Return what all runners together did so far."""
-        each = [attrs.astuple(runner.counters()) for runner in self.runners]
-        return Counters(*map(sum, zip(*each, strict=True)))
+        each = [attrs.astuple(runner.served()) for runner in self.runners]
+        counters = Counters(*map(sum, zip(*each, strict=True)))
+        counters.requests_cancelled += self._queue.n_cancelled
+        return counters
 
     def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
         """Close every runner; see `Runner.close`."""

@@ -224,6 +224,12 @@ class Runner(Front):
 
     def counters(self) -> Counters:
         """Return what was done so far; a copy."""
+        counters = self.served()
+        counters.requests_cancelled += self._queue.n_cancelled
+        return counters
+
+    def served(self) -> Counters:
+        """Return what became of the requests that this runner took off its queue; a copy."""
         return Counters() if self._engine is None else attrs.evolve(self._engine.counters)
 
     def close(self, drain: bool = True, timeout_s: float | None = None) -> None:

@@ -1,6 +1,8 @@
 """llama.cpp behind `Model`: what is relied on elsewhere, on a quantized transformer, and every way not to load."""
 
 import logging
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -112,6 +114,31 @@ def test_tokenizing_a_megabyte_without_a_break_survives(model):
     """One word of a million letters is cut into tokens in reasonable time, in a thread with a small stack."""
     with ThreadPoolExecutor(1) as thread:
         assert len(thread.submit(model.tokenize, "a" * 1_000_000, 100).result()) == 100
+
+
+@pytest.mark.parametrize("character", ["A", "é"])
+def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_path, character):
+    """The pre-tokenizer of bloom, and of many models since, overflows the stack on 32,000 equal letters; not here."""
+    model = tmp_path / "bloom.gguf"
+    model.write_bytes(TINY.read_bytes().replace(b"gpt-2", b"bloom"))
+    code = f"""
+from relevance_gen.generation.llama import Model
+print(len(Model({str(model)!r}, n_slots=1).tokenize({character!r} * 100_000, 0)))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert int(ended.stdout) == 100_000 * len(character.encode())
+
+
+def test_a_long_text_of_words_is_tokenized_in_one_piece(model):
+    """Only text without a break is cut: twenty thousand characters of words give the tokens of one call."""
+    words = "the quick brown fox " * 1000
+    assert model.tokenize(words, 0).tolist() == model._tokenize(words.encode(), add_special=True).tolist()
+
+
+def test_a_text_in_parts_has_one_bos_token():
+    """Where a text is cut, the BOS token stands in front of the first part alone."""
+    with Model(BIGRAM, n_slots=1, n_threads=1) as model:
+        assert model.tokenize("a" * 20_000, 0).tolist() == [0] + [2] * 20_000
 
 
 def test_the_default_context_is_what_the_model_was_trained_on():
