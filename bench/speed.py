@@ -1,4 +1,4 @@
-"""Measure search against its peers in one run: ``python -m bench.speed BOOKS`` with a (gzipped) text of 8 MB or so.
+"""Measure search against its peers in one run: ``python -m bench.speed [--books FILE] [--ngrams FILE…]``.
 
 The whole job each time: from strings to the ten best chunks. All take turns, round after round, and what is reported
 is the median over the rounds; the ratio is the median of the rounds' ratios, so that noise that lasts hits both alike.
@@ -7,7 +7,8 @@ is the median over the rounds; the ratio is the median of the rounds' ratios, so
 from __future__ import annotations
 
 import argparse
-import gzip
+import itertools
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.texts import cut, read_text
 from relevance_gen import ChunkIndex, search, token_counter
 from relevance_gen.retrieval.collection import collect
 from relevance_gen.retrieval.scoring import Scorer, parse_query
@@ -33,17 +35,10 @@ QUERIES = [
 Job = Callable[[list[str], str], object]
 
 
-def read_chunks(path: Path, size: int) -> list[str]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        text = file.read()
-    return [text[start : start + size] for start in range(0, len(text), size) if text[start : start + size].strip()]
-
-
 def without_counts(chunks: list[str], query: str) -> object:
     """Search without counting tokens."""
     parsed = parse_query(query, "pivoted")
-    return Scorer(collect(chunks, "pivoted", only_for=parsed.ids), "pivoted").score(parsed).argmax()
+    return Scorer(collect(chunks, "pivoted", only_for=parsed.ids), "pivoted").best(parsed, 10)
 
 
 def scikit_learn(chunks: list[str], query: str) -> object:
@@ -109,11 +104,11 @@ def compare(title: str, jobs: dict[str, Callable[[], object]], rounds: int) -> N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("books", type=Path)
+    parser.add_argument("--books", type=Path, help="a text of 8 MB or so, gzipped or not")
     parser.add_argument("--ngrams", type=Path, nargs="*", default=[], help="texts in Chinese, Thai …")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    chunks = read_chunks(args.books, 1000)
+    chunks = cut(read_text(args.books))
     folded = [chunk.encode("ascii", "replace").decode() for chunk in chunks]
     peers = {"scikit-learn": scikit_learn, "bm25s": bm25s, "tantivy, 2 threads": tantivy}
     tiktoken = token_counter(backend="tiktoken")
@@ -132,7 +127,7 @@ def main() -> None:
         2 * args.rounds,
     )
     for path in args.ngrams:
-        texts = read_chunks(path, 1000)
+        texts = cut(read_text(path))
         jobs = {
             "search()": lambda texts=texts: search(texts[0][:20], texts),
             "scikit-learn, character pairs": lambda texts=texts: scikit_learn_bigrams(texts, texts[0][:20]),
@@ -142,25 +137,25 @@ def main() -> None:
 
 
 def compare_queries(chunks: list[str], rounds: int) -> None:
-    """Compare one question asked of an index that stands."""
+    """Compare questions asked of an index that stands: ever new ones, and a few again and again."""
     import bm25s as library
 
     index = ChunkIndex(chunks)
     peer = library.BM25()
     peer.index(library.tokenize(chunks, show_progress=False), show_progress=False)
-    turn = iter(range(1 << 30))
 
-    def peer_from_text() -> object:
-        query = QUERIES[next(turn) % len(QUERIES)]
+    def ask_peer(query: str) -> object:
         return peer.retrieve(library.tokenize(query, show_progress=False), k=10, show_progress=False)
 
-    terms = [library.tokenize(query, show_progress=False) for query in QUERIES]
-    jobs: dict[str, Callable[[], object]] = {
-        "ChunkIndex.search": lambda: index.search(QUERIES[next(turn) % len(QUERIES)]),
-        "bm25s.retrieve": lambda: peer.retrieve(terms[next(turn) % len(QUERIES)], k=10, show_progress=False),
-        "bm25s tokenize + retrieve": peer_from_text,
-    }
-    compare(f"A question asked of {len(chunks):,} indexed chunks", jobs, rounds)
+    rng = random.Random(0)
+    new = [" ".join(rng.choice(chunks).split()[3:11]) for _ in range(2 * rounds)]
+    for title, queries in (("ever new questions of eight words", new), ("eight questions, again and again", QUERIES)):
+        turn, peer_turn = itertools.cycle(queries), itertools.cycle(queries)
+        jobs = {
+            "ChunkIndex.search": lambda turn=turn: index.search(next(turn)),
+            "bm25s, tokenize and retrieve": lambda turn=peer_turn: ask_peer(next(turn)),
+        }
+        compare(f"{len(chunks):,} indexed chunks, {title}", jobs, rounds)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?<!-->\n)^```(python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A block of Python; not one under a comment, ``<!-- not run: … -->``."""
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

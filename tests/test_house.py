@@ -22,7 +22,7 @@ print(time.perf_counter() - started, *sys.modules)
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
@@ -37,9 +37,14 @@ def test_import_is_light() -> None:
 
 
 def test_help_is_light() -> None:
-    """`--help` of the command line loads nothing heavy either."""
-    modules = run("-X", "importtime", "-c", "import relevance_gen.cli, sys; print(*sys.modules)").split()
-    assert not HEAVY & set(modules)
+    """The command line loads nothing heavy before it knows the command."""
+    assert not HEAVY & set(run("-c", "import relevance_gen.cli, sys; print(*sys.modules)").split())
+
+
+def test_search_loads_no_model_library() -> None:
+    """Searching loads neither llama_cpp nor aiohttp, nor, where gigatoken counts, tiktoken."""
+    modules = run("-c", "import sys, relevance_gen as r; r.search('a', ['a']); print(*sys.modules)").split()
+    assert not {"aiohttp", "llama_cpp", "sklearn", "tiktoken"} & set(modules)
 
 
 def test_names_are_sorted_and_there() -> None:

@@ -27,10 +27,7 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 def read(path: Path) -> str:
     """Read up to SAMPLE_CHARACTERS of a file."""
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-        if ".jsonl" in path.name:
-            text = "\n\n".join(json.loads(line)["text"] for line in lines)
-        else:
-            text = lines.read()
+        text = "\n\n".join(json.loads(line)["text"] for line in lines) if ".jsonl" in path.name else lines.read()
     return text[:SAMPLE_CHARACTERS]
 
 

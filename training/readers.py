@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gzip
 import html
+import itertools
 import re
 import struct
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _WINDOW_OFFSET_TABLE = 0x58  # bible.data: a 4-byte count of windows stands here, then their offsets, big-endian
 _COMPRESS_MAGIC = b"\x1f\x9d\x90"  # what `compress` writes before 16-bit LZW; the windows leave it out
@@ -113,7 +117,7 @@ def bible(path: Path) -> str:
     raw = path.read_bytes()
     (count,) = struct.unpack_from(">I", raw, _WINDOW_OFFSET_TABLE)
     offsets = [*struct.unpack_from(f">{count}I", raw, _WINDOW_OFFSET_TABLE + 4), len(raw)]
-    windows = (_COMPRESS_MAGIC + raw[start:stop] for start, stop in zip(offsets, offsets[1:], strict=False))
+    windows = (_COMPRESS_MAGIC + raw[start:stop] for start, stop in itertools.pairwise(offsets))
     unpacked = b"".join(
         subprocess.run(["gzip", "-dc"], input=w, capture_output=True, check=True).stdout for w in windows
     )

@@ -29,7 +29,7 @@ class Source:
         licence: As stated in the package's copyright file.
         cap_bytes: At most this much UTF-8 text; whole files are taken, spread evenly over the sorted list.
         per_folder_cap_bytes: As cap_bytes for each folder directly above the files (one folder is one language).
-        is_prose: The text is running sentences, fit to train the model on.
+        is_prose: Running sentences of a neutral subject, which the model is trained on as well.
     """
 
     package: str
@@ -42,7 +42,7 @@ class Source:
 
 
 GPL = "GPL-2.0-or-later"
-MAN = "free documentation licences (Linux-man-pages-copyleft, GPL-2.0-or-later, GPL-3.0-or-later)"
+MAN = "free licences of the pages (Linux-man-pages-copyleft, GPL-2.0-or-later, GPL-3.0-or-later)"
 DOC = "usr/share/doc"
 HELP = "usr/share/help"
 
@@ -51,18 +51,17 @@ ENGLISH_SOURCES = (
         "wordnet-base", ENGLISH, ("usr/share/wordnet/data.*",), "wordnet", "WordNet 3.0 (permissive)", is_prose=True
     ),
     Source("dict-gcide", ENGLISH, ("usr/share/dictd/gcide.dict.dz",), "gcide", GPL, is_prose=True),
-    Source("bible-kjv-text", ENGLISH, ("usr/lib/bible.data",), "bible", "public domain text", is_prose=True),
-    Source("anarchism", ENGLISH, (f"{DOC}/anarchism/html/*.html",), "html_text", "GPL-2.0", 12 * MB, is_prose=True),
+    Source("bible-kjv-text", ENGLISH, ("usr/lib/bible.data",), "bible", "public domain text"),
+    Source("anarchism", ENGLISH, (f"{DOC}/anarchism/html/*.html",), "html_text", "GPL-2.0", 12 * MB),
     Source("jargon-text", ENGLISH, (f"{DOC}/jargon-text/jargon.txt.gz",), "plain", "public domain", is_prose=True),
     Source("dict-foldoc", ENGLISH, ("usr/share/dictd/foldoc.dict.dz",), "plain", "GFDL-1.1-or-later", is_prose=True),
-    Source("dict-devil", ENGLISH, ("usr/share/dictd/devil.dict.dz",), "plain", "public domain text", is_prose=True),
+    Source("dict-devil", ENGLISH, ("usr/share/dictd/devil.dict.dz",), "plain", "public domain text"),
     Source(
         "display-dhammapada",
         ENGLISH,
         ("usr/share/display-dhammapada/dhammapada-english*.txt",),
         "plain",
         "public domain text",
-        is_prose=True,
     ),
     Source("miscfiles", ENGLISH, ("usr/share/state/*.gz",), "plain", "public domain texts", is_prose=True),
     Source(
@@ -71,7 +70,6 @@ ENGLISH_SOURCES = (
         ("usr/share/crawl/dat/descript/*.txt", "usr/share/crawl/dat/database/*speak.txt"),
         "plain",
         GPL,
-        is_prose=True,
     ),
     Source(
         "debian-handbook",
@@ -82,12 +80,19 @@ ENGLISH_SOURCES = (
         is_prose=True,
     ),
     Source("gnome-user-docs", ENGLISH, (f"{HELP}/C/*/*.page",), "html_text", "CC-BY-SA-3.0", is_prose=True),
-    Source("debian-faq", ENGLISH, (f"{DOC}/debian/FAQ/*.html",), "html_text", GPL, is_prose=True),
+    Source(
+        "debian-faq",
+        ENGLISH,
+        (f"{DOC}/debian/FAQ/*.html",),
+        "html_text",
+        "free documentation notice of its own",
+        is_prose=True,
+    ),
     Source(
         "developers-reference", ENGLISH, ("usr/share/developers-reference/*.html",), "html_text", GPL, is_prose=True
     ),
     Source("debian-reference-en", ENGLISH, ("usr/share/debian-reference/*.en.html",), "html_text", GPL, is_prose=True),
-    Source("installation-guide-amd64", ENGLISH, (f"{DOC}/*/en/*.html",), "html_text", GPL, is_prose=True),
+    Source("installation-guide-amd64", ENGLISH, (f"{DOC}/*/en/*.html",), "html_text", "GPL-2.0", is_prose=True),
     Source(
         "python3.11-doc",
         ENGLISH,
@@ -100,7 +105,15 @@ ENGLISH_SOURCES = (
     Source(
         "rust-src", ENGLISH, ("usr/src/rustc-*/src/doc/**/*.md",), "plain", "MIT or Apache-2.0", 5 * MB, is_prose=True
     ),
-    Source("postgresql-doc-15", ENGLISH, (f"{DOC}/postgresql-doc-15/html/*.html",), "html_text", "PostgreSQL", 6 * MB),
+    Source(
+        "postgresql-doc-15",
+        ENGLISH,
+        (f"{DOC}/postgresql-doc-15/html/*.html",),
+        "html_text",
+        "PostgreSQL",
+        6 * MB,
+        is_prose=True,
+    ),
     Source(
         "linux-doc-6.1",
         ENGLISH,
@@ -109,9 +122,9 @@ ENGLISH_SOURCES = (
         "GPL-2.0",
         6 * MB,
     ),
-    Source("git-doc", ENGLISH, (f"{DOC}/git-doc/**/*.txt",), "plain", "GPL-2.0", 3 * MB),
-    Source("vim-doc", ENGLISH, (f"{DOC}/vim/html/*.html",), "html_text", "Vim (GPL compatible)", 3 * MB),
-    Source("octave-doc", ENGLISH, (f"{DOC}/octave/**/*.html",), "html_text", "GPL-3.0-or-later", 2 * MB),
+    Source("git-doc", ENGLISH, (f"{DOC}/git-doc/**/*.txt",), "plain", "GPL-2.0", 3 * MB, is_prose=True),
+    Source("vim-doc", ENGLISH, (f"{DOC}/vim/html/*.html",), "html_text", "OPL-1.0, Vim", 3 * MB),
+    Source("octave-doc", ENGLISH, (f"{DOC}/octave/**/*.html",), "html_text", "GPL-3.0-or-later", 2 * MB, is_prose=True),
     Source(
         "perl-modules-5.36",
         ENGLISH,
@@ -145,62 +158,12 @@ CODE_SOURCES = (
     Source("linux-doc-6.1", CODE, (f"{DOC}/linux-doc-6.1/Documentation/**/*.yaml.gz",), "plain", "GPL-2.0", 1 * MB),
 )
 
-HANDBOOK_LANGUAGES = (
-    "ar-MA",
-    "cs-CZ",
-    "da-DK",
-    "de-DE",
-    "el-GR",
-    "es-ES",
-    "fa-IR",
-    "fr-FR",
-    "id-ID",
-    "it-IT",
-    "ja-JP",
-    "ko-KR",
-    "nb-NO",
-    "nl-NL",
-    "pl-PL",
-    "pt-BR",
-    "ro-RO",
-    "ru-RU",
-    "sv-SE",
-    "tr-TR",
-    "vi-VN",
-    "zh-CN",
-    "zh-TW",
-)
-GNOME_LANGUAGES = (
-    "ca",
-    "cs",
-    "da",
-    "de",
-    "el",
-    "es",
-    "fa",
-    "fi",
-    "fr",
-    "he",
-    "hi",
-    "hu",
-    "id",
-    "it",
-    "ja",
-    "ko",
-    "nl",
-    "pl",
-    "pt_BR",
-    "ro",
-    "ru",
-    "sv",
-    "ta",
-    "te",
-    "tr",
-    "uk",
-    "vi",
-    "zh_CN",
-)
-MAN_LANGUAGES = ("de", "es", "fr", "it", "ja", "nl", "pl", "pt-br", "ru", "uk", "zh")
+HANDBOOK_LANGUAGES = """
+    ar-MA cs-CZ da-DK de-DE el-GR es-ES fa-IR fr-FR id-ID it-IT ja-JP ko-KR nb-NO nl-NL pl-PL pt-BR ro-RO ru-RU sv-SE
+    tr-TR vi-VN zh-CN zh-TW
+""".split()
+GNOME_LANGUAGES = "ca cs da de el es fa fi fr he hi hu id it ja ko nl pl pt_BR ro ru sv ta te tr uk vi zh_CN".split()
+MAN_LANGUAGES = "de es fr it ja nl pl pt-br ru uk zh".split()
 
 OTHER_SOURCES = (
     *(

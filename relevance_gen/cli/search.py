@@ -14,7 +14,7 @@ from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import ProgressBar
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.index import ChunkIndex
-from relevance_gen.types import Chunk, SearchResponse
+from relevance_gen.types import Chunk, SearchRequest, SearchResponse
 from relevance_gen.wire import serialize
 
 FOUND, NOT_FOUND, TROUBLE = 0, 1, 2
@@ -70,11 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search as `args` say, print what was found, and return the exit status."""
+    request = SearchRequest(args.query, (), args.top_n, args.order == "text")  # refuses nonsense before files are read
     reader = Reader(_warn)
     started = time.perf_counter()
     paths = args.paths or _piped_input()
     index = _index([chunk for document in reader.read(paths) for chunk in _chunks(document, args.max_chars)], args)
-    response = index.search(args.query, args.top_n, args.order == "text")
+    response = index.search(request.query, request.top_n, request.true_order)
     seconds = time.perf_counter() - started
     if reader.n_binary:
         _warn(f"skipped {reader.n_binary:,} binary file{'s' * (reader.n_binary > 1)}")

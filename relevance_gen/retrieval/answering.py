@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.ranking import best
 from relevance_gen.retrieval.scoring import Query, Scorer
 from relevance_gen.types import SearchMetadata, SearchRequest, SearchResponse, SearchResult
 
@@ -11,7 +12,7 @@ from relevance_gen.types import SearchMetadata, SearchRequest, SearchResponse, S
 def answer(
     request: SearchRequest, query: Query, chunks: Chunks, scorer: Scorer, token_counts: SearchMetadata
 ) -> SearchResponse:
-    """Score all chunks and return the best.
+    """Return the best chunks.
 
     Args:
         request: for ``top_n`` and ``true_order``.
@@ -20,11 +21,13 @@ def answer(
         scorer: scores them.
         token_counts: returned as they are.
     """
-    scores = scorer.score(query)
-    places = best(scores, request.top_n, true_order=request.true_order)
+    places, scores = scorer.best(query, request.top_n)
+    if request.true_order:
+        order = np.argsort(places, kind="stable")
+        places, scores = places[order], scores[order]
     texts, metadata = chunks.texts, chunks.metadata
     results = tuple(
         SearchResult(number, texts[place], score, metadata.get(place, {}), place)
-        for number, (place, score) in enumerate(zip(places.tolist(), scores[places].tolist(), strict=True))
+        for number, (place, score) in enumerate(zip(places.tolist(), scores.tolist(), strict=True))
     )
     return SearchResponse(results, token_counts)

@@ -57,5 +57,5 @@ def search(
     n_query_tokens = counter.count(query)
     counted = counter.count_all_aside(checked.texts)
     parsed = parse_query(query, weighting)
-    scorer = Scorer(collect(checked.texts, weighting, only_for=parsed.ids, progress=progress), weighting)
+    scorer = Scorer(collect(checked.texts, weighting, only_for=parsed.beginnings, progress=progress), weighting)
     return answer(request, parsed, checked, scorer, SearchMetadata(n_query_tokens, counted.result()))

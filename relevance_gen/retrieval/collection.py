@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from attrs import frozen
 
+from relevance_gen.retrieval.growing import GrowingArray
 from relevance_gen.retrieval.postings import (
     MAX_BLOCK_CHUNKS,
     Postings,
@@ -23,6 +24,8 @@ from relevance_gen.retrieval.weighting import Floats, Weighting, saturated, smoo
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of chunks done and the number of all chunks, after every block."""
 
+_CHARS_PER_TOKEN: Final = 4
+"""Most texts have fewer tokens than one for so many characters."""
 _BLOCK_CHARS: Final = 1 << 18
 """Characters tokenized at once: with all temporary arrays that is about what a core's cache holds."""
 
@@ -70,7 +73,7 @@ def collect(
     Args:
         texts: the chunks' texts, N of them.
         weighting: whose norms to take.
-        only_for: ids of a query's terms: keep only the postings that a query of these can need. The textbook's cosine
+        only_for: ids of a query's terms: keep only the postings of terms that begin as these do. The textbook's cosine
             needs all.
         progress: called after every block.
     """
@@ -78,12 +81,13 @@ def collect(
     if only_for is not None and weighting == "pivoted":
         wanted = np.zeros(BEGINNINGS, bool)
         wanted[beginnings(only_for)] = True
-    builder = PostingsBuilder(wanted)
+    expected = sum(map(len, texts)) // _CHARS_PER_TOKEN
+    builder = PostingsBuilder(expected, wanted)
     language = _LanguageGuess()
     squares = np.zeros(len(texts))
     first_token, n_tokens = np.zeros((2, len(texts)), np.int64)
-    streams: list[Ids] = []
-    n_seen = done = 0
+    tokens = GrowingArray(np.uint64, expected)
+    done = 0
     for numbers in _blocks(texts):
         block = tokenize([texts[number] for number in numbers])
         found = count_terms(block.ids, block.counts)
@@ -91,29 +95,29 @@ def collect(
         language.add(found)
         squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
         n_tokens[numbers] = block.counts
-        first_token[numbers] = n_seen + np.cumsum(block.counts) - block.counts
-        n_seen += block.ids.size
-        streams.append(block.ids)
+        first_token[numbers] = len(tokens) + np.cumsum(block.counts) - block.counts
+        tokens.extend(block.ids)
         done += numbers.size
         if progress is not None:
             progress(done, len(texts))
-    tokens = np.concatenate(streams) if streams else np.zeros(0, np.uint64)
-    streams.clear()
     postings = builder.build()
     norms = np.sqrt(squares) if weighting == "pivoted" else _cosine_norms(postings, len(texts))
-    return Collection(postings, tokens, first_token, n_tokens, norms, language.is_english)
+    return Collection(postings, tokens.finish(), first_token, n_tokens, norms, language.is_english)
 
 
 def _blocks(texts: Sequence[str]) -> Iterator[Offsets]:
     """Yield the numbers of chunks to tokenize together: ASCII with ASCII, which needs no folding, and not too many."""
     n_chars = np.fromiter(map(len, texts), np.int64, len(texts))
     is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
-    for numbers in (np.flatnonzero(is_ascii), np.flatnonzero(~is_ascii)):
+    for numbers, block_chars in (
+        (np.flatnonzero(is_ascii), _BLOCK_CHARS),
+        (np.flatnonzero(~is_ascii), _BLOCK_CHARS // 2),  # two bytes to a character, or three
+    ):
         ends = np.cumsum(n_chars[numbers] + 1)
         start = 0
         while start < numbers.size:
             before = int(ends[start - 1]) if start else 0
-            end = int(np.searchsorted(ends, before + _BLOCK_CHARS, "right"))
+            end = int(np.searchsorted(ends, before + block_chars, "right"))
             end = min(max(end, start + 1), start + MAX_BLOCK_CHUNKS)
             yield numbers[start:end]
             start = end

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from os import PathLike
 from typing import overload
 
-from attrs import frozen
+import numpy as np
+from attrs import asdict, frozen
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval import storage
@@ -118,6 +120,14 @@ class ChunkIndex:
             f"{self._weighting} weighting, {self._counter.name} tokens>"
         )
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the texts and of what is kept of them, in bytes; metadata is not counted."""
+        postings = asdict(self._collection.postings, recurse=False)
+        kept = asdict(self._collection, recurse=False)
+        arrays = [array for array in (*postings.values(), *kept.values()) if isinstance(array, np.ndarray)]
+        return sum(array.nbytes for array in arrays) + sum(map(sys.getsizeof, self._chunks.texts))
+
     @overload
     def search(self, query: str, top_n: int = 10, true_order: bool = True) -> SearchResponse: ...
     @overload
@@ -173,7 +183,7 @@ class ChunkIndex:
             )
             for term, found, idf, share in zip(parsed.terms, plan.found, plan.idf, shares, strict=True)
         )
-        return Explanation(float(self._scorer.score(parsed)[chunk]), terms, pairs, coverage)
+        return Explanation(self._scorer.score(parsed, chunk), terms, pairs, coverage)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the index to a file, whole or not at all; `load` reads it back.

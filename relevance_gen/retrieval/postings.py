@@ -6,22 +6,20 @@ which takes the same time on every machine and needs no vector instructions.
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.terms import Ids, Offsets, Tokens, beginnings, ragged_ranges
+from relevance_gen.retrieval.growing import GrowingArray
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, Tokens, beginnings, ragged_ranges
 
-Number = TypeVar("Number", bound=np.number)
 Chunks = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.uint32]
 
 MAX_BLOCK_CHUNKS: Final = 1 << 16
 """Most chunks counted at once: a chunk's number in its block has 16 bits."""
-_SPELLED_BYTES: Final = 64
-"""A vocabulary entry keeps this much of a term's spelling: no inflected word is longer."""
 
 
 @frozen
@@ -58,7 +56,7 @@ def count_terms(ids: Ids, counts: Offsets) -> TermCounts:
     edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     edges = np.concatenate(([0], edges, [ids.size])) if ids.size else np.zeros(1, np.int64)
     token, tf = order.take(edges[:-1]), np.diff(edges)
-    chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).astype(np.int64)
+    chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).view(np.int64)
     found = TermCounts(token, ids.take(token), chunk, tf)
     beside = (chunk[1:] == chunk[:-1]) & ((found.ids[1:] ^ found.ids[:-1]) < np.uint64(1 << 48))
     middle = np.flatnonzero(beside[1:] & beside[:-1]) + 1
@@ -94,7 +92,7 @@ class Postings:
         first: offset of each term's postings, shape (V + 1,).
         chunk: chunk of each posting, shape (P,).
         tf: tokens of the term in the chunk, shape (P,).
-        spelling: spellings of all terms, each ended by a line end; at most the first 64 bytes of each.
+        spelling: spellings of all terms, each ended by a line end; at most the first `SPELLED_BYTES` of each.
         spelling_first: offset of each term's spelling, shape (V + 1,).
     """
 
@@ -109,6 +107,11 @@ class Postings:
         """Return the number of the term in the vocabulary, or None."""
         number = int(np.searchsorted(self.ids, np.uint64(term_id)))
         return number if number < self.ids.size and self.ids[number] == term_id else None
+
+    def spell(self, number: int) -> str:
+        """Return the spelling of a term, by its number in the vocabulary."""
+        first, end = self.spelling_first[number : number + 2]
+        return self.spelling[first : end - 1].tobytes().decode("utf-8", "ignore")
 
     def with_beginning(self, beginning: int) -> tuple[int, list[str]]:
         """Return the terms that have one beginning: the number of the first, and all their spellings."""
@@ -130,19 +133,21 @@ class PostingsBuilder:
     """Collects the counts of block after block.
 
     Args:
+        room: number of postings to expect; there may be more.
         wanted: beginnings of the terms to keep, bool, shape (BEGINNINGS,); None keeps all. A question needs only the
             terms that begin as its own do.
     """
 
-    def __init__(self, wanted: npt.NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, room: int, wanted: npt.NDArray[np.bool_] | None = None) -> None:
         self._wanted = wanted
-        self._n_entries = 0
-        self._ids: list[Ids] = []
-        self._spellings: list[npt.NDArray[np.uint8]] = []
-        self._spelled_lengths: list[Offsets] = []
-        self._entries: list[Counts] = []
-        self._chunks: list[Chunks] = []
-        self._tfs: list[Counts] = []
+        # The vocabulary of each block, an entry for each of its terms …
+        self._ids = GrowingArray(np.uint64, room // 4)
+        self._spelled_lengths = GrowingArray(np.int64, room // 4)
+        self._spellings = GrowingArray(np.uint8, room)
+        # … and its postings, with the number of the term's entry.
+        self._entries = GrowingArray(np.uint32, room)
+        self._chunks = GrowingArray(np.uint32, room)
+        self._tfs = GrowingArray(np.uint32, room)
 
     def add(self, tokens: Tokens, found: TermCounts, chunk_numbers: Offsets) -> None:
         """Add the counts of one block whose chunks have these numbers in the collection."""
@@ -153,53 +158,46 @@ class PostingsBuilder:
             return
         new = np.concatenate(([True], found.ids[1:] != found.ids[:-1]))
         token = found.token[new]
-        length = np.minimum(tokens.length[token], _SPELLED_BYTES)
+        length = np.minimum(tokens.length[token], SPELLED_BYTES)
         letters = np.frombuffer(tokens.folded, np.uint8)
-        self._ids.append(found.ids[new])
-        self._spellings.append(letters.take(ragged_ranges(tokens.start[token], length)))
-        self._spelled_lengths.append(length)
-        self._entries.append((np.cumsum(new) + (self._n_entries - 1)).astype(np.uint32))
-        self._chunks.append(chunk_numbers.take(found.chunk).astype(np.uint32))
-        self._tfs.append(found.tf.astype(np.uint32))
-        self._n_entries += token.size
+        self._entries.extend((np.cumsum(new) + (len(self._ids) - 1)).astype(np.uint32))
+        self._chunks.extend(chunk_numbers.take(found.chunk).astype(np.uint32))
+        self._tfs.extend(found.tf.astype(np.uint32))
+        self._ids.extend(found.ids[new])
+        self._spelled_lengths.extend(length)
+        self._spellings.extend(letters.take(ragged_ranges(tokens.start[token], length)))
 
     def build(self) -> Postings:
         """Sort everything by term; the builder is spent."""
-        entry_ids = _concatenate(self._ids, np.uint64)
+        ids, number, spelling, spelling_first = self._build_vocabulary()
+        terms = number.take(self._entries.finish())
+        first = np.zeros(ids.size + 1, np.int64)
+        np.cumsum(np.bincount(terms, minlength=ids.size), out=first[1:])
+        by_term = _order_by_digits(terms, 2 if ids.size > 1 << 16 else 1)
+        del terms
+        chunk = self._chunks.finish().take(by_term)
+        return Postings(ids, first, chunk, self._tfs.finish().take(by_term), spelling, spelling_first)
+
+    def _build_vocabulary(self) -> tuple[Ids, Counts, npt.NDArray[np.uint8], Offsets]:
+        """Return the different ids, ascending; the number of each entry's id among them; and their spellings."""
+        entry_ids = self._ids.finish()
         order = _order_by_id(entry_ids)
         ids = entry_ids.take(order)
         new = np.concatenate((np.ones(min(1, ids.size), bool), ids[1:] != ids[:-1]))
         number = np.empty(ids.size, np.uint32)
         number[order] = np.cumsum(new) - 1
-        spelling, spelling_first = self._spell(order[new])
-        ids = ids[new]
-
-        terms = number.take(_concatenate(self._entries, np.uint32))
-        self._entries.clear()
-        by_term = _order_by_digits(terms, 2 if ids.size > 1 << 16 else 1)
-        first = np.zeros(ids.size + 1, np.int64)
-        np.cumsum(np.bincount(terms, minlength=ids.size), out=first[1:])
-        del terms
-        chunk = _concatenate(self._chunks, np.uint32).take(by_term)
-        self._chunks.clear()
-        tf = _concatenate(self._tfs, np.uint32).take(by_term)
-        self._tfs.clear()
-        return Postings(ids, first, chunk, tf, spelling, spelling_first)
+        return ids[new], number, *self._spell(order[new])
 
     def _spell(self, entries: Offsets) -> tuple[npt.NDArray[np.uint8], Offsets]:
         """Gather the spellings of some entries, each ended by a line end, and their offsets."""
-        length = _concatenate(self._spelled_lengths, np.int64)
+        length = self._spelled_lengths.finish()
         start = np.cumsum(length) - length
         first = np.zeros(entries.size + 1, np.int64)
         np.cumsum(length[entries] + 1, out=first[1:])
         spelling = np.full(int(first[-1]), ord("\n"), np.uint8)
-        letters = _concatenate(self._spellings, np.uint8)
+        letters = self._spellings.finish()
         spelling[ragged_ranges(first[:-1], length[entries])] = letters[ragged_ranges(start[entries], length[entries])]
         return spelling, first
-
-
-def _concatenate(parts: list[npt.NDArray[Number]], dtype: type[Number]) -> npt.NDArray[Number]:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
 def _order_by_id(ids: Ids) -> Offsets:

@@ -1,4 +1,4 @@
-"""From scores to results: a scale that people can read, the best of many, ties, order."""
+"""From scores to results: a scale that people can read, and the best of many with their ties."""
 
 from __future__ import annotations
 
@@ -32,21 +32,7 @@ def at_least_as_good(scores: Floats, n: int) -> Offsets:
     positive: Offsets = np.flatnonzero(scores)
     if positive.size <= n:
         return positive
-    bound = np.partition(scores[positive], positive.size - n)[positive.size - n]
-    reaching: Offsets = positive[scores[positive] >= bound]
+    values = scores[positive]
+    bound = np.partition(values, positive.size - n)[positive.size - n]
+    reaching: Offsets = positive[values >= bound]
     return reaching
-
-
-def best(scores: Floats, top_n: int, *, true_order: bool) -> Offsets:
-    """Return the places of the `top_n` best positive scores; of equal ones the earlier come first.
-
-    Args:
-        scores: not negative, shape (N,).
-        top_n: at least 1.
-        true_order: in ascending order of place (true) or best first (false).
-    """
-    places = at_least_as_good(scores, top_n)
-    ranked: Offsets = places[np.argsort(-scores[places], kind="stable")[:top_n]]
-    if true_order:
-        ranked.sort()
-    return ranked

@@ -31,7 +31,7 @@ def command(*arguments: str) -> list[str]:
 
 def run(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
     path = os.pathsep.join(sys.path)
-    return subprocess.run(  # noqa: S603
+    return subprocess.run(
         command(*arguments), input=stdin, capture_output=True, timeout=60, check=False,
         env={**os.environ, "PYTHONPATH": path, **environment},
     )  # fmt: skip
@@ -247,7 +247,7 @@ def test_terminal_gets_colour_unless_refused(folder: Path) -> None:
 def test_broken_pipe_is_quiet(folder: Path) -> None:
     """When the reader leaves, the command ends without a traceback."""
     Path("many.txt").write_text("\n\n".join(f"apple number {n} " + "x " * 400 for n in range(2_000)))
-    process = subprocess.Popen(  # noqa: S603
+    process = subprocess.Popen(
         command("search", "apple", "many.txt", "-n", "2000", "--lines", "0"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
@@ -263,12 +263,12 @@ def test_broken_pipe_is_quiet(folder: Path) -> None:
 def test_interrupt_is_quiet(folder: Path) -> None:
     """Ctrl-C ends the command with status 130 and without a traceback."""
     os.mkfifo("pipe")
-    process = subprocess.Popen(  # noqa: S603
+    process = subprocess.Popen(
         command("search", "apple", "pipe"),
         stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert process.stderr is not None
-    with open("pipe", "wb"):  # noqa: PTH123 waits until the command has opened it to read
+    with open("pipe", "wb"):
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
     assert process.stderr.read() == b""

@@ -14,7 +14,7 @@ from tests.models.bigram import STORY
 
 def run(code, tmp_path, **environment):
     """Run Python code in a process with nothing but `environment`."""
-    return subprocess.run(  # noqa: S603 - our own code
+    return subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)} | environment,
         capture_output=True,

@@ -125,7 +125,7 @@ def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_pat
 from relevance_gen.generation.llama import Model
 print(len(Model({str(model)!r}, n_slots=1).tokenize({character!r} * 100_000, 0)))
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert int(ended.stdout) == 100_000 * len(character.encode())
 
 

@@ -1,0 +1,85 @@
+"""The embedded encoding: every string survives it, it counts like cl100k_base, and it is small."""
+
+import base64
+import gzip
+from importlib import resources
+
+import pytest
+import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
+
+RANK_FILE = resources.files("relevance_gen") / "assets" / "embedded.tiktoken"
+CL100K_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> dict[bytes, int]:
+    return {base64.b64decode(token): int(rank) for token, rank in map(str.split, RANK_FILE.read_text().splitlines())}
+
+
+@pytest.fixture(scope="module")
+def encoding(ranks: dict[bytes, int]) -> tiktoken.Encoding:
+    return tiktoken.Encoding("embedded", pat_str=CL100K_PATTERN, mergeable_ranks=ranks, special_tokens={})
+
+
+def test_every_byte_is_a_token_and_ranks_are_dense(ranks: dict[bytes, int]) -> None:
+    """The first 256 ranks are the bytes, no rank is missing, and there are 32k to 64k of them."""
+    assert sorted(ranks.values()) == list(range(len(ranks)))
+    assert {token for token, rank in ranks.items() if rank < 256} == {bytes([byte]) for byte in range(256)}
+    assert 32_000 <= len(ranks) <= 64_000
+
+
+def test_every_merged_token_is_reachable(ranks: dict[bytes, int]) -> None:
+    """Every token beyond the bytes is two tokens of lower rank joined, so merging can arrive at it."""
+    for token, rank in ranks.items():
+        if rank >= 256:
+            halves = ((token[:i], token[i:]) for i in range(1, len(token)))
+            assert any(ranks.get(a, rank) < rank and ranks.get(b, rank) < rank for a, b in halves), token
+
+
+def test_fits_the_wheel() -> None:
+    """The file is at most 900 KB, before and after compression."""
+    raw = RANK_FILE.read_bytes()
+    assert len(raw) <= 900_000
+    assert len(gzip.compress(raw)) <= 450_000
+
+
+@given(st.text())
+def test_lossless(encoding: tiktoken.Encoding, text: str) -> None:
+    """Decoding what was encoded gives the text back, whatever the text."""
+    assert encoding.decode(encoding.encode_ordinary(text), errors="strict") == text
+
+
+@given(st.binary())
+def test_every_byte_string_is_its_tokens_joined(encoding: tiktoken.Encoding, raw: bytes) -> None:
+    """A piece of any bytes, not only of valid UTF-8, is encoded without loss."""
+    assert b"".join(map(encoding.decode_single_token_bytes, encoding._encode_single_piece(raw) if raw else [])) == raw
+
+
+@pytest.mark.parametrize(
+    ("text", "n_cl100k", "tolerance"),
+    [
+        ("What is machine learning?", 5, 0.0),
+        (
+            "The water level of the river rose by two metres overnight, and the villagers carried their belongings to "
+            "the church on the hill, where the baker had already begun to hand out bread. Nobody could say when the "
+            "road to the coast would open again, but most of them believed that the worst was over.",
+            60,
+            0.10,
+        ),
+        (
+            "def mean(values: list[float]) -> float:\n    if not values:\n        raise ValueError('empty')\n"
+            "    return sum(values) / len(values)\n\n\n"
+            "for (int i = 0; i < n; ++i) {\n    total += items[i].price * rate;\n}\n",
+            57,
+            0.20,
+        ),
+    ],
+)
+def test_counts_stay_close_to_cl100k(encoding: tiktoken.Encoding, text: str, n_cl100k: int, tolerance: float) -> None:
+    """Counts are those of cl100k_base to 10% on English prose and 20% on code; its counts were taken with tiktoken."""
+    assert abs(len(encoding.encode_ordinary(text)) - n_cl100k) <= tolerance * n_cl100k

@@ -1,0 +1,92 @@
+"""The embedded model: small, in English words, ended by its end token, and able to copy the sentence asked for."""
+
+import re
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from relevance_gen.generation.runner import Runner
+from relevance_gen.types import GenerationRequest, GenerationResponse
+
+MODEL = Path(str(resources.files("relevance_gen") / "assets" / "embedded.gguf"))
+END = 1
+PARAGRAPHS = (
+    (
+        "The lighthouse was built in 1831 by a family of masons.",
+        "Its lamp burned whale oil until the keeper bought a generator.",
+        "Every autumn thousands of geese rest on the northern meadow.",
+        "The ferry to the island leaves at seven in the morning.",
+    ),
+    (
+        "A compiler turns the source text into machine instructions.",
+        "The cache holds the pages that were read most recently.",
+        "Users can change their password in the account settings.",
+        "When the disk is full, the server refuses new connections.",
+    ),
+    (
+        "Copper is a good conductor of heat and electricity.",
+        "The orchestra will play a new symphony on Sunday evening.",
+        "Bees tell each other where the flowers are by dancing.",
+        "The treaty was signed after three months of talks.",
+    ),
+)
+QUESTIONS = (
+    (
+        "Who built the lighthouse?",
+        "What oil did the lamp burn?",
+        "Where do the geese rest in autumn?",
+        "When does the ferry leave?",
+    ),
+    (
+        "What does a compiler do?",
+        "What pages does the cache hold?",
+        "How can users change a password?",
+        "What if the disk is full?",
+    ),
+    (
+        "Is copper a conductor of heat?",
+        "When will the orchestra play?",
+        "How do bees find flowers?",
+        "When was the treaty signed?",
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner(MODEL, n_slots=12, n_threads=1) as loaded:
+        yield loaded
+
+
+def answer(runner: Runner, context: tuple[str, ...], question: str) -> GenerationResponse:
+    text = f"Context: {' '.join(context)}\nQuestion: {question}\nAnswer:"
+    return runner.generate(GenerationRequest(text=text, max_tokens=60, eos_token_ids=(END,), temperature=0.0))
+
+
+def test_fits_the_wheel() -> None:
+    """The file is at most 12 MB."""
+    assert MODEL.stat().st_size <= 12_000_000
+
+
+def test_generates_english_words_and_ends(runner: Runner) -> None:
+    """From an empty prompt most samples end by themselves, and consist of words of letters between ordinary marks."""
+    request = GenerationRequest(text=" ", max_tokens=200, num_samples=12, eos_token_ids=(END,), temperature=0.8, seed=1)
+    responses = runner.generate(request).responses
+    assert sum(response.finish_reason == "eos" for response in responses) >= 8
+    words = [word for response in responses for word in response.text.split()]
+    assert len(words) >= 60
+    assert sum(bool(re.fullmatch(r"[\"'(]?[A-Za-z][A-Za-z'-]*[\"').,;:?!]*", word)) for word in words) >= 0.85 * len(
+        words
+    )
+
+
+def test_copies_the_sentence_asked_for(runner: Runner) -> None:
+    """Asked in the documented form, it mostly copies the right sentence of four, word for word: chance is a quarter."""
+    right = 0
+    for context, questions in zip(PARAGRAPHS, QUESTIONS, strict=True):
+        for sentence, question in zip(context, questions, strict=True):
+            response = answer(runner, context, question).responses[0]
+            right += response.text.strip() == sentence and response.finish_reason == "eos"
+    assert right >= 8

@@ -1,0 +1,195 @@
+r"""Make the model's training rows from the prose: running text, and "context, question, sentence" examples.
+
+    python training/examples.py BUILD
+
+writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16) and `kinds` (uint8), which tells the
+loss what each token is. An example is
+
+    <|begin|>Context: S1 S2 ... Sn\nQuestion: words of Si\nAnswer: Si<|end|>
+
+and where the row has room more questions about the same context follow, so that more of the row is copying.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+from train_vocabulary import BEGIN_ID, END_ID
+
+SEED = 20240229
+UNTRAINED, TEXT, ANSWER, ANSWER_START = range(4)  # kinds of token
+N_START_TOKENS = 2  # these decide which sentence is copied
+QUESTION_SHARE = 0.7  # of the rows; the others are running text
+MOST_QUESTIONS = 12  # of one row
+FRESH_WORD_SHARE = 0.3  # questions with a word that no sentence of the context has
+SAME_PLACE_SHARE = 0.5  # contexts of neighbouring sentences; the others are drawn from everywhere
+
+STOP_WORDS = frozenset(
+    """
+    a about after all also an and any are as at be been before but by can could did do does each for from had
+    has have he her here him his how i if in into is it its just like may more most must my no not of on one
+    only or other our out over same shall she should so some such than that the their them then there these they
+    this those to too under up us used very was we were what when where which while who whom whose why will with
+    would you your
+    """.split()
+)
+# fmt: off
+TEMPLATES = (
+    "{}?", "{}", "What is {}?", "What are {}?", "What about {}?", "What does {}?", "What was {}?", "Which {}?",
+    "Who {}?", "Who is {}?", "When {}?", "When was {}?", "Where is {}?", "Where {}?", "Why {}?", "Why is {}?",
+    "Why are {}?", "How {}?", "How does {}?", "How do {}?", "How is {}?", "How many {}?", "How can {}?", "Is {}?",
+    "Can {}?", "Does {}?", "Do {}?", "Tell me about {}.", "What is said about {}?", "Explain {}.",
+    "What do we know about {}?", "What is the {}?",
+)
+JOINTS = (
+    " ", " ", " ", " and ", " of ", " the ", " in ", " a ", " for ", " to ", " is ", " with ",
+)
+# fmt: on
+WORD = re.compile(r"[A-Za-z0-9]+(?:['-][A-Za-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence with its tokens as they are after a space, and its content words in order."""
+
+    text: str
+    tokens: tuple[int, ...]
+    words: tuple[str, ...]
+
+    @property
+    def word_set(self) -> frozenset[str]:
+        """The content words in lower case."""
+        return frozenset(word.lower() for word in self.words)
+
+
+def content_words(text: str) -> tuple[str, ...]:
+    """Return the words that are no function words; the first keeps its capital only if it is one elsewhere."""
+    words = WORD.findall(text)
+    if words and words[0][1:].islower():
+        words[0] = words[0].lower()
+    return tuple(word for word in words if len(word) > 1 and word.lower() not in STOP_WORDS)
+
+
+def read_paragraphs(path: Path, tokenizer: Tokenizer) -> list[list[Sentence]]:
+    """Read a file of prose.py."""
+    groups = [chunk.split("\n") for chunk in path.read_text().strip().split("\n\n")]
+    flat = [line for group in groups for line in group]
+    encoded = iter(tokenizer.encode_batch([f" {line}" for line in flat]))
+    return [[Sentence(line, tuple(next(encoded).ids), content_words(line)) for line in group] for group in groups]
+
+
+class ExampleMaker:
+    """Draws rows at random, repeatably."""
+
+    def __init__(self, paragraphs: list[list[Sentence]], tokenizer: Tokenizer, seed: int = SEED) -> None:
+        self._paragraphs = paragraphs
+        self._sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
+        self._tokenizer = tokenizer
+        self._random = random.Random(seed)
+        self._context, self._question, self._answer = (
+            tokenizer.encode(text).ids for text in ("Context:", "\nQuestion:", "\nAnswer:")
+        )
+
+    def draw_context(self, n_sentences: int, longest: int) -> list[Sentence]:
+        """Draw different sentences of at most `longest` tokens, neighbours half of the time."""
+        if self._random.random() < SAME_PLACE_SHARE:
+            start = self._random.randrange(len(self._sentences) - 4 * n_sentences)
+            pool = self._sentences[start : start + 4 * n_sentences]
+        else:
+            pool = self._random.choices(self._sentences, k=4 * n_sentences)
+        chosen = {sentence.text: sentence for sentence in pool if len(sentence.tokens) <= longest and sentence.words}
+        return list(itertools.islice(chosen.values(), n_sentences))
+
+    def draw_question(self, target: Sentence, context: list[Sentence]) -> str | None:
+        """Ask for a sentence with words of its own; None where every try fits another sentence as well."""
+        draw = self._random
+        for _ in range(4):
+            count = min(len(target.words), draw.choice((1, 2, 2, 3, 3, 4, 5, 6)))
+            if draw.random() < 0.4:
+                start = draw.randrange(len(target.words) - count + 1)
+                words = list(target.words[start : start + count])
+            else:
+                words = [target.words[i] for i in sorted(draw.sample(range(len(target.words)), count))]
+            asked = {word.lower() for word in words}
+            if any(len(asked & other.word_set) == len(asked) for other in context if other is not target):
+                continue
+            if draw.random() < 0.2:
+                draw.shuffle(words)
+            if draw.random() < FRESH_WORD_SHARE:
+                fresh = draw.choice(self._sentences).words
+                if fresh and not any(fresh[-1].lower() in other.word_set for other in context):
+                    words.insert(draw.randrange(len(words) + 1), fresh[-1])
+            text = words[0] + "".join(draw.choice(JOINTS) + word for word in words[1:])
+            question = draw.choice(TEMPLATES).format(text)
+            return question[0].upper() + question[1:] if draw.random() < 0.7 else question
+        return None
+
+    def question_row(self, length: int, longest: int) -> tuple[list[int], list[int]]:
+        """Make one context with as many questions as fit."""
+        budget = self._random.uniform(0.25, 0.75) * length
+        context: list[Sentence] = []
+        for sentence in self.draw_context(40, longest):
+            budget -= len(sentence.tokens)
+            if budget < 0 and len(context) > 1:
+                break
+            context.append(sentence)
+        tokens = [BEGIN_ID, *self._context, *itertools.chain.from_iterable(s.tokens for s in context)]
+        kinds = [UNTRAINED] * (1 + len(self._context)) + [TEXT] * (len(tokens) - 1 - len(self._context))
+        for target in itertools.islice(itertools.cycle(self._random.sample(context, len(context))), MOST_QUESTIONS):
+            question = self.draw_question(target, context)
+            if question is None:
+                continue
+            asked = self._question + self._tokenizer.encode(f" {question}").ids + self._answer
+            if len(tokens) + len(asked) + len(target.tokens) + 1 > length:
+                break
+            tokens += [*asked, *target.tokens, END_ID]
+            kinds += [UNTRAINED] * len(asked) + [ANSWER_START] * N_START_TOKENS
+            kinds += [ANSWER] * (len(target.tokens) + 1 - N_START_TOKENS)
+        return tokens[:length], kinds[:length]
+
+    def text_row(self, length: int) -> tuple[list[int], list[int]]:
+        """Pack running text: whole paragraphs, each begun and ended."""
+        tokens: list[int] = []
+        at = self._random.randrange(len(self._paragraphs))
+        while len(tokens) < length:
+            paragraph = self._paragraphs[at % len(self._paragraphs)]
+            tokens += [BEGIN_ID, *itertools.chain.from_iterable(s.tokens for s in paragraph), END_ID]
+            at = at + 1 if self._random.random() < 0.5 else self._random.randrange(len(self._paragraphs))
+        kinds = [UNTRAINED if token == BEGIN_ID else TEXT for token in tokens]
+        return tokens[:length], kinds[:length]
+
+    def rows(self, n_rows: int, length: int, longest: int) -> dict[str, np.ndarray]:
+        """Make an array of rows, padded with end tokens that are not trained."""
+        tokens = np.full((n_rows, length), END_ID, np.uint16)
+        kinds = np.full((n_rows, length), UNTRAINED, np.uint8)
+        for i in range(n_rows):
+            is_question = self._random.random() < QUESTION_SHARE
+            row, kind = self.question_row(length, longest) if is_question else self.text_row(length)
+            tokens[i, : len(row)], kinds[i, : len(row)] = row, kind
+        return {"tokens": tokens, "kinds": kinds}
+
+
+STAGES = {  # name: rows, length, longest sentence
+    "short": (64_000, 128, 24),
+    "medium": (64_000, 256, 40),
+    "long": (24_000, 512, 60),
+}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path, help="the folder given to corpus.py")
+    build = parser.parse_args().build
+    vocabulary = Tokenizer.from_file(str(build / "vocabulary.json"))
+    maker = ExampleMaker(read_paragraphs(build / "prose" / "train.txt", vocabulary), vocabulary)
+    (build / "examples").mkdir(exist_ok=True)
+    for name, (n_rows, length, longest) in STAGES.items():
+        rows = maker.rows(n_rows, length, longest)
+        np.savez(build / "examples" / f"{name}.npz", **rows)
+        print(name, rows["tokens"].shape, np.bincount(rows["kinds"].ravel()) / rows["kinds"].size, flush=True)
