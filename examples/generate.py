@@ -1,4 +1,4 @@
-"""Continue texts with a model of your own: ``python examples/generate.py model.gguf``; without one, the embedded model."""
+"""Continue texts: ``python examples/generate.py model.gguf``, or without a file with the embedded model."""
 
 import sys
 
