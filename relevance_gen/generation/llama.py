@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relevance_gen.errors import GenerationError, InvalidRequestError, ModelLoadError
+from relevance_gen.generation import aborts
 from relevance_gen.generation.cores import usable_cores
 from relevance_gen.generation.model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.generation.probe import extra_buffers_are_safe
@@ -66,6 +67,7 @@ class _Log:
 _llama_log = _Log()
 lib.llama_log_set(_llama_log.callback, ctypes.c_void_p(0))
 lib.llama_backend_init()
+aborts.install(lib._lib)
 
 
 class Model:
@@ -79,6 +81,7 @@ class Model:
         n_batch: most prompt tokens computed at once; 128 on a CPU, 512 on a GPU.
         n_threads: CPU threads; the physical cores this process may use by default.
         n_gpu_layers: layers to keep on the GPU; all where the build has one, by default.
+        main_gpu: the one GPU to use; all by default.
         shared_prefix: let all slots share one memory: samples of one prompt do not copy it and are faster, but
             neighbours may change the low bits of a result.
         use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
@@ -100,6 +103,7 @@ class Model:
         n_batch: int | None = None,
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,
+        main_gpu: int | None = None,
         shared_prefix: bool = False,
         use_extra_bufts: bool | None = None,
         on_progress: Callable[[float], bool] | None = None,
@@ -112,7 +116,14 @@ class Model:
         _last_errors.clear()
         offload = lib.llama_supports_gpu_offload() and n_gpu_layers != 0
         try:
-            self._load(Path(path), n_gpu_layers, offload, use_extra_bufts, on_progress)
+            params = lib.llama_model_default_params()
+            params.n_gpu_layers = (-1 if n_gpu_layers is None else n_gpu_layers) if offload else 0
+            if main_gpu is not None:
+                params.main_gpu, params.split_mode = main_gpu, lib.LLAMA_SPLIT_MODE_NONE
+            if use_extra_bufts is None:
+                use_extra_bufts = extra_buffers_are_safe(lib.llama_print_system_info().decode(), _build())
+            params.use_extra_bufts = use_extra_bufts
+            self._load(Path(path), params, on_progress)
             self.n_slots = n_slots
             self.n_batch = n_batch or (_GPU_CHUNK if offload else _CPU_CHUNK)
             self.dense = not shared_prefix
@@ -143,17 +154,10 @@ class Model:
     def _load(
         self,
         path: Path,
-        n_gpu_layers: int | None,
-        offload: bool,
-        use_extra_bufts: bool | None,
+        params: lib.llama_model_params,
         on_progress: Callable[[float], bool] | None,
     ) -> None:
         _check_file(path)
-        params = lib.llama_model_default_params()
-        params.n_gpu_layers = (-1 if n_gpu_layers is None else n_gpu_layers) if offload else 0
-        if use_extra_bufts is None:
-            use_extra_bufts = extra_buffers_are_safe(lib.llama_print_system_info().decode(), _build())
-        params.use_extra_bufts = use_extra_bufts
         callback = lib.llama_progress_callback(lambda share, _: on_progress is None or on_progress(share))
         params.progress_callback = callback
         self._model = lib.llama_model_load_from_file(os.fsencode(path), params)

@@ -17,11 +17,12 @@ import attrs
 from relevance_gen.errors import (
     GenerationError,
     InvalidRequestError,
+    ModelLoadError,
     RelevanceGenError,
     RequestCancelledError,
     RunnerClosedError,
 )
-from relevance_gen.generation import source
+from relevance_gen.generation import aborts, source
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Counters, Engine
 from relevance_gen.generation.jobs import Job, JobQueue
@@ -136,6 +137,7 @@ class Runner(Front):
         n_batch: most prompt tokens computed between two steps of the running sequences; 128 on a CPU, 512 on a GPU.
         n_threads: CPU threads; by default the physical cores that this process may use.
         n_gpu_layers: layers to keep on the GPU; by default all where the build has one.
+        main_gpu: the one GPU to use, from 0; by default a model is spread over all.
         shared_prefix: let all sequences share one memory. Samples of one prompt are then faster, but a request's
             neighbours may change the low bits of its logits.
         use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
@@ -157,6 +159,7 @@ class Runner(Front):
         n_batch: int | None = None,
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,
+        main_gpu: int | None = None,
         shared_prefix: bool = False,
         use_extra_bufts: bool | None = None,
     ) -> None:
@@ -173,6 +176,7 @@ class Runner(Front):
             "n_batch": n_batch,
             "n_threads": n_threads,
             "n_gpu_layers": n_gpu_layers,
+            "main_gpu": main_gpu,
             "shared_prefix": shared_prefix,
             "use_extra_bufts": use_extra_bufts,
         }
@@ -183,6 +187,8 @@ class Runner(Front):
         self._draining = False
         self._aborting = False
         self._ended = False
+        self._lost = False
+        self._finished = threading.Event()
         self._ready = threading.Event()
         self._queue.join(self)
         self._thread = threading.Thread(target=self._run, name="relevance_gen-runner", daemon=True)
@@ -244,9 +250,10 @@ class Runner(Front):
         self._leave(drain)
         if threading.current_thread() is self._thread:
             return
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        if not self._finished.wait(timeout_s):
             self._leave(drain=False)
+            self._finished.wait()
+        if not self._lost:
             self._thread.join()
 
     def adopt(self, queue: JobQueue) -> None:
@@ -287,11 +294,20 @@ class Runner(Front):
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            self._load_and_serve()
+            with aborts.guard(self._lose_thread):
+                self._load_and_serve()
         except BaseException as failure:
             error = failure if isinstance(failure, RelevanceGenError) else _as_generation_error(failure)
-        if self._aborting:
-            error = None  # closing interrupts loading too
+        self._end(None if self._aborting else error)  # closing interrupts loading too, which is no error then
+
+    def _lose_thread(self, reason: str) -> None:
+        """Give up this thread, which is inside llama.cpp and will stay there."""
+        self._lost = True
+        kind = GenerationError if self._ready.is_set() else ModelLoadError
+        self._end(kind(f"llama.cpp gave up, and keeps the memory it held until this process ends: {reason}"))
+
+    def _end(self, error: BaseException | None) -> None:
+        """Answer everybody who waits."""
         self._error = error
         self._ended = True
         self._ready.set()
@@ -299,6 +315,7 @@ class Runner(Front):
         if self._engine is not None:
             self._engine.abort(answer)
         self._queue.leave(self, answer)
+        self._finished.set()
 
     def _load_and_serve(self) -> None:
         from relevance_gen.generation.llama import Model

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,11 @@ runner = Runner({str(BIGRAM)!r}, n_ctx=512)
 runner.submit(GenerationRequest("a", max_tokens=10**9, num_samples=200))
 """
     assert run(code, tmp_path).returncode == 0
+
+
+def test_the_example_runs(tmp_path):
+    """examples/generate.py generates with the model that it is given."""
+    example = Path(__file__).parents[2] / "examples" / "generate.py"
+    ended = run(f"import runpy, sys; sys.argv[1:] = [{str(BIGRAM)!r}]; runpy.run_path({str(example)!r})", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "tokens in" in ended.stdout

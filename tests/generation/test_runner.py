@@ -3,6 +3,9 @@
 import gc
 import multiprocessing
 import os
+import struct
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError, wait
@@ -264,6 +267,27 @@ def test_a_failing_llama_decode_is_a_generation_error():
     what_llama_sees.fill(99)  # a sequence that does not exist
     assert "llama_decode failed" in str(future.exception(timeout=10))
     runner.close()
+
+
+def test_a_failed_assertion_in_llama_cpp_costs_a_thread_not_the_process(tmp_path):
+    """A file that makes llama.cpp abort is a ModelLoadError; other runners and the end of the process are fine."""
+    twice = tmp_path / "the same token twice.gguf"
+    twice.write_bytes(TINY.read_bytes().replace(struct.pack("<Q", 2) + b"th", struct.pack("<Q", 2) + b"an", 1))
+    code = f"""
+from relevance_gen import ModelLoadError, GenerationRequest, Runner
+good = Runner({str(TINY)!r}, n_threads=1)
+bad = Runner({str(twice)!r}, wait=False)
+try:
+    bad.wait_ready(20)
+except ModelLoadError as error:
+    print(error)
+bad.close()
+print(bad.alive, good.generate(GenerationRequest("a", max_tokens=3)).responses[0].generated_tokens)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "GGML_ASSERT" in ended.stdout
+    assert ended.stdout.endswith("False 3\n")
 
 
 def test_stop_strings_without_bound_are_refused(tiny):
