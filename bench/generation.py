@@ -44,6 +44,13 @@ def prompt_text(n_tokens: int, seed: int = 0) -> str:
     return "".join(np.random.default_rng(seed).choice(list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), n_tokens))
 
 
+def make_model() -> None:
+    """Make the model of about 125M random weights, if it is not there."""
+    if not MODEL.exists():
+        MODEL.parent.mkdir(exist_ok=True)
+        write_random(MODEL, n_vocab=32_000, n_embd=768, n_ff=2048, n_layer=12, n_head=12, n_ctx=4096)
+
+
 def timed(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
@@ -280,9 +287,7 @@ def main() -> None:
     parser.add_argument("--server", default=os.environ.get("LLAMA_SERVER"), help="llama.cpp's llama-server")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads (default: %(default)s)")
     args = parser.parse_args()
-    if not MODEL.exists():
-        MODEL.parent.mkdir(exist_ok=True)
-        write_random(MODEL, n_vocab=32_000, n_embd=768, n_ff=2048, n_layer=12, n_head=12, n_ctx=4096)
+    make_model()
     print(llama_cpp.llama_print_system_info().decode())
     print(f"llama-cpp-python {llama_cpp.__version__}, {args.threads} threads, {args.rounds} rounds")
     for n_vocab, bar in ((512, 30), (32_000, 120), (152_000, 180)):

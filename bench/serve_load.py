@@ -33,6 +33,7 @@ from pydoc_data.topics import topics
 
 from attrs import frozen
 
+from bench import generation
 from relevance_gen import Runner, search
 from relevance_gen.settings import cores
 from relevance_gen.types import GenerationRequest
@@ -371,13 +372,14 @@ def main() -> None:
     parser.add_argument("bars", nargs="*", default=["large", "many", "generate"], help="large, many, generate")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4)
-    parser.add_argument("--model", type=Path, default=Path("tests/models/tiny.gguf"))
+    parser.add_argument("--model", type=Path, default=generation.MODEL, help="GGUF file; made if not there")
     given = parser.parse_args()
     if "large" in given.bars:
         large(given.rounds)
     if "many" in given.bars:
         many(given.seconds, given.rounds // 2)
     if "generate" in given.bars:
+        generation.make_model()
         generate(given.model, given.rounds // 2)
 
 

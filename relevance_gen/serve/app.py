@@ -19,7 +19,7 @@ from relevance_gen.serve.bodies import Budget
 from relevance_gen.serve.connection import Handle
 from relevance_gen.serve.gate import Gate
 from relevance_gen.serve.metrics import STATUSES, Metrics
-from relevance_gen.serve.problems import problem_of, response_to
+from relevance_gen.serve.problems import HTTPError, problem_of, response_to
 from relevance_gen.serve.rate import RateLimit
 from relevance_gen.serve.searching import Searcher
 from relevance_gen.settings import Settings
@@ -150,8 +150,10 @@ class Exchange:
         try:
             try:
                 response = await handle(self._request)
+            except ConnectionError:
+                raise
             except Exception as error:
-                response = response_to(problem_of(error))
+                response = self._refuse(problem_of(error))
             if not response.prepared:
                 self._add_headers(response)
             # Sent here and not by aiohttp, which would do it after the metrics and the log.
@@ -164,6 +166,11 @@ class Exchange:
             return response
         finally:
             logs.REQUEST_ID.reset(token)
+
+    def _refuse(self, problem: HTTPError) -> web.Response:
+        if self._request.writer.output_size:
+            raise ConnectionResetError("an answer was begun: all that is left is to cut it")
+        return response_to(problem)
 
     def _add_headers(self, response: web.StreamResponse) -> None:
         response.headers.update(common_headers(self._request, self._service))
@@ -195,6 +202,7 @@ def common_headers(request: web.BaseRequest, service: Service) -> dict[str, str]
     origin = request.headers.get("Origin")
     allowed = service.settings.cors_origins
     if origin is not None and (origin in allowed or "*" in allowed):
+        headers["Vary"] = "Accept-Encoding, Origin"
         headers["Access-Control-Allow-Origin"] = "*" if "*" in allowed else origin
         headers["Access-Control-Allow-Headers"] = "Content-Type, X-API-Key, X-Request-ID"
         headers["Access-Control-Allow-Methods"] = "GET, HEAD, POST, OPTIONS"

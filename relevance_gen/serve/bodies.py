@@ -140,7 +140,7 @@ async def _continue(request: web.BaseRequest) -> None:
     """Ask for the body only now, when key, rate and type are known to be right."""
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # What a writer has put out counts as the response's size otherwise.
+        # Otherwise this counts as a response that was begun, here and in aiohttp.
         request.writer.output_size = 0
 
 

@@ -38,12 +38,14 @@ class Connection(web.RequestHandler):
 
     def handle_error(
         self,
-        request: web.BaseRequest,  # noqa: ARG002 aiohttp's signature
+        request: web.BaseRequest,
         status: int = 500,
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 may repeat what the client sent
     ) -> web.StreamResponse:
         """Answer what could not be parsed, or what went wrong even in the wrapper around the application."""
+        if request.writer.output_size:
+            raise ConnectionResetError("an answer was begun: all that is left is to cut it")
         if status == 400:
             what = "has a line that is too long" if isinstance(exc, LineTooLong) else "is not valid HTTP"
             response = response_to(HTTPError(400, "invalid_request", f"the request {what}"))

@@ -81,7 +81,7 @@ class Gate:
             return
         if self.waiting >= self._max_waiting:
             self._metrics.add("search_rejections_total")
-            raise OverloadedError("too many searches are waiting", retry_after_s=self._expected_wait_s())
+            raise OverloadedError("too much work is waiting", retry_after_s=self._expected_wait_s())
         self._wait(+1)
         try:
             async with asyncio.timeout(self._max_wait_s):

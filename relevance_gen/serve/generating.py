@@ -134,7 +134,7 @@ class Generator:
         with self._running(request, lambda sample, piece: post((sample, piece))) as future:
             future.add_done_callback(lambda _: post(None))
             while True:
-                pieces, ended = await _next(arrived)
+                pieces, ended = await _next(arrived, min(_HEARTBEAT_S, end_s - loop.time()))
                 if not ended and loop.time() >= end_s:
                     raise self._too_slow()
                 if pieces or not ended:
@@ -181,10 +181,10 @@ class Generator:
         return HTTPError(503, "timeout", message, headers={"Retry-After": "1"})
 
 
-async def _next(arrived: asyncio.Queue[tuple[int, str] | None]) -> tuple[Pieces, bool]:
+async def _next(arrived: asyncio.Queue[tuple[int, str] | None], timeout_s: float) -> tuple[Pieces, bool]:
     """Wait for what comes next; return all pieces that are there, and whether that was the end."""
     try:
-        async with asyncio.timeout(_HEARTBEAT_S):
+        async with asyncio.timeout(timeout_s):
             items = [await arrived.get()]
     except TimeoutError:
         return [], False

@@ -22,7 +22,8 @@ def content_key(texts: Sequence[str], scope: str) -> bytes:
     """
     joined = "".join(texts).encode("utf-8", "surrogatepass")
     lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-    return hashlib.sha256(b"\0".join([scope.encode(), lengths.tobytes(), joined])).digest()
+    # The number of texts says where the lengths end, so that no text can pass for another's length.
+    return hashlib.sha256(b"%b %d " % (scope.encode(), len(texts)) + lengths.tobytes() + joined).digest()
 
 
 class IndexCache(Generic[Index]):

@@ -195,8 +195,6 @@ def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, ma
 def _raise_file_limit() -> None:
     """Allow as many connections as the system allows: the usual soft limit of 1,024 files is few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     with suppress(ValueError, OSError):
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (min(hard, _MAX_FILES) if hard != resource.RLIM_INFINITY else _MAX_FILES, hard)
-        )
-    _log.debug("at most %d files were allowed", soft)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))

@@ -55,7 +55,7 @@ class Searcher:
     def __init__(self, settings: Settings, retrieval: Retrieval, metrics: Metrics) -> None:
         self._settings = settings
         self._retrieval = retrieval
-        self.cache: IndexCache[Index] = IndexCache(settings.index_cache_bytes, metrics)
+        self._cache: IndexCache[Index] = IndexCache(settings.index_cache_bytes, metrics)
 
     def warm_up(self) -> None:
         """Do one small search, so that the first client does not wait for imports and tables."""
@@ -94,18 +94,19 @@ class Searcher:
         return request, *wire.structure_chunks(request.chunk_txts)
 
     def _search(self, request: SearchRequest, texts: list[str], scope: str) -> SearchResponse:
-        """Search `texts`; from their third time on through an index that was made the second time."""
-        query = request.query, request.top_n, request.true_order
-        if not self._settings.index_cache_bytes:
-            return self._retrieval.search(query[0], texts, *query[1:])
-        key = content_key(texts, scope)
-        index = self.cache.get(key)
+        index = self._index(texts, scope) if self._settings.index_cache_bytes else None
         if index is None:
-            if not self.cache.is_worth_it(key):
-                return self._retrieval.search(query[0], texts, *query[1:])
+            return self._retrieval.search(request.query, texts, request.top_n, request.true_order)
+        return index.search(request.query, request.top_n, request.true_order)
+
+    def _index(self, texts: list[str], scope: str) -> Index | None:
+        """Return the index of `texts`: none the first time they come, made and kept the second time."""
+        key = content_key(texts, scope)
+        index = self._cache.get(key)
+        if index is None and self._cache.is_worth_it(key):
             index = self._retrieval.index(texts)
-            self.cache.put(key, index, index.nbytes)
-        return index.search(*query)
+            self._cache.put(key, index, index.nbytes)
+        return index
 
 
 def _with_metadata(response: SearchResponse, metadata: list[Metadata]) -> SearchResponse:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import random
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
+import zstandard
 
-from tests.serve.harness import REAL, ROOT, Server, eventually
+from relevance_gen import search, wire
+from tests.serve.harness import KEYED, REAL, SMALL_MODEL, Server, eventually
 from tests.serve.test_streams import events_of
 
-SMALL = ("--n-ctx", "256", "--n-slots", "4", "--n-threads", "1", "--rate-limit", "off")
-TINY = str(ROOT / "tests" / "models" / "tiny.gguf")
 GREEDY = {"text": "hello", "max_tokens": 8, "temperature": 0, "return_tokens": True}
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[Server]:
-    """A real server with the tiny model."""
-    with Server("--model", TINY, *SMALL, program=REAL) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200, 60), server.log
-        yield server
 
 
 def test_a_stream_is_the_response_in_pieces(real: Server) -> None:
@@ -69,8 +60,7 @@ def test_a_client_that_leaves_frees_the_real_slots(real: Server) -> None:
 
 def test_several_processes_serve_the_real_halves() -> None:
     """With --workers, search and generation are the same from whatever worker a connection meets."""
-    flags = ("--workers", "2", "--model", TINY, *SMALL)
-    with Server(*flags, program=REAL) as server:
+    with Server("--workers", "2", *SMALL_MODEL, program=REAL) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200, 60), server.log
         found = [server.search({"query": "fruit", "chunk_txts": ["red fruit", "sky"]}).json for _ in range(6)]
         made = [server.generate(GREEDY).json["responses"][0]["tokens"] for _ in range(6)]
@@ -91,8 +81,6 @@ def test_a_missing_model_leaves_search(tmp_path: object) -> None:
 
 def test_search_over_http_is_search(real: Server) -> None:
     """POST /search answers exactly what `relevance_gen.search` returns, at first and from the cache, in both orders."""
-    from relevance_gen import search, wire
-
     chunks = [
         "Machine learning is a subset of artificial intelligence.",
         {"text": "The weather is sunny today.", "metadata": {"source": "diary", "page": 3}},
@@ -105,3 +93,16 @@ def test_search_over_http_is_search(real: Server) -> None:
             for _ in range(3):
                 answer = real.search({"query": query, "chunk_txts": chunks, "top_n": 3, "true_order": true_order})
                 assert answer.json == json.loads(wire.serialize(search(query, chunks, 3, true_order)))
+
+
+def test_two_million_tokens_are_one_search(real: Server) -> None:
+    """20,000 chunks of 10 MB, compressed on the way, are searched like any others, in bounded time."""
+    chance = random.Random(5)  # noqa: S311
+    words = ["".join(chance.choices("etaoinshrdlu", k=chance.randint(2, 9))) for _ in range(5000)]
+    chunks = [" ".join(chance.choices(words, k=75)) for _ in range(20_000)]
+    query = " ".join(words[:3])
+    body = json.dumps({"query": query, "chunk_txts": chunks}).encode()
+    assert len(body) > 9_000_000
+    answer = real.search(zstandard.compress(body), {**KEYED, "Content-Encoding": "zstd"}, timeout_s=60)
+    assert answer.json == json.loads(wire.serialize(search(query, chunks)))
+    assert answer.json["metadata"]["num_context_tokens"] > 2_000_000

@@ -121,6 +121,7 @@ def test_pages_of_allowed_origins_may_call() -> None:
         for method, path in (("OPTIONS", "/search"), ("GET", "/stats"), ("POST", "/search")):
             here = server.call(method, path, headers={"Origin": "http://two.example"})
             assert here.headers["Access-Control-Allow-Origin"] == "http://two.example"
+            assert here.headers["Vary"] == "Accept-Encoding, Origin"
             assert "X-API-Key" in here.headers["Access-Control-Allow-Headers"]
             there = server.call(method, path, headers={"Origin": "http://three.example"})
             assert "Access-Control-Allow-Origin" not in there.headers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.serve.harness import JSON, Server, eventually
+from tests.serve.harness import JSON, Server, eventually, read_all, request_bytes
 from tests.serve.test_streams import events_of
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
@@ -90,6 +91,20 @@ def test_a_killed_model_is_replaced_while_search_goes_on(several: Server) -> Non
     assert several.search(BODY).status == 200
     assert eventually(lambda: several.call("GET", "/health").status == 200)
     assert several.generate({"text": "x", "max_tokens": 1}).status == 200
+
+
+def test_a_stream_whose_model_is_killed_is_cut(several: Server) -> None:
+    """When the process with the model dies in mid-stream, the client sees a cut and no second answer."""
+    body = json.dumps({"text": "x", "max_tokens": 100_000}).encode()
+    with several.raw() as sock:
+        sock.sendall(request_bytes("POST", "/generate_stream", body, JSON))
+        received = sock.recv(1 << 16)
+        os.kill(pids(several, "model")[-1], signal.SIGKILL)
+        received += read_all(sock)
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert b"event: text" in received
+    assert not received.endswith(b"0\r\n\r\n")
+    assert eventually(lambda: several.call("GET", "/health").status == 200)
 
 
 def test_a_worker_that_cannot_live_is_not_started_in_a_loop() -> None:
