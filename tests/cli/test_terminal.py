@@ -21,7 +21,7 @@ def command(*arguments: str) -> list[str]:
 
 def test_runs_as_a_module(folder: Path) -> None:
     """`python -m relevance_gen` is the same command."""
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         command("search", "bananas", "-"), input=FRUIT.encode(), capture_output=True, check=False, env=ENVIRONMENT
     )
     assert (done.returncode, done.stderr) == (0, b"")
