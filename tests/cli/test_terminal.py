@@ -1,5 +1,6 @@
 """The command among processes: terminals, pipes and signals."""
 
+import contextlib
 import os
 import pty
 import signal
@@ -30,20 +31,16 @@ def test_runs_as_a_module(folder: Path) -> None:
 
 def in_terminal(*arguments: str, **environment: str) -> str:
     """Run the command in a terminal of its own and return all that it showed."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execve(sys.executable, command(*arguments), {**ENVIRONMENT, "TERM": "xterm", **environment})  # noqa: S606
+    ours, theirs = pty.openpty()
+    environment = {**ENVIRONMENT, "TERM": "xterm", **environment}
+    process = subprocess.Popen(command(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
     shown = b""
-    while True:
-        try:
-            piece = os.read(terminal, 65536)
-        except OSError:
-            break
-        if not piece:
-            break
-        shown += piece
-    os.waitpid(child, 0)
-    os.close(terminal)
+    with contextlib.suppress(OSError):  # the end of a terminal, on Linux
+        while piece := os.read(ours, 65536):
+            shown += piece
+    os.close(ours)
+    assert process.wait(30) == 0
     return shown.decode()
 
 
