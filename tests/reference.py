@@ -111,7 +111,7 @@ def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[st
     if not is_inflected(word):
         return own
     found = {}
-    for other in filter(is_inflected, vocabulary):
+    for other in filter(is_inflected, vocabulary - ENGLISH):
         if other[:2] == word[:2]:  # "dying" and "die" are told apart
             by_prefix = similarity(word, other) if not english or not word.isascii() else 0.0
             found[other] = 1.0 if stem(other) == stem(word) else by_prefix

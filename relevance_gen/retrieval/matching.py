@@ -2,7 +2,8 @@
 
 No chunk is ever stemmed: the few words of the vocabulary that begin as the query's word does are compared with it.
 
-* Words with the same English stem (Porter2) match in full.
+* Words with the same English stem (Porter2) match in full, but no function word is a form of another word: "can" is
+  not what "cans" asks for, nor "does" what "doe" does.
 * Languages other than English inflect in more ways than one stemmer knows. There a word also matches words that share
   its beginning, with weight
 
@@ -28,6 +29,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.postings import Postings
+from relevance_gen.retrieval.stopwords import ENGLISH
 from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, beginnings
 
 MIN_PREFIX: Final = 3
@@ -128,7 +130,7 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
     start = word[: MIN_PREFIX - 1] if by_prefix else root[:-1]
     found = []
     for number, spelling in enumerate(spellings, first):
-        if spelling.startswith(start) and is_inflected(spelling):
+        if spelling.startswith(start) and is_inflected(spelling) and (spelling not in ENGLISH or spelling == word):
             weight = 1.0 if stem(spelling) == root else similarity(word, spelling) if by_prefix else 0.0
             if weight:
                 found.append((number, weight, spelling))

@@ -111,7 +111,7 @@ class Postings:
     def spell(self, number: int) -> str:
         """Return the spelling of a term, by its number in the vocabulary."""
         first, end = self.spelling_first[number : number + 2]
-        return self.spelling[first : end - 1].tobytes().decode("utf-8", "ignore")
+        return self.spelling[first : end - 1].tobytes().decode("utf-8", "replace")
 
     def with_beginning(self, beginning: int) -> tuple[int, list[str]]:
         """Return the terms that have one beginning: the number of the first, and all their spellings."""

@@ -15,8 +15,7 @@ Nothing in it is code: numbers, UTF-8 and JSON.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
+import secrets
 import zlib
 from collections.abc import Iterator, Sequence
 from os import PathLike
@@ -123,21 +122,25 @@ def write(path: str | PathLike[str], index: SavedIndex) -> None:
         "is_english": collection.is_english,
     }
     target = Path(path)
-    descriptor, unfinished = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with unfinished.open("xb") as file:
             _write_file(file, settings, arrays)
-        Path(unfinished).replace(target)
+        unfinished.replace(target)
     except BaseException:
-        Path(unfinished).unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise
 
 
 def _metadata_json(chunks: Chunks) -> bytes:
+    metadata = {str(place): value for place, value in chunks.metadata.items()}
     try:
-        return json.dumps({str(place): value for place, value in chunks.metadata.items()}).encode("ascii")
-    except (TypeError, ValueError) as error:
+        encoded = json.dumps(metadata, allow_nan=False).encode("ascii")
+        if json.loads(encoded) != metadata:  # keys that are no strings, tuples
+            raise ValueError("it would come back changed")  # noqa: TRY301
+    except (RecursionError, TypeError, ValueError) as error:
         raise InvalidRequestError(f"metadata must be JSON to be saved: {error}", field="metadata") from None
+    return encoded
 
 
 def _write_file(file: BinaryIO, settings: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
@@ -188,7 +191,7 @@ def read(path: str | PathLike[str]) -> SavedIndex:
         raise IndexFormatError(f"{path} is damaged: its checksum does not match; build it again")
     try:
         return _interpret(content)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise IndexFormatError(f"{path} is not an index that this library wrote: {error}") from None
 
 

@@ -67,7 +67,7 @@ class Tokens:
     def spell(self, token: int) -> str:
         """Return the folded spelling of a token, at most `SPELLED_BYTES` of it."""
         start = int(self.start[token])
-        return self.folded[start : start + min(int(self.length[token]), SPELLED_BYTES)].decode("utf-8", "ignore")
+        return self.folded[start : start + min(int(self.length[token]), SPELLED_BYTES)].decode("utf-8", "replace")
 
 
 def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
