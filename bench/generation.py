@@ -22,10 +22,10 @@ import llama_cpp
 import numpy as np
 
 from relevance_gen.generation.cache import PrefixCache
-from relevance_gen.generation.cores import usable_cores
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.jobs import Job
 from relevance_gen.generation.llama import Model
+from relevance_gen.generation.machine import usable_cores
 from relevance_gen.generation.stopping import NO_STOPS
 from relevance_gen.types import GenerationRequest
 from tests.models.make import write_random
