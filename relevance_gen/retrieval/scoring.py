@@ -22,7 +22,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.matching import Match, is_fragment, match_exactly, match_inflections, stem
+from relevance_gen.retrieval.matching import MAX_INFLECTED, Match, is_fragment, match_exactly, match_inflections, stem
 from relevance_gen.retrieval.postings import Chunks
 from relevance_gen.retrieval.proximity import (
     COVERAGE_WEIGHT,
@@ -278,7 +278,10 @@ class Scorer:
     # ── Weighing a query ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _plan(self, query: Query) -> Plan:
-        found = tuple(self._find(term.term_id, term.word, term.stop) for term in query.terms)
+        found = tuple(
+            self._find(term.term_id, term.word, term.stop or number >= MAX_INFLECTED)
+            for number, term in enumerate(query.terms)
+        )
         if self.weighting == "cosine":
             df = np.array([part.df for part in found], np.int64)
             idf = np.where(df > 0, smoothed_idf(df, self.collection.n_chunks), 0.0).tolist()
@@ -323,10 +326,10 @@ class Scorer:
         between = [term for term, has in enumerate(known) if has and not idf[term]]
         return counted[:MAX_WORDS] + between[:MAX_WORDS]
 
-    def _find_postings(self, term_id: int, word: str, stop: bool) -> TermPostings:
-        """Find the chunks that hold a word of the query, in any of its forms."""
+    def _find_postings(self, term_id: int, word: str, exactly: bool) -> TermPostings:
+        """Find the chunks that hold a word of the query, in any of its forms unless `exactly` in this one."""
         postings = self.collection.postings
-        if stop or self.weighting == "cosine":
+        if exactly or self.weighting == "cosine":
             match = match_exactly(postings, term_id, word)
         else:
             match = match_inflections(postings, term_id, word, by_prefix=not self.collection.is_english)
