@@ -32,6 +32,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 from attrs import frozen
+from relevance_gen.generation.cores import usable_cores
 
 from bench import generation
 from relevance_gen import Runner, search
@@ -326,13 +327,15 @@ def peer_many(seconds: float, bodies: list[bytes]) -> None:
     )
 
 
-def generate(model: Path, rounds: int) -> None:
+def generate(model: Path, rounds: int, n_threads: int) -> None:
     prompts = [" ".join(make_chunks(1, 40, SEED + number)) for number in range(16)]
     requests = [GenerationRequest(prompt, max_tokens=64, temperature=0.8, seed=1) for prompt in prompts]
     bodies = [json.dumps({"text": p, "max_tokens": 64, "temperature": 0.8, "seed": 1}).encode() for p in prompts]
-    options = {"n_ctx": 1024, "n_slots": 16, "prefix_cache_bytes": 0}
+    options = {"n_ctx": 512, "n_slots": 16, "n_threads": n_threads, "prefix_cache_bytes": 0}
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    print(f"generate: 16 at once, 64 tokens each, {model.name} of {model.stat().st_size / 1e6:.1f} MB")
+    print(
+        f"generate: 16 at once, 64 tokens each, {model.name}, {model.stat().st_size / 1e6:.1f} MB, {n_threads} threads"
+    )
     in_process_s, http_s = [], []
     for _ in range(rounds):  # not both at once: two models in memory would fight for the cores
         with Runner(model, **options) as runner:
@@ -342,7 +345,7 @@ def generate(model: Path, rounds: int) -> None:
         with ours(*flags, model=str(model)) as port:
             http_s += [timed(lambda: at_once(port, "/generate", bodies)) for _ in range(3)][1:]
     report("  in process, over HTTP", list(zip(in_process_s, http_s, strict=True)), "s", bar=1.1)
-    peer_generate(model, prompts)
+    peer_generate(model, prompts, n_threads)
 
 
 def at_once(port: int, path: str, bodies: list[bytes]) -> None:
@@ -355,9 +358,10 @@ def at_once(port: int, path: str, bodies: list[bytes]) -> None:
         raise RuntimeError(f"statuses {statuses}")
 
 
-def peer_generate(model: Path, prompts: list[str]) -> None:
+def peer_generate(model: Path, prompts: list[str], n_threads: int) -> None:
     bodies = [json.dumps({"prompt": p, "max_tokens": 64, "temperature": 0.8}).encode() for p in prompts]
-    command = ["-m", "llama_cpp.server", "--model", str(model), "--port", "{port}", "--n_ctx", "1024"]
+    command = ["-m", "llama_cpp.server", "--model", str(model), "--port", "{port}", "--n_ctx", "512"]
+    command += ["--n_threads", str(n_threads), "--n_threads_batch", str(n_threads)]
     try:
         with serving(*command, ready="200", path="/v1/models") as port:
             taken_s = statistics.median(timed(lambda: at_once(port, "/v1/completions", bodies)) for _ in range(3))
@@ -372,6 +376,7 @@ def main() -> None:
     parser.add_argument("bars", nargs="*", default=["large", "many", "generate"], help="large, many, generate")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads that decode")
     parser.add_argument("--model", type=Path, default=generation.MODEL, help="GGUF file; made if not there")
     given = parser.parse_args()
     if "large" in given.bars:
@@ -380,7 +385,7 @@ def main() -> None:
         many(given.seconds, given.rounds // 2)
     if "generate" in given.bars:
         generation.make_model()
-        generate(given.model, given.rounds // 2)
+        generate(given.model, given.rounds // 2, given.threads)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import attrs
 
-from relevance_gen.generation.engine import Counters
-from relevance_gen.generation.runner import DEFAULT_MAX_QUEUE, Front, Runner
+from relevance_gen.generation.counters import Counters
+from relevance_gen.generation.front import DEFAULT_MAX_QUEUE, Front
+from relevance_gen.generation.runner import Runner
 from relevance_gen.types import Stats
 
 

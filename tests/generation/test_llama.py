@@ -132,7 +132,7 @@ print(len(Model({str(model)!r}, n_slots=1).tokenize({character!r} * 100_000, 0))
 def test_a_long_text_of_words_is_tokenized_in_one_piece(model):
     """Only text without a break is cut: twenty thousand characters of words give the tokens of one call."""
     words = "the quick brown fox " * 1000
-    assert model.tokenize(words, 0).tolist() == model._tokenize(words.encode(), add_special=True).tolist()
+    assert model.tokenize(words, 0).tolist() == model._vocabulary._tokenize(words.encode(), add_special=True).tolist()
 
 
 def test_a_text_in_parts_has_one_bos_token():

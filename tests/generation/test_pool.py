@@ -39,7 +39,7 @@ def test_the_pool_goes_on_when_a_runner_dies():
         endless = [pool.submit(ENDLESS) for _ in range(2)]
         until(lambda: all(runner.counters().generated_tokens for runner in pool.runners))
         waiting = [pool.submit(GenerationRequest("a", max_tokens=2)) for _ in range(5)]
-        pool.runners[0]._engine._model._pieces = None
+        pool.runners[0]._engine._model._vocabulary = None
         outcomes = [future.exception(timeout=20) for future in endless]
         assert [type(outcome) for outcome in outcomes].count(GenerationError) == 1
         assert all(future.result(timeout=20).num_samples == 1 for future in waiting)
@@ -52,7 +52,7 @@ def test_the_last_runners_death_answers_everybody():
     pool = RunnerPool([small_runner(n_slots=1)])
     futures = [pool.submit(ENDLESS) for _ in range(4)]
     until(lambda: pool.counters().generated_tokens > 0)
-    pool.runners[0]._engine._model._pieces = None
+    pool.runners[0]._engine._model._vocabulary = None
     assert {type(future.exception(timeout=20)) for future in futures} == {GenerationError}
     with pytest.raises(RunnerClosedError, match="thread failed"):
         pool.submit(ENDLESS)
