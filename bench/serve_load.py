@@ -35,7 +35,7 @@ from attrs import frozen
 
 from bench import generation
 from relevance_gen import Runner, search
-from relevance_gen.generation.cores import usable_cores
+from relevance_gen.generation.machine import usable_cores
 from relevance_gen.settings import cores
 from relevance_gen.types import GenerationRequest
 
