@@ -207,7 +207,9 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     body = _PREFIX_BYTES + header_bytes
     header = json.loads(content[_PREFIX_BYTES:body].tobytes())
     arrays = {
-        name: np.ndarray(header["arrays"][name]["shape"], kind, content.data, body + header["arrays"][name]["offset"])
+        name: np.ndarray(
+            tuple(header["arrays"][name]["shape"]), kind, content.data, body + header["arrays"][name]["offset"]
+        )
         for name, kind in _TYPES.items()
     }
     texts = _MappedTexts(arrays.pop("text"), arrays.pop("text_end"))
