@@ -32,10 +32,10 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 from attrs import frozen
+from relevance_gen.generation.cores import usable_cores
 
 from bench import generation
 from relevance_gen import Runner, search
-from relevance_gen.generation.cores import usable_cores
 from relevance_gen.settings import cores
 from relevance_gen.types import GenerationRequest
 
