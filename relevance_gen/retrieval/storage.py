@@ -212,7 +212,9 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     body = _PREFIX_BYTES + header_bytes
     header = json.loads(content[_PREFIX_BYTES:body].tobytes())
     arrays = {
-        name: np.ndarray(header["arrays"][name]["shape"], kind, content.data, body + header["arrays"][name]["offset"])
+        name: np.ndarray(
+            tuple(header["arrays"][name]["shape"]), kind, content.data, body + header["arrays"][name]["offset"]
+        )
         for name, kind in _TYPES.items()
     }
     if any(array.ndim != 1 for array in arrays.values()) or any(
