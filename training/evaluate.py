@@ -22,7 +22,7 @@ from llama import Llama
 from tokenizers import Tokenizer
 from train_vocabulary import BEGIN_ID, END_ID
 
-N_EXAMPLES = 300
+N_EXAMPLES = 200
 N_SAMPLES = 100
 LONGEST_ANSWER = 100  # tokens
 LONGEST_PROMPT = 480
@@ -131,7 +131,7 @@ if __name__ == "__main__":
     parser.add_argument("--questions", nargs="*", default=[])
     arguments = parser.parse_args()
     tiny, vocabulary = Llama(arguments.model), Tokenizer.from_file(str(arguments.build / "vocabulary.json"))
-    for n in (3, 5, 8):
+    for n in (3, 5, 8, 12):
         report(f"held-out text, {n} sentences", tiny, held_out_examples(arguments.build, vocabulary, n))
     for name, _, folder in (argument.partition("=") for argument in arguments.questions):
         report(f"people's questions, {name}", tiny, judged_examples(Path(folder), tiny))
