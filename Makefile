@@ -38,8 +38,8 @@ contracts: $(VENV)/development
 docs: $(VENV)/development  ## Build the documentation; a warning is an error.
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
-bench: $(VENV)/bench  ## Measure against the peers, in one run.
-	$(BIN)/python -m bench
+bench: $(VENV)/bench  ## Measure against the peers, in one run; BENCH="--books FILE --judged DIR…" to choose texts.
+	$(BIN)/python -m bench $(BENCH)
 
 soak: $(VENV)/development  ## Run the long randomized tests.
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m ""
@@ -49,8 +49,8 @@ serve: $(VENV)/library  ## Serve both halves on http://127.0.0.1:8000.
 
 install: $(VENV)/development  ## Install everything for development into .venv.
 
-lower-bounds: $(VENV)-lower/development  ## Run the tests of all but generation with the oldest dependencies allowed.
-	$(VENV)-lower/bin/python -m pytest --ignore=tests/generation
+lower-bounds: $(VENV)-lower/development  ## Run the tests with the oldest dependencies allowed.
+	$(VENV)-lower/bin/python -m pytest
 
 package: $(VENV)/development  ## Build wheel and sdist, and try each in an empty environment.
 	rm -rf build dist
@@ -86,7 +86,7 @@ $(VENV)/pip $(VENV)-lower/pip: %/pip:
 $(VENV)/library: $(VENV)/pip pyproject.toml
 	@echo "Installing the library. llama-cpp-python is compiled on first use: about 4 minutes on 2 cores."
 	CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' $(BIN)/pip install --progress-bar off --no-binary llama-cpp-python \
-		--editable ".[server,fast]"
+		--editable ".[server,redis,fast]"
 	@touch $@
 
 $(VENV)/development: $(VENV)/library pyproject.toml
@@ -99,6 +99,7 @@ $(VENV)/bench: $(VENV)/development
 
 $(VENV)-lower/development: $(VENV)-lower/pip pyproject.toml
 	$(PYTHON) tests/lower_bounds.py > $(VENV)-lower/requirements.txt
-	$(VENV)-lower/bin/pip install --quiet --requirement $(VENV)-lower/requirements.txt
+	CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' $(VENV)-lower/bin/pip install --quiet --no-binary llama-cpp-python \
+		--requirement $(VENV)-lower/requirements.txt
 	$(VENV)-lower/bin/pip install --quiet --no-deps --editable .
 	@touch $@

@@ -30,9 +30,11 @@ from relevance_gen.types import (
 if TYPE_CHECKING:
     from relevance_gen.chunking import split
     from relevance_gen.generation.api import generate
-    from relevance_gen.generation.runner import Runner, RunnerPool
+    from relevance_gen.generation.pool import RunnerPool
+    from relevance_gen.generation.runner import Runner
+    from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
-    from relevance_gen.retrieval.index import ChunkIndex
+    from relevance_gen.retrieval.index import ChunkIndex, Explanation, TermShare
     from relevance_gen.tokens import TokenCounter, token_counter
 
 __version__ = "0.1.0"
@@ -41,6 +43,7 @@ __all__ = [
     "Chunk",
     "ChunkIndex",
     "Completion",
+    "Explanation",
     "GenerationError",
     "GenerationRequest",
     "GenerationResponse",
@@ -58,6 +61,9 @@ __all__ = [
     "SearchResponse",
     "SearchResult",
     "Stats",
+    "TermShare",
+    "TextPiece",
+    "TextStream",
     "TokenCounter",
     "generate",
     "search",
@@ -67,8 +73,12 @@ __all__ = [
 
 _LOADED_WHEN_USED = {
     "ChunkIndex": "relevance_gen.retrieval.index",
+    "Explanation": "relevance_gen.retrieval.index",
     "Runner": "relevance_gen.generation.runner",
-    "RunnerPool": "relevance_gen.generation.runner",
+    "RunnerPool": "relevance_gen.generation.pool",
+    "TermShare": "relevance_gen.retrieval.index",
+    "TextPiece": "relevance_gen.generation.stream",
+    "TextStream": "relevance_gen.generation.stream",
     "TokenCounter": "relevance_gen.tokens",
     "generate": "relevance_gen.generation.api",
     "search": "relevance_gen.retrieval.api",

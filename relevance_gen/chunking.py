@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import is_integer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _BREAKS = (
     re.compile(r"\n[^\S\n]*\n"),  # between paragraphs

@@ -7,8 +7,10 @@ import difflib
 import functools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from os import PathLike
 from pathlib import Path
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from attrs import frozen
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 Encoding: TypeAlias = "str | PathLike[str] | tiktoken.Encoding"
 Backend: TypeAlias = Literal["gigatoken", "tiktoken"]
-_Count: TypeAlias = Callable[[str], int]
+_Count: TypeAlias = Callable[[list[str]], int]
 
 PIECE_CHARS = 1 << 18
 """Longest text that is counted whole. tiktoken's regular expressions fail on a run of about a million characters of
@@ -43,6 +45,13 @@ _O200K_PATTERN = (
 _GIGATOKEN_SCHEMES = {_CL100K_PATTERN: "gpt4", _O200K_PATTERN: "o200k"}
 _PATTERN_OF_FILE = {"o200k_base": _O200K_PATTERN}
 
+_BATCH_CHARS = 1 << 22
+"""Texts are handed to the library in batches of about so many characters: it bounds the ids held at once."""
+
+_LITTLE_CHARS = 1 << 20
+"""Less text than this is counted text by text, in a few milliseconds. A batch comes back as an awkward array, and
+importing awkward alone takes 0.2 s."""
+
 _RENEW_AFTER_CHARS = 1 << 25
 """gigatoken keeps every distinct word it has met, up to 512 MiB. A new one after this much text keeps that to about
 200 MiB on text that never repeats a word, and to a few MiB on prose, at the cost of one load (~0.1 s)."""
@@ -62,10 +71,10 @@ class TokenCounter:
         backend: the library that counts, ``"gigatoken"`` or ``"tiktoken"``; the counts are the same.
     """
 
-    def __init__(self, name: str, backend: Backend, count_piece: _Count) -> None:
+    def __init__(self, name: str, backend: Backend, count_pieces: _Count) -> None:
         self.name = name
         self.backend = backend
-        self._count_piece = count_piece
+        self._count_pieces = count_pieces
 
     def __repr__(self) -> str:
         return f"<TokenCounter {self.name} by {self.backend}>"
@@ -76,16 +85,30 @@ class TokenCounter:
         >>> token_counter().count("What is machine learning?")
         5
         """
-        if len(text) <= PIECE_CHARS:
-            try:
-                return self._count_piece(text)
-            except (UnicodeEncodeError, TypeError):  # surrogates, as tiktoken and gigatoken refuse them
-                return self._count_piece(_well_formed(text))
-        return sum(map(self._count_piece, _pieces(_well_formed(text))))
+        return self.count_all([text]) if len(text) > PIECE_CHARS else self._count_batch([text])
 
     def count_all(self, texts: Iterable[str]) -> int:
         """Return the number of tokens in `texts` together, each counted alone."""
-        return sum(map(self.count, texts))
+        return sum(map(self._count_batch, _batches(texts)))
+
+    def _count_batch(self, texts: list[str]) -> int:
+        try:
+            return self._count_pieces(texts)
+        except (UnicodeEncodeError, TypeError):  # surrogates, as tiktoken and gigatoken refuse them
+            return self._count_pieces([_well_formed(text) for text in texts])
+
+    def count_all_aside(self, texts: Iterable[str]) -> Future[int]:
+        """Start `count_all` in a thread of its own: most of the work is done outside the interpreter's lock."""
+        counted: Future[int] = Future()
+
+        def count() -> None:
+            try:
+                counted.set_result(self.count_all(texts))
+            except BaseException as error:
+                counted.set_exception(error)
+
+        Thread(target=count, name="relevance_gen token counts", daemon=True).start()
+        return counted
 
 
 def token_counter(encoding: Encoding | None = None, *, backend: Backend | None = None) -> TokenCounter:
@@ -240,9 +263,9 @@ def _modified(path: Path) -> int:
 
 
 def _tiktoken(encoding: tiktoken.Encoding) -> _Count:
-    def count(text: str) -> int:
+    def count(texts: list[str]) -> int:
         try:
-            return len(encoding.encode_ordinary(text))
+            return sum(len(encoding.encode_ordinary(text)) for text in texts)
         except BaseException as error:
             # A Rust panic is no Exception, and its class has no name to import.
             if type(error).__name__ == "PanicException":
@@ -259,6 +282,7 @@ class _Gigatoken:
     def __init__(self, definition: _Definition) -> None:
         self._scheme = _GIGATOKEN_SCHEMES[definition.pattern]
         self._rank_file = definition.rank_file
+        self._lock = Lock()
         self._renew()
 
     def _renew(self) -> None:
@@ -267,14 +291,23 @@ class _Gigatoken:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ranks.tiktoken"
             path.write_bytes(self._rank_file())
-            self._encode = Tokenizer.from_tiktoken(path, self._scheme).backend.encode
+            backend = Tokenizer.from_tiktoken(path, self._scheme).backend
+        self._encode, self._encode_batch = backend.encode, backend.encode_batch
         self._chars_left = _RENEW_AFTER_CHARS
 
-    def __call__(self, text: str) -> int:
-        self._chars_left -= len(text)
+    def __call__(self, texts: list[str]) -> int:
+        with self._lock:  # its cache takes one writer at a time
+            return self._count(texts)
+
+    def _count(self, texts: list[str]) -> int:
+        n_chars = sum(map(len, texts))
+        self._chars_left -= n_chars
         if self._chars_left < 0:
             self._renew()
-        return len(self._encode(text))
+        if n_chars < _LITTLE_CHARS:
+            return sum(len(self._encode(text)) for text in texts)
+        # Outside the interpreter's lock, so that other threads go on.
+        return int(self._encode_batch(texts, parallel=False).layout.offsets.data[-1])
 
 
 # ── Long texts and broken ones ───────────────────────────────────────────────────────────────────────────────────────
@@ -283,6 +316,23 @@ class _Gigatoken:
 def _well_formed(text: str) -> str:
     """Join surrogate pairs, and replace each lone surrogate by U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Group texts, and the pieces of long ones, into batches of about `_BATCH_CHARS` characters."""
+    batch: list[str] = []
+    n_chars = 0
+    for text in texts:
+        if len(text) <= PIECE_CHARS:
+            batch.append(text)
+        else:
+            batch += _pieces(_well_formed(text))
+        n_chars += len(text)
+        if n_chars >= _BATCH_CHARS:
+            yield batch
+            batch, n_chars = [], 0
+    if batch:
+        yield batch
 
 
 def _pieces(text: str) -> Iterator[str]:

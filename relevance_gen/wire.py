@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import attrs
@@ -12,9 +13,12 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.types import Completion
+from relevance_gen.types import Chunk, Completion, Metadata
 
 T = TypeVar("T")
+
+MAX_DEPTH = 64
+"""How deep a document may nest: far from where Python's own recursion ends, reading or writing."""
 
 _converter = cattrs.Converter()
 # Metadata is the caller's: it leaves exactly as it came, whatever it holds.
@@ -30,16 +34,17 @@ _converter.register_unstructure_hook(
 )
 
 
-def parse(body: bytes) -> object:
+def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
     """Parse strict JSON.
 
-    Lone surrogates are accepted, as the contract says; NaN and Infinity are not JSON.
+    Lone surrogates are accepted, as the contract says; NaN, Infinity and numbers that a float cannot hold are not.
+    Of a key given twice the last value counts, as everywhere in Python.
 
     Raises:
-        InvalidRequestError: not UTF-8, not JSON, nested too deeply, or an integer too long to convert.
+        InvalidRequestError: not UTF-8, not JSON, nested too deeply, or a number too large to convert.
     """
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"the body must be UTF-8: byte {error.start} is not") from None
     except json.JSONDecodeError as error:
@@ -47,11 +52,40 @@ def parse(body: bytes) -> object:
             f"the body must be JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
     except RecursionError:
-        raise InvalidRequestError("the body must be JSON that nests less deeply") from None
+        raise _too_deep(max_depth) from None
     except InvalidRequestError:
         raise
     except ValueError:  # int() refuses more digits than sys.get_int_max_str_digits()
         raise InvalidRequestError("the body must be JSON whose integers have fewer digits") from None
+    if _is_deeper(value, max_depth):
+        raise _too_deep(max_depth)
+    return value
+
+
+def _is_deeper(value: object, max_depth: int) -> bool:
+    """Tell whether `value` nests more than `max_depth` containers in one another."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(max_depth):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return False
+    return bool(level)
+
+
+def _too_deep(max_depth: int) -> InvalidRequestError:
+    return InvalidRequestError(f"the body must be JSON that nests at most {max_depth} deep")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise InvalidRequestError(f"the body must be JSON whose numbers a float can hold: {digits[:20]} is too large")
+    return number
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -84,6 +118,50 @@ def structure(cls: type[T], value: object, *, path: str = "") -> T:
         return cls(**value)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{prefix}{error}", field=f"{prefix}{error.field}") from None
+
+
+def structure_chunks(values: Sequence[object]) -> tuple[list[str], list[Metadata]]:
+    """Check every chunk and return their texts and their metadata, each in input order.
+
+    Strings and plain chunk objects, the usual case, are checked in one loop without a `Chunk` being made.
+
+    Args:
+        values: strings or mappings with the fields of `Chunk`.
+
+    Raises:
+        InvalidRequestError: names the first chunk that is not allowed, e.g. ``chunk_txts[3].text``.
+    """
+    texts: list[str] = []
+    metadata: list[Metadata] = []
+    text: Any
+    data: Metadata
+    for position, value in enumerate(values):
+        if type(value) is str:
+            text, data = value, _NO_METADATA
+        elif type(value) is dict and value.keys() <= _PLAIN_CHUNK and type(value.get("metadata", _NO_METADATA)) is dict:
+            text, data = value.get("text"), value.get("metadata", _NO_METADATA)
+        else:
+            chunk = _chunk(value, position)
+            text, data = chunk.text, chunk.metadata
+        if type(text) is not str or not text or text.isspace():
+            _chunk(value, position)
+        texts.append(text)
+        metadata.append(data)
+    return texts, metadata
+
+
+_NO_METADATA: dict[str, Any] = {}
+_PLAIN_CHUNK = {"text", "metadata"}
+
+
+def _chunk(value: object, position: int) -> Chunk:
+    """Make a `Chunk` of `value`, or raise the error that says why not."""
+    path = f"chunk_txts[{position}]"
+    if isinstance(value, str):
+        return structure(Chunk, {"text": value}, path=path)
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError.must_be(path, "a string or an object", value)
+    return structure(Chunk, value, path=path)
 
 
 def _unknown_field(prefix: str, name: object, known: list[str]) -> str:

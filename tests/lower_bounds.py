@@ -1,6 +1,6 @@
 """Print the oldest version of every dependency that pyproject.toml allows, for `make lower-bounds`.
 
-Without llama-cpp-python, which would be compiled for minutes: generation is tested with the version that is installed.
+But any version of llama-cpp-python: the oldest would be compiled for minutes.
 """
 
 import re
@@ -8,9 +8,16 @@ import sys
 import tomllib
 from pathlib import Path
 
-project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-extras = project["project"]["optional-dependencies"]
-requirements = [*project["project"]["dependencies"], *extras["server"], *extras["fast"]]
-for requirement in [*requirements, *project["dependency-groups"]["test"]]:
-    if not requirement.startswith("llama-cpp-python"):
-        sys.stdout.write(re.sub(r">=([^,]+).*", r"==\1", requirement) + "\n")
+
+def main() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    groups = [project["project"]["dependencies"], *extras.values(), project["dependency-groups"]["test"]]
+    for requirement in (requirement for group in groups for requirement in group):
+        if not requirement.startswith("llama-cpp-python"):
+            requirement = re.sub(r">=([^,]+).*", r"==\1", requirement)
+        sys.stdout.write(requirement + "\n")
+
+
+if __name__ == "__main__":
+    main()

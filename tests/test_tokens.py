@@ -79,6 +79,14 @@ def test_counts_add_up(chunks: list[str]) -> None:
     assert counter.count_all(chunks) == sum(counter.count(chunk) for chunk in chunks)
 
 
+@pytest.mark.parametrize("backend", ["gigatoken", "tiktoken"])
+def test_much_text_adds_up(backend: tokens.Backend) -> None:
+    """Megabytes, counted in batches, count what each text counts alone: long texts, broken ones and empty ones too."""
+    counter = token_counter(backend=backend)
+    chunks = [*(PROSE[n % 50 :] for n in range(20_000)), "", "\ud800 " * 300_000, "a" * 600_000]
+    assert counter.count_all(chunks) == sum(map(counter.count, chunks))
+
+
 def test_documented_count() -> None:
     """The question of the documented example is 5 tokens, by the default encoding."""
     counter = token_counter()

@@ -17,7 +17,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-from examples import WORD, ExampleMaker, content_words, read_paragraphs
 from llama import Llama
 from tokenizers import Tokenizer
 from train_vocabulary import BEGIN_ID, END_ID

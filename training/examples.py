@@ -38,7 +38,7 @@ STOP_WORDS = frozenset(
     only or other our out over same shall she should so some such than that the their them then there these they
     this those to too under up us used very was we were what when where which while who whom whose why will with
     would you your
-    """.split()  # noqa: SIM905 - a list of one word a line is not read by anyone
+    """.split()
 )
 # fmt: off
 TEMPLATES = (

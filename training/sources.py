@@ -161,9 +161,9 @@ CODE_SOURCES = (
 HANDBOOK_LANGUAGES = """
     ar-MA cs-CZ da-DK de-DE el-GR es-ES fa-IR fr-FR id-ID it-IT ja-JP ko-KR nb-NO nl-NL pl-PL pt-BR ro-RO ru-RU sv-SE
     tr-TR vi-VN zh-CN zh-TW
-""".split()  # noqa: SIM905
-GNOME_LANGUAGES = "ca cs da de el es fa fi fr he hi hu id it ja ko nl pl pt_BR ro ru sv ta te tr uk vi zh_CN".split()  # noqa: SIM905
-MAN_LANGUAGES = "de es fr it ja nl pl pt-br ru uk zh".split()  # noqa: SIM905
+""".split()
+GNOME_LANGUAGES = "ca cs da de el es fa fi fr he hi hu id it ja ko nl pl pt_BR ro ru sv ta te tr uk vi zh_CN".split()
+MAN_LANGUAGES = "de es fr it ja nl pl pt-br ru uk zh".split()
 
 OTHER_SOURCES = (
     *(

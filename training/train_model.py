@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from examples import ANSWER, ANSWER_START, STAGES, TEXT, UNTRAINED
 from model import Model, Shape, n_parameters
 from torch import Tensor
 from torch.nn import functional
+
+from examples import ANSWER, ANSWER_START, STAGES, TEXT, UNTRAINED
 
 SEED = 20240229
 BATCH_TOKENS = 4096

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from relevance_gen import wire
-from relevance_gen.generation.runner import Front, Runner
+from relevance_gen.generation.front import Front
+from relevance_gen.generation.runner import Runner
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
 _lock = threading.Lock()

@@ -6,10 +6,8 @@ from collections import OrderedDict
 
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
-Tokens = NDArray[np.int32]
-SavedState = NDArray[np.uint8]
+from relevance_gen.generation.model import SavedState, Tokens
 
 
 @frozen(eq=False)

@@ -9,86 +9,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import Protocol
 
 import numpy as np
-from attrs import define
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling, scheduler
-from relevance_gen.generation.cache import PrefixCache, SavedState, Tokens
-from relevance_gen.generation.jobs import Job, Logits
+from relevance_gen.generation.cache import PrefixCache
+from relevance_gen.generation.counters import Counters
+from relevance_gen.generation.jobs import Job
+from relevance_gen.generation.model import Interrupted, LanguageModel, Logits, Tokens
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.types import GenerationRequest, GenerationResponse
-
-
-class Interrupted(Exception):  # noqa: N818 - a signal between model and engine, not an error
-    """The model gave up a computation because `interrupt` was called; its memory may hold part of it."""
-
-
-class LanguageModel(Protocol):
-    """What the engine needs of a model: a context of slots, each with one sequence of tokens."""
-
-    n_ctx: int
-    """Most tokens of one sequence, prompt and generated."""
-    n_slots: int
-    n_batch: int
-    """Most tokens of one `prefill`."""
-    n_vocab: int
-    dense: bool
-    """Whether `decode` is fast only for slots 0, 1, 2 … without gaps."""
-    can_rewind: bool
-    """Whether `rewind` can forget the end of a sequence alone."""
-
-    def tokenize(self, text: str, max_tokens: int) -> Tokens: ...  # noqa: D102
-    def piece(self, token: int) -> bytes: ...  # noqa: D102
-    def prefill(self, slot: int, tokens: Tokens, start: int) -> Logits:
-        """Append `tokens` at position `start`; return the last one's logits, shape (V,)."""
-
-    def decode(self, slots: Items[int], tokens: Items[int], positions: Items[int]) -> Logits:
-        """Append one token to each slot; return logits of shape (B, V), valid until the next call."""
-
-    def rewind(self, slot: int, n_tokens: int) -> None:
-        """Forget all but the first `n_tokens` of a slot."""
-
-    def save(self, slot: int) -> SavedState: ...  # noqa: D102
-    def load(self, slot: int, state: SavedState) -> None: ...  # noqa: D102
-    def hold(self, slot: int) -> None:
-        """Keep what is in `slot` for `recall`, whatever becomes of the slot, until `let_go`."""
-
-    def recall(self, slot: int) -> None: ...  # noqa: D102
-    def let_go(self) -> None: ...  # noqa: D102
-    def interrupt(self) -> None:
-        """Make the computation under way raise `Interrupted`; called from any thread."""
-
-
-@define
-class Counters:
-    """What a runner has done since it started.
-
-    Attributes:
-        requests_finished: answered with a response.
-        requests_cancelled: cancelled by their callers.
-        requests_failed: answered with an error.
-        prompt_tokens: tokens of all prompts served.
-        prompt_tokens_reused: how many of them came from the prefix cache.
-        prefix_cache_hits: prompts that reused at least one chunk.
-        generated_tokens: tokens generated.
-        first_tokens: requests that have produced a token.
-        first_token_seconds: total time from acceptance to first token, over those requests.
-        decode_steps: batches of one token for each running sequence.
-    """
-
-    requests_finished: int = 0
-    requests_cancelled: int = 0
-    requests_failed: int = 0
-    prompt_tokens: int = 0
-    prompt_tokens_reused: int = 0
-    prefix_cache_hits: int = 0
-    generated_tokens: int = 0
-    first_tokens: int = 0
-    first_token_seconds: float = 0.0
-    decode_steps: int = 0
 
 
 class Engine:

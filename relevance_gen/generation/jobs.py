@@ -9,14 +9,11 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 from attrs import define, field
-from numpy.typing import NDArray
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
-from relevance_gen.generation.cache import Tokens
+from relevance_gen.generation.model import Logits, Tokens
 from relevance_gen.generation.stopping import StopStrings
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
-
-Logits = NDArray[np.float32]
 
 
 @define(eq=False)
@@ -75,11 +72,13 @@ class JobQueue:
     Attributes:
         changed: guards everything here, and is notified of every change.
         n_waiting: samples that wait.
+        n_cancelled: requests that were cancelled while they waited.
     """
 
     def __init__(self, max_waiting: int) -> None:
         self.changed = threading.Condition()
         self.n_waiting = 0
+        self.n_cancelled = 0
         self._max_waiting = max_waiting
         self._jobs: deque[Job] = deque()
         self._consumers: set[Hashable] = set()
@@ -146,6 +145,7 @@ class JobQueue:
             if job in self._jobs:
                 self._jobs.remove(job)
                 self.n_waiting -= job.n_unstarted
+                self.n_cancelled += 1
             self.changed.notify_all()
         interrupt = job.interrupt
         if interrupt is not None:
@@ -157,8 +157,13 @@ class JobQueue:
             jobs = self._drain()
             self.changed.notify_all()
         with other.changed:
-            for job in jobs:
-                other._append(job)
+            closed = other._closed
+            if closed is None:
+                for job in jobs:
+                    other._append(job)
+                return
+        for job in jobs:
+            job.on_done(closed)
 
     def _append(self, job: Job) -> None:
         self._jobs.append(job)

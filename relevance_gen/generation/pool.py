@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import attrs
 
-from relevance_gen.generation.engine import Counters
-from relevance_gen.generation.runner import DEFAULT_MAX_QUEUE, Front, Runner
+from relevance_gen.generation.counters import Counters
+from relevance_gen.generation.front import DEFAULT_MAX_QUEUE, Front
+from relevance_gen.generation.runner import Runner
 from relevance_gen.types import Stats
 
 
@@ -26,8 +27,10 @@ class RunnerPool(Front):
         self.runners = tuple(runners)
         if not self.runners:
             raise ValueError("a pool needs at least one runner")
+        self._queue.join(self)  # so that the queue outlives runners that are dead already
         for runner in self.runners:
             runner.adopt(self._queue)
+        self._queue.leave(self, next((runner.error for runner in self.runners if runner.error), None))
 
     @property
     def alive(self) -> bool:
@@ -42,8 +45,10 @@ class RunnerPool(Front):
 
     def counters(self) -> Counters:
         """Return what all runners together did so far."""
-        each = [attrs.astuple(runner.counters()) for runner in self.runners]
-        return Counters(*map(sum, zip(*each, strict=True)))
+        each = [attrs.astuple(runner.served()) for runner in self.runners]
+        counters = Counters(*map(sum, zip(*each, strict=True)))
+        counters.requests_cancelled += self._queue.n_cancelled
+        return counters
 
     def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
         """Close every runner; see `Runner.close`."""

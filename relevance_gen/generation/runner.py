@@ -5,120 +5,23 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from typing import Any, Self
+from typing import Any
 
 import attrs
 
-from relevance_gen.errors import (
-    GenerationError,
-    InvalidRequestError,
-    RelevanceGenError,
-    RequestCancelledError,
-    RunnerClosedError,
-)
-from relevance_gen.generation import source
+from relevance_gen.errors import GenerationError, ModelLoadError, RelevanceGenError, RunnerClosedError
+from relevance_gen.generation import aborts, source
 from relevance_gen.generation.cache import PrefixCache
-from relevance_gen.generation.engine import Counters, Engine
-from relevance_gen.generation.jobs import Job, JobQueue
-from relevance_gen.generation.stopping import StopStrings
-from relevance_gen.generation.stream import TextStream
-from relevance_gen.types import MAX_SAMPLES, GenerationRequest, GenerationResponse, Stats
+from relevance_gen.generation.counters import Counters
+from relevance_gen.generation.engine import Engine
+from relevance_gen.generation.front import DEFAULT_MAX_QUEUE, Front
+from relevance_gen.generation.jobs import JobQueue
+from relevance_gen.types import MAX_SAMPLES, Stats
 
-DEFAULT_MAX_QUEUE = 256
 DEFAULT_N_SLOTS = 16
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
-MAX_STOP_CHARACTERS = 1 << 16
-"""All stop strings of a request together: enough for any use, and little to compile."""
-
-OnText = Callable[[int, str], None]
-
-
-class Front(ABC):
-    """What a single runner and a pool have in common: requests go in, futures come out."""
-
-    def __init__(self, max_queue: int) -> None:
-        self._queue = JobQueue(max_queue)
-        self._pid = os.getpid()
-
-    def submit(self, request: GenerationRequest, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
-        """Accept a request and return at once.
-
-        Args:
-            request: what to generate.
-            on_text: called with sample index and text as it is generated: whole characters, never part of a stop
-                string. It runs in the runner's thread, so it must be quick; if it raises, the request fails with that.
-
-        Returns:
-            A future. Its `cancel()` works until the response is there: the request's slots are free at the next step,
-            and whoever waits sees `concurrent.futures.CancelledError`.
-
-        Raises:
-            InvalidRequestError: the stop strings are too long. What depends on the model fails the future instead.
-            OverloadedError: as many samples as allowed wait already.
-            RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
-        """
-        self._check_process()
-        if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
-            raise InvalidRequestError(
-                f"stop must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", field="stop"
-            )
-        future: Future[GenerationResponse] = Future()
-        job = Job(request, time.time(), StopStrings(request.stop), on_text or _ignore, _resolver(future))
-        self._queue.put(job)
-        future.add_done_callback(lambda done: self._queue.cancel(job) if done.cancelled() else None)
-        return future
-
-    def generate(self, request: GenerationRequest) -> GenerationResponse:
-        """Submit a request and wait for its response.
-
-        Raises:
-            RelevanceGenError: as `submit` raises, or what the request failed with.
-        """
-        future = self.submit(request)
-        try:
-            return future.result()
-        except CancelledError:
-            raise RequestCancelledError("the request was cancelled") from None
-        finally:
-            future.cancel()  # after an interrupt in this thread nobody waits for it any more
-
-    def stream(self, request: GenerationRequest) -> TextStream:
-        """Submit a request and return its text piece by piece, as it comes.
-
-        Raises:
-            RelevanceGenError: as `submit` raises.
-        """
-        return TextStream(lambda on_text: self.submit(request, on_text=on_text))
-
-    @abstractmethod
-    def stats(self) -> Stats:
-        """Return the samples that wait, and how many runners are ready."""
-
-    @abstractmethod
-    def counters(self) -> Counters:
-        """Return what was done so far; a copy."""
-
-    @abstractmethod
-    def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Take no more requests and end."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(drain=kind is None)
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise RunnerClosedError(
-                "this runner belongs to the process that this one was forked from, and its thread did not come along; "
-                "start processes with the 'spawn' method, or make the runner after the fork"
-            )
 
 
 class Runner(Front):
@@ -136,6 +39,7 @@ class Runner(Front):
         n_batch: most prompt tokens computed between two steps of the running sequences; 128 on a CPU, 512 on a GPU.
         n_threads: CPU threads; by default the physical cores that this process may use.
         n_gpu_layers: layers to keep on the GPU; by default all where the build has one.
+        main_gpu: the one GPU to use, from 0; by default a model is spread over all.
         shared_prefix: let all sequences share one memory. Samples of one prompt are then faster, but a request's
             neighbours may change the low bits of its logits.
         use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
@@ -157,6 +61,7 @@ class Runner(Front):
         n_batch: int | None = None,
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,
+        main_gpu: int | None = None,
         shared_prefix: bool = False,
         use_extra_bufts: bool | None = None,
     ) -> None:
@@ -173,6 +78,7 @@ class Runner(Front):
             "n_batch": n_batch,
             "n_threads": n_threads,
             "n_gpu_layers": n_gpu_layers,
+            "main_gpu": main_gpu,
             "shared_prefix": shared_prefix,
             "use_extra_bufts": use_extra_bufts,
         }
@@ -182,6 +88,9 @@ class Runner(Front):
         self._error: BaseException | None = None
         self._draining = False
         self._aborting = False
+        self._ended = False
+        self._lost = False
+        self._finished = threading.Event()
         self._ready = threading.Event()
         self._queue.join(self)
         self._thread = threading.Thread(target=self._run, name="relevance_gen-runner", daemon=True)
@@ -223,6 +132,12 @@ class Runner(Front):
 
     def counters(self) -> Counters:
         """Return what was done so far; a copy."""
+        counters = self.served()
+        counters.requests_cancelled += self._queue.n_cancelled
+        return counters
+
+    def served(self) -> Counters:
+        """Return what became of the requests that this runner took off its queue; a copy."""
         return Counters() if self._engine is None else attrs.evolve(self._engine.counters)
 
     def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
@@ -237,19 +152,20 @@ class Runner(Front):
         self._leave(drain)
         if threading.current_thread() is self._thread:
             return
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        if not self._finished.wait(timeout_s):
             self._leave(drain=False)
+            self._finished.wait()
+        if not self._lost:
             self._thread.join()
 
     def adopt(self, queue: JobQueue) -> None:
         """Take jobs from `queue` from now on, and bring along those that wait here."""
         own = self._queue
         queue.join(self)
-        if self._error is not None:
-            queue.leave(self, self._error)
         with own.changed:
             self._queue = queue
+        if self._ended:  # perhaps a moment ago, before it could know of the new queue
+            queue.leave(self, self._error)
         own.hand_over(queue)
 
     # ── The calling threads ──────────────────────────────────────────────────────────────────────────────────────────
@@ -280,17 +196,28 @@ class Runner(Front):
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            self._load_and_serve()
+            with aborts.guard(self._lose_thread):
+                self._load_and_serve()
         except BaseException as failure:
             error = failure if isinstance(failure, RelevanceGenError) else _as_generation_error(failure)
-        if self._aborting:
-            error = None  # closing interrupts loading too
+        self._end(None if self._aborting else error)  # closing interrupts loading too, which is no error then
+
+    def _lose_thread(self, reason: str) -> None:
+        """Give up this thread, which is inside llama.cpp and will stay there."""
+        self._lost = True
+        kind = GenerationError if self._ready.is_set() else ModelLoadError
+        self._end(kind(f"llama.cpp gave up, and keeps the memory it held until this process ends: {reason}"))
+
+    def _end(self, error: BaseException | None) -> None:
+        """Answer everybody who waits."""
         self._error = error
+        self._ended = True
         self._ready.set()
-        ended = error or RunnerClosedError("the runner was closed before this request was finished")
+        answer = error or RunnerClosedError("the runner was closed before this request was finished")
         if self._engine is not None:
-            self._engine.abort(ended)
-        self._queue.leave(self, ended)
+            self._engine.abort(answer)
+        self._queue.leave(self, answer)
+        self._finished.set()
 
     def _load_and_serve(self) -> None:
         from relevance_gen.generation.llama import Model
@@ -323,21 +250,6 @@ class Runner(Front):
                     queue.changed.wait()
 
 
-def _resolver(future: Future[GenerationResponse]) -> Callable[[GenerationResponse | BaseException], None]:
-    """Make the function that settles `future`, unless it was cancelled meanwhile."""
-
-    def resolve(outcome: GenerationResponse | BaseException) -> None:
-        try:
-            if isinstance(outcome, BaseException):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-        except InvalidStateError:
-            pass  # cancelled between two steps
-
-    return resolve
-
-
 def _as_generation_error(failure: BaseException) -> GenerationError:
     error = GenerationError(f"the runner's thread failed: {type(failure).__name__}: {failure}")
     error.__cause__ = failure
@@ -349,10 +261,6 @@ def _close_at_exit(reference: weakref.ref[Runner]) -> None:
     runner = reference()
     if runner is not None:
         runner.close(drain=False)
-
-
-def _ignore(_sample: int, _text: str) -> None:
-    pass
 
 
 def _do_nothing() -> None:

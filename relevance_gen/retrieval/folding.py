@@ -7,7 +7,7 @@ code unit to one code unit:
   decimal digits of every script to ``0``–``9``;
 * accents off Latin and Greek letters (``é`` → ``e``, ``ß`` → ``ss``, ``ł`` → ``l``), ``ё`` to ``е``; Arabic and Hebrew
   vowel points and tatweel off, the Arabic letter variants ``أإآٱىة`` to ``اااايه``; other marks stay: in Indic scripts
-  they are vowels, in Cyrillic they tell ``й`` from ``и``;
+  they are vowels, in Cyrillic they tell ``й`` from ``и``, and there a letter and its mark are composed (NFC);
 * joiners, soft hyphens and variation selectors to nothing, whatever is no letter, mark, number or emoji to a space.
 
 The result is UTF-8 in which the lead byte of a character tells how its script is cut into terms:
@@ -37,9 +37,10 @@ import numpy.typing as npt
 _PAGE: Final = 256
 _BMP: Final = 0x10000
 
+_UNKNOWN: Final = 0xFFFD
+"""The replacement character, which no character folds to, stands for a page not yet filled."""
 _DROP: Final = 0xFFFE
-"""Noncharacter that stands for "nothing" in the table; its UTF-8 bytes are removed at the end."""
-_DROPPED: Final = chr(_DROP).encode("utf-8")
+"""Noncharacter that stands for "nothing" in the table; it is removed at the end."""
 _EXPAND: Final = 0xFFFF
 """Noncharacter that stands for "more than one character"; such characters are replaced in the text beforehand."""
 _SEPARATOR: Final = 0xFDD0
@@ -53,11 +54,40 @@ _VANISHING: Final = re.compile(
 )
 """Accents, vowel points, joiners, soft hyphen, direction marks, variation selectors."""
 
+_DECOMPOSED: Final = re.compile(
+    "[\u0400-\u04ff\u0600-\u06ff\u0900-\u0dff\u1000-\u109f\u1b00-\u1b7f\u3040-\u30ff]"
+    "[\u0300-\u036f\u0653-\u0655\u093c\u09be\u09d7\u0b3e\u0b56\u0b57\u0bbe\u0bd7\u0c56\u0cc2\u0cd5\u0cd6\u0d3e\u0d57"
+    "\u0dca\u0dcf\u0ddf\u102e\u1b35\u3099\u309a]{1,3}"
+    "|[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?|[\uac00-\ud7a3][\u11a8-\u11c2]|[\uff66-\uff9d][\uff9e\uff9f]"
+)
+"""Letters apart from marks that stay, and Hangul in pieces. Composed one by one: `unicodedata.normalize` sorts marks,
+in quadratic time where a text is nothing but marks."""
+
 _VARIANTS: Final = str.maketrans(
     {
-        **{"ł": "l", "đ": "d", "ø": "o", "ħ": "h", "ı": "i", "ŋ": "n", "ð": "d", "ŧ": "t", "ĸ": "k"},
-        **{"æ": "ae", "œ": "oe", "þ": "th", "ё": "е"},
-        **{"أ": "ا", "إ": "ا", "آ": "ا", "ٱ": "ا", "ى": "ي", "ة": "ه", "ی": "ي", "ک": "ك"},
+        "ł": "l",
+        "đ": "d",
+        "ø": "o",
+        "ħ": "h",
+        "ı": "i",
+        "ŋ": "n",
+        "ð": "d",
+        "ŧ": "t",
+        "ĸ": "k",
+        "æ": "ae",
+        "œ": "oe",
+        "þ": "th",
+        "ё": "е",
+        "أ": "ا",
+        "إ": "ا",
+        "آ": "ا",
+        "ٱ": "ا",
+        "ى": "ي",
+        "ة": "ه",
+        "ی": "ي",
+        "ک": "ك",
+        "™": " ",
+        "℠": " ",
     }
 )
 """Letters that normalization leaves apart and readers take for one."""
@@ -89,9 +119,10 @@ def fold_character(character: str) -> str:
         return str(unicodedata.decimal(character))
     if _VANISHING.match(character):
         return ""
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", character).casefold())
-    if any(ord(c) < 0x400 or 0x1E00 <= ord(c) < 0x2000 for c in plain):  # Latin and Greek
-        plain = unicodedata.normalize("NFKD", plain)
+    plain = character.translate(_VARIANTS)
+    if any(ord(c) < 0x400 or 0x1E00 <= ord(c) < 0x2000 for c in unicodedata.normalize("NFKC", plain)):  # Latin, Greek
+        plain = _VANISHING.sub("", unicodedata.normalize("NFKD", plain))
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", plain).casefold())
     plain = _VANISHING.sub("", plain).translate(_VARIANTS)
     folded = "".join(c if unicodedata.category(c)[0] in "LMN" else " " for c in plain)
     return folded.upper() if character.isupper() and folded.isascii() else folded
@@ -114,34 +145,34 @@ class _FoldTable:
     """The map from UTF-16 code unit to folded code unit, filled page by page on first use."""
 
     def __init__(self) -> None:
-        self.units = np.full(_BMP, ord(" "), np.uint16)
+        self.units = np.full(_BMP, _UNKNOWN, np.uint16)
         self.units[1:128] = np.arange(1, 128)  # ASCII keeps its case: identifiers are cut at humps
+        self.units[0] = ord(" ")
         self.units[_SEPARATOR] = 0
         self.expansions: dict[int, str] = {}
-        self._filled = np.zeros(_BMP // _PAGE, bool)
         for first, end in _UNCHANGED:
             self.units[first:end] = np.arange(first, end)
-            self._filled[first // _PAGE : end // _PAGE] = True
         self._fill_page(0)
 
     def fold(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
         """Map every code unit to its fold, `_DROP` or `_EXPAND`."""
-        touched = np.zeros(_BMP // _PAGE, bool)
-        touched[codes >> 8] = True
-        for page in np.flatnonzero(touched & ~self._filled):
-            self._fill_page(int(page))
-        return self.units.take(codes)
+        folded = self.units.take(codes)
+        unknown = codes[folded == _UNKNOWN]
+        if unknown.size:
+            for page in np.unique(unknown >> 8):
+                self._fill_page(int(page))
+            folded = self.units.take(codes)
+        return folded
 
     def _fill_page(self, page: int) -> None:
         for code in range(page * _PAGE, (page + 1) * _PAGE):
             if code >= 128 and code != _SEPARATOR and not any(first <= code < end for first, end in _UNCHANGED):
                 self.units[code] = self._unit(code)
-        self._filled[page] = True
 
     def _unit(self, code: int) -> int:
         """Fold one code unit to one; note its expansion if it takes more than one."""
         character = chr(code)
-        folded = character if _is_emoji(character) else fold_character(character)
+        folded = character if _is_emoji(character) else _ASTRAL.sub(_fold_astral, fold_character(character))
         if len(folded) == 1:
             for first, end, target in _MOVED:
                 if first <= ord(folded) < end:
@@ -176,19 +207,22 @@ def fold(texts: Sequence[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
 
 def _fold_text(text: str) -> bytes:
     table = _the_table()
+    if "\uff9e" in text or "\uff9f" in text or not unicodedata.is_normalized("NFC", text):
+        text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     codes = _code_units(text)
     if ((codes & 0xF800) == 0xD800).any():
-        text = _ASTRAL.sub(_fold_astral, text)
-        # Lone surrogates are left: to a decoder they are errors, to a reader nothing.
+        # Joins surrogate pairs. Lone ones are left: to a decoder they are errors, to a reader nothing.
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\ufffd", " ")
+        text = _ASTRAL.sub(_fold_astral, text)
         codes = _code_units(text)
     folded = table.fold(codes)
     expanding = np.flatnonzero(folded == _EXPAND)
     if expanding.size:
         text = _expand(text, {int(code) for code in np.unique(codes[expanding])}, table.expansions)
         folded = table.fold(_code_units(text))
-    utf8 = folded.tobytes().decode("utf-16-le").encode("utf-8")
-    return utf8.replace(_DROPPED, b"") if (folded == _DROP).any() else utf8
+    if (folded == _DROP).any():
+        folded = folded[folded != _DROP]
+    return folded.tobytes().decode("utf-16-le").encode("utf-8")
 
 
 @functools.cache

@@ -2,7 +2,8 @@
 
 No chunk is ever stemmed: the few words of the vocabulary that begin as the query's word does are compared with it.
 
-* Words with the same English stem (Porter2) match in full.
+* Words with the same English stem (Porter2) match in full, but no function word is a form of another word: "can" is
+  not what "cans" asks for, nor "does" what "doe" does.
 * Languages other than English inflect in more ways than one stemmer knows. There a word also matches words that share
   its beginning, with weight
 
@@ -10,14 +11,18 @@ No chunk is ever stemmed: the few words of the vocabulary that begin as the quer
 
   where lcp is the length of the longest common prefix. This holds for words in other alphabets than Latin, and for
   Latin words where the chunks' frequent words are not English ones.
-* Numbers, identifiers, words of one or two letters and n-grams match only themselves.
+* A run of a script without spaces that is shorter than its n-grams (猫) matches all n-grams that it is part of (黒猫),
+  with weight one over the number of n-grams that one occurrence is part of.
+* Of a query with more than 256 different words, the others match only themselves.
+* Numbers, identifiers, words of one or two letters, or of 64 bytes and more, and n-grams match only themselves.
 
 Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the prefix rule is ours.
 """
 
 from __future__ import annotations
 
-import os
+import math
+import re
 import threading
 from typing import Final
 
@@ -26,12 +31,17 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.postings import Postings
-from relevance_gen.retrieval.terms import Ids, Offsets, beginnings
+from relevance_gen.retrieval.stopwords import ENGLISH
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets
 
 MIN_PREFIX: Final = 3
 """Fewest letters that two forms of one word share."""
 MIN_SIMILARITY: Final = 0.5
 """Least share of the longer word that the common prefix makes up."""
+MAX_CANDIDATES: Final = 1 << 14
+"""Most words that one is compared with. A beginning of more is that of made-up words, which have no forms."""
+MAX_INFLECTED: Final = 256
+"""Most different words of a query whose other forms are looked for: it bounds the work for the longest queries."""
 
 _stemmers = threading.local()
 
@@ -46,16 +56,29 @@ def stem(word: str) -> str:
         import Stemmer
 
         _stemmers.english = Stemmer.Stemmer("english")  # keeps state while it works: one for each thread
-    return str(_stemmers.english.stemWord(word)) if word.isascii() else word
+    return str(_stemmers.english.stemWord(word)) if word.isascii() and len(word) < SPELLED_BYTES else word
 
 
 def is_inflected(word: str) -> bool:
-    """Tell whether a folded word may have other forms: three letters or more, none from an n-gram script, no digit."""
+    """Tell whether a folded word may have other forms: three letters to 63 bytes, no digit, no n-gram script."""
     return (
         len(word) >= MIN_PREFIX
-        and not "\u2e80" <= word[0] <= "\uefff"
+        and len(word.encode()) < SPELLED_BYTES
+        and not _ngram_size(word)
         and not any(character.isdigit() or character == "_" for character in word)
     )
+
+
+def is_fragment(word: str) -> bool:
+    """Tell whether a folded term is of a script without spaces and shorter than its n-grams."""
+    return len(word) < _ngram_size(word)
+
+
+def _ngram_size(word: str) -> int:
+    """Return the size of the n-grams that the first letter's script is cut into; 0 for words."""
+    if "\u3000" <= word[0] < "\ue000":
+        return 2
+    return 3 if "\ue000" <= word[0] < "\uf000" else 0
 
 
 def similarity(word: str, other: str) -> float:
@@ -64,7 +87,8 @@ def similarity(word: str, other: str) -> float:
     >>> similarity("столица", "столицы"), similarity("haus", "hut")
     (0.8571428571428571, 0.0)
     """
-    shared = len(os.path.commonprefix((word, other)))
+    differing = (place for place, (one, two) in enumerate(zip(word, other, strict=False)) if one != two)
+    shared = next(differing, min(len(word), len(other)))
     share = shared / max(len(word), len(other))
     return share if shared >= MIN_PREFIX and share >= MIN_SIMILARITY else 0.0
 
@@ -101,17 +125,40 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
         word: its folded spelling.
         by_prefix: whether words that share its beginning match too, for a Latin word; for others they always do.
     """
+    if is_fragment(word):
+        return _match_ngrams(postings, word)
     if not is_inflected(word):
         return match_exactly(postings, term_id, word)
-    first, spellings = postings.with_beginning(int(beginnings(np.array([term_id], np.uint64))[0]))
     by_prefix = by_prefix or not word.isascii()
-    root, start = stem(word), word[: MIN_PREFIX - 1]
+    root = stem(word)
+    # A stem is a prefix of its words but for its last letter: fly, flies → fli.
+    shared = len(root) - 1
+    if by_prefix:
+        shared = min(shared, max(MIN_PREFIX, math.ceil(len(word) * MIN_SIMILARITY)))
+    numbers = postings.with_prefix(term_id, word[:shared].encode())
+    last_letters = postings.last_letter(numbers)
+    numbers = numbers[(last_letters < ord("0")) | (last_letters > ord("9"))]
+    if numbers.size > MAX_CANDIDATES:
+        return match_exactly(postings, term_id, word)
     found = []
-    for offset, spelling in enumerate(spellings):
-        if spelling.startswith(start):
+    for number in numbers.tolist():
+        spelling = postings.spell(number)
+        if is_inflected(spelling) and (spelling not in ENGLISH or spelling == word):
             weight = 1.0 if stem(spelling) == root else similarity(word, spelling) if by_prefix else 0.0
-            if weight and (spelling == word or is_inflected(spelling)):
-                found.append((first + offset, weight, spelling))
+            if weight:
+                found.append((number, weight, spelling))
+    return _match(postings, found)
+
+
+def _match_ngrams(postings: Postings, word: str) -> Match:
+    """Match a fragment to all terms that it is part of."""
+    places = [found.start() for found in re.finditer(re.escape(word.encode()), postings.spelling.data)]
+    numbers = np.unique(np.searchsorted(postings.spelling_first, np.array(places, np.int64), "right") - 1)
+    size = _ngram_size(word)
+    found = []
+    for number in numbers.tolist():
+        spelling = postings.spell(number)
+        found.append((number, 1.0 if len(spelling) < size else 1.0 / (size - len(word) + 1), spelling))
     return _match(postings, found)
 
 

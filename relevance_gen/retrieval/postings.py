@@ -12,15 +12,14 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, Tokens, beginnings, ragged_ranges
+from relevance_gen.retrieval.growing import GrowingArray
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, Tokens, beginnings, ragged_ranges
 
 Chunks = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.uint32]
 
 MAX_BLOCK_CHUNKS: Final = 1 << 16
 """Most chunks counted at once: a chunk's number in its block has 16 bits."""
-_SPELLED_BYTES: Final = 64
-"""A vocabulary entry keeps this much of a term's spelling: no inflected word is longer."""
 
 
 @frozen
@@ -57,16 +56,21 @@ def count_terms(ids: Ids, counts: Offsets) -> TermCounts:
     edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     edges = np.concatenate(([0], edges, [ids.size])) if ids.size else np.zeros(1, np.int64)
     token, tf = order.take(edges[:-1]), np.diff(edges)
-    chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).astype(np.int64)
+    chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).view(np.int64)
     found = TermCounts(token, ids.take(token), chunk, tf)
-    crowded = (chunk[1:] == chunk[:-1]) & ((found.ids[1:] ^ found.ids[:-1]) < np.uint64(1 << 48))
-    neighbours = np.flatnonzero(crowded)
-    return _join_split_runs(found, neighbours) if neighbours.size else found
+    beside = (chunk[1:] == chunk[:-1]) & ((found.ids[1:] ^ found.ids[:-1]) < np.uint64(1 << 48))
+    middle = np.flatnonzero(beside[1:] & beside[:-1]) + 1
+    return _join_split_runs(found, middle) if middle.size else found
 
 
-def _join_split_runs(found: TermCounts, neighbours: Offsets) -> TermCounts:
-    """Join counts of one term in one chunk that another term of the same bucket stands between."""
-    suspects = np.union1d(neighbours, neighbours + 1)
+def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
+    """Join counts of one term in one chunk that other terms of the same bucket stand between.
+
+    Args:
+        found: the counts, one for each run of equal tokens.
+        middle: numbers of the runs that have one of the same bucket and chunk on either side.
+    """
+    suspects = np.unique(np.concatenate((middle - 1, middle, middle + 1)))
     order = suspects[np.lexsort((suspects, found.ids[suspects], found.chunk[suspects]))]
     again = (found.ids[order[1:]] == found.ids[order[:-1]]) & (found.chunk[order[1:]] == found.chunk[order[:-1]])
     if not again.any():
@@ -88,7 +92,7 @@ class Postings:
         first: offset of each term's postings, shape (V + 1,).
         chunk: chunk of each posting, shape (P,).
         tf: tokens of the term in the chunk, shape (P,).
-        spelling: spellings of all terms, each ended by a line end; at most the first 64 bytes of each.
+        spelling: spellings of all terms, each ended by a line end; at most the first `SPELLED_BYTES` of each.
         spelling_first: offset of each term's spelling, shape (V + 1,).
     """
 
@@ -104,11 +108,22 @@ class Postings:
         number = int(np.searchsorted(self.ids, np.uint64(term_id)))
         return number if number < self.ids.size and self.ids[number] == term_id else None
 
-    def with_beginning(self, beginning: int) -> tuple[int, list[str]]:
-        """Return the terms that have one beginning: the number of the first, and all their spellings."""
-        low, high = np.searchsorted(self.ids, _beginning_bounds(beginning)).tolist()
-        spelled = self.spelling[self.spelling_first[low] : self.spelling_first[high]].tobytes()
-        return low, spelled.decode("utf-8", "replace").split("\n")[:-1]
+    def spell(self, number: int) -> str:
+        """Return the spelling of a term, by its number in the vocabulary."""
+        first, end = self.spelling_first[number : number + 2]
+        return self.spelling[first : end - 1].tobytes().decode("utf-8", "replace")
+
+    def with_prefix(self, term_id: int, prefix: bytes) -> Offsets:
+        """Return the numbers of the terms that have the beginning of a term and a prefix, ascending."""
+        low, high = np.searchsorted(self.ids, _beginning_bounds(term_id >> 56)).tolist()
+        numbers = np.arange(low, high)
+        for offset, byte in enumerate(prefix):  # a shorter spelling is told by its line end
+            numbers = numbers[self.spelling[self.spelling_first[numbers] + offset] == byte]
+        return numbers
+
+    def last_letter(self, numbers: Offsets) -> npt.NDArray[np.uint8]:
+        """Return the last byte of the spelling of each of some terms."""
+        return np.asarray(self.spelling[self.spelling_first[numbers + 1] - 2])
 
     def document_frequency(self) -> Offsets:
         """Return the number of chunks that hold each term, shape (V,)."""
@@ -124,19 +139,21 @@ class PostingsBuilder:
     """Collects the counts of block after block.
 
     Args:
+        room: number of postings to expect; there may be more.
         wanted: beginnings of the terms to keep, bool, shape (BEGINNINGS,); None keeps all. A question needs only the
             terms that begin as its own do.
     """
 
-    def __init__(self, wanted: npt.NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, room: int, wanted: npt.NDArray[np.bool_] | None = None) -> None:
         self._wanted = wanted
-        self._n_entries = 0
-        self._ids: list[Ids] = []
-        self._spellings: list[npt.NDArray[np.uint8]] = []
-        self._spelled_lengths: list[Offsets] = []
-        self._entries: list[Counts] = []
-        self._chunks: list[Chunks] = []
-        self._tfs: list[Counts] = []
+        # The vocabulary of each block, an entry for each of its terms …
+        self._ids = GrowingArray(np.uint64, room // 4)
+        self._spelled_lengths = GrowingArray(np.int64, room // 4)
+        self._spellings = GrowingArray(np.uint8, room)
+        # … and its postings, with the number of the term's entry.
+        self._entries = GrowingArray(np.uint32, room)
+        self._chunks = GrowingArray(np.uint32, room)
+        self._tfs = GrowingArray(np.uint32, room)
 
     def add(self, tokens: Tokens, found: TermCounts, chunk_numbers: Offsets) -> None:
         """Add the counts of one block whose chunks have these numbers in the collection."""
@@ -147,53 +164,46 @@ class PostingsBuilder:
             return
         new = np.concatenate(([True], found.ids[1:] != found.ids[:-1]))
         token = found.token[new]
-        length = np.minimum(tokens.length[token], _SPELLED_BYTES)
+        length = np.minimum(tokens.length[token], SPELLED_BYTES)
         letters = np.frombuffer(tokens.folded, np.uint8)
-        self._ids.append(found.ids[new])
-        self._spellings.append(letters.take(ragged_ranges(tokens.start[token], length)))
-        self._spelled_lengths.append(length)
-        self._entries.append((np.cumsum(new) + (self._n_entries - 1)).astype(np.uint32))
-        self._chunks.append(chunk_numbers.take(found.chunk).astype(np.uint32))
-        self._tfs.append(found.tf.astype(np.uint32))
-        self._n_entries += token.size
+        self._entries.extend((np.cumsum(new) + (len(self._ids) - 1)).astype(np.uint32))
+        self._chunks.extend(chunk_numbers.take(found.chunk).astype(np.uint32))
+        self._tfs.extend(found.tf.astype(np.uint32))
+        self._ids.extend(found.ids[new])
+        self._spelled_lengths.extend(length)
+        self._spellings.extend(letters.take(ragged_ranges(tokens.start[token], length)))
 
     def build(self) -> Postings:
         """Sort everything by term; the builder is spent."""
-        entry_ids = _concatenate(self._ids, np.uint64)
+        ids, number, spelling, spelling_first = self._build_vocabulary()
+        terms = number.take(self._entries.finish())
+        first = np.zeros(ids.size + 1, np.int64)
+        np.cumsum(np.bincount(terms, minlength=ids.size), out=first[1:])
+        by_term = _order_by_digits(terms, 2 if ids.size > 1 << 16 else 1)
+        del terms
+        chunk = self._chunks.finish().take(by_term)
+        return Postings(ids, first, chunk, self._tfs.finish().take(by_term), spelling, spelling_first)
+
+    def _build_vocabulary(self) -> tuple[Ids, Counts, npt.NDArray[np.uint8], Offsets]:
+        """Return the different ids, ascending; the number of each entry's id among them; and their spellings."""
+        entry_ids = self._ids.finish()
         order = _order_by_id(entry_ids)
         ids = entry_ids.take(order)
         new = np.concatenate((np.ones(min(1, ids.size), bool), ids[1:] != ids[:-1]))
         number = np.empty(ids.size, np.uint32)
         number[order] = np.cumsum(new) - 1
-        spelling, spelling_first = self._spell(order[new])
-        ids = ids[new]
-
-        terms = number.take(_concatenate(self._entries, np.uint32))
-        self._entries.clear()
-        by_term = _order_by_digits(terms, 2 if ids.size > 1 << 16 else 1)
-        first = np.zeros(ids.size + 1, np.int64)
-        np.cumsum(np.bincount(terms, minlength=ids.size), out=first[1:])
-        del terms
-        chunk = _concatenate(self._chunks, np.uint32).take(by_term)
-        self._chunks.clear()
-        tf = _concatenate(self._tfs, np.uint32).take(by_term)
-        self._tfs.clear()
-        return Postings(ids, first, chunk, tf, spelling, spelling_first)
+        return ids[new], number, *self._spell(order[new])
 
     def _spell(self, entries: Offsets) -> tuple[npt.NDArray[np.uint8], Offsets]:
         """Gather the spellings of some entries, each ended by a line end, and their offsets."""
-        length = _concatenate(self._spelled_lengths, np.int64)
+        length = self._spelled_lengths.finish()
         start = np.cumsum(length) - length
         first = np.zeros(entries.size + 1, np.int64)
         np.cumsum(length[entries] + 1, out=first[1:])
         spelling = np.full(int(first[-1]), ord("\n"), np.uint8)
-        letters = _concatenate(self._spellings, np.uint8)
+        letters = self._spellings.finish()
         spelling[ragged_ranges(first[:-1], length[entries])] = letters[ragged_ranges(start[entries], length[entries])]
         return spelling, first
-
-
-def _concatenate(parts: list[npt.NDArray[np.generic]], dtype: npt.DTypeLike) -> npt.NDArray:  # type: ignore[type-arg]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
 def _order_by_id(ids: Ids) -> Offsets:
@@ -206,13 +216,10 @@ def _order_by_id(ids: Ids) -> Offsets:
     return _order_by_digits(ids, 4)
 
 
-def _order_by_digits(values: npt.NDArray[np.unsignedinteger], digits: int) -> Offsets:  # type: ignore[type-arg]
+def _order_by_digits(values: Ids | Counts, digits: int) -> Offsets:
     """Sort stably by the lowest 16-bit digits, least digit first."""
     order = np.argsort(values.astype(np.uint16), kind="stable")
     for digit in range(1, digits):
         shifted = (values >> values.dtype.type(16 * digit)).astype(np.uint16)
         order = order.take(np.argsort(shifted.take(order), kind="stable"))
     return order
-
-
-__all__ = ["BEGINNINGS", "MAX_BLOCK_CHUNKS", "Postings", "PostingsBuilder", "TermCounts", "count_terms"]

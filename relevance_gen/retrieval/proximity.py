@@ -6,7 +6,8 @@ Two bonuses, added to the cosine of the most promising chunks::
     coverage(q, d) = 0.2 · max over windows of 24 tokens of Σ idf(t), t in the window / Σ idf(t), t in the query
 
 b runs over the pairs of neighbouring words in the query; idf(b) is the mean of its words' (0 for function words).
-A word stands for all its matches. Of a long query the 32 rarest words count.
+A word stands for all its matches, and a chunk's word for that of the query which it matches best. Of a long query the
+32 rarest words count.
 
 Source: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007, for the idea;
 the formulas are ours, measured in docs/retrieval.md.
@@ -22,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
+from relevance_gen.retrieval.matching import Match
 from relevance_gen.retrieval.terms import Ids, Offsets
 from relevance_gen.retrieval.weighting import Floats, saturated
 
@@ -45,25 +47,31 @@ class ProximityScorer:
     """Scores how closely chunks hold the words of one query.
 
     Args:
-        ids: for each query word, numbered from 1, the ids of the terms it stands for.
+        matches: for each query word the terms it stands for.
         idf: idf of each word; 0 for one that counts only in pairs.
         pairs: for each pair of word numbers that are neighbours in the query, how often.
+
+    Attributes:
+        total_idf: sum of the idf of all words.
     """
 
-    def __init__(self, ids: Sequence[Ids], idf: Sequence[float], pairs: Mapping[tuple[int, int], int]) -> None:
-        word = np.repeat(np.arange(1, len(ids) + 1), [part.size for part in ids])
-        all_ids = np.concatenate(ids) if ids else np.zeros(0, np.uint64)
-        order = np.argsort(all_ids, kind="stable")
-        self._ids, self._word = all_ids[order], word[order]
+    def __init__(self, matches: Sequence[Match], idf: Sequence[float], pairs: Mapping[tuple[int, int], int]) -> None:
+        word = np.repeat(np.arange(len(matches)), [match.ids.size for match in matches])
+        ids = np.concatenate([np.zeros(0, np.uint64), *(match.ids for match in matches)])
+        weight = np.concatenate([np.zeros(0), *(match.weight for match in matches)])
+        order = np.lexsort((-weight, ids))  # of equal ids the best match is the first, and found
+        self._ids, self._word = ids[order], word[order]
         self._maybe = np.zeros(1 << 16, bool)
-        self._maybe[_bucket(self._ids)] = True
-        self._idf = np.array(idf)
-        self._total_idf = math.fsum(idf) or 1.0
-        self._pair_number = np.zeros((len(ids) + 1, len(ids) + 1), np.int64)
+        self._maybe[_low_bits(self._ids)] = True
+        self._idf = np.array(idf, np.float64)
+        self._counted = np.flatnonzero(self._idf)
+        self.total_idf = math.fsum(idf) or 1.0
+        self._pair_number = np.zeros((len(matches), len(matches)), np.int64)
         self._pair_weight = np.zeros(len(pairs) + 1)
         for number, ((left, right), times) in enumerate(pairs.items(), 1):
             self._pair_number[left, right] = number
-            self._pair_weight[number] = pair_weight(idf[left - 1], idf[right - 1], times)
+            self._pair_weight[number] = (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0
+        self._pair_times = np.array([0, *pairs.values()])
 
     def score(self, ids: Ids, counts: Offsets) -> Proximity:
         """Score chunks.
@@ -77,46 +85,39 @@ class ProximityScorer:
         """
         place, word = self._occurrences(ids)
         chunk = np.searchsorted(np.cumsum(counts), place, "right")
+        # Chunks apart, so that no pair and no window reaches from one into the next.
+        place += WINDOW * chunk
         return Proximity(self._pairs(place, word, chunk, counts.size), self._coverage(place, word, chunk, counts.size))
+
+    def pairs_of_query(self) -> float:
+        """Return what the pairs would score in the query itself, to be divided by the cosine's denominator."""
+        return math.fsum(self._pair_weight * saturated(self._pair_times))
 
     def _occurrences(self, ids: Ids) -> tuple[Offsets, Offsets]:
         """Find the query's words among the tokens: their places, ascending, and which word stands there."""
-        place = np.flatnonzero(self._maybe.take(_bucket(ids)))
+        place: Offsets = np.flatnonzero(self._maybe.take(_low_bits(ids)))
         seen = ids.take(place)
         nearest = np.searchsorted(self._ids, seen)
-        nearest[nearest == self._ids.size] = 0
-        equal = self._ids.take(nearest) == seen if self._ids.size else np.zeros(0, bool)
-        return place[equal], self._word.take(nearest[equal])
+        equal = self._ids.take(nearest, mode="clip") == seen if self._ids.size else np.zeros(0, bool)
+        return place[equal], self._word[nearest[equal]]
 
     def _pairs(self, place: Offsets, word: Offsets, chunk: Offsets, n_chunks: int) -> Floats:
-        pair = self._pair_number[word[:-1], word[1:]]
-        pair[(place[1:] != place[:-1] + 1) | (chunk[1:] != chunk[:-1])] = 0
-        found = np.flatnonzero(pair)
+        left = np.flatnonzero(place[1:] == place[:-1] + 1)
+        pair = self._pair_number[word[left], word[left + 1]]
         kinds = self._pair_weight.size
-        cell, tf = np.unique(chunk[found] * kinds + pair[found], return_counts=True)
-        return np.bincount(cell // kinds, self._pair_weight[cell % kinds] * saturated(tf), n_chunks)
+        tf = np.bincount(chunk[left] * kinds + pair, minlength=n_chunks * kinds).reshape(n_chunks, kinds)
+        return np.asarray((saturated(tf) * self._pair_weight).sum(axis=1))
 
     def _coverage(self, place: Offsets, word: Offsets, chunk: Offsets, n_chunks: int) -> Floats:
         """Try the window that begins at each occurrence: a best window begins at one."""
         best = np.zeros(n_chunks)
-        counted = np.flatnonzero(self._idf[word - 1])
-        if not counted.size:
-            return best
-        place, word, chunk = place[counted] + WINDOW * chunk[counted], word[counted], chunk[counted]  # chunks apart
-        covered = np.zeros(place.size)
-        beyond = place[-1] + WINDOW
-        for number in np.flatnonzero(self._idf) + 1:
-            own = np.where(word == number, place, beyond)
-            following = np.minimum.accumulate(own[::-1])[::-1]
-            covered += self._idf[number - 1] * (following - place < WINDOW)
-        np.maximum.at(best, chunk, covered)
-        return np.minimum(best / self._total_idf, 1.0)
+        if place.size and self._counted.size:
+            own = np.where(word == self._counted[:, np.newaxis], place, place[-1] + WINDOW)
+            following = np.minimum.accumulate(own[:, ::-1], axis=1)[:, ::-1]
+            inside = following - place < WINDOW
+            np.maximum.at(best, chunk, (inside * self._idf[self._counted, np.newaxis]).sum(axis=0))
+        return np.minimum(best / self.total_idf, 1.0)
 
 
-def pair_weight(left_idf: float, right_idf: float, times: int) -> float:
-    """Return what a pair of neighbours weighs in the query."""
-    return (1.0 + math.log(times)) * (left_idf + right_idf) / 2.0
-
-
-def _bucket(ids: Ids) -> npt.NDArray[np.uint16]:
-    return (ids >> np.uint64(48)).astype(np.uint16)
+def _low_bits(ids: Ids) -> npt.NDArray[np.uint16]:
+    return ids.astype(np.uint16)

@@ -1,7 +1,7 @@
 """Cut text into terms: each a slice of the folded bytes and a 64-bit id.
 
-Words are runs of letters, marks, digits and underscores. An identifier (``getUserName``, ``get_user_name``) gives the
-whole and its parts; dots part words, so that ``os.path`` is two words side by side. Scripts without spaces give
+Words are runs of letters, marks and digits. An identifier (``getUserName``, ``HTTPServer``, ``get_user_name``) gives
+the whole and its parts; dots part words, so that ``os.path`` is two words side by side. Scripts without spaces give
 overlapping n-grams; see `relevance_gen.retrieval.folding`.
 
 A term's id is its identity everywhere: the same in every text, process and version of a saved index. Its top 8 bits
@@ -40,6 +40,8 @@ _LONG_BYTES: Final = 64
 """Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
 _PADDING: Final = b"\n" * (_LONG_BYTES + 8)
 
+SPELLED_BYTES: Final = 64
+"""A term is shown by this much of its spelling, and no longer one has inflections."""
 BEGINNINGS: Final = 256
 """Number of different beginnings, the ids' top 8 bits."""
 
@@ -63,9 +65,9 @@ class Tokens:
     counts: Offsets
 
     def spell(self, token: int) -> str:
-        """Return the folded spelling of a token."""
+        """Return the folded spelling of a token, at most `SPELLED_BYTES` of it."""
         start = int(self.start[token])
-        return self.folded[start : start + int(self.length[token])].decode("utf-8", "replace")
+        return self.folded[start : start + min(int(self.length[token]), SPELLED_BYTES)].decode("utf-8", "replace")
 
 
 def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
@@ -87,20 +89,22 @@ def tokenize(texts: Sequence[str]) -> Tokens:
     letters = np.frombuffer(lowered, np.uint8)
     word = _word_bytes(letters)
     ngrams = _cut_ngrams(letters, word)
+    cuts = _identifier_cuts(np.frombuffer(cased, np.uint8), letters, word)
     edges = np.flatnonzero(word[1:] != word[:-1]) + 1
     start, length = edges[::2], edges[1::2] - edges[::2]
-    start, length = _add_identifier_parts(np.frombuffer(cased, np.uint8), start, length)
-    start, length = _merge(start, length, *ngrams)
+    if cuts.size:
+        start, length = _merge(start, length, *_identifier_parts(letters, start, length, cuts))
+    if ngrams[0].size:
+        start, length = _merge(start, length, *ngrams)
     counts = np.diff(np.searchsorted(start, ends + 1), prepend=0)  # +1: `cased` begins with a line end
     return Tokens(lowered, start, length, _identify(lowered, start, length), counts)
 
 
 def _word_bytes(letters: _Bytes) -> _Flags:
-    """Tell which bytes of folded, lower-cased text belong to a word."""
-    word = (letters - np.uint8(ord("a"))) < 26
+    """Tell which bytes of folded, lower-cased text are letters, marks or digits."""
+    word = _is_lower(letters)
     word |= (letters - np.uint8(ord("0"))) < 10
     word |= letters >= 0x80
-    word |= letters == ord("_")
     return word
 
 
@@ -120,53 +124,36 @@ def _cut_ngrams(letters: _Bytes, word: _Flags) -> tuple[Offsets, Offsets]:
     run_length = np.diff(run_first, append=at.size)
     size = np.minimum(np.where(triple[run_first], 3, 2), run_length)
     place = np.arange(at.size) - np.repeat(run_first, run_length)
-    begins = place <= np.repeat(run_length - size, run_length)
-    return at[begins], 3 * np.repeat(size, run_length)[begins]
+    begins = np.flatnonzero(place <= np.repeat(run_length - size, run_length))
+    return at.take(begins), np.repeat(3 * size, run_length).take(begins)
 
 
-def _add_identifier_parts(cased: _Bytes, start: Offsets, length: Offsets) -> tuple[Offsets, Offsets]:
-    """Add the parts of identifiers behind each identifier; drop words of nothing but underscores."""
-    upper = (cased - np.uint8(ord("A"))) < 26
-    lower = (cased - np.uint8(ord("a"))) < 26
-    cut = cased[1:-1] == ord("_")
-    cut |= upper[1:-1] & lower[2:] & (upper[:-2] | lower[:-2])
-    cut |= upper[1:-1] & lower[:-2]
-    cuts = np.flatnonzero(cut) + 1
-    if not cuts.size:
-        return start, length
-    owner = np.searchsorted(start, cuts, "right") - 1
-    owner = owner[np.concatenate(([True], owner[1:] != owner[:-1]))]
-    part_start, part_length, n_parts = _split_identifiers(cased, start[owner], length[owner])
-    nothing = owner[n_parts == 0]
-    if nothing.size:
-        start, length = np.delete(start, nothing), np.delete(length, nothing)
-    return _merge(start, length, part_start, part_length)
-
-
-def _split_identifiers(cased: _Bytes, start: Offsets, length: Offsets) -> tuple[Offsets, Offsets, Offsets]:
-    """Split identifiers at underscores and humps: ``HTTPServer_v2`` → HTTP, Server, v2.
+def _identifier_cuts(cased: _Bytes, letters: _Bytes, word: _Flags) -> Offsets:
+    """Find where identifiers are cut, and take single underscores between letters into `word`.
 
     Returns:
-        Start and length of every part that is not the whole, and the number of parts of each identifier.
+        Offsets of such underscores, and of humps: capitals inside a word with a small letter before or behind them.
     """
-    at = ragged_ranges(start, length)
-    before, here, after = (cased[at + shift] for shift in (-1, 0, 1))
-    first = np.zeros(at.size, bool)
-    first[np.cumsum(length) - length] = True
-    upper = _is_upper(here)
-    letter = here != ord("_")
-    begins = first | (before == ord("_")) | (upper & (~_is_upper(before) | _is_lower(after)))
-    begins &= letter
-    part = np.cumsum(begins)
-    part_length = np.bincount(part[letter], minlength=int(part[-1]) + 1)[1:]
-    n_parts = np.add.reduceat(begins, np.cumsum(length) - length, dtype=np.int64)
-    owner = np.repeat(np.arange(start.size), n_parts)
-    smaller = part_length < length[owner]
-    return at[begins][smaller], part_length[smaller], n_parts
+    joints = word[:-2] & (letters[1:-1] == ord("_"))
+    joints &= word[2:]
+    word[1:-1] |= joints
+    capitals = np.flatnonzero((cased[1:] != letters[1:]) & word[:-1]) + 1
+    capitals = capitals[letters[capitals - 1] != ord("_")]
+    humps = capitals[_is_lower(cased[capitals - 1]) | _is_lower(cased[capitals + 1])]
+    return np.union1d(np.flatnonzero(joints) + 1, humps)
 
 
-def _is_upper(letters: _Bytes) -> _Flags:
-    return (letters - np.uint8(ord("A"))) < 26
+def _identifier_parts(letters: _Bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
+    """Return start and length of the parts of every word that is cut."""
+    owner = np.searchsorted(start, cuts, "right") - 1
+    first = np.concatenate(([True], owner[1:] != owner[:-1]))
+    underscore = letters[cuts] == ord("_")
+    # A part begins with its word, at a hump, or behind an underscore; it ends where the next begins or the word ends.
+    begin = np.concatenate((start[owner[first]], cuts + underscore))
+    end = np.concatenate((cuts, (start + length)[owner[np.append(first[1:], True)]]))
+    begin.sort()
+    end.sort()
+    return begin, end - begin
 
 
 def _is_lower(letters: _Bytes) -> _Flags:
@@ -175,10 +162,9 @@ def _is_lower(letters: _Bytes) -> _Flags:
 
 def _merge(start: Offsets, length: Offsets, more_start: Offsets, more_length: Offsets) -> tuple[Offsets, Offsets]:
     """Merge two token lists, each in reading order; of two tokens with one start the first list's comes first."""
-    if not more_start.size:
-        return start, length
-    place = np.searchsorted(start, more_start, "right")
-    return np.insert(start, place, more_start), np.insert(length, place, more_length)
+    starts = np.concatenate((start, more_start))
+    order = np.argsort(starts, kind="stable")  # merges what is sorted in two runs
+    return starts.take(order), np.concatenate((length, more_length)).take(order)
 
 
 def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
@@ -196,7 +182,7 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     words: Ids = np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
     first = words.take(start)  # copies the strided words first, which still beats indexing for many tokens
     first &= _LOW_BYTES.take(length, mode="clip")
-    hashed = first * _MIX[0]
+    hashed: Ids = first * _MIX[0]
     hashed ^= hashed >> np.uint64(32)
     rest = np.flatnonzero(length > 8)
     if rest.size:
@@ -204,11 +190,13 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     hashed *= _MIX[1]
     hashed >>= np.uint64(8)
     beginning = first & _ASCII_BEGINNING
-    wide = np.flatnonzero((first & np.uint64(0x80)).view(np.int64))
-    beginning[wide] = first[wide] & _OTHER_BEGINNING
+    if not lowered.isascii():
+        wide = np.flatnonzero(first & np.uint64(0x80))
+        beginning[wide] = first[wide] & _OTHER_BEGINNING
     beginning *= _MIX[2]
     beginning &= ~_LOW_BYTES[7]
-    return hashed | beginning
+    hashed |= beginning
+    return hashed
 
 
 def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Offsets, length: Offsets) -> None:

@@ -12,8 +12,8 @@ It is a cosine once every chunk has one more component, in a direction that no q
 stands below the line: pivoted normalisation. Source: Singhal, Buckley, Mitra, "Pivoted Document Length
 Normalization", SIGIR 1996; the saturation of tf is BM25's (Robertson and Walker, SIGIR 1994).
 
-``cosine`` is the textbook's, SMART ltc.ltc with scikit-learn's smoothed idf, to check us by: where the terms are the same, its
-scores are those of ``TfidfVectorizer(sublinear_tf=True)``::
+``cosine`` is the textbook's, SMART ltc.ltc with scikit-learn's smoothed idf, to check us by: where the terms are the
+same, its scores are those of ``TfidfVectorizer(sublinear_tf=True)``::
 
     w(t, d) = (1 + ln tf) · idf(t)       idf(t) = 1 + ln((1 + N) / (1 + df))
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ ‖w(·, d)‖₂)
@@ -76,6 +76,11 @@ def pivot(norms: Floats, mean_norm: float) -> Floats:
     """Return what stands below the line for chunks of these norms, ``0.4 m + 0.6 n``; where all is 0, 1."""
     lengths = (1.0 - _SLOPE) * mean_norm + _SLOPE * norms
     return np.where(lengths > 0.0, lengths, 1.0)
+
+
+def sum_by(place: npt.NDArray[Any], weight: npt.NDArray[Any], n: int) -> Floats:
+    """Return the sums of the weights that share a place, shape (n,), added in the order they stand in."""
+    return np.asarray(np.bincount(place, weight, n), np.float64)
 
 
 def mean_norm(norms: Floats) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from relevance_gen.generation.engine import Interrupted
+from relevance_gen.generation.model import Interrupted
 
 
 def next_logits(history: list[int], n_vocab: int = 16) -> np.ndarray:

@@ -38,10 +38,12 @@ STORY_LENGTH = len(_STORY_PIECES)
 def bigram_table() -> NDArray[np.float32]:
     """Return the logits of the next token, one row for each current token.
 
-    Most rows are broad and random; z is followed by the story's first piece, and each piece by the next.
+    Most rows are broad and random; z is followed by the story's first piece, and each piece by the next. Nothing else
+    leads into the story: no draw could ever leave it.
     """
     n_vocab = len(BIGRAM_TOKENS)
     table = np.random.default_rng(20).normal(0.0, 1.5, (n_vocab, n_vocab))
+    table[:, LETTER_Z : STORY_START + STORY_LENGTH] = -12.0
     for piece in range(STORY_LENGTH):
         table[STORY_START + piece, STORY_START + (piece + 1) % STORY_LENGTH] = 20.0
     table[LETTER_Z, STORY_START] = 20.0

@@ -1,12 +1,13 @@
-"""Make the models the tests run on: `python -m tests.models.make` writes them beside this file, byte for byte the same.
+"""Make the models the tests run on: `python -m tests.models.make` writes them, byte for byte the same.
 
-Both use the same byte-level BPE vocabulary idea: ids 0 and 1 are control tokens, then single bytes, then merged words.
+All use the same byte-level BPE vocabulary idea: ids 0 and 1 are control tokens, then single bytes, then merged words.
 
 - *tiny*: a real transformer with random weights, Q8_0, V=512. Every byte is a token, so any text can be a prompt and
   its output is full of broken UTF-8.
 - *bigram*: logits(next) = `bigram_table()[current]`, whatever came before. A one-hot embedding passes attention and
   feed-forward of zeros unchanged, RMSNorm scales it by √V, and the output matrix is TABLEᵀ/√V. Greedy text, log
   probabilities and every sampling distribution then have closed forms.
+- *probe*: zeros. It ships with the package, for the probe of `relevance_gen.generation.probe`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from relevance_gen.generation.probe import PROBE_MODEL
+from tests.models import BIGRAM, TINY
 from tests.models.bigram import BIGRAM_TOKENS, bigram_table
 
-HERE = Path(__file__).parent
 CONTROL = ("<|begin|>", "<|end|>")
 _MERGED_WORDS = ("the", "and", "ing", "ion", "ent", "er", "re", "on", "at", "is", "or", "es", "st", "an", "en")
 
@@ -164,6 +166,18 @@ def write_bigram(path: Path) -> None:
     )  # fmt: skip
 
 
+def write_probe(path: Path) -> None:
+    """Write a Q8_0 model of zeros, every matrix wide enough for AMX tiles: it compresses to nothing in a wheel."""
+    tokens, merges = byte_level_vocabulary(288)
+    tensors = random_tensors(n_vocab=len(tokens), n_embd=128, n_ff=256, n_layer=1)
+    tensors = {name: np.zeros_like(t) if t.ndim == 2 else t for name, t in tensors.items()}
+    write_model(
+        path, tensors, tokens=tokens, merges=merges, n_ctx=256, n_embd=128, n_ff=256, n_layer=1,
+        n_head=2, add_bos=False, quantized=True,
+    )  # fmt: skip
+
+
 if __name__ == "__main__":
-    write_random(HERE / "tiny.gguf", n_vocab=512, n_embd=64, n_ff=128, n_layer=2, n_head=2, n_ctx=2048)
-    write_bigram(HERE / "bigram.gguf")
+    write_random(TINY, n_vocab=512, n_embd=64, n_ff=128, n_layer=2, n_head=2, n_ctx=2048)
+    write_bigram(BIGRAM)
+    write_probe(PROBE_MODEL)

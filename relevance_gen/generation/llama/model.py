@@ -1,28 +1,22 @@
-"""llama.cpp behind a small typed surface: a model, its vocabulary, a context of slots. The only importer of llama_cpp.
-
-All of it must be used from one thread, the one that made it: a second one with an OpenMP pool slows decoding fivefold.
-Only `Model.interrupt` may be called from elsewhere.
-"""
+"""A model and its context of slots."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
-from numpy.typing import NDArray
 
 from relevance_gen.errors import GenerationError, ModelLoadError
-from relevance_gen.generation.cache import SavedState, Tokens
-from relevance_gen.generation.cores import usable_cores
-from relevance_gen.generation.engine import Interrupted
-from relevance_gen.generation.jobs import Logits
+from relevance_gen.generation.llama.batch import Batch, abort_while_set
+from relevance_gen.generation.llama.library import build, forget_reasons, pointer, reasons, system_info
+from relevance_gen.generation.llama.vocabulary import Vocabulary
+from relevance_gen.generation.machine import available_memory, usable_cores
+from relevance_gen.generation.model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.generation.probe import extra_buffers_are_safe
 
 _MAGIC = b"GGUF"
@@ -30,38 +24,8 @@ _DEFAULT_N_CTX = 4096
 _DEFAULT_KV_BYTES = 2 << 30
 """What the context may take without being asked for: n_ctx is halved until all slots together fit."""
 _MIN_N_CTX = 256
-_BYTES_PER_TOKEN = 32
-"""More than any text has: text beyond this many bytes for each token that fits is cut or refused untokenized."""
-_MIN_TEXT_BYTES = 1 << 20
 _CPU_CHUNK, _GPU_CHUNK = 128, 512
 _ABORTED = 2
-
-_log = logging.getLogger("relevance_gen.llama")
-_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.INFO}
-"""llama.cpp's debug, info, warning and error, quieter than it calls them: what is fatal arrives as an exception."""
-_ERROR = 4
-_last_errors: deque[str] = deque(maxlen=3)
-
-
-class _Log:
-    """Send llama.cpp's own log to the logger ``relevance_gen.llama``."""
-
-    def __init__(self) -> None:
-        self._level = logging.DEBUG
-        self.callback = lib.llama_log_callback(self._write)
-
-    def _write(self, level: int, text: bytes, _: Any) -> None:
-        self._level = _LEVELS.get(level, self._level)  # 5 goes on with the line before
-        message = text.decode(errors="replace").rstrip()
-        if level == _ERROR:
-            _last_errors.append(message)
-        if message.strip("."):
-            _log.log(self._level, "%s", message)
-
-
-_llama_log = _Log()
-lib.llama_log_set(_llama_log.callback, ctypes.c_void_p(0))
-lib.llama_backend_init()
 
 
 class Model:
@@ -75,6 +39,7 @@ class Model:
         n_batch: most prompt tokens computed at once; 128 on a CPU, 512 on a GPU.
         n_threads: CPU threads; the physical cores this process may use by default.
         n_gpu_layers: layers to keep on the GPU; all where the build has one, by default.
+        main_gpu: the one GPU to use; all by default.
         shared_prefix: let all slots share one memory: samples of one prompt do not copy it and are faster, but
             neighbours may change the low bits of a result.
         use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
@@ -96,23 +61,31 @@ class Model:
         n_batch: int | None = None,
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,
+        main_gpu: int | None = None,
         shared_prefix: bool = False,
         use_extra_bufts: bool | None = None,
         on_progress: Callable[[float], bool] | None = None,
     ) -> None:
         self._model: int | None = None
         self._context: int | None = None
-        self._pieces: dict[int, bytes] = {}
         self._held: SavedState | None = None
         self._abort_flag = ctypes.create_string_buffer(2)
-        _last_errors.clear()
+        forget_reasons()
         offload = lib.llama_supports_gpu_offload() and n_gpu_layers != 0
         try:
-            self._load(Path(path), n_gpu_layers, offload, use_extra_bufts, on_progress)
+            params = lib.llama_model_default_params()
+            params.n_gpu_layers = (-1 if n_gpu_layers is None else n_gpu_layers) if offload else 0
+            if main_gpu is not None:
+                params.main_gpu, params.split_mode = main_gpu, lib.LLAMA_SPLIT_MODE_NONE
+            if use_extra_bufts is None:
+                use_extra_bufts = extra_buffers_are_safe(system_info(), build())
+            params.use_extra_bufts = use_extra_bufts
+            self._load(Path(path), params, on_progress)
             self.n_slots = n_slots
             self.n_batch = n_batch or (_GPU_CHUNK if offload else _CPU_CHUNK)
             self.dense = not shared_prefix
             self.n_ctx = self._fitting_n_ctx(n_ctx, offload)
+            self._vocabulary = Vocabulary(self._vocabulary_handle, self.n_ctx)
             self._open_context(n_threads or usable_cores(), offload, shared_prefix)
             self._warm_up()
         except BaseException:
@@ -139,28 +112,21 @@ class Model:
     def _load(
         self,
         path: Path,
-        n_gpu_layers: int | None,
-        offload: bool,
-        use_extra_bufts: bool | None,
+        params: lib.llama_model_params,
         on_progress: Callable[[float], bool] | None,
     ) -> None:
         _check_file(path)
-        params = lib.llama_model_default_params()
-        params.n_gpu_layers = (-1 if n_gpu_layers is None else n_gpu_layers) if offload else 0
-        if use_extra_bufts is None:
-            use_extra_bufts = extra_buffers_are_safe(lib.llama_print_system_info().decode(), _build())
-        params.use_extra_bufts = use_extra_bufts
         callback = lib.llama_progress_callback(lambda share, _: on_progress is None or on_progress(share))
         params.progress_callback = callback
         self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
-            raise ModelLoadError(f"{path} cannot be loaded: {_why() or 'llama.cpp gives no reason'}")
+            raise ModelLoadError(f"{path} cannot be loaded: {reasons()}")
         if not lib.llama_model_has_decoder(self._model) or lib.llama_model_has_encoder(self._model):
             raise ModelLoadError(f"{path} holds a model that does not generate text: it has an encoder")
-        self._vocab = lib.llama_model_get_vocab(self._model)
-        if lib.llama_vocab_type(self._vocab) == lib.LLAMA_VOCAB_TYPE_NONE:
+        self._vocabulary_handle = lib.llama_model_get_vocab(self._model)
+        if lib.llama_vocab_type(self._vocabulary_handle) == lib.LLAMA_VOCAB_TYPE_NONE:
             raise ModelLoadError(f"{path} holds a model without a vocabulary")
-        self.n_vocab = lib.llama_vocab_n_tokens(self._vocab)
+        self.n_vocab = lib.llama_vocab_n_tokens(self._vocabulary_handle)
         text = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self._model, text, len(text))
         self.description = text.value.decode(errors="replace")
@@ -175,7 +141,7 @@ class Model:
             n_ctx = min(_DEFAULT_N_CTX, max(_MIN_N_CTX, lib.llama_model_n_ctx_train(self._model)))
             while n_ctx > _MIN_N_CTX and n_ctx * token_bytes > _DEFAULT_KV_BYTES:
                 n_ctx //= 2
-        needed, available = n_ctx * token_bytes, _available_memory()
+        needed, available = n_ctx * token_bytes, available_memory()
         if n_ctx * (self.n_slots + 1) >= 2**31 or (not offload and available is not None and needed > available):
             there_is = "too much" if available is None else f"and {available >> 20:,} MiB are available"
             raise ModelLoadError(
@@ -195,14 +161,12 @@ class Model:
         params.kv_unified = shared_prefix
         # On a CPU flash attention makes decoding with many sequences several times slower.
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if offload else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        params.abort_callback, params.abort_callback_data = _abort_while_set(self._abort_flag)
+        params.abort_callback, params.abort_callback_data = abort_while_set(self._abort_flag)
         self._context = lib.llama_init_from_model(self._model, params)
         if not self._context:
-            raise ModelLoadError(
-                f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {_why() or 'too little memory'}"
-            )
+            raise ModelLoadError(f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {reasons()}")
         self._memory = lib.llama_get_memory(self._context)
-        self._batch = _Batch(params.n_batch)
+        self._batch = Batch(params.n_batch)
 
     def _warm_up(self) -> None:
         """Decode once: what cannot generate fails here, and the first request is no slower than the next."""
@@ -217,41 +181,12 @@ class Model:
     # ── Text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tokenize(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of `text`, with the BOS token where the model wants one.
-
-        Args:
-            text: any string; lone surrogates count as "?".
-            max_tokens: keep only this many tokens of the end, the BOS token included; 0 = all.
-        """
-        encoded = text.encode(errors="replace")
-        # Text that cannot fit anyway is cut before it costs time; without max_tokens it still comes out too long.
-        most_bytes = max(_MIN_TEXT_BYTES, _BYTES_PER_TOKEN * self.n_ctx)
-        if len(encoded) > most_bytes:
-            encoded = encoded[-most_bytes:].decode(errors="ignore").encode()
-        tokens = np.empty(len(encoded) + 8, np.int32)
-        n = lib.llama_tokenize(
-            self._vocab, encoded, len(encoded), _pointer(tokens, lib.llama_token), len(tokens), True, True
-        )
-        if n < 0:
-            raise GenerationError(f"llama_tokenize needs {-n} tokens for {len(encoded)} bytes")
-        tokens = tokens[:n].copy()
-        if max_tokens == 0 or n <= max_tokens:
-            return tokens
-        if lib.llama_vocab_get_add_bos(self._vocab) and tokens[0] == lib.llama_vocab_bos(self._vocab):
-            return np.concatenate((tokens[:1], tokens[n - max_tokens + 1 :]))
-        return tokens[n - max_tokens :]
+        """Return the tokens of `text`, or the last `max_tokens` of them where that is not 0; see `Vocabulary`."""
+        return self._vocabulary.tokenize(text, max_tokens)
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token prints; control tokens print nothing."""
-        piece = self._pieces.get(token)
-        if piece is None:
-            buffer = ctypes.create_string_buffer(256)
-            n = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)
-            if n < 0:
-                buffer = ctypes.create_string_buffer(-n)
-                n = lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)
-            piece = self._pieces[token] = buffer.raw[:n]
-        return piece
+        return self._vocabulary.piece(token)
 
     # ── Computing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -299,11 +234,11 @@ class Model:
             self._abort_flag[0] = b"\0"
             raise Interrupted
         if status:
-            raise GenerationError(f"llama_decode failed with status {status}: {_why() or 'llama.cpp gives no reason'}")
-        pointer = lib.llama_get_logits(self._context)
-        if not pointer:
+            raise GenerationError(f"llama_decode failed with status {status}: {reasons()}")
+        first = lib.llama_get_logits(self._context)
+        if not first:
             raise GenerationError("the model gives no logits")
-        floats = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(ctypes.addressof(pointer.contents))
+        floats = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(ctypes.addressof(first.contents))
         logits: Logits = np.frombuffer(floats, np.float32).reshape(n_rows, self.n_vocab)
         return logits
 
@@ -322,14 +257,14 @@ class Model:
     def save(self, slot: int) -> SavedState:
         """Return a slot's memory as bytes."""
         state = np.empty(lib.llama_state_seq_get_size(self._context, slot), np.uint8)
-        if not lib.llama_state_seq_get_data(self._context, _pointer(state, ctypes.c_uint8), len(state), slot):
+        if not lib.llama_state_seq_get_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not save a sequence")
         return state
 
     def load(self, slot: int, state: SavedState) -> None:
         """Replace a slot's memory by what `save` returned."""
         self.rewind(slot, 0)
-        if not lib.llama_state_seq_set_data(self._context, _pointer(state, ctypes.c_uint8), len(state), slot):
+        if not lib.llama_state_seq_set_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not restore a sequence")
 
     def hold(self, slot: int) -> None:
@@ -355,40 +290,6 @@ class Model:
             self.rewind(self.n_slots, 0)
 
 
-class _Batch:
-    """A `llama_batch` whose fields are numpy arrays: filling it is slicing."""
-
-    def __init__(self, capacity: int) -> None:
-        self.token = np.empty(capacity, np.int32)
-        self.position = np.empty(capacity, np.int32)
-        self.sequence = np.empty(capacity, np.int32)
-        self.wanted = np.empty(capacity, np.int8)
-        self._ones = np.ones(capacity, np.int32)
-        # One pointer a token, each to its own element of `sequence`.
-        self._pointers = self.sequence.ctypes.data + np.arange(capacity, dtype=np.uintp) * self.sequence.itemsize
-        self.struct = lib.llama_batch(
-            token=_pointer(self.token, lib.llama_token),
-            pos=_pointer(self.position, lib.llama_pos),
-            n_seq_id=_pointer(self._ones, ctypes.c_int32),
-            seq_id=_pointer(self._pointers, ctypes.POINTER(lib.llama_seq_id)),
-            logits=_pointer(self.wanted, ctypes.c_int8),
-        )
-
-
-def _pointer(array: NDArray[Any], kind: Any) -> Any:
-    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-
-def _abort_while_set(flag: ctypes.Array[ctypes.c_char]) -> tuple[Any, ctypes.c_void_p]:
-    """Return an abort callback that is true while the first byte of `flag` is not 0.
-
-    llama.cpp asks at every node of its graph, so the callback must not need Python's lock. C's `strlen` does the job:
-    it returns 0 or 1 for what is a string of at most one character.
-    """
-    strlen = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
-    return strlen, ctypes.c_void_p(ctypes.addressof(flag))
-
-
 def _check_file(path: Path) -> None:
     """Refuse what is plainly no model, with a better reason than llama.cpp has."""
     try:
@@ -398,22 +299,3 @@ def _check_file(path: Path) -> None:
         raise ModelLoadError(f"{path} cannot be read: {error.strerror}") from None
     if magic != _MAGIC:
         raise ModelLoadError(f"{path} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
-
-
-def _why() -> str:
-    return "; ".join(_last_errors)
-
-
-def _build() -> str:
-    """Name the build of llama.cpp that is loaded."""
-    library = Path(lib._lib._name)
-    return f"{library} {library.stat().st_mtime_ns}"
-
-
-def _available_memory() -> int | None:
-    """Return the bytes that this machine can still give; ``None`` where it does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

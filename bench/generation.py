@@ -1,0 +1,314 @@
+"""Measure generation against its bars in one run: ``python -m bench.generation``; about three minutes on 2 quiet cores.
+
+Models are made on first use, in bench/models. What is compared takes turns, round after round; a ratio is the median of
+the rounds' ratios. llama.cpp's own server takes part if ``--server`` or ``LLAMA_SERVER`` names its binary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+
+from relevance_gen.generation.cache import PrefixCache
+from relevance_gen.generation.engine import Engine
+from relevance_gen.generation.jobs import Job
+from relevance_gen.generation.llama import Model
+from relevance_gen.generation.machine import usable_cores
+from relevance_gen.generation.stopping import NO_STOPS
+from relevance_gen.types import GenerationRequest
+from tests.models.make import write_random
+
+MODEL = Path(__file__).parent / "models" / "125m.gguf"
+N_PROMPT, N_NEW = 256, 64
+PORT = 18_080
+Seconds = Callable[[], float]
+
+
+# ── What is measured ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def prompt_text(n_tokens: int, seed: int = 0) -> str:
+    """Return a text of exactly `n_tokens` tokens: upper-case letters are never merged."""
+    return "".join(np.random.default_rng(seed).choice(list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), n_tokens))
+
+
+def make_model() -> None:
+    """Make the model of about 125M random weights, if it is not there."""
+    if not MODEL.exists():
+        MODEL.parent.mkdir(exist_ok=True)
+        write_random(MODEL, n_vocab=32_000, n_embd=768, n_ff=2048, n_layer=12, n_head=12, n_ctx=4096)
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def engine_seconds(model: Model, requests: list[GenerationRequest], cache: PrefixCache | None = None) -> float:
+    """Serve `requests`, all at once, with the engine."""
+    answers: list[object] = []
+    engine = Engine(model, cache or PrefixCache(0))
+    for request in requests:
+        engine.add(Job(request, time.time(), NO_STOPS, lambda *_: None, answers.append))
+
+    def work() -> None:
+        while not engine.idle:
+            engine.step()
+
+    seconds = timed(work)
+    assert len(answers) == len(requests)
+    return seconds
+
+
+def raw_seconds(model: Model, n_samples: int) -> float:
+    """Call llama.cpp in the shapes of the engine's batches, and do nothing else."""
+    prompt = model.tokenize(prompt_text(N_PROMPT), 0)
+
+    def work() -> None:
+        for start in range(0, N_PROMPT, model.n_batch):
+            model.prefill(0, prompt[start : start + model.n_batch], start)
+        if n_samples > 1:
+            model.hold(0)
+        for slot in range(1, n_samples):
+            model.recall(slot)
+        for step in range(N_NEW - 1):
+            model.decode(range(n_samples), [300] * n_samples, [N_PROMPT + step] * n_samples)
+
+    seconds = timed(work)
+    for slot in range(n_samples):
+        model.rewind(slot, 0)
+    model.let_go()
+    return seconds
+
+
+def completions_seconds(llama: llama_cpp.Llama, n_samples: int) -> float:
+    """Ask llama-cpp-python's own class for one completion after another; it keeps the prompt between them."""
+    llama.reset()
+
+    no_end = {1: -100.0}  # it would stop at the model's own end token
+
+    def work() -> None:
+        for _ in range(n_samples):
+            answer = llama.create_completion(
+                prompt_text(N_PROMPT), max_tokens=N_NEW, temperature=1.0, top_k=50, logit_bias=no_end
+            )
+            assert answer["usage"]["completion_tokens"] == N_NEW
+
+    return timed(work)
+
+
+def samples(n: int) -> list[GenerationRequest]:
+    return [GenerationRequest(prompt_text(N_PROMPT), max_tokens=N_NEW, num_samples=n)]
+
+
+def different(n: int) -> list[GenerationRequest]:
+    return [GenerationRequest(prompt_text(N_PROMPT, seed), max_tokens=N_NEW) for seed in range(n)]
+
+
+class NullModel:
+    """A model that answers at once with the same logits: what is left is the engine's own work."""
+
+    n_ctx, n_slots, n_batch, dense, can_rewind = 4096, 16, 128, True, False
+
+    def __init__(self, n_vocab: int) -> None:
+        self.n_vocab = n_vocab
+        self._logits = np.random.default_rng(0).normal(0, 3, (16, n_vocab)).astype(np.float32)
+        self._batch = [np.empty(16, np.int32) for _ in range(3)]
+
+    def decode(self, *columns: list[int]) -> np.ndarray:
+        """Fill a batch, as a real model must, and answer."""
+        for array, column in zip(self._batch, columns, strict=True):
+            array[: len(column)] = column
+        return self._logits[: len(columns[0])]
+
+    def prefill(self, *_: object) -> np.ndarray:
+        """Answer at once."""
+        return self._logits[0]
+
+    def tokenize(self, *_: object) -> np.ndarray:
+        """Make one token of any text."""
+        return np.zeros(1, np.int32)
+
+    def piece(self, _: int) -> bytes:
+        """Print the same word for every token."""
+        return b" word"
+
+    def _nothing(self, *_: object) -> None:
+        pass
+
+    rewind = hold = recall = let_go = interrupt = _nothing
+
+
+def own_work_us(n_vocab: int) -> float:
+    """Return the engine's own work for one token at 16 sequences, in microseconds."""
+    n_new = 200
+    request = GenerationRequest("a", max_tokens=n_new, num_samples=16)
+    return statistics.median(engine_seconds(NullModel(n_vocab), [request]) for _ in range(5)) / (16 * n_new) * 1e6
+
+
+# ── llama.cpp's own server ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def llama_server(binary: str, n_threads: int) -> Iterator[None]:
+    """Run llama.cpp's server on the model, with the settings that are best for it here."""
+    command = [binary, "-m", MODEL, "-c", str(16 * 512), "-np", "16", "-fa", "off", "-t", str(n_threads)]
+    command += ["--port", str(PORT), "--no-webui", "--no-kv-unified", "--cache-ram", "0"]
+    with subprocess.Popen(  # noqa: S603 - the caller's own binary
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            for _ in range(300):
+                time.sleep(0.1)
+                with contextlib.suppress(OSError):
+                    if ask_server("GET", "/health")[0] == http.HTTPStatus.OK:
+                        break
+            yield
+        finally:
+            process.terminate()
+
+
+def ask_server(method: str, path: str, body: object = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=300)
+    connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    return response.status, response.read()
+
+
+def server_seconds(n_requests: int) -> float:
+    """Send different prompts to llama.cpp's server, all at once."""
+
+    def ask(seed: int) -> None:
+        body = {"prompt": prompt_text(N_PROMPT, seed), "n_predict": N_NEW, "ignore_eos": True, "cache_prompt": False}
+        status, answer = ask_server(
+            "POST", "/completion", body | {"temperature": 1.0, "top_k": 50, "top_p": 1, "min_p": 0}
+        )
+        assert status == http.HTTPStatus.OK
+        assert json.loads(answer)["tokens_predicted"] == N_NEW
+
+    with ThreadPoolExecutor(n_requests) as clients:
+        return timed(lambda: list(clients.map(ask, range(n_requests))))
+
+
+# ── The report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rounds(n: int, **contestants: Seconds) -> dict[str, list[float]]:
+    """Let every contestant run in turn, `n` times, after one round that does not count."""
+    results: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(n + 1):
+        for name, run in contestants.items():
+            seconds = run()
+            if number:
+                results[name].append(seconds)
+    return results
+
+
+def ratio(results: dict[str, list[float]], above: str, below: str) -> float:
+    return statistics.median(a / b for a, b in zip(results[above], results[below], strict=True))
+
+
+def report(what: str, value: float, bar: str, limit: float, *, at_most: bool = True) -> None:
+    holds = value <= limit if at_most else value >= limit
+    print(f"{what:<68}{value:>9.2f}   {bar:<9}{'holds' if holds else 'MISSED'}", flush=True)
+
+
+def compare_with_raw(model: Model, n_rounds: int, mode: str, bars: tuple[float, float]) -> dict[str, list[float]]:
+    """Report engine against raw llama.cpp, and many samples against one."""
+    results = rounds(
+        n_rounds,
+        **{f"raw {n}": (lambda n=n: raw_seconds(model, n)) for n in (1, 8, 16)},
+        **{f"engine {n}": (lambda n=n: engine_seconds(model, samples(n))) for n in (1, 8, 16)},
+    )
+    for n in (1, 8, 16):
+        report(
+            f"{mode}: {n} samples, engine / raw llama_decode", ratio(results, f"engine {n}", f"raw {n}"), "≤ 1.08", 1.08
+        )
+    for n, bar in zip((8, 16), bars, strict=True):
+        report(f"{mode}: {n} samples / 1", ratio(results, f"engine {n}", "engine 1"), f"≤ {bar}", bar)
+    return results
+
+
+def compare_with_completions(model: Model, n_rounds: int, n_threads: int) -> None:
+    """Report many samples against one completion after another."""
+    llama = llama_cpp.Llama(str(MODEL), n_ctx=512, n_threads=n_threads, n_threads_batch=n_threads, verbose=False)
+    for n, bar in ((8, 2.0), (16, 2.5)):
+        results = rounds(
+            n_rounds,
+            theirs=lambda n=n: completions_seconds(llama, n),
+            ours=lambda n=n: engine_seconds(model, samples(n)),
+        )
+        report(
+            f"{n} × Llama.create_completion / {n} samples",
+            ratio(results, "theirs", "ours"),
+            f"≥ {bar}",
+            bar,
+            at_most=False,
+        )
+    llama.close()
+
+
+def compare_with_server(model: Model, n_rounds: int, n_threads: int, binary: str | None) -> None:
+    """Report 16 different requests against llama.cpp's own server."""
+    if not binary:
+        print("16 different requests / llama.cpp's server: skipped, its binary is not named")
+        return
+    with llama_server(binary, n_threads):
+        results = rounds(n_rounds, theirs=lambda: server_seconds(16), ours=lambda: engine_seconds(model, different(16)))
+    report("16 different requests / llama.cpp's own server", ratio(results, "ours", "theirs"), "≤ 1.15", 1.15)
+
+
+def measure_prefix_cache(n_rounds: int, n_threads: int) -> None:
+    """Report how much sooner the first token of a repeated prompt of 2,000 tokens comes."""
+    with Model(MODEL, n_ctx=2048, n_slots=1, n_threads=n_threads) as model:
+
+        def twice(seed: int) -> float:
+            cache = PrefixCache(1 << 30)
+            request = GenerationRequest(prompt_text(2000, seed), max_tokens=1)
+            first, second = (engine_seconds(model, [request], cache) for _ in range(2))
+            return first / second
+
+        value = statistics.median(twice(seed) for seed in range(n_rounds))
+    report("first token of 2,000: first time / repeated", value, "≥ 8", 8, at_most=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default: %(default)s)")
+    parser.add_argument("--server", default=os.environ.get("LLAMA_SERVER"), help="llama.cpp's llama-server")
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads (default: %(default)s)")
+    args = parser.parse_args()
+    make_model()
+    print(llama_cpp.llama_print_system_info().decode())
+    print(f"llama-cpp-python {llama_cpp.__version__}, {args.threads} threads, {args.rounds} rounds")
+    for n_vocab, bar in ((512, 30), (32_000, 120), (152_000, 180)):
+        report(
+            f"engine's own work for a token at 16 sequences, V={n_vocab:,}, µs", own_work_us(n_vocab), f"≤ {bar}", bar
+        )
+    options = {"n_ctx": 512, "n_slots": 16, "n_threads": args.threads}
+    with Model(MODEL, **options) as model:
+        results = compare_with_raw(model, args.rounds, "default", (3.3, 5.0))
+        compare_with_completions(model, args.rounds, args.threads)
+        compare_with_server(model, args.rounds, args.threads, args.server)
+    with Model(MODEL, **options, shared_prefix=True) as model:
+        compare_with_raw(model, args.rounds, "shared prefix", (2.5, 3.6))
+    measure_prefix_cache(args.rounds, args.threads)
+    seconds = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in results.items())
+    print(f"median seconds, {N_PROMPT} + {N_NEW} tokens, default mode: {seconds}")
+
+
+if __name__ == "__main__":
+    main()

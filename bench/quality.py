@@ -1,0 +1,116 @@
+"""Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers]``.
+
+A DIR holds ``corpus.jsonl.gz``, ``queries.jsonl.gz`` and ``qrels.tsv.gz`` as the BEIR benchmark lays them out. Chunks
+are ``title + " " + text``, without the blank ones; queries without a positive judgement are left out. The measures are
+those of ir_measures, which calls trec_eval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import numpy as np
+from ir_measures import Recall, ScoredDoc, nDCG
+
+from relevance_gen import ChunkIndex
+
+MEASURES = [nDCG @ 10, Recall @ 10]
+Ranker = Callable[[list[str]], Callable[[str], list[tuple[int, float]]]]
+
+
+def ours(weighting: str) -> Ranker:
+    """Rank with this library."""
+
+    def build(chunks: list[str]) -> Callable[[str], list[tuple[int, float]]]:
+        index = ChunkIndex(chunks, weighting=weighting)
+        return lambda query: [(found.original_index, found.chunk_score) for found in index.search(query).results]
+
+    return build
+
+
+def scikit_learn(chunks: list[str]) -> Callable[[str], list[tuple[int, float]]]:
+    """Rank with scikit-learn's defaults."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer()
+    matrix = vectorizer.fit_transform(chunks)
+
+    def rank(query: str) -> list[tuple[int, float]]:
+        scores = (matrix @ vectorizer.transform([query]).T).toarray().ravel()
+        return [(int(place), float(scores[place])) for place in np.argsort(-scores, kind="stable")[:10]]
+
+    return rank
+
+
+def bm25s_stemmed(chunks: list[str]) -> Callable[[str], list[tuple[int, float]]]:
+    """Rank with bm25s, English stop words and the Snowball stemmer."""
+    import bm25s
+    import Stemmer
+
+    stemmer = Stemmer.Stemmer("english")
+    index = bm25s.BM25()
+    index.index(bm25s.tokenize(chunks, stopwords="en", stemmer=stemmer, show_progress=False), show_progress=False)
+
+    def rank(query: str) -> list[tuple[int, float]]:
+        terms = bm25s.tokenize([query], stopwords="en", stemmer=stemmer, show_progress=False, return_ids=False)
+        if not terms[0]:
+            return []
+        places, scores = index.retrieve(terms, k=min(10, len(chunks)), show_progress=False)
+        return list(zip(places[0].tolist(), scores[0].tolist(), strict=True))
+
+    return rank
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
+    """Return the value of each measure, the mean over all judged queries of one collection."""
+    chunks = {
+        chunk["_id"]: f"{chunk.get('title', '')} {chunk['text']}" for chunk in read_lines(folder / "corpus.jsonl.gz")
+    }
+    ids = [chunk_id for chunk_id, text in chunks.items() if text.strip()]
+    qrels: dict[str, dict[str, int]] = {}
+    with gzip.open(folder / "qrels.tsv.gz", "rt", encoding="utf-8") as lines:
+        next(lines)
+        for line in lines:
+            query_id, chunk_id, score = line.split("\t")
+            qrels.setdefault(query_id, {})[chunk_id] = int(float(score))
+    qrels = {query_id: judged for query_id, judged in qrels.items() if any(score > 0 for score in judged.values())}
+    rank = ranker([chunks[chunk_id] for chunk_id in ids])
+    run = [
+        # By rank, not by score: trec_eval breaks ties by name.
+        ScoredDoc(query["_id"], ids[place], -rank_number)
+        for query in read_lines(folder / "queries.jsonl.gz")
+        if query["_id"] in qrels
+        for rank_number, (place, _) in enumerate(sorted(rank(query["text"]), key=lambda pair: (-pair[1], pair[0])))
+    ]
+    return ir_measures.calc_aggregate(MEASURES, qrels, run)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    parser.add_argument("--peers", action="store_true", help="measure scikit-learn and bm25s, too")
+    args = parser.parse_args()
+    rankers: dict[str, Ranker] = {"pivoted": ours("pivoted"), "cosine": ours("cosine")}
+    if args.peers:
+        rankers |= {"scikit-learn": scikit_learn, "bm25s, stems": bm25s_stemmed}
+    for name, ranker in rankers.items():
+        values = {folder.name: measure(folder, ranker) for folder in args.folders}
+        for measured in MEASURES:
+            means = "  ".join(f"{folder} {value[measured]:.4f}" for folder, value in values.items())
+            mean = np.mean([value[measured] for value in values.values()])
+            print(f"{name:14} {measured!s:8} mean {mean:.4f}  {means}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

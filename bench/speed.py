@@ -1,0 +1,162 @@
+"""Measure search against its peers in one run: ``python -m bench.speed [--books FILE] [--ngrams FILE…]``.
+
+The whole job each time: from strings to the ten best chunks. All take turns, round after round, and what is reported
+is the median over the rounds; the ratio is the median of the rounds' ratios, so that noise that lasts hits both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from bench.texts import cut, read_text
+from relevance_gen import ChunkIndex, search, token_counter
+from relevance_gen.retrieval.collection import collect
+from relevance_gen.retrieval.scoring import Scorer, parse_query
+
+QUERY = "What did the captain say about the white whale and the sea?"
+QUERIES = [
+    QUERY,
+    "Who was the father of the young lady at the ball?",
+    "How does the doctor explain the strange death in the locked room?",
+    "a letter from London about money",
+    "the ship was lost in the storm",
+    "Why did he leave the army and go home?",
+    "river boat at night",
+    "What is the colour of the horse?",
+]
+Job = Callable[[list[str], str], object]
+
+
+def without_counts(chunks: list[str], query: str) -> object:
+    """Search without counting tokens."""
+    parsed = parse_query(query, "pivoted")
+    return Scorer(collect(chunks, "pivoted", only_for=parsed.ids), "pivoted").best(parsed, 10)
+
+
+def scikit_learn(chunks: list[str], query: str) -> object:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer()
+    matrix = vectorizer.fit_transform(chunks)
+    scores = (matrix @ vectorizer.transform([query]).T).toarray().ravel()
+    return np.argsort(-scores, kind="stable")[:10]
+
+
+def scikit_learn_bigrams(chunks: list[str], query: str) -> object:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(2, 2))
+    matrix = vectorizer.fit_transform(chunks)
+    scores = (matrix @ vectorizer.transform([query]).T).toarray().ravel()
+    return np.argsort(-scores, kind="stable")[:10]
+
+
+def bm25s(chunks: list[str], query: str) -> object:
+    import bm25s as library
+
+    index = library.BM25()
+    index.index(library.tokenize(chunks, show_progress=False), show_progress=False)
+    return index.retrieve(library.tokenize(query, show_progress=False), k=10, show_progress=False)
+
+
+def tantivy(chunks: list[str], query: str) -> object:
+    import tantivy as library
+
+    schema = library.SchemaBuilder()
+    schema.add_text_field("text", stored=False, tokenizer_name="en_stem")
+    schema.add_unsigned_field("place", stored=True)
+    index = library.Index(schema.build())
+    writer = index.writer(heap_size=200_000_000, num_threads=2)
+    for place, text in enumerate(chunks):
+        writer.add_document(library.Document(text=text, place=place))
+    writer.commit()
+    writer.wait_merging_threads()
+    index.reload()
+    return index.searcher().search(index.parse_query(query.strip("?"), ["text"]), 10).hits
+
+
+def seconds(job: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    job()
+    return time.perf_counter() - started
+
+
+def compare(title: str, jobs: dict[str, Callable[[], object]], rounds: int) -> None:
+    """Print the median time of each job, and its ratio to the first."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            times[name].append(seconds(job))
+    first, *_ = times.values()
+    print(f"\n{title}")
+    for name, taken in times.items():
+        ratio = statistics.median(t / own for t, own in zip(taken, first, strict=True))
+        print(f"  {name:34} {statistics.median(taken) * 1e3:10.2f} ms  {ratio:7.2f}x", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--books", type=Path, help="a text of 8 MB or so, gzipped or not")
+    parser.add_argument("--ngrams", type=Path, nargs="*", default=[], help="texts in Chinese, Thai …")
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    chunks = cut(read_text(args.books))
+    folded = [chunk.encode("ascii", "replace").decode() for chunk in chunks]
+    peers = {"scikit-learn": scikit_learn, "bm25s": bm25s, "tantivy, 2 threads": tantivy}
+    tiktoken = token_counter(backend="tiktoken")
+    for name, texts in (("ASCII copy", folded), ("original", chunks)):
+        jobs: dict[str, Callable[[], object]] = {
+            f"search(), counts by {token_counter().backend}": lambda texts=texts: search(QUERY, texts),
+            "search, nothing counted": lambda texts=texts: without_counts(texts, QUERY),
+            "tiktoken's counts alone": lambda texts=texts: tiktoken.count_all(texts),
+            "ChunkIndex()": lambda texts=texts: ChunkIndex(texts),
+            **{peer: lambda texts=texts, job=job: job(texts, QUERY) for peer, job in peers.items()},
+        }
+        compare(f"From strings to the ten best: {len(texts):,} chunks of 1,000 characters, {name}", jobs, args.rounds)
+    compare(
+        "Original against ASCII copy",
+        {"ASCII copy": lambda: search(QUERY, folded), "original": lambda: search(QUERY, chunks)},
+        2 * args.rounds,
+    )
+    for path in args.ngrams:
+        texts = cut(read_text(path))
+        jobs = {
+            "search()": lambda texts=texts: search(texts[0][:20], texts),
+            "scikit-learn, character pairs": lambda texts=texts: scikit_learn_bigrams(texts, texts[0][:20]),
+        }
+        compare(f"{path.name}: {len(texts):,} chunks, {sum(map(len, texts)):,} characters", jobs, 3)
+    compare_queries(chunks, 60 * args.rounds)
+
+
+def compare_queries(chunks: list[str], rounds: int) -> None:
+    """Compare questions asked of an index that stands: ever new ones, and a few again and again."""
+    import bm25s as library
+
+    index = ChunkIndex(chunks)
+    peer = library.BM25()
+    peer.index(library.tokenize(chunks, show_progress=False), show_progress=False)
+
+    def ask_peer(query: str) -> object:
+        return peer.retrieve(library.tokenize(query, show_progress=False), k=10, show_progress=False)
+
+    rng = random.Random(0)
+    new = [" ".join(rng.choice(chunks).split()[3:11]) for _ in range(2 * rounds)]
+    for title, queries in (("ever new questions of eight words", new), ("eight questions, again and again", QUERIES)):
+        turn, peer_turn = itertools.cycle(queries), itertools.cycle(queries)
+        jobs = {
+            "ChunkIndex.search": lambda turn=turn: index.search(next(turn)),
+            "bm25s, tokenize and retrieve": lambda turn=peer_turn: ask_peer(next(turn)),
+        }
+        compare(f"{len(chunks):,} indexed chunks, {title}", jobs, rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Sphinx settings; a warning is an error in `make docs`."""
+
+import tomllib
+from pathlib import Path
+
+_project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+
+project = _project["name"]
+author = "the relevance_gen authors"
+copyright = author  # noqa: A001 Sphinx's name
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = project
+html_copy_source = False
+html_show_sphinx = False
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+default_role = "py:obj"
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True

@@ -1,0 +1,111 @@
+"""``relevance-gen generate``: continue a text with a language model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, TextIO
+
+import attrs
+
+from relevance_gen.cli.terminal import visible
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.runner import DEFAULT_N_SLOTS, Runner
+from relevance_gen.generation.stream import TextStream
+from relevance_gen.types import GenerationRequest
+from relevance_gen.wire import serialize
+
+STDIN = "-"
+
+_PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
+    "max_tokens": ({"type": int}, "most tokens of each sample"),
+    "eos_token_ids": ({"type": int, "nargs": "+"}, "tokens that end a sample"),
+    "max_input_tokens": ({"type": int}, "keep so many tokens of the prompt's end, 0 for all"),
+    "num_samples": ({"type": int}, "independent completions"),
+    "stop": ({"action": "append"}, "text that ends a sample; may be given more than once"),
+    "temperature": ({"type": float}, "0 for the likeliest text; higher is more varied"),
+    "top_k": ({"type": int}, "draw from so many of the likeliest tokens, 0 for all"),
+    "top_p": ({"type": float}, "draw from the likeliest tokens that have this probability together"),
+    "min_p": ({"type": float}, "draw from tokens at least this share as likely as the likeliest"),
+    "presence_penalty": ({"type": float}, "against tokens that were generated already"),
+    "frequency_penalty": ({"type": float}, "against tokens for each time they were generated already"),
+    "logprobs": ({"action": "store_true", "default": None}, "with --json, the tokens' log probabilities"),
+    "return_tokens": ({"action": "store_true", "default": None}, "with --json, the tokens' ids"),
+    "seed": ({"type": int}, "repeat the same samples"),
+}
+"""Every field of `GenerationRequest` but the text: how it is parsed, and what it means."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to `parser`."""
+    parser.add_argument(
+        "text", metavar="PROMPT", nargs="?", default=STDIN, help="the text to continue; - or none reads it"
+    )
+    parser.add_argument(
+        "-m", "--model", metavar="FILE", help="a GGUF file (default: $RELEVANCE_GEN_MODEL, else the embedded model)"
+    )
+    parser.add_argument("--n-ctx", type=int, metavar="N", help="most tokens of prompt and completion together")
+    parser.add_argument("--n-threads", type=int, metavar="N", help="CPU threads (default: the physical cores)")
+    parser.add_argument(
+        "--n-gpu-layers", type=int, metavar="N", help="layers on the GPU (default: all, if there is one)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the response of the REST interface")
+    defaults = {field.name: field.default for field in attrs.fields(GenerationRequest)}
+    for name, (options, purpose) in _PARAMETERS.items():
+        if "action" not in options:
+            options = {"metavar": "N", **options}
+        if isinstance(default := defaults[name], int | float) and not isinstance(default, bool):
+            purpose += f" (default: {default})"
+        parser.add_argument("--" + name.replace("_", "-"), help=purpose, **options)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generate as `args` say, print it as it comes, and return the exit status."""
+    given = {name: getattr(args, name) for name in _PARAMETERS if getattr(args, name) is not None}
+    request = GenerationRequest(text=_prompt(args.text), **given)
+    n_slots = min(request.num_samples, DEFAULT_N_SLOTS)
+    options = {"n_ctx": args.n_ctx, "n_threads": args.n_threads, "n_gpu_layers": args.n_gpu_layers}
+    try:
+        runner = Runner(args.model, n_slots=n_slots, **options)
+    except ValueError as error:
+        raise InvalidRequestError(str(error)) from None
+    with runner:
+        if args.json:
+            sys.stdout.write(serialize(runner.generate(request)).decode("ascii") + "\n")
+        else:
+            with runner.stream(request) as stream:
+                _show(stream, request.num_samples, sys.stdout)
+    return 0
+
+
+def _prompt(text: str) -> str:
+    if text != STDIN:
+        return text
+    if sys.stdin is None or sys.stdin.isatty():
+        raise InvalidRequestError("give a text to continue, or pipe one in", field="PROMPT")
+    return sys.stdin.read()
+
+
+def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:
+    """Write the first sample as it comes, and the others, if any, under headings when all is there."""
+    output.write(_heading(0, num_samples))
+    for piece in stream:
+        if piece.sample == 0:
+            output.write(_showable(piece.text, output))
+            output.flush()
+    output.write("\n")
+    others = stream.response.responses[1:] if stream.response is not None else ()
+    output.writelines(
+        f"{_heading(number, num_samples)}{_showable(completion.text, output)}\n"
+        for number, completion in enumerate(others, 1)
+    )
+
+
+def _heading(number: int, num_samples: int) -> str:
+    return f"── {number + 1} of {num_samples} ──\n" if num_samples > 1 else ""
+
+
+def _showable(text: str, output: TextIO) -> str:
+    """Replace control characters on a terminal, and anywhere what the encoding has no character for."""
+    encoding = output.encoding or "utf-8"
+    return (visible(text) if output.isatty() else text).encode(encoding, "replace").decode(encoding)

@@ -1,0 +1,222 @@
+"""Write an index to one file and read it back, memory-mapped.
+
+The file, all numbers little-endian::
+
+    8 bytes   magic, "RelGenIx"
+    4 bytes   format version
+    4 bytes   CRC-32 of everything that follows
+    8 bytes   length of the header
+    header    JSON: settings, and for each array its name, type, shape and offset behind the header's end
+    arrays    each at a multiple of 64 bytes
+
+Nothing in it is code: numbers, UTF-8 and JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import zlib
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, Final, overload
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.postings import Postings
+from relevance_gen.retrieval.weighting import Weighting, check_weighting
+
+_MAGIC: Final = b"RelGenIx"
+_VERSION: Final = 1
+_ALIGNMENT: Final = 64
+_CRC_AT: Final = 12
+_CRC_STEP: Final = 1 << 24
+_PREFIX_BYTES: Final = 24
+
+_TYPES: Final = {
+    "text": "u1",
+    "text_end": "<i8",
+    "metadata": "u1",
+    "ids": "<u8",
+    "first": "<i8",
+    "chunk": "<u4",
+    "tf": "<u4",
+    "spelling": "u1",
+    "spelling_first": "<i8",
+    "tokens": "<u8",
+    "first_token": "<i8",
+    "n_tokens": "<i8",
+    "norms": "<f8",
+}
+"""The arrays of the file and their types."""
+
+
+@frozen
+class SavedIndex:
+    """What a file holds.
+
+    Attributes:
+        chunks: texts and metadata.
+        collection: the arrays made of them.
+        weighting: the weighting they were made for.
+        encoding: name of the encoding that tokens were counted in.
+        n_context_tokens: tokens in all chunks.
+    """
+
+    chunks: Chunks
+    collection: Collection
+    weighting: Weighting
+    encoding: str
+    n_context_tokens: int
+
+
+class _MappedTexts(Sequence[str]):
+    """Texts that stay in the file until they are asked for."""
+
+    def __init__(self, text: npt.NDArray[np.uint8], end: npt.NDArray[np.int64]) -> None:
+        self._text = text
+        self._end = end
+
+    def __len__(self) -> int:
+        return self._end.size
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        place = range(len(self))[place]
+        start = self._end[place - 1] if place else 0
+        return self._text[start : self._end[place]].tobytes().decode("utf-8", "surrogatepass")
+
+
+def write(path: str | PathLike[str], index: SavedIndex) -> None:
+    """Write the file beside `path` and move it there: whole or not at all.
+
+    Raises:
+        InvalidRequestError: some metadata is not JSON.
+        OSError: the file cannot be written.
+    """
+    encoded = [text.encode("utf-8", "surrogatepass") for text in index.chunks.texts]
+    text_end = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+    collection, postings = index.collection, index.collection.postings
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "text": np.frombuffer(b"".join(encoded), np.uint8),
+        "text_end": text_end,
+        "metadata": np.frombuffer(_metadata_json(index.chunks), np.uint8),
+        **{name: getattr(postings, name) for name in ("ids", "first", "chunk", "tf", "spelling", "spelling_first")},
+        **{name: getattr(collection, name) for name in ("tokens", "first_token", "n_tokens", "norms")},
+    }
+    settings = {
+        "weighting": index.weighting,
+        "encoding": index.encoding,
+        "n_context_tokens": index.n_context_tokens,
+        "is_english": collection.is_english,
+    }
+    target = Path(path)
+    unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
+    try:
+        with unfinished.open("xb") as file:
+            _write_file(file, settings, arrays)
+        unfinished.replace(target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _metadata_json(chunks: Chunks) -> bytes:
+    metadata = {str(place): value for place, value in chunks.metadata.items()}
+    try:
+        encoded = json.dumps(metadata, allow_nan=False).encode("ascii")
+        if json.loads(encoded) != metadata:  # keys that are no strings, tuples
+            raise ValueError("it would come back changed")  # noqa: TRY301
+    except (RecursionError, TypeError, ValueError) as error:
+        raise InvalidRequestError(f"metadata must be JSON to be saved: {error}", field="metadata") from None
+    return encoded
+
+
+def _write_file(file: BinaryIO, settings: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+    layout, offset = {}, 0
+    for name, array in arrays.items():
+        layout[name] = {"type": _TYPES[name], "shape": list(array.shape), "offset": offset}
+        offset += array.nbytes + -array.nbytes % _ALIGNMENT
+    header = json.dumps({**settings, "arrays": layout}).encode("ascii")
+    header += b" " * (-(_PREFIX_BYTES + len(header)) % _ALIGNMENT)
+
+    file.write(_MAGIC + _VERSION.to_bytes(4, "little"))
+    file.write(bytes(4))
+    crc = 0
+    for part in _parts(header, arrays):
+        crc = zlib.crc32(part, crc)
+        file.write(part)
+    file.seek(_CRC_AT)
+    file.write(crc.to_bytes(4, "little"))
+
+
+def _parts(header: bytes, arrays: dict[str, npt.NDArray[Any]]) -> Iterator[bytes | memoryview]:
+    """Yield what the file holds behind its checksum."""
+    yield len(header).to_bytes(8, "little")
+    yield header
+    for name, array in arrays.items():
+        yield np.ascontiguousarray(array, _TYPES[name]).data.cast("B") if array.size else b""
+        yield bytes(-array.nbytes % _ALIGNMENT)
+
+
+def read(path: str | PathLike[str]) -> SavedIndex:
+    """Map a file that `write` wrote.
+
+    Raises:
+        IndexFormatError: the file is damaged, foreign, or of another format version.
+        OSError: the file cannot be read.
+    """
+    if Path(path).stat().st_size < _PREFIX_BYTES:
+        raise IndexFormatError(f"{path} is not a saved index: it is too short")
+    content = np.memmap(path, np.uint8, "r")
+    if content[:8].tobytes() != _MAGIC:
+        raise IndexFormatError(f"{path} is not a saved index: it does not begin as one")
+    version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
+    if version != _VERSION:
+        raise IndexFormatError(
+            f"{path} has format version {version}, and this version of relevance_gen reads {_VERSION}; build it again"
+        )
+    if _checksum(content[_CRC_AT + 4 :]) != int.from_bytes(content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"):
+        raise IndexFormatError(f"{path} is damaged: its checksum does not match; build it again")
+    try:
+        return _interpret(content)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise IndexFormatError(f"{path} is not an index that this library wrote: {error}") from None
+
+
+def _checksum(content: npt.NDArray[np.uint8]) -> int:
+    crc = 0
+    for start in range(0, content.size, _CRC_STEP):
+        crc = zlib.crc32(content[start : start + _CRC_STEP].data, crc)
+    return crc
+
+
+def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
+    header_bytes = int.from_bytes(content[_CRC_AT + 4 : _PREFIX_BYTES].tobytes(), "little")
+    body = _PREFIX_BYTES + header_bytes
+    header = json.loads(content[_PREFIX_BYTES:body].tobytes())
+    arrays = {
+        name: np.ndarray(header["arrays"][name]["shape"], kind, content.data, body + header["arrays"][name]["offset"])
+        for name, kind in _TYPES.items()
+    }
+    texts = _MappedTexts(arrays.pop("text"), arrays.pop("text_end"))
+    metadata = json.loads(arrays.pop("metadata").tobytes())
+    postings = Postings(*(arrays.pop(name) for name in ("ids", "first", "chunk", "tf", "spelling", "spelling_first")))
+    return SavedIndex(
+        Chunks(texts, {int(place): value for place, value in metadata.items()}),
+        Collection(postings, **arrays, is_english=bool(header["is_english"])),
+        check_weighting(header["weighting"]),
+        str(header["encoding"]),
+        int(header["n_context_tokens"]),
+    )

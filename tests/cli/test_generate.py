@@ -1,0 +1,62 @@
+"""``relevance-gen generate``: a prompt in, text out, whatever the options."""
+
+import io
+import json
+
+import attrs
+import pytest
+
+from relevance_gen.cli import main
+from relevance_gen.cli.generate import _PARAMETERS
+from relevance_gen.types import GenerationRequest
+from tests.models import BIGRAM
+from tests.models.bigram import STORY
+
+COMMAND = ["generate", "--model", str(BIGRAM), "--n-threads", "1", "--temperature", "0", "--max-tokens", "12"]
+
+
+def test_the_text_is_printed(capsys):
+    """The completion alone goes to the standard output, and nothing to the standard error."""
+    assert main([*COMMAND, "z"]) == 0
+    assert capsys.readouterr() == (STORY + "\n", "")
+
+
+def test_a_prompt_can_be_piped_in(capsys, monkeypatch):
+    """Without a prompt, or with -, the standard input is continued."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("z"))
+    assert main([*COMMAND, "-"]) == 0
+    assert capsys.readouterr().out == STORY + "\n"
+
+
+def test_samples_stand_under_headings(capsys):
+    """Several samples are told apart."""
+    main([*COMMAND, "z", "--num-samples", "3", "--stop", "caf"])
+    assert capsys.readouterr().out == "".join(f"── {n} of 3 ──\nOnce upon a \n" for n in (1, 2, 3))
+
+
+def test_json_is_the_response_of_the_rest_interface(capsys):
+    """--json prints one object with the documented fields."""
+    main([*COMMAND, "z", "--json", "--return-tokens", "--logprobs"])
+    response = json.loads(capsys.readouterr().out)
+    (sample,) = response["responses"]
+    assert (response["prompt"], sample["text"], sample["finish_reason"]) == ("z", STORY, "length")
+    assert len(sample["tokens"]) == len(sample["logprobs"]) == sample["generated_tokens"] == 12
+
+
+def test_every_parameter_of_a_request_is_an_option():
+    """No field of `GenerationRequest` is missing."""
+    assert {"text", *_PARAMETERS} == {field.name for field in attrs.fields(GenerationRequest)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--top-p", "2"], "top_p must be a finite number in [0, 1], got 2.0"),
+        (["--n-ctx", "0"], "n_ctx must be at least 1, got 0"),
+        (["--model", "/no/such/model.gguf"], "/no/such/model.gguf does not exist"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(capsys, options, message):
+    """A wrong value or a missing model ends with status 2 and one line on the standard error."""
+    assert main([*COMMAND, "z", *options]) == 2
+    assert capsys.readouterr() == ("", f"relevance-gen: {message}\n")

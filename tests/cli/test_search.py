@@ -1,0 +1,196 @@
+"""`relevance-gen search`: right files, readable results, grep's exit statuses."""
+
+import io
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+
+from relevance_gen.cli import main
+from tests.cli.conftest import FRUIT
+
+
+def test_prints_score_file_line_and_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A result shows its score, file, line and lines; without a terminal there is no colour."""
+    assert main(["search", "what is yellow?", "fruit.txt", "--max-chars", "30"]) == 0
+    score, place = capsys.readouterr().out.splitlines()[0].split("  ")
+    assert place == "fruit.txt:3"
+    assert 0 < float(score) <= 1
+
+
+def test_reads_folders_below(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder stands for all files below it, by name; hidden files and folders are left out."""
+    (folder / ".hidden").write_text("apple")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "apple").write_text("apple")
+    assert main(["search", "apples", ".", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {result["metadata"]["source"] for result in found["results"]} == {"deep/er/café.md", "fruit.txt"}
+
+
+def test_json_is_the_wire_with_places(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` prints the documented response, and each place holds the chunk's text."""
+    assert main(["search", "bananas", "fruit.txt", "--json", "--max-chars", "45"]) == 0
+    response = json.loads(capsys.readouterr().out)
+    (result,) = response["results"]
+    assert set(result) == {"chunk_id", "chunk_txt", "chunk_score", "metadata", "original_index"}
+    assert set(response["metadata"]) == {"num_query_tokens", "num_context_tokens"}
+    place = result["metadata"]
+    assert place["source"] == "fruit.txt"
+    assert FRUIT[place["start"] : place["end"]] == result["chunk_txt"]
+    assert place["line"] == 3
+
+
+def test_order_and_top_n(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The best stand first, or all in the order of the text, and no more than asked for."""
+    texts = {"a": "apple pie and a lot more than that", "b": "plum", "c": "apple", "d": "apple tart"}
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    shown = {}
+    for order in ("best", "text"):
+        assert main(["search", "apple tart", *texts, "--json", "--order", order, "-n", "2"]) == 0
+        found = json.loads(capsys.readouterr().out)["results"]
+        shown[order] = [result["metadata"]["source"] for result in found]
+    assert shown == {"best": ["d", "c"], "text": ["c", "d"]}
+
+
+def test_shows_the_lines_that_say_most(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a long chunk the lines around the question's words are shown, at their own line number; or all."""
+    Path("long.txt").write_text("\n".join(["nothing here"] * 20 + ["the treasure is buried"] + ["nothing"] * 10))
+    assert main(["search", "buried treasure", "long.txt", "--lines", "1"]) == 0
+    place, line, end = capsys.readouterr().out.splitlines()
+    assert (place[4:], line, end) == ("  long.txt:21", "  the treasure is buried", "")
+    assert main(["search", "buried treasure", "long.txt", "--lines", "0"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 33
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "marked"),
+    [
+        ("Connections were connected.", "connection", ["Connections", "connected"]),
+        ("call get_user_name(x)", "user", ["get_user_name"]),
+        ("Größe und Grösse", "grösse", ["Größe", "Grösse"]),
+        ("今天天气很好", "天气", ["天气"]),
+        ("the cat is on the mat", "what is on the mat", ["mat"]),
+        ("हिन्दी में लिखा", "हिन्दी", ["हिन्दी"]),
+    ],
+)
+def test_marks_what_matched(
+    text: str, query: str, marked: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Colour marks the words that the search matched, in their inflections and in every script."""
+    Path("text.txt").write_text(text + "\n\n" + "Something else altogether.", encoding="utf-8")
+    assert main(["search", query, "text.txt", "--color", "always", "--max-chars", "40"]) == 0
+    coloured = capsys.readouterr().out.split("\n")[1]
+    assert [part.split("\x1b[0m")[0] for part in coloured.split("\x1b[1;31m")[1:]] == marked
+    assert coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", "").strip() == text
+
+
+def test_control_characters_do_not_reach_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A text or a file's name cannot move the cursor: control characters are shown as pictures."""
+    Path("evil\x1b[2J.txt").write_text("apple\x1b]0;owned\x07\tpie\r\n\x9b2J")
+    assert main(["search", "owned", "."]) == 0
+    shown = capsys.readouterr().out
+    assert "evil␛[2J.txt:1\n  apple␛]0;owned␇    pie\n" in shown
+    assert shown.replace("\n", "").isprintable()
+
+
+def test_nothing_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing found is exit status 1 and no output; as JSON it is an empty list."""
+    assert main(["search", "zebra", "fruit.txt"]) == 1
+    assert capsys.readouterr().out == ""
+    assert main(["search", "zebra", "fruit.txt", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["results"] == []
+
+
+def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that cannot be read is named, the others are searched, and the exit status is 2."""
+    assert main(["search", "bananas", "missing.txt", "fruit.txt", "nul\0"]) == 2
+    shown = capsys.readouterr()
+    assert "fruit.txt:" in shown.out
+    assert "relevance-gen: missing.txt: No such file or directory\n" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["  ", "fruit.txt"], "query must be a string that is not blank"),
+        (["apple", "fruit.txt", "--top-n", "0"], "top_n must be an integer of at least 1, got 0"),
+        (["apple", "fruit.txt", "--max-chars", "0"], "max_chars must be an integer of at least 1, got 0"),
+        (["apple", "fruit.txt", "--encoding", "cl100k_bas"], "did you mean cl100k_base?"),
+    ],
+)
+def test_wrong_argument_is_trouble(
+    arguments: list[str], complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An argument that is not allowed is refused in one line that says what is."""
+    assert main(["search", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["search"], ["serch", "x"], [], ["search", "x", "--top-n", "many"], ["--nonsense"]]
+)
+def test_wrong_usage_is_trouble(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be parsed shows how to use the command and exits with 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: relevance-gen" in capsys.readouterr().err
+
+
+def test_binary_files_are_skipped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A binary file is skipped with a note, and is no trouble."""
+    Path("picture.png").write_bytes(b"\x89PNG\0\0apples")
+    assert main(["search", "apples", "."]) == 0
+    assert "relevance-gen: skipped 1 binary file\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16", "utf-8-sig"])
+def test_encodings(encoding: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Words are found and shown right in every encoding that texts come in."""
+    Path("text.txt").write_bytes("Größe zählt".encode(encoding))
+    assert main(["search", "größe", "text.txt"]) == 0
+    assert "  Größe zählt\n" in capsys.readouterr().out
+
+
+def test_any_bytes_end_well(folder: Path) -> None:
+    """Bytes that are no text in any encoding end without a crash."""
+    Path("noise.bin").write_bytes(bytes(range(1, 256)) * 10)
+    Path("empty.txt").write_bytes(b"")
+    Path("blank.txt").write_bytes(b" \n\t\n")
+    Path("bad16.txt").write_bytes(b"\xff\xfea\x00\x00\xd8b")
+    assert main(["search", "apple", "noise.bin", "empty.txt", "blank.txt", "bad16.txt"]) in (0, 1)
+
+
+def test_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piped text is searched when no file is named, and as `-`."""
+    for arguments in (["search", "bananas"], ["search", "bananas", "-"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FRUIT.encode())))
+        assert main(arguments) == 0
+        assert "  (standard input):1\n" in capsys.readouterr().out
+
+
+def test_no_input_is_trouble(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a file and with a terminal as standard input, the command says what it needs instead of waiting."""
+    master, slave = pty.openpty()
+    with os.fdopen(slave) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert main(["search", "bananas"]) == 2
+    os.close(master)
+    assert "name the files to search" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [(["--help"], "generate"), (["search", "--help"], "--max-chars"), (["--version"], "0.1.0")],
+)
+def test_help_and_version(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--help` names every command, a command's help its options; `--version` says the version."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    assert expected in capsys.readouterr().out

@@ -1,0 +1,76 @@
+"""`generate()`, in processes of its own where the environment matters."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation import generate
+from relevance_gen.types import GenerationRequest
+from tests.models import BIGRAM
+from tests.models.bigram import STORY
+
+
+def run(code, tmp_path, **environment):
+    """Run Python code in a process with nothing but `environment`."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_request_and_a_mapping_are_the_same(bigram):
+    """A mapping of the documented fields is a request."""
+    fields = {"text": "z", "max_tokens": 12, "temperature": 0}
+    assert generate(fields, runner=bigram).responses[0].text == STORY
+    assert generate(GenerationRequest(**fields), runner=bigram).responses[0].text == STORY
+
+
+@pytest.mark.parametrize("request_", [{}, {"text": 1}, {"text": "a", "top_p": 2}, {"text": "a", "topp": 1}, [], None])
+def test_a_wrong_request_is_refused_before_a_model_is_needed(request_):
+    """The fields are checked first: no runner is made for a request that cannot be served."""
+    with pytest.raises(InvalidRequestError):
+        generate(request_)
+
+
+def test_the_default_runner_has_the_model_of_the_environment(tmp_path):
+    """RELEVANCE_GEN_MODEL is loaded at the first call and kept; nothing is printed, and the process ends by itself."""
+    code = """
+from relevance_gen.generation import api
+request = {"text": "z", "max_tokens": 12, "temperature": 0}
+print(api.generate(request).responses[0].text)
+assert api.default_runner() is api.default_runner()
+"""
+    ended = run(code, tmp_path, RELEVANCE_GEN_MODEL=str(BIGRAM))
+    assert (ended.stdout, ended.returncode) == (STORY + "\n", 0), ended.stderr
+
+
+def test_importing_generation_loads_no_model_library(tmp_path):
+    """`import relevance_gen.generation` is light: llama_cpp comes with the first runner."""
+    ended = run("import sys, relevance_gen.generation; print('llama_cpp' in sys.modules)", tmp_path)
+    assert ended.stdout == "False\n"
+
+
+def test_a_process_may_end_while_a_runner_is_busy(tmp_path):
+    """Leaving a runner open, with a request running, does not hang or crash the end of the process."""
+    code = f"""
+from relevance_gen.generation import Runner
+from relevance_gen.types import GenerationRequest
+runner = Runner({str(BIGRAM)!r}, n_ctx=512)
+runner.submit(GenerationRequest("a", max_tokens=10**9, num_samples=200))
+"""
+    assert run(code, tmp_path).returncode == 0
+
+
+def test_the_example_runs(tmp_path):
+    """examples/generate.py generates with the model that it is given."""
+    example = Path(__file__).parents[2] / "examples" / "generate.py"
+    ended = run(f"import runpy, sys; sys.argv[1:] = [{str(BIGRAM)!r}]; runpy.run_path({str(example)!r})", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "tokens in" in ended.stdout

@@ -1,0 +1,242 @@
+"""The whole engine on real llama.cpp, against closed forms: the next token's logits are a row of a table."""
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.types import GenerationRequest
+from tests.models.bigram import BIGRAM_TOKENS, BOS, END, LETTER_A, STORY, bigram_table
+from tests.reference_generation import distribution, greedy, text_before_stop
+
+TABLE = bigram_table()
+STORY_PIECES = 12
+
+
+def complete(runner, text="a", **fields):
+    """Return the completions of a request that asks for everything."""
+    return runner.generate(GenerationRequest(text, return_tokens=True, logprobs=True, **fields)).responses
+
+
+def test_greedy_is_the_argmax_of_the_table(bigram):
+    """Temperature 0 follows the largest logit from token to token, from every letter."""
+    for letter in range(26):
+        (completion,) = complete(bigram, chr(ord("a") + letter), temperature=0, max_tokens=20)
+        assert list(completion.tokens) == greedy(lambda tokens: TABLE[tokens[-1]], [LETTER_A + letter], 20)
+
+
+def test_logprobs_are_the_models_own_whatever_the_request_cuts(bigram):
+    """Log probabilities are those of the table's softmax to 1e-5, before temperature, penalties and cuts."""
+    log_softmax = TABLE - np.log(np.exp(TABLE.astype(np.float64)).sum(axis=1, keepdims=True))
+    for fields in ({}, {"temperature": 0.3, "top_k": 3, "presence_penalty": 2, "min_p": 0.2, "top_p": 0.5}):
+        for completion in complete(bigram, num_samples=4, max_tokens=50, seed=1, **fields):
+            steps = zip((LETTER_A, *completion.tokens), completion.tokens, strict=False)
+            np.testing.assert_allclose(completion.logprobs, [log_softmax[step] for step in steps], atol=1e-5)
+
+
+def chi_square_p(runner, drawn_with, judged_by):
+    """Return how probable the generated tokens are under the closed form: p of a χ² test.
+
+    Each token is mapped to where it lies in the cumulative distribution it should be drawn from, given all before it,
+    and spread evenly over its own interval: the result is uniform on [0, 1) if the sampler is right. Tokens that were
+    generated before come first, then the likelier, so that a wrong penalty or cut shifts it.
+    """
+    spread = np.random.default_rng(0)
+    positions = []
+    for completion in complete(runner, num_samples=16, max_tokens=100, seed=7, **drawn_with):
+        for step, token in enumerate(completion.tokens):
+            before = completion.tokens[:step]
+            expected = distribution(
+                TABLE[before[-1] if before else LETTER_A], GenerationRequest("a", **judged_by), before
+            )
+            assert expected[token] > 0 or drawn_with != judged_by
+            first = np.lexsort((-expected, ~np.isin(np.arange(len(expected)), before)))
+            below = expected[first[: np.flatnonzero(first == token)[0]]].sum()
+            positions.append(below + spread.random() * expected[token])
+    return chisquare(np.histogram(positions, bins=32, range=(0, 1))[0]).pvalue
+
+
+EVERY_PARAMETER = [
+    {},
+    {"top_k": 0},
+    {"top_k": 4},
+    {"temperature": 0.6},
+    {"temperature": 1.8, "top_k": 0},
+    {"top_p": 0.6},
+    {"top_p": 0.6, "top_k": 0},
+    {"min_p": 0.15},
+    {"min_p": 0.15, "top_k": 0},
+    {"presence_penalty": 2},
+    {"presence_penalty": -1.5},
+    {"frequency_penalty": 1.5},
+    {"frequency_penalty": -0.5},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+]
+
+
+@pytest.mark.parametrize("fields", EVERY_PARAMETER, ids=str)
+def test_samples_follow_the_closed_form(bigram, fields):
+    """1,600 tokens drawn with each parameter pass a χ² test against the distribution the contract describes."""
+    assert chi_square_p(bigram, fields, fields) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("drawn_with", "judged_by"),
+    [
+        ({"temperature": 0.7}, {}),
+        ({"top_k": 20}, {"top_k": 40}),
+        ({"top_p": 0.9}, {}),
+        ({"min_p": 0.1}, {}),
+        ({"presence_penalty": 1}, {}),
+        ({"frequency_penalty": -0.5}, {}),
+    ],
+    ids=str,
+)
+def test_the_chi_square_test_notices_a_wrong_parameter(bigram, drawn_with, judged_by):
+    """The same test fails plainly where tokens were drawn with another value than they are judged by."""
+    assert chi_square_p(bigram, drawn_with, judged_by) < 1e-6
+
+
+def test_penalised_greedy_by_hand(bigram):
+    """With frequency_penalty 2 the likeliest token of a row loses once it leads by less than 2 for each time used."""
+    (completion,) = complete(bigram, temperature=0, frequency_penalty=2, presence_penalty=1, max_tokens=60)
+    current, counts = LETTER_A, np.zeros(len(TABLE))
+    for token in completion.tokens:
+        assert token == np.argmax(TABLE[current] - 2 * counts - (counts > 0))
+        counts[token] += 1
+        current = token
+
+
+def test_an_end_token_ends_and_is_counted(bigram):
+    """A sample ends with the end token: counted, among the tokens, and not in the text."""
+    (free,) = complete(bigram, temperature=0, max_tokens=8)
+    (ended,) = complete(bigram, temperature=0, max_tokens=8, eos_token_ids=[free.tokens[4]])
+    n = free.tokens.index(free.tokens[4]) + 1
+    assert ended.finish_reason == "eos"
+    assert ended.tokens == free.tokens[:n]
+    assert ended.text == b"".join(BIGRAM_TOKENS[token] for token in ended.tokens[:-1]).decode()
+
+
+def test_without_end_tokens_exactly_max_tokens_come(bigram):
+    """The model's own end token does not stop a sample: 256 hot samples all run to max_tokens, and some produced it."""
+    completions = complete(bigram, num_samples=256, max_tokens=30, temperature=5, top_k=0, seed=0)
+    assert {(c.generated_tokens, c.finish_reason) for c in completions} == {(30, "length")}
+    assert any(END in c.tokens for c in completions)
+
+
+@pytest.mark.parametrize("stop", ["upon", "n a", "é, e", "é", "🙂", " 🙂! On", "Once", "s 🙂", "!", "not there"])
+def test_stop_strings_cut_across_token_borders(bigram, stop):
+    """Wherever a stop string falls among the tokens and their bytes, the text ends just before it."""
+    (completion,) = complete(bigram, "z", temperature=0, max_tokens=40, stop=[stop])
+    story = (STORY * 4).encode()
+    generated = b"".join(BIGRAM_TOKENS[token] for token in completion.tokens)
+    text, stopped = text_before_stop([story[: len(generated)]], [stop])
+    assert (completion.text, completion.finish_reason) == (text, "stop" if stopped else "length")
+
+
+def test_characters_split_between_tokens_stream_whole(bigram):
+    """é and 🙂 lie in two and three tokens; no streamed piece has a part of them."""
+    stream = bigram.stream(GenerationRequest("z", temperature=0, max_tokens=STORY_PIECES))
+    pieces = [piece.text for piece in stream]
+    assert "".join(pieces) == stream.response.responses[0].text == STORY
+    assert not any("�" in piece for piece in pieces)
+
+
+def test_a_character_cut_by_the_length_limit_is_marked(bigram):
+    """Where max_tokens ends a sample within a character, U+FFFD stands for the part."""
+    (completion,) = complete(bigram, "z", temperature=0, max_tokens=5)
+    assert completion.text == "Once upon a caf�"
+
+
+@pytest.mark.parametrize(
+    ("max_input_tokens", "seen"), [(0, 6), (6, 6), (100, 6), (5, 5), (2, 2), (1, 1)], ids=lambda value: str(value)
+)
+def test_truncation_keeps_the_end_and_the_bos_token(bigram, max_input_tokens, seen):
+    """The kept tokens are the last ones; BOS stays in front and counts; the prompt comes back as sent."""
+    response = bigram.generate(
+        GenerationRequest("abcde", max_tokens=1, temperature=0, return_tokens=True, max_input_tokens=max_input_tokens)
+    )
+    assert response.prompt_tokens == seen
+    assert response.prompt == "abcde"
+    last = BOS if seen == 1 else LETTER_A + 4
+    assert response.responses[0].tokens[0] == TABLE[last].argmax()
+
+
+def test_an_empty_text_starts_from_the_bos_token(bigram):
+    """A model with a BOS token continues nothing at all."""
+    response = bigram.generate(GenerationRequest("", max_tokens=1, temperature=0, return_tokens=True))
+    assert response.prompt_tokens == 1
+    assert response.responses[0].tokens[0] == TABLE[BOS].argmax()
+
+
+def test_special_token_text_becomes_special_tokens(bigram):
+    """The text of a control token is that token, as prompts with chat markers need it."""
+    assert bigram.generate(GenerationRequest("a<|end|>", max_tokens=1)).prompt_tokens == 3
+
+
+def test_samples_differ_and_a_seed_repeats_them(bigram):
+    """Without a seed nothing repeats; with one everything does, and its samples still differ."""
+    fields = {"num_samples": 6, "max_tokens": 20}
+    seeded = [[c.tokens for c in complete(bigram, seed=5, **fields)] for _ in range(2)]
+    free = [[c.tokens for c in complete(bigram, **fields)] for _ in range(2)]
+    assert seeded[0] == seeded[1]
+    assert len(set(seeded[0])) == 6
+    assert len({*free[0], *free[1], *seeded[0]}) == 18
+
+
+def test_samples_are_independent(bigram):
+    """First tokens of 256 samples of one request follow the distribution: they do not lean on each other."""
+    counts = np.zeros(len(TABLE))
+    for completion in complete(bigram, num_samples=256, max_tokens=1, top_k=8, seed=3):
+        counts[completion.tokens[0]] += 1
+    expected = 256 * distribution(TABLE[LETTER_A], GenerationRequest("a", top_k=8))
+    assert chisquare(counts[expected > 0], expected[expected > 0]).pvalue > 1e-3
+
+
+def test_a_full_context_is_a_length(bigram):
+    """Prompt and generated tokens end at n_ctx, 256 here."""
+    (completion,) = complete(bigram, "a" * 199, max_tokens=1000)
+    assert (completion.generated_tokens, completion.finish_reason) == (56, "length")
+
+
+@pytest.mark.parametrize("n_letters", [255, 256, 10_000, 3_000_000])
+def test_a_prompt_too_long_is_an_error_that_says_what_to_do(bigram, n_letters):
+    """A prompt that leaves no room for one token is refused, however long; the runner goes on."""
+    with pytest.raises(
+        InvalidRequestError, match=r"text must hold (fewer than 256 tokens|at most 1,048,576 bytes).*max_input_tokens"
+    ):
+        bigram.generate(GenerationRequest("a" * n_letters))
+    assert bigram.alive
+
+
+def test_a_huge_text_is_fine_where_only_its_end_counts(bigram):
+    """max_input_tokens makes a prompt of three million letters a short one."""
+    response = bigram.generate(GenerationRequest("b" * 3_000_000 + "a", max_tokens=1, max_input_tokens=10))
+    assert response.prompt_tokens == 10
+
+
+@pytest.mark.parametrize("text", ["\x00", "a\x00b", "\ud800", "é" * 50, "\u202e", " " * 200, "<|begin|>" * 20])
+def test_any_text_is_survived(bigram, text):
+    """NUL, lone surrogates, text outside the vocabulary: no text harms the runner."""
+    assert bigram.generate(GenerationRequest(text, max_tokens=2)).responses[0].generated_tokens == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 5e-324},
+        {"temperature": 1.7e308},
+        {"top_p": 0},
+        {"top_k": 10**30},
+        {"min_p": 1},
+        {"eos_token_ids": [10**30]},
+        {"seed": 10**300},
+        {"presence_penalty": -2, "frequency_penalty": -2, "temperature": 1e-9},
+        {"stop": ["x" * 60_000]},
+        {"max_tokens": 10**30},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_extreme_values_that_are_allowed_work(bigram, fields):
+    """The ends of every range generate, without a warning."""
+    assert complete(bigram, **({"max_tokens": 5} | fields))[0].generated_tokens >= 1

@@ -1,0 +1,330 @@
+"""A runner as its callers see it: futures, streams, limits, cancelling, closing, dying."""
+
+import gc
+import multiprocessing
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import CancelledError, wait
+
+import pytest
+
+from relevance_gen.errors import (
+    GenerationError,
+    InvalidRequestError,
+    ModelLoadError,
+    OverloadedError,
+    RequestCancelledError,
+    RunnerClosedError,
+)
+from relevance_gen.generation.runner import Runner
+from relevance_gen.types import GenerationRequest, Stats
+from tests.models import BIGRAM, TINY
+
+ENDLESS = GenerationRequest("a", max_tokens=10**9)
+"""Runs until the context is full."""
+
+
+def small_runner(**options):
+    return Runner(TINY, **({"n_slots": 2, "n_ctx": 2048, "n_threads": 1} | options))
+
+
+def until(condition, timeout_s=20):
+    """Wait until `condition` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(("n_threads", "n_requests"), [(1, 12), (None, 4)], ids=["one thread", "default threads"])
+def test_concurrent_greedy_text_is_what_each_gets_alone(n_threads, n_requests):
+    """Different requests at once get, bit for bit, what each gets alone, cached prefixes and all."""
+    prompts = [("The same beginning of every prompt. " * 5)[: 20 + 13 * n] + str(n) for n in range(n_requests)]
+    requests = [
+        GenerationRequest(prompt, max_tokens=2 * n_requests, temperature=0, return_tokens=True, logprobs=True)
+        for prompt in prompts
+    ]
+    with small_runner(n_slots=5, n_ctx=512, n_threads=n_threads, prefix_cache_bytes=0) as runner:
+        alone = [runner.generate(request).responses[0] for request in requests]
+    with small_runner(n_slots=5, n_ctx=512, n_threads=n_threads) as runner:
+        together = [future.result().responses[0] for future in [runner.submit(request) for request in requests]]
+    assert [(c.tokens, c.logprobs) for c in together] == [(c.tokens, c.logprobs) for c in alone]
+
+
+def test_a_stream_is_the_response_in_pieces(tiny):
+    """The pieces of every sample, put together, are its text; whole characters come, whatever the tokens."""
+    stream = tiny.stream(GenerationRequest("The", max_tokens=60, num_samples=5, stop=["e"], temperature=2))
+    texts = [""] * 5
+    for piece in stream:
+        assert piece.text
+        texts[piece.sample] += piece.text
+    assert texts == [completion.text for completion in stream.response.responses]
+    assert list(stream) == []
+
+
+def test_the_response_carries_times_and_counts(tiny):
+    """Times are in order: created ≤ every sample's finished ≤ finished, which is the last one's."""
+    before = time.time()
+    response = tiny.generate(GenerationRequest("ABC", max_tokens=5, num_samples=3))
+    assert before <= response.created <= min(c.finished for c in response.responses)
+    assert response.finished == max(c.finished for c in response.responses) <= time.time()
+    assert (response.num_samples, response.prompt, response.prompt_tokens) == (3, "ABC", 3)
+
+
+def test_counters_count(tiny):
+    """A request adds its tokens, once, and the time to its first."""
+    before = tiny.counters()
+    tiny.generate(GenerationRequest("ABCD", max_tokens=7, num_samples=2))
+    after = tiny.counters()
+    assert after.requests_finished - before.requests_finished == 1
+    assert after.prompt_tokens - before.prompt_tokens == 4
+    assert after.generated_tokens - before.generated_tokens == 14
+    assert after.first_tokens - before.first_tokens == 1
+    assert after.first_token_seconds > before.first_token_seconds
+
+
+def test_a_full_queue_refuses_and_recovers():
+    """While max_queue samples wait, `submit` raises `OverloadedError`; when they are gone, it accepts again."""
+    with small_runner(n_slots=1, max_queue=3) as runner:
+        running = runner.submit(ENDLESS)
+        until(lambda: runner.stats().backlog == 0)
+        waiting = [runner.submit(ENDLESS) for _ in range(3)]
+        assert runner.stats() == Stats(backlog=3, num_total_runners=1)
+        with pytest.raises(OverloadedError):
+            runner.submit(ENDLESS)
+        for future in (running, *waiting):
+            future.cancel()
+        until(lambda: runner.stats().backlog == 0)
+        assert runner.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
+
+
+def test_cancelling_a_running_request_frees_its_slots():
+    """A cancelled future's waiter sees CancelledError, and the next request gets the slots."""
+    with small_runner(n_slots=2) as runner:
+        future = runner.submit(GenerationRequest("a", max_tokens=10**9, num_samples=2))
+        until(lambda: runner.counters().generated_tokens > 4)
+        assert future.cancel()
+        with pytest.raises(CancelledError):
+            future.result()
+        runner.generate(GenerationRequest("b", max_tokens=2, num_samples=2))
+        assert runner.counters().requests_cancelled == 1
+
+
+def test_cancelling_a_waiting_request_takes_it_off_the_backlog():
+    """What waits and is cancelled is gone at once, and never runs."""
+    with small_runner(n_slots=1) as runner:
+        running, waiting = runner.submit(ENDLESS), runner.submit(ENDLESS)
+        waiting.cancel()
+        until(lambda: runner.stats().backlog == 0)
+        running.cancel()
+        runner.generate(GenerationRequest("a", max_tokens=1))
+        assert runner.counters().requests_cancelled == 2
+
+
+def test_cancelling_interrupts_the_prompt_being_computed():
+    """A long prompt in one large chunk does not have to be finished before its cancelling takes effect."""
+    with small_runner(n_batch=2000, prefix_cache_bytes=0) as runner:
+        for _ in range(20):
+            future = runner.submit(GenerationRequest("ab " * 600, max_tokens=1))
+            time.sleep(0.003)
+            future.cancel()
+        assert runner.generate(GenerationRequest("b", max_tokens=2)).responses[0].generated_tokens == 2
+
+
+def test_a_cancelled_stream_says_so(tiny):
+    """Iterating a stream after `cancel` raises `RequestCancelledError` once the pieces are read."""
+    stream = tiny.stream(GenerationRequest("a", max_tokens=400))
+    next(stream)
+    stream.cancel()
+    with pytest.raises(RequestCancelledError):
+        list(stream)
+
+
+def test_a_dropped_stream_is_cancelled():
+    """Leaving a loop over a stream frees its slots."""
+    with small_runner(n_slots=1) as runner:
+        for _ in runner.stream(ENDLESS):
+            break
+        gc.collect()
+        until(lambda: runner.counters().requests_cancelled == 1)
+
+
+def test_a_callback_that_raises_fails_its_request_alone(tiny):
+    """The future has the callback's error; the runner lives."""
+
+    def explode(sample, text):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        tiny.submit(GenerationRequest("a"), on_text=explode).result()
+    assert tiny.alive
+
+
+def test_a_callback_may_cancel_its_own_request(tiny):
+    """Cancelling from within on_text, in the runner's own thread, ends the request without a deadlock."""
+    ready, futures = threading.Event(), []
+
+    def enough(sample, text):
+        ready.wait()
+        futures[0].cancel()
+
+    futures.append(tiny.submit(GenerationRequest("a", max_tokens=500), on_text=enough))
+    ready.set()
+    with pytest.raises(CancelledError):
+        futures[0].result(timeout=10)
+
+
+def test_closing_with_drain_finishes_everything():
+    """Requests accepted before `close` all get their responses; later ones are refused."""
+    runner = small_runner()
+    futures = [runner.submit(GenerationRequest("a", max_tokens=5, num_samples=3)) for _ in range(10)]
+    runner.close()
+    assert all(future.result().num_samples == 3 for future in futures)
+    with pytest.raises(RunnerClosedError):
+        runner.submit(ENDLESS)
+    assert (runner.alive, runner.error, runner.stats()) == (False, None, Stats(0, 0))
+    runner.close()
+
+
+def test_closing_without_drain_answers_every_waiter():
+    """Running and waiting requests see `RunnerClosedError` at once."""
+    runner = small_runner()
+    futures = [runner.submit(ENDLESS) for _ in range(6)]
+    runner.close(drain=False)
+    assert wait(futures, timeout=0).not_done == set()
+    assert {type(future.exception()) for future in futures} == {RunnerClosedError}
+
+
+def test_closing_with_a_timeout_gives_up_what_takes_longer():
+    """`close(timeout_s)` drains for so long, then aborts."""
+    runner = small_runner(n_ctx=2048)
+    futures = [runner.submit(ENDLESS) for _ in range(40)]
+    started = time.monotonic()
+    runner.close(timeout_s=0.05)
+    assert time.monotonic() - started < 5
+    assert isinstance(futures[-1].exception(timeout=0), RunnerClosedError)
+
+
+def test_leaving_the_context_by_an_exception_does_not_wait():
+    """An exception in a with block aborts what runs."""
+    with pytest.raises(KeyError), small_runner() as runner:  # noqa: PT012 - the block is what is tested
+        future = runner.submit(ENDLESS)
+        raise KeyError
+    assert isinstance(future.exception(timeout=0), RunnerClosedError)
+
+
+def test_a_model_that_does_not_load_is_reported_everywhere(tmp_path):
+    """With wait the constructor raises; without, wait_ready does, submit refuses, and the runner counts for nothing."""
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(TINY.read_bytes()[:50_000])
+    with pytest.raises(ModelLoadError):
+        Runner(broken)
+    runner = Runner(broken, wait=False)
+    with pytest.raises(ModelLoadError):
+        runner.wait_ready()
+    with pytest.raises(RunnerClosedError, match="cannot be loaded"):
+        runner.submit(ENDLESS)
+    assert isinstance(runner.error, ModelLoadError)
+    assert runner.stats() == Stats(0, 0)
+    runner.close()
+
+
+def test_requests_may_come_while_the_model_loads():
+    """A loading runner counts for nothing, accepts requests, and serves them when it is ready."""
+    runner = Runner(BIGRAM, n_threads=1, wait=False)
+    future = runner.submit(GenerationRequest("a", max_tokens=3))
+    assert future.result(timeout=20).responses[0].generated_tokens == 3
+    runner.wait_ready(timeout_s=0)
+    assert runner.stats().num_total_runners == 1
+    runner.close()
+
+
+def test_an_exception_in_the_thread_reaches_every_waiter_and_kills_the_runner():
+    """Whatever breaks inside, running and waiting requests get a GenerationError, and the runner says it is dead."""
+    runner = small_runner(n_slots=1)
+    futures = [runner.submit(ENDLESS) for _ in range(3)]
+    until(lambda: runner.counters().generated_tokens > 3)
+    runner._engine._model._vocabulary = None
+    for future in futures:
+        assert isinstance(future.exception(timeout=10), GenerationError)
+    until(lambda: runner.error is not None)
+    assert (runner.alive, runner.stats()) == (False, Stats(0, 0))
+    with pytest.raises(RunnerClosedError, match="the runner's thread failed"):
+        runner.submit(ENDLESS)
+    runner.close()
+
+
+def test_a_failing_llama_decode_is_a_generation_error():
+    """A batch that llama.cpp refuses kills the runner with its reason, not the process."""
+    runner = small_runner(n_slots=1)
+    future = runner.submit(ENDLESS)
+    until(lambda: runner.counters().generated_tokens > 3)
+    batch = runner._engine._model._batch
+    what_llama_sees, batch.sequence = batch.sequence, batch.sequence.copy()
+    what_llama_sees.fill(99)  # a sequence that does not exist
+    assert "llama_decode failed" in str(future.exception(timeout=10))
+    runner.close()
+
+
+def test_a_failed_assertion_in_llama_cpp_costs_a_thread_not_the_process(tmp_path):
+    """A file that makes llama.cpp abort is a ModelLoadError; other runners and the end of the process are fine."""
+    twice = tmp_path / "the same token twice.gguf"
+    twice.write_bytes(TINY.read_bytes().replace(struct.pack("<Q", 2) + b"th", struct.pack("<Q", 2) + b"an", 1))
+    code = f"""
+from relevance_gen import ModelLoadError, GenerationRequest, Runner
+good = Runner({str(TINY)!r}, n_threads=1)
+bad = Runner({str(twice)!r}, wait=False)
+try:
+    bad.wait_ready(20)
+except ModelLoadError as error:
+    print(error)
+bad.close()
+print(bad.alive, good.generate(GenerationRequest("a", max_tokens=3)).responses[0].generated_tokens)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "GGML_ASSERT" in ended.stdout
+    assert ended.stdout.endswith("False 3\n")
+
+
+def test_stop_strings_without_bound_are_refused(tiny):
+    """More than 65,536 characters of stop strings are an error that names the field."""
+    with pytest.raises(InvalidRequestError) as caught:
+        tiny.submit(GenerationRequest("a", stop=["x" * 10_000] * 7))
+    assert caught.value.field == "stop"
+
+
+@pytest.mark.parametrize("options", [{"n_slots": 0}, {"n_slots": 256}, {"n_ctx": 0}, {"n_batch": -1}, {"n_threads": 0}])
+def test_options_out_of_range_are_refused(options):
+    """A wrong option is a ValueError that names it, before anything is loaded."""
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Runner(TINY, **options)
+
+
+def use_after_fork(runner, answer):
+    try:
+        runner.submit(ENDLESS)
+    except RunnerClosedError as error:
+        answer.send((str(error), runner.stats(), runner.alive))
+    runner.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_is_told_that_the_runner_is_not_its_own(tiny):
+    """After a fork, the child's use of the parent's runner is refused with the remedy, and nothing hangs."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=use_after_fork, args=(tiny, sender))
+    child.start()
+    assert receiver.poll(20)
+    message, stats, alive = receiver.recv()
+    child.join(20)
+    assert "forked" in message
+    assert "spawn" in message
+    assert (stats, alive, child.exitcode) == (Stats(0, 0), False, 0)
+    assert tiny.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1

@@ -1,0 +1,32 @@
+"""Ask for all scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from relevance_gen import ChunkIndex, SearchResponse, search
+from relevance_gen.retrieval.weighting import Weighting
+
+WEIGHTINGS: Final[tuple[Weighting, ...]] = ("pivoted", "cosine")
+ALL: Final = 1 << 40
+
+
+def scores(query: str, chunks: Sequence[str], weighting: Weighting = "pivoted") -> list[float]:
+    """Return the score of every chunk, 0 for those that are no result."""
+    return spread(search(query, chunks, ALL, weighting=weighting), len(chunks))
+
+
+def spread(response: SearchResponse, n_chunks: int) -> list[float]:
+    """Return the scores by position."""
+    found = {result.original_index: result.chunk_score for result in response.results}
+    return [found.get(place, 0.0) for place in range(n_chunks)]
+
+
+def ranking(query: str, chunks: Sequence[str] | ChunkIndex, weighting: Weighting = "pivoted") -> list[int]:
+    """Return the positions of all results, best first."""
+    if isinstance(chunks, ChunkIndex):
+        response = chunks.search(query, ALL, true_order=False)
+    else:
+        response = search(query, chunks, ALL, true_order=False, weighting=weighting)
+    return [result.original_index for result in response.results]

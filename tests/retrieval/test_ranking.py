@@ -1,0 +1,35 @@
+"""Ranking: a scale that people can read, and the best of many."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.retrieval.ranking import at_least_as_good, below_one
+
+KNEE = 1.0 - 5e-7
+scores = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5000000000000001, 1.0, 3.0]), max_size=40)
+
+
+@given(st.lists(st.floats(0.0, 1e3), max_size=10))
+def test_ratios_stay_in_order_and_below_one(ratios: list[float]) -> None:
+    """Below the knee a score is its ratio; above it, it stays below 1 and in order."""
+    squeezed = below_one(np.array(ratios)).tolist()
+    ranked = sorted(zip(ratios, squeezed, strict=True))
+    assert [score for _, score in ranked] == sorted(squeezed)
+    assert all(score == ratio if ratio <= KNEE else KNEE <= score < 1.0 for ratio, score in ranked)
+
+
+def test_ratios_above_one_are_told_apart() -> None:
+    """A chunk that is better than the query itself keeps its place before those that are less so."""
+    ratios = np.linspace(KNEE, 5.0, 1001)
+    assert (np.diff(below_one(ratios)) > 0.0).all()
+
+
+@given(scores, st.one_of(st.integers(1, 50), st.integers(2**62, 2**80)))
+def test_the_best_are_those_that_reach_the_nth_best(values: list[float], n: int) -> None:
+    """All positive scores that are as good as the n-th best are found, in ascending place, and no other."""
+    places = at_least_as_good(np.array(values), n).tolist()
+    bound = (sorted((value for value in values if value), reverse=True)[:n] or [1.0])[-1]
+    assert places == [place for place, value in enumerate(values) if value and value >= bound]

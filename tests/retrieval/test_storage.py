@@ -1,0 +1,219 @@
+"""Storage: what is read back is what was written, and nothing else is read."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import math
+import stat
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import ChunkIndex, IndexFormatError, InvalidRequestError, RelevanceGenError
+from relevance_gen.retrieval.weighting import Weighting
+from relevance_gen.types import Chunk
+from tests import strategies
+from tests.retrieval.asking import ALL, WEIGHTINGS
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(), max_size=5),
+    lambda values: (
+        st.lists(values, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), values, max_size=3)
+    ),
+    max_leaves=6,
+)
+metadata = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
+chunks = st.builds(Chunk, strategies.chunk_texts, metadata)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@given(st.lists(chunks, max_size=6), strategies.queries, st.sampled_from(WEIGHTINGS))
+def test_a_loaded_index_answers_as_the_saved_one(
+    folder: Path, given_chunks: list[Chunk], query: str, weighting: Weighting
+) -> None:
+    """Answers, explanations, texts and metadata are the same after saving and loading, twice over."""
+    index = ChunkIndex(given_chunks, weighting=weighting)
+    index.save(folder / "once")
+    once = ChunkIndex.load(folder / "once")
+    once.save(folder / "twice")
+    for loaded in (once, ChunkIndex.load(folder / "twice")):
+        assert loaded.search(query, ALL) == index.search(query, ALL)
+        assert repr(loaded) == repr(index)
+        assert len(loaded) == len(index)
+        for place in range(len(index)):
+            assert loaded.explain(query, place) == index.explain(query, place)
+    assert (folder / "once").read_bytes() == (folder / "twice").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def saved(folder: Path) -> bytes:
+    ChunkIndex(["Cats purr.", {"text": "Dogs bark.", "metadata": {"page": 2}}, "猫\ud800"]).save(folder / "saved")
+    return (folder / "saved").read_bytes()
+
+
+@given(st.data())
+def test_a_truncated_file_is_refused(folder: Path, saved: bytes, data: st.DataObject) -> None:
+    """A file that ends too early is no index."""
+    (folder / "short").write_bytes(saved[: data.draw(st.integers(0, len(saved) - 1))])
+    with pytest.raises(IndexFormatError, match="short"):
+        ChunkIndex.load(folder / "short")
+
+
+@given(st.data())
+def test_a_flipped_bit_is_noticed(folder: Path, saved: bytes, data: st.DataObject) -> None:
+    """A file that differs from what was written by one bit, anywhere, is refused."""
+    content = bytearray(saved)
+    content[data.draw(st.integers(0, len(saved) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    (folder / "flipped").write_bytes(content)
+    with pytest.raises(IndexFormatError, match="flipped"):
+        ChunkIndex.load(folder / "flipped")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00", b"PK\x03\x04" * 100, b"RelGenIx", b"\x80\x04}q\x00." * 9])
+def test_a_foreign_file_is_refused(folder: Path, content: bytes) -> None:
+    """A file of another kind is refused, however short."""
+    (folder / "foreign").write_bytes(content)
+    with pytest.raises(IndexFormatError, match="foreign is not a saved index"):
+        ChunkIndex.load(folder / "foreign")
+
+
+def test_another_version_is_refused_by_name(folder: Path, saved: bytes) -> None:
+    """A file of a later format is refused with both versions and the remedy."""
+    (folder / "later").write_bytes(saved[:8] + (99).to_bytes(4, "little") + saved[12:])
+    with pytest.raises(IndexFormatError, match=r"format version 99.*reads 1; build it again"):
+        ChunkIndex.load(folder / "later")
+
+
+@given(st.data())
+def test_a_file_that_lies_is_refused_or_read(folder: Path, saved: bytes, data: st.DataObject) -> None:
+    """A header that is not as written, checksum and all, ends in an error of ours, or in an index."""
+    length = int.from_bytes(saved[16:24], "little")
+    header = json.loads(saved[24 : 24 + length])
+    name = data.draw(st.sampled_from([*header, *header["arrays"]]))
+    value = data.draw(json_values)
+    if name in header["arrays"]:
+        header["arrays"][name][data.draw(st.sampled_from(["shape", "offset"]))] = value
+    else:
+        header[name] = value
+    (folder / "lying").write_bytes(with_checksum(json.dumps(header).encode("ascii"), saved[24 + length :]))
+    with contextlib.suppress(RelevanceGenError, IndexError):
+        ChunkIndex.load(folder / "lying").search("cats")
+
+
+def with_checksum(header: bytes, body: bytes) -> bytes:
+    checked = len(header).to_bytes(8, "little") + header + body
+    return b"RelGenIx" + (1).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
+
+
+@pytest.mark.parametrize("header", [b"", b"[]", b"{}", b"null", b"[" * 100_000, b'{"arrays": []}', b"\xff"])
+def test_a_header_of_another_shape_is_refused(folder: Path, header: bytes) -> None:
+    """A header that is no object of the known fields is refused."""
+    (folder / "shape").write_bytes(with_checksum(header, b""))
+    with pytest.raises(IndexFormatError, match="shape"):
+        ChunkIndex.load(folder / "shape")
+
+
+def test_what_is_loaded_cannot_be_written_to(folder: Path, saved: bytes) -> None:
+    """A loaded index is mapped from its file, read-only, and goes on when the file is replaced or removed."""
+    path = folder / "mapped"
+    path.write_bytes(saved)
+    loaded = ChunkIndex.load(path)
+    arrays = [loaded._collection.tokens, loaded._collection.norms, loaded._collection.postings.ids]
+    assert not any(array.flags.writeable for array in arrays)
+    before = loaded.search("cats")
+    ChunkIndex(["something else"]).save(path)
+    assert loaded.search("cats") == before
+    path.unlink()
+    assert loaded.search("dogs bark").results[0].metadata == {"page": 2}
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", 1j])
+def test_metadata_that_is_not_json_is_refused_when_saved(folder: Path, value: object) -> None:
+    """Metadata that JSON does not have is an error that names it, and leaves no file."""
+    index = ChunkIndex([{"text": "a cat", "metadata": {"key": value}}])
+    before = sorted(folder.iterdir())
+    assert index.search("cat").results[0].metadata["key"] is value
+    with pytest.raises(InvalidRequestError, match="metadata must be JSON"):
+        index.save(folder / "not_json")
+    assert sorted(folder.iterdir()) == before
+
+
+def test_metadata_that_would_come_back_changed_is_refused_when_saved(folder: Path) -> None:
+    """Keys that are no strings, and tuples, would come back as something else: they are not JSON."""
+    for value in ({1: "one"}, (1, 2), math.nan):
+        with pytest.raises(InvalidRequestError, match="metadata must be JSON"):
+            ChunkIndex([{"text": "a cat", "metadata": {"value": value}}]).save(folder / "changed")
+
+
+def test_metadata_that_nests_too_deeply_is_refused_when_saved(folder: Path) -> None:
+    """Nesting beyond what JSON's writer can take is an error of ours."""
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidRequestError, match="metadata must be JSON"):
+        ChunkIndex([{"text": "a cat", "metadata": {"deep": deep}}]).save(folder / "deep")
+
+
+def test_a_saved_file_may_be_read_by_whom_the_system_lets(folder: Path) -> None:
+    """A saved index has the permissions of any new file."""
+    (folder / "plain").write_text("x")
+    ChunkIndex(["a cat"]).save(folder / "index")
+    modes = [stat.S_IMODE((folder / name).stat().st_mode) for name in ("plain", "index")]
+    assert modes[0] == modes[1]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(folder: Path) -> None:
+    """An error in writing leaves neither a part of the file nor anything beside it."""
+    (folder / "taken").mkdir(exist_ok=True)
+    (folder / "taken" / "inside").touch()
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(OSError, match="taken"):
+        ChunkIndex(["a cat"]).save(folder / "taken")
+    with pytest.raises(OSError, match="nowhere"):
+        ChunkIndex(["a cat"]).save(folder / "nowhere" / "index")
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_missing_file_is_an_os_error(folder: Path) -> None:
+    """A file that is not there, or is a folder, is reported as the system does."""
+    with pytest.raises(FileNotFoundError):
+        ChunkIndex.load(folder / "missing")
+    with pytest.raises(OSError, match=r"folder|directory"):
+        ChunkIndex.load(folder)
+
+
+def test_another_encoding_is_refused(folder: Path, tmp_path: Path) -> None:
+    """An index is loaded with the encoding that it was saved with, or not at all."""
+    ranks = tmp_path / "bytes.tiktoken"
+    ranks.write_text("".join(f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256)))
+    ChunkIndex(["a cat"], encoding=ranks).save(folder / "encoded")
+    assert ChunkIndex.load(folder / "encoded", encoding=ranks).search("cat").metadata.num_context_tokens == 5
+    with pytest.raises(InvalidRequestError, match="encoding"):
+        ChunkIndex.load(folder / "encoded")
+
+
+def test_an_empty_index_is_saved_and_loaded(folder: Path) -> None:
+    """No chunks, and chunks without terms, survive saving."""
+    for texts in ([], ["..."]):
+        ChunkIndex(texts).save(folder / "empty")
+        loaded = ChunkIndex.load(folder / "empty")
+        assert len(loaded) == len(texts)
+        assert loaded.search("cat").results == ()
+        assert np.asarray(loaded._collection.tokens).size == 0

@@ -1,0 +1,81 @@
+"""Weighting: the formulas, one by one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import InvalidRequestError
+from relevance_gen.retrieval.weighting import (
+    check_weighting,
+    mean_norm,
+    pivot,
+    rarity,
+    saturated,
+    smoothed_idf,
+    sublinear,
+    sum_by,
+)
+
+counts = st.integers(1, 2**31)
+norms = st.lists(st.floats(0.0, 1e6), max_size=20)
+
+
+@given(counts)
+def test_saturation_is_below_one_and_never_falls(tf: int) -> None:
+    """Each further occurrence counts, but less than the one before."""
+    before, here, after = saturated(np.array([tf - 1, tf, tf + 1], np.uint32))
+    assert here == tf / (tf + 1.6)
+    assert 0.0 <= before <= here <= after < 1.0
+
+
+@given(counts)
+def test_sublinear_is_one_and_the_logarithm(tf: int) -> None:
+    """A term weighs 1 + ln tf."""
+    assert sublinear(np.array([tf], np.uint32))[0] == pytest.approx(1.0 + math.log(tf), abs=1e-12)
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**9))
+def test_rare_terms_weigh_more(df: int, n_chunks: int) -> None:
+    """A term in fewer chunks weighs more, and one in none as much as one in one."""
+    assert rarity(df + 1, n_chunks) <= rarity(df, n_chunks)
+    assert rarity(0, n_chunks) == rarity(1, n_chunks) == math.log(1 + n_chunks)
+    assert smoothed_idf(np.array([df]), n_chunks)[0] == pytest.approx(1.0 + math.log((1 + n_chunks) / (1 + df)))
+
+
+@given(norms)
+def test_the_mean_norm_does_not_depend_on_order(values: list[float]) -> None:
+    """The mean has the same bits in whatever order the chunks stand."""
+    assert mean_norm(np.array(values)) == mean_norm(np.array(values[::-1]))
+    assert mean_norm(np.array(values)) == pytest.approx(sum(values) / len(values) if values else 0.0)
+
+
+@given(norms.filter(bool), st.floats(0.0, 1e6))
+def test_the_pivot_lies_between_norm_and_mean(values: list[float], mean: float) -> None:
+    """Long chunks are divided by less than their norm, short ones by more, and nothing by 0."""
+    for norm, length in zip(values, pivot(np.array(values), mean), strict=True):
+        assert length > 0.0
+        if norm or mean:
+            assert min(norm, mean) <= length * (1 + 1e-12)
+            assert length <= max(norm, mean) * (1 + 1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.floats(0.0, 1.0)), max_size=20))
+def test_sums_by_place_are_sums(pairs: list[tuple[int, float]]) -> None:
+    """Weights are added where their place is, places without any are 0."""
+    places = np.array([place for place, _ in pairs], np.uint32)
+    sums = sum_by(places, np.array([weight for _, weight in pairs]), 5)
+    expected = [math.fsum(weight for place, weight in pairs if place == wanted) for wanted in range(5)]
+    assert sums.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["", "Cosine", "bm25", None, 1, ["cosine"]])
+def test_only_known_weightings_pass(name: object) -> None:
+    """An unknown weighting is refused, and the known ones are named."""
+    with pytest.raises(InvalidRequestError, match=r'weighting must be "pivoted" or "cosine", got') as caught:
+        check_weighting(name)
+    assert caught.value.field == "weighting"

@@ -1,0 +1,208 @@
+"""Real servers in processes of their own, and the plainest ways to talk to them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+ROOT = Path(__file__).parents[2]
+SCRIPTED = (str(Path(__file__).with_name("scripted.py")),)
+REAL = ("-m", "relevance_gen.serve")
+SMALL_MODEL = (
+    *("--model", str(ROOT / "tests" / "models" / "tiny.gguf")),
+    *("--n-ctx", "256", "--n-slots", "4", "--n-threads", "1"),
+)
+
+KEY = "a-test-key"
+JSON = {"Content-Type": "application/json"}
+KEYED = {**JSON, "X-API-Key": KEY}
+
+
+@frozen
+class Answer:
+    """A response, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """Return the parsed body."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, str]:
+        """Return the error object, which nothing else may stand beside."""
+        assert self.headers["Content-Type"] == "application/json"
+        assert list(self.json) == ["error"]
+        error: dict[str, str] = self.json["error"]
+        assert set(error) <= {"type", "message", "field"}
+        return error
+
+
+class Server:
+    """A server in a process of its own, stopped when the context ends."""
+
+    def __init__(self, *flags: str, program: tuple[str, ...] = SCRIPTED, **environ: str) -> None:
+        self._log = tempfile.TemporaryFile("w+")
+        keys = {"RELEVANCE_GEN_API_KEYS": KEY, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("RELEVANCE_GEN_")}
+        self.process = subprocess.Popen(
+            [sys.executable, *program, "--port", "0", *flags],
+            env={**plain, **keys, **environ},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        first = self.process.stdout.readline()
+        self.said = [first]
+        while "listens on" not in self.said[-1]:
+            assert self.said[-1], f"the server did not start: {self.log}"
+            self.said.append(self.process.stdout.readline())
+        self.port = int(self.said[-1].rsplit(":", 1)[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill() if self.process.poll() is None and not self.end() else None
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._log.close()
+
+    def end(self, timeout_s: float = 10) -> bool:
+        """Ask the server to end; tell whether it did."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    @property
+    def log(self) -> str:
+        """Return what the server has logged."""
+        self._log.flush()
+        return Path(f"/proc/self/fd/{self._log.fileno()}").read_text()
+
+    @property
+    def log_lines(self) -> list[dict[str, Any]]:
+        """Return the parsed lines of the log."""
+        return [json.loads(line) for line in self.log.splitlines()]
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = 30,
+    ) -> Answer:
+        """Make one request on a connection of its own. A body that is not bytes is sent as JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, sent, dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(response.status, _Headers(response.getheaders()), response.read())
+        finally:
+            connection.close()
+
+    def search(self, body: object, headers: Mapping[str, str] = KEYED, **options: Any) -> Answer:
+        """Make one search."""
+        return self.call("POST", "/search", body, headers, **options)
+
+    def generate(self, body: object, headers: Mapping[str, str] = JSON, **options: Any) -> Answer:
+        """Make one generation."""
+        return self.call("POST", "/generate", body, headers, **options)
+
+    def stats(self) -> dict[str, int]:
+        """Return the runners' state."""
+        found: dict[str, int] = self.call("GET", "/stats").json
+        return found
+
+    def metric(self, series: str) -> float:
+        """Return one number of /metrics; 0 if it is not there."""
+        text = self.call("GET", "/metrics").body.decode()
+        found = re.search(rf"^relevance_gen_{re.escape(series)} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    @contextmanager
+    def raw(self, timeout_s: float = 10) -> Iterator[socket.socket]:
+        """Open a plain socket."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as sock:
+            yield sock
+
+    def exchange(self, sent: bytes, timeout_s: float = 10) -> bytes:
+        """Send bytes, and return all that comes until the server closes or is silent."""
+        with self.raw(timeout_s) as sock:
+            sock.sendall(sent)
+            return read_all(sock)
+
+    def has_children(self) -> list[int]:
+        """Return the ids of the server's own processes."""
+        text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in text.split()]
+
+
+class _Headers(dict[str, str]):
+    """Headers by name, in any case."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        super().__init__({name.title(): value for name, value in pairs})
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.title())
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(str(name).title())
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """Read until the other side closes or nothing comes any more."""
+    received = b""
+    try:
+        while piece := sock.recv(65536):
+            received += piece
+    except (TimeoutError, ConnectionResetError):
+        pass
+    return received
+
+
+def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> bool:
+    """Wait until `holds`, looking every 20 ms."""
+    end_s = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def request_bytes(method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
+    """Write a request by hand."""
+    fields = {"Host": "test", **(headers or {})}
+    if body or method == "POST":
+        fields.setdefault("Content-Length", str(len(body)))
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body

@@ -1,0 +1,180 @@
+"""A server whose two halves are scripted: slow, obvious, and obedient to what the prompt says.
+
+Run as a script it takes the flags of ``python -m relevance_gen.serve``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from attrs import define, field
+
+from relevance_gen.errors import OverloadedError, RunnerClosedError
+from relevance_gen.serve import process
+from relevance_gen.serve.command import main
+from relevance_gen.serve.process import Plan
+from relevance_gen.settings import Settings
+from relevance_gen.types import (
+    Completion,
+    GenerationRequest,
+    GenerationResponse,
+    SearchMetadata,
+    SearchResponse,
+    SearchResult,
+    Stats,
+)
+
+OnText = Callable[[int, str], None]
+
+
+class ObviousIndex:
+    """Scores a chunk by the share of the query's words that it has."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+        self.nbytes = sum(map(len, texts))
+
+    def search(self, query: str, top_n: int = 10, true_order: bool = True) -> SearchResponse:
+        """Rank the chunks; the query ``"sleep 0.5"`` takes that long, and ``"crash"`` is a bug."""
+        words = query.lower().split()
+        if words[0] == "sleep":
+            time.sleep(float(words[1]))
+        if words[0] == "crash":
+            raise ZeroDivisionError("secret internals")
+        scores = [sum(word in text.lower().split() for word in words) / len(words) for text in self._texts]
+        best = sorted((i for i, score in enumerate(scores) if score), key=lambda i: (-scores[i], i))[:top_n]
+        found = sorted(best) if true_order else best
+        results = tuple(SearchResult(k, self._texts[i], scores[i], {}, i) for k, i in enumerate(found))
+        counts = SearchMetadata(len(words), sum(len(text.split()) for text in self._texts))
+        return SearchResponse(results, counts)
+
+
+class ObviousRetrieval:
+    """Searches with an index that is thrown away."""
+
+    def __init__(self, settings: Settings) -> None:
+        pass
+
+    def search(self, query: str, texts: list[str], top_n: int, true_order: bool) -> SearchResponse:
+        """Rank `texts`."""
+        return ObviousIndex(texts).search(query, top_n, true_order)
+
+    def index(self, texts: list[str]) -> ObviousIndex:
+        """Index `texts`."""
+        return ObviousIndex(texts)
+
+
+@define(eq=False)
+class _Job:
+    request: GenerationRequest
+    on_text: OnText | None
+    created: float = field(factory=time.time)
+    future: Future[GenerationResponse] = field(factory=Future)
+    words: list[str] = field(factory=list)
+
+
+class ScriptedBackend:
+    """One thread that says ``word0 word1 …`` in each sample, one word of every job in each step.
+
+    The prompt ``"die"`` is an exception in that thread.
+    """
+
+    slots = 4
+    backlog = 8
+
+    def __init__(self, step_s: float = 0.005) -> None:
+        self._step_s = step_s
+        self._jobs: list[_Job] = []
+        self._wake = threading.Condition()
+        self._open = True
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def submit(self, request: GenerationRequest, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
+        """Queue a request; cancelling its future ends it, also while it runs."""
+        with self._wake:
+            if not self._open:
+                raise RunnerClosedError("closed")
+            if sum(job.request.num_samples for job in self._jobs) + request.num_samples > self.slots + self.backlog:
+                raise OverloadedError("the backlog is full", retry_after_s=3)
+            job = _Job(request, on_text)
+            self._jobs.append(job)
+            self._wake.notify()
+        return job.future
+
+    def stats(self) -> Stats:
+        """Count the samples beyond the slots."""
+        with self._wake:
+            samples = sum(job.request.num_samples for job in self._jobs)
+            return Stats(backlog=max(0, samples - self.slots), num_total_runners=int(self._open))
+
+    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:  # noqa: ARG002
+        """End the thread."""
+        with self._wake:
+            self._open = False
+            self._wake.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._open:
+                with self._wake:
+                    self._jobs = [job for job in self._jobs if not job.future.done()]
+                    self._wake.wait_for(lambda: bool(self._jobs) or not self._open)
+                    jobs = list(self._jobs)
+                time.sleep(self._step_s)
+                for job in jobs:
+                    self._step(job)
+        except BaseException as error:
+            self._open = False
+            for job in self._jobs:
+                if not job.future.done():
+                    job.future.set_exception(RunnerClosedError(str(error)))
+
+    def _step(self, job: _Job) -> None:
+        request = job.request
+        if request.text == "die":
+            raise RuntimeError("scripted death")
+        word = f"word{len(job.words)} "
+        job.words.append(word)
+        if job.on_text is not None:
+            for sample in range(request.num_samples):
+                job.on_text(sample, word)
+        if len(job.words) == request.max_tokens and not job.future.done():
+            job.future.set_result(_response(job))
+
+
+def _response(job: _Job) -> GenerationResponse:
+    now, n_words = time.time(), len(job.words)
+    one = Completion(
+        "".join(job.words),
+        n_words,
+        now,
+        "length",
+        tokens=tuple(range(n_words)) if job.request.return_tokens else None,
+        logprobs=(0.0,) * n_words if job.request.logprobs else None,
+    )
+    n_samples = job.request.num_samples
+    prompt = job.request.text
+    return GenerationResponse(job.created, now, n_samples, prompt, len(prompt.split()), (one,) * n_samples)
+
+
+def load(settings: Settings) -> ScriptedBackend:
+    """Load nothing; the model ``slow:SECONDS`` takes that long to load, and ``fast`` takes no time for a step."""
+    if settings.model is not None and settings.model.startswith("slow:"):
+        time.sleep(float(settings.model.removeprefix("slow:")))
+    return ScriptedBackend(0.0 if settings.model == "fast" else 0.005)
+
+
+def run(plan: Plan) -> None:
+    """Be one process of a scripted server; the model ``"exit"`` is a process that cannot live."""
+    if plan.settings.model == "exit":
+        sys.exit(3)
+    process.run(plan, ObviousRetrieval, load)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ, run))

@@ -1,0 +1,354 @@
+"""The documented interface, path by path."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+import zstandard
+
+from tests.serve.harness import JSON, KEY, KEYED, Server, request_bytes
+
+SEARCH = {
+    "query": "machine learning",
+    "chunk_txts": [
+        "the weather is sunny",
+        {"text": "machine learning is fun", "metadata": {"source": "book", "page": 3}},
+        "learning a machine learning trade",
+        {"text": "learning to swim", "metadata": {}, "original_index": 77},
+    ],
+}
+
+
+def test_search_answers_as_documented(server: Server) -> None:
+    """POST /search returns results in input order with text, score, metadata and real position, and token counts."""
+    answer = server.search(SEARCH)
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "application/json"
+    assert list(answer.json) == ["results", "metadata"]
+    assert [list(result) for result in answer.json["results"]] == [
+        ["chunk_id", "chunk_txt", "chunk_score", "metadata", "original_index"]
+    ] * 3
+    assert [result["original_index"] for result in answer.json["results"]] == [1, 2, 3]
+    assert [result["chunk_id"] for result in answer.json["results"]] == [0, 1, 2]
+    assert [result["metadata"] for result in answer.json["results"]] == [{"source": "book", "page": 3}, {}, {}]
+    assert set(answer.json["metadata"]) == {"num_query_tokens", "num_context_tokens"}
+
+
+def test_distributor_search_is_the_same(server: Server) -> None:
+    """POST /distributor/search answers exactly what POST /search answers."""
+    assert server.call("POST", "/distributor/search", SEARCH, KEYED).json == server.search(SEARCH).json
+
+
+def test_search_takes_its_options(server: Server) -> None:
+    """top_n bounds the results, and true_order false puts the best first."""
+    answer = server.search({**SEARCH, "top_n": 2, "true_order": False}).json
+    assert [result["original_index"] for result in answer["results"]] == [1, 2]
+    assert answer["results"][0]["chunk_score"] >= answer["results"][1]["chunk_score"]
+
+
+def test_no_chunks_no_results(server: Server) -> None:
+    """An empty chunk_txts is no error."""
+    assert server.search({"query": "x", "chunk_txts": []}).json["results"] == []
+
+
+def test_metadata_comes_back_unchanged(server: Server) -> None:
+    """Any JSON metadata survives: nested, large integers, floats, unicode, lone surrogates."""
+    metadata = {"a": [1, {"b": None}], "n": 2**200, "f": 0.1, "u": "ü😀\ud800", "": True, "e": 1e-300}
+    answer = server.search({"query": "one", "chunk_txts": [{"text": "one", "metadata": metadata}]})
+    assert answer.json["results"][0]["metadata"] == metadata
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"query": "  "}, "query"),
+        ({"query": 3}, "query"),
+        ({"query": None}, "query"),
+        ({"chunk_txts": "text"}, "chunk_txts"),
+        ({"chunk_txts": {"text": "x"}}, "chunk_txts"),
+        ({"chunk_txts": ["a", ""]}, "chunk_txts[1].text"),
+        ({"chunk_txts": ["a", {"text": " \n"}]}, "chunk_txts[1].text"),
+        ({"chunk_txts": [{"metadata": {}}]}, "chunk_txts[0].text"),
+        ({"chunk_txts": [{"text": "a", "metadata": 3}]}, "chunk_txts[0].metadata"),
+        ({"chunk_txts": [{"text": "a", "metadata": None}]}, "chunk_txts[0].metadata"),
+        ({"chunk_txts": [{"text": "a", "original_index": True}]}, "chunk_txts[0].original_index"),
+        ({"chunk_txts": [{"text": "a", "meta": {}}]}, "chunk_txts[0].meta"),
+        ({"chunk_txts": [7]}, "chunk_txts[0]"),
+        ({"top_n": 0}, "top_n"),
+        ({"top_n": 10.0}, "top_n"),
+        ({"top_n": "10"}, "top_n"),
+        ({"top_n": True}, "top_n"),
+        ({"true_order": 1}, "true_order"),
+        ({"topn": 3}, "topn"),
+    ],
+)
+def test_search_refuses_what_is_not_allowed(server: Server, change: dict[str, Any], field: str) -> None:
+    """A search that is not allowed is a 400 whose error names the field by its path."""
+    answer = server.search({**SEARCH, **change})
+    assert answer.status == 400
+    assert answer.error["type"] == "invalid_request"
+    assert answer.error["field"] == field
+    assert answer.error["message"].startswith(field)
+
+
+def test_unknown_fields_suggest_the_nearest(server: Server) -> None:
+    """A misspelt field is refused with the name that was probably meant."""
+    assert "top_n" in server.search({**SEARCH, "top_m": 3}).error["message"]
+
+
+def test_search_needs_a_key(server: Server) -> None:
+    """A missing or a wrong key is a 401 with WWW-Authenticate, before anything else is looked at."""
+    for headers in (JSON, {**JSON, "X-API-Key": ""}, {**JSON, "X-API-Key": KEY + "x"}, {**JSON, "X-API-Key": "\xff"}):
+        answer = server.search(b"not even JSON", headers)
+        assert answer.status == 401
+        assert "X-API-Key" in answer.headers["WWW-Authenticate"]
+        assert answer.error["type"] == "unauthorized"
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
+def test_search_wants_json(server: Server, content_type: str | None) -> None:
+    """Another media type is a 415 with a JSON error."""
+    headers = {"X-API-Key": KEY} | ({"Content-Type": content_type} if content_type else {})
+    answer = server.search(SEARCH, headers)
+    assert answer.status == 415
+    assert answer.error["type"] == "unsupported_media_type"
+
+
+def test_search_allows_media_type_parameters(server: Server) -> None:
+    """A charset parameter, which clients add unasked, is no reason to refuse a search."""
+    assert server.search(SEARCH, {**KEYED, "Content-Type": "application/json; charset=utf-8"}).status == 200
+
+
+GENERATE = {"text": "say something", "max_tokens": 3}
+
+
+def test_generate_answers_as_documented(server: Server) -> None:
+    """POST /generate returns times, counts, the prompt as sent, and one response for each sample."""
+    answer = server.generate({**GENERATE, "num_samples": 2})
+    assert answer.status == 200
+    assert list(answer.json) == ["created", "finished", "num_samples", "prompt", "prompt_tokens", "responses"]
+    assert answer.json["prompt"] == "say something"
+    assert answer.json["created"] <= answer.json["finished"]
+    assert [list(response) for response in answer.json["responses"]] == [
+        ["text", "generated_tokens", "finished", "finish_reason"]
+    ] * 2
+
+
+def test_generate_returns_what_was_asked_for(server: Server) -> None:
+    """Tokens and logprobs are there with their flags, and line up with generated_tokens."""
+    response = server.generate({**GENERATE, "return_tokens": True, "logprobs": True}).json["responses"][0]
+    assert len(response["tokens"]) == len(response["logprobs"]) == response["generated_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    "content_type", [None, "application/json; charset=utf-8", "application/json;", "text/plain", "Application/JSON"]
+)
+def test_generate_wants_exactly_json(server: Server, content_type: str | None) -> None:
+    """Any Content-Type but application/json to the letter is a 415 with an empty text/plain body."""
+    for path in ("/generate", "/generate_stream"):
+        answer = server.call("POST", path, GENERATE, {"Content-Type": content_type} if content_type else {})
+        assert (answer.status, answer.body, answer.headers["Content-Type"]) == (415, b"", "text/plain")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"text": None}, "text"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.0}, "max_tokens"),
+        ({"eos_token_ids": 3}, "eos_token_ids"),
+        ({"eos_token_ids": [1, "2"]}, "eos_token_ids[1]"),
+        ({"max_input_tokens": -1}, "max_input_tokens"),
+        ({"num_samples": 0}, "num_samples"),
+        ({"num_samples": 257}, "num_samples"),
+        ({"stop": "x"}, "stop"),
+        ({"stop": [""]}, "stop[0]"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "1"}, "temperature"),
+        ({"top_k": -1}, "top_k"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"return_tokens": "true"}, "return_tokens"),
+        ({"seed": -1}, "seed"),
+        ({"prompt": "x"}, "prompt"),
+    ],
+)
+def test_generate_refuses_what_is_not_allowed(server: Server, change: dict[str, Any], field: str) -> None:
+    """A generation that is not allowed is a 400 whose error names the field."""
+    for path in ("/generate", "/generate_stream"):
+        answer = server.call("POST", path, {**GENERATE, **change}, JSON)
+        assert answer.status == 400
+        assert answer.error["field"] == field
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b'{"text": "x", "temperature": NaN}',
+        b'{"text": "x", "temperature": Infinity}',
+        b'{"text": "x", "temperature": 1e999}',
+        b'{"text": "x", "seed": ' + b"9" * 10_000 + b"}",
+        b'{"text": "\xff"}',
+        b'{"text": "\xed\xa0\x80"}',
+        b"[" * 100_000,
+        b'{"text": ' + b"[" * 300 + b"]" * 300 + b"}",
+        b'\xef\xbb\xbf{"text": "x"}',
+        '{"text": "x"}'.encode("utf-16"),
+    ],
+)
+def test_malformed_json_is_a_400(server: Server, body: bytes) -> None:
+    """What is not strict JSON, or no object, is a 400 on every path that takes a body."""
+    for path in ("/search", "/generate", "/generate_stream"):
+        answer = server.call("POST", path, body, KEYED)
+        assert answer.status == 400
+        assert answer.error["type"] == "invalid_request"
+
+
+def test_of_a_key_given_twice_the_last_counts(server: Server) -> None:
+    """Duplicate keys are no error."""
+    answer = server.search(b'{"query": "", "query": "x", "chunk_txts": ["x"]}')
+    assert answer.status == 200
+    assert answer.json["metadata"]["num_query_tokens"] == 1
+
+
+def test_health_is_empty_text(server: Server) -> None:
+    """GET /health has an empty text/plain body."""
+    answer = server.call("GET", "/health")
+    assert (answer.status, answer.body, answer.headers["Content-Type"]) == (200, b"", "text/plain")
+
+
+def test_stats_tells_backlog_and_runners(server: Server) -> None:
+    """GET /stats is JSON with the two documented numbers."""
+    answer = server.call("GET", "/stats")
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.json == {"backlog": 0, "num_total_runners": 1}
+
+
+def test_unknown_paths_are_404(server: Server) -> None:
+    """A path that is none is a 404 with a JSON error, whatever the method."""
+    for method in ("GET", "POST", "DELETE", "OPTIONS", "PATCH"):
+        for path in ("/", "/searchx", "/search/", "/%00", "//search", "/..%2fsearch"):
+            answer = server.call(method, path)
+            assert (answer.status, answer.error["type"]) == (404, "not_found")
+
+
+def test_wrong_methods_are_405(server: Server) -> None:
+    """A method that a path does not take is a 405 with Allow."""
+    for method, path, allow in [
+        ("GET", "/search", "OPTIONS, POST"),
+        ("HEAD", "/generate", "OPTIONS, POST"),
+        ("POST", "/health", "GET, HEAD, OPTIONS"),
+        ("DELETE", "/stats", "GET, HEAD, OPTIONS"),
+    ]:
+        answer = server.call(method, path)
+        assert (answer.status, answer.headers["Allow"]) == (405, allow)
+        assert method == "HEAD" or answer.error["type"] == "method_not_allowed"
+
+
+def test_head_is_get_without_the_body(server: Server) -> None:
+    """HEAD gives GET's status and headers and no body."""
+    for path in ("/health", "/stats", "/metrics", "/openapi.json", "/docs"):
+        head, get = server.call("HEAD", path), server.call("GET", path)
+        assert (head.status, head.body) == (get.status, b"")
+        assert head.headers["Content-Type"] == get.headers["Content-Type"]
+
+
+def test_options_tells_the_methods(server: Server) -> None:
+    """OPTIONS is a 204 with Allow, without a key."""
+    answer = server.call("OPTIONS", "/search")
+    assert (answer.status, answer.headers["Allow"], answer.body) == (204, "OPTIONS, POST", b"")
+
+
+def test_a_bug_is_a_500_that_names_no_internals(server: Server) -> None:
+    """An unexpected exception gives a plain 500; the log, not the client, gets the details."""
+    answer = server.search({"query": "crash", "chunk_txts": ["x"]}, {**KEYED, "X-Request-ID": "the-crash"})
+    assert answer.status == 500
+    assert answer.error["type"] == "internal"
+    assert b"secret" not in answer.body
+    assert b"Zero" not in answer.body
+    line = next(line for line in server.log_lines if "exception" in line and line.get("request_id") == "the-crash")
+    assert "ZeroDivisionError" in line["exception"]
+
+
+def test_request_ids_go_in_and_out(server: Server) -> None:
+    """X-Request-ID comes back; one is made where none is sent, or where it could not be a header or a log line."""
+    assert server.call("GET", "/stats", headers={"X-Request-ID": "abc-1"}).headers["X-Request-ID"] == "abc-1"
+    made = {server.call("GET", "/stats", headers=h).headers["X-Request-ID"] for h in ({}, {"X-Request-ID": "a b" * 99})}
+    assert len(made) == 2
+    assert all(len(request_id) == 32 for request_id in made)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "identity"])
+def test_request_bodies_may_be_compressed(server: Server, encoding: str) -> None:
+    """Gzip and zstd bodies are read as what they hold, on every path."""
+    squeeze = {"gzip": gzip.compress, "zstd": zstandard.compress, "identity": bytes}[encoding]
+    encoded = {**KEYED, "Content-Encoding": encoding}
+    assert server.search(squeeze(json.dumps(SEARCH).encode()), encoded).json == server.search(SEARCH).json
+    assert server.generate(squeeze(json.dumps(GENERATE).encode()), encoded).status == 200
+
+
+def test_other_encodings_are_415(server: Server) -> None:
+    """A content coding that is not known is a 415 that names those that are."""
+    for encoding in ("br", "deflate", "gzip, gzip", "x"):
+        answer = server.search(SEARCH, {**KEYED, "Content-Encoding": encoding})
+        assert (answer.status, answer.headers["Accept-Encoding"]) == (415, "zstd, gzip")
+
+
+@pytest.mark.parametrize(
+    ("accepts", "given"),
+    [
+        ("gzip", "gzip"),
+        ("zstd;q=0.5, gzip", "gzip"),
+        ("gzip, zstd", "zstd"),
+        ("*", "zstd"),
+        ("br", None),
+        ("gzip;q=0", None),
+    ],
+)
+def test_responses_are_compressed_on_request(server: Server, accepts: str, given: str | None) -> None:
+    """The response has the content coding that the client likes best."""
+    body = {"query": "x", "chunk_txts": ["x " * 1000]}
+    answer = server.search(body, {**KEYED, "Accept-Encoding": accepts})
+    assert answer.headers.get("Content-Encoding") == given
+    expand = {
+        "gzip": gzip.decompress,
+        "zstd": lambda b: zstandard.ZstdDecompressor().decompressobj().decompress(b),
+        None: bytes,
+    }
+    assert json.loads(expand[given](answer.body))["results"][0]["chunk_txt"] == "x " * 1000
+
+
+def test_expect_100_continue_is_answered_when_the_body_is_wanted(server: Server) -> None:
+    """A client that asks first is told to go on, unless its key is wrong: then it need not send the body at all."""
+    body = json.dumps(SEARCH).encode()
+    expecting = {**KEYED, "Expect": "100-continue", "Content-Length": str(len(body))}
+    with server.raw() as sock:
+        sock.sendall(request_bytes("POST", "/search", headers=expecting))
+        assert sock.recv(1000).startswith(b"HTTP/1.1 100 Continue")
+        sock.sendall(body)
+        assert b"200 OK" in sock.recv(10_000)
+    with server.raw() as sock:
+        sock.sendall(request_bytes("POST", "/search", headers={**expecting, "X-API-Key": "wrong"}))
+        assert sock.recv(1000).startswith(b"HTTP/1.1 401")
+
+
+def test_other_expectations_are_417(server: Server) -> None:
+    """An Expect that is not known is a 417 with a JSON error."""
+    assert server.search(SEARCH, {**KEYED, "Expect": "miracles"}).status == 417
+
+
+def test_cors_is_off_unless_set(server: Server) -> None:
+    """Pages of other origins are not let in by default."""
+    answer = server.call("OPTIONS", "/search", headers={"Origin": "http://elsewhere.example"})
+    assert "Access-Control-Allow-Origin" not in answer.headers

@@ -1,0 +1,108 @@
+"""The server on the real halves: real search, real llama.cpp with a tiny model."""
+
+from __future__ import annotations
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import zstandard
+
+from relevance_gen import search, wire
+from tests.serve.harness import KEYED, REAL, SMALL_MODEL, Server, eventually
+from tests.serve.test_streams import events_of
+
+GREEDY = {"text": "hello", "max_tokens": 8, "temperature": 0, "return_tokens": True}
+
+
+def test_a_stream_is_the_response_in_pieces(real: Server) -> None:
+    """Pieces of each sample, joined, are its text, and the last event is the response."""
+    *texts, (name, last) = events_of(real, {"text": "hello", "max_tokens": 20, "num_samples": 3, "seed": 1})[1]
+    assert name == "response"
+    for sample, completion in enumerate(last["responses"]):
+        assert "".join(piece["text"] for _, piece in texts if piece["sample"] == sample) == completion["text"]
+
+
+def test_a_seed_repeats_a_request(real: Server) -> None:
+    """The same seed gives the same samples, streamed or not."""
+    request = {"text": "hello", "max_tokens": 12, "num_samples": 2, "seed": 7}
+    once, again = (real.generate(request).json["responses"] for _ in range(2))
+    *_, (_, streamed) = events_of(real, request)[1]
+    assert [one["text"] for one in once] == [one["text"] for one in again]
+    assert [one["text"] for one in once] == [one["text"] for one in streamed["responses"]]
+
+
+def test_many_at_once_are_each_as_alone(real: Server) -> None:
+    """Greedy requests that run together get what each gets alone."""
+    requests = [{**GREEDY, "text": f"hello {n}"} for n in range(8)]
+    alone = [real.generate(request).json["responses"][0]["tokens"] for request in requests]
+    with ThreadPoolExecutor(8) as pool:
+        together = [answer.json["responses"][0]["tokens"] for answer in pool.map(real.generate, requests)]
+    assert together == alone
+
+
+def test_a_prompt_without_room_is_a_400(real: Server) -> None:
+    """What only the model can refuse is a 400 too, also as the first thing of a stream."""
+    for path in ("/generate", "/generate_stream"):
+        answer = real.call("POST", path, {"text": "hello " * 2000}, {"Content-Type": "application/json"})
+        assert (answer.status, answer.error["field"]) == (400, "text")
+
+
+def test_a_client_that_leaves_frees_the_real_slots(real: Server) -> None:
+    """Streams that are left behind make room for others at once."""
+    for _ in range(6):
+        _, events = events_of(real, {"text": "hello", "max_tokens": 200, "num_samples": 4})
+        next(events)
+        events.close()
+    assert eventually(lambda: real.stats()["backlog"] == 0, 5)
+    assert real.generate(GREEDY).status == 200
+
+
+def test_several_processes_serve_the_real_halves() -> None:
+    """With --workers, search and generation are the same from whatever worker a connection meets."""
+    with Server("--workers", "2", *SMALL_MODEL, program=REAL) as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200, 60), server.log
+        found = [server.search({"query": "fruit", "chunk_txts": ["red fruit", "sky"]}).json for _ in range(6)]
+        made = [server.generate(GREEDY).json["responses"][0]["tokens"] for _ in range(6)]
+        assert all(one == found[0] for one in found)
+        assert all(one == made[0] for one in made)
+        assert server.end()
+        assert server.process.returncode == 0
+
+
+def test_a_missing_model_leaves_search(tmp_path: object) -> None:
+    """A model that cannot be loaded is one line in the log; /health stays 503 and search is served."""
+    with Server("--model", f"{tmp_path}/none.gguf", program=REAL) as server:
+        assert eventually(lambda: "could not be loaded" in server.log)
+        assert server.call("GET", "/health").status == 503
+        assert server.generate(GREEDY).status == 503
+        assert server.search({"query": "fruit", "chunk_txts": ["red fruit"]}).status == 200
+
+
+def test_search_over_http_is_search(real: Server) -> None:
+    """POST /search answers exactly what `relevance_gen.search` returns, at first and from the cache, in both orders."""
+    chunks = [
+        "Machine learning is a subset of artificial intelligence.",
+        {"text": "The weather is sunny today.", "metadata": {"source": "diary", "page": 3}},
+        "Deep learning uses neural networks with many layers.",
+        "機械学習は人工知能の一分野です。",
+        {"text": "Learning to swim takes time — naïve beginners sink.", "metadata": {}},
+    ]
+    for query in ("What is machine learning?", "swim", "機械学習", "...", "zebra"):
+        for true_order in (True, False):
+            for _ in range(3):
+                answer = real.search({"query": query, "chunk_txts": chunks, "top_n": 3, "true_order": true_order})
+                assert answer.json == json.loads(wire.serialize(search(query, chunks, 3, true_order)))
+
+
+def test_two_million_tokens_are_one_search(real: Server) -> None:
+    """20,000 chunks of 10 MB, compressed on the way, are searched like any others, in bounded time."""
+    chance = random.Random(5)  # noqa: S311
+    words = ["".join(chance.choices("etaoinshrdlu", k=chance.randint(2, 9))) for _ in range(5000)]
+    chunks = [" ".join(chance.choices(words, k=75)) for _ in range(20_000)]
+    query = " ".join(words[:3])
+    body = json.dumps({"query": query, "chunk_txts": chunks}).encode()
+    assert len(body) > 9_000_000
+    answer = real.search(zstandard.compress(body), {**KEYED, "Content-Encoding": "zstd"}, timeout_s=60)
+    assert answer.json == json.loads(wire.serialize(search(query, chunks)))
+    assert answer.json["metadata"]["num_context_tokens"] > 2_000_000

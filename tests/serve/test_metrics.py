@@ -1,0 +1,82 @@
+"""Metrics: a shared table, written as Prometheus reads it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.serve.metrics import FAMILIES, Metrics
+from tests.serve.harness import KEYED, Server
+
+LINE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+')
+
+
+def values(text: str) -> dict[str, float]:
+    """Parse an exposition, demanding its form."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            assert LINE.fullmatch(line), line
+            name, number = line.rsplit(" ", 1)
+            assert name not in found
+            found[name] = float(number)
+    return found
+
+
+@given(st.lists(st.floats(0, 1000), max_size=40))
+def test_histograms_are_cumulative(seconds: list[float]) -> None:
+    """Every bucket counts the observations up to its bound; +Inf and count are all of them, sum their sum."""
+    metrics = Metrics.alone()
+    for value in seconds:
+        metrics.observe("search_seconds", value)
+    found = values(metrics.exposition({}))
+    family = next(family for family in FAMILIES if family.name == "search_seconds")
+    for bound in family.buckets:
+        assert found[f'relevance_gen_search_seconds_bucket{{le="{bound!r}"}}'] == sum(s <= bound for s in seconds)
+    assert found['relevance_gen_search_seconds_bucket{le="+Inf"}'] == len(seconds)
+    assert found["relevance_gen_search_seconds_count"] == len(seconds)
+    assert found["relevance_gen_search_seconds_sum"] == pytest.approx(sum(seconds))
+
+
+def test_rows_add_up_and_outlive_their_process(tmp_path: Path) -> None:
+    """All processes' rows are summed; a process that replaces another counts on, but its gauges begin at nothing."""
+    Metrics.allocate(tmp_path / "m", 2)
+    one, two = (Metrics.shared(tmp_path / "m", 2, row) for row in range(2))
+    one.add("search_chunks_total", 3)
+    two.add("search_chunks_total", 4)
+    one.put("search_waiting", 2)
+    two.put("search_waiting", 5)
+    assert values(two.exposition({}))["relevance_gen_search_chunks_total"] == 7
+    assert values(two.exposition({}))["relevance_gen_search_waiting"] == 7
+    again = Metrics.shared(tmp_path / "m", 2, 0)
+    again.add("search_chunks_total", 1)
+    assert values(two.exposition({}))["relevance_gen_search_chunks_total"] == 8
+    assert values(two.exposition({}))["relevance_gen_search_waiting"] == 5
+
+
+def test_a_series_not_declared_is_a_bug() -> None:
+    """A misspelt name or label is a KeyError, not a new series: there are never more series than declared."""
+    with pytest.raises(KeyError):
+        Metrics.alone().add("no_such_total")
+    with pytest.raises(KeyError):
+        Metrics.alone().add("http_requests_total", 1, "search", "999")
+
+
+def test_the_server_tells_what_it_did(server: Server) -> None:
+    """Requests, searches and bytes are counted, and the text is what Prometheus reads."""
+    before = values(server.call("GET", "/metrics").body.decode())
+    server.search({"query": "x", "chunk_txts": ["x y", "z"]})
+    server.call("GET", "/nowhere", headers=KEYED)
+    answer = server.call("GET", "/metrics")
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    after = values(answer.body.decode())
+    grown = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
+    assert grown['relevance_gen_http_requests_total{endpoint="search",status="200"}'] == 1
+    assert grown['relevance_gen_http_requests_total{endpoint="other",status="404"}'] == 1
+    assert grown["relevance_gen_search_chunks_total"] == 2
+    assert grown["relevance_gen_search_tokens_total"] == 4
+    assert after["relevance_gen_runners"] == 1

@@ -1,0 +1,129 @@
+"""The types check themselves, whoever makes them."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.errors import InvalidRequestError, shown
+from relevance_gen.types import MAX_SAMPLES, Chunk, GenerationRequest, SearchRequest, is_blank
+
+
+def test_the_documented_defaults() -> None:
+    """A request with only what is required has every documented default."""
+    assert attrs.asdict(GenerationRequest("x")) == {
+        "text": "x",
+        "max_tokens": 512,
+        "eos_token_ids": (),
+        "max_input_tokens": 0,
+        "num_samples": 1,
+        "stop": (),
+        "temperature": 1.0,
+        "top_k": 50,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "logprobs": False,
+        "return_tokens": False,
+        "seed": None,
+    }
+    assert attrs.asdict(SearchRequest("x", [])) == {"query": "x", "chunk_txts": [], "top_n": 10, "true_order": True}
+    assert attrs.asdict(Chunk("x")) == {"text": "x", "metadata": {}, "original_index": None}
+
+
+BOUNDS: dict[str, tuple[float, float | None]] = {
+    "temperature": (0, None),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+}
+
+
+@given(name=st.sampled_from(sorted(BOUNDS)), value=st.floats() | st.integers())
+def test_numbers_are_allowed_exactly_in_their_interval(name: str, value: float) -> None:
+    """A finite number inside the documented interval is accepted and becomes a float; any other is refused."""
+    low, high = BOUNDS[name]
+    allowed = low <= value <= (high if high is not None else 1.7976931348623157e308)
+    if allowed:
+        kept = getattr(GenerationRequest("x", **{name: value}), name)
+        assert isinstance(kept, float)
+        assert kept == value or math.isclose(kept, value)
+    else:
+        with pytest.raises(InvalidRequestError) as caught:
+            GenerationRequest("x", **{name: value})
+        assert caught.value.field == name
+
+
+@given(
+    name=st.sampled_from(["max_tokens", "num_samples", "max_input_tokens", "top_k", "seed"]),
+    value=st.integers() | st.floats() | st.booleans() | st.text(max_size=2) | st.none(),
+)
+def test_integers_are_integers(name: str, value: Any) -> None:
+    """No boolean, float, string or null passes for an integer; seed alone may be null."""
+    low = {"max_tokens": 1, "num_samples": 1}.get(name, 0)
+    high = MAX_SAMPLES if name == "num_samples" else math.inf
+    allowed = (type(value) is int and low <= value <= high) or (name == "seed" and value is None)
+    try:
+        assert getattr(GenerationRequest("x", **{name: value}), name) == value
+        assert allowed
+    except InvalidRequestError:
+        assert not allowed
+
+
+@pytest.mark.parametrize("value", ["", " ", "\n\t", "\u3000", None, 3, ["x"], b"x"])
+def test_blank_texts_are_refused(value: Any) -> None:
+    """A chunk or a query that is blank, or no string, is refused by its name."""
+    for make, field in ((Chunk, "text"), (lambda v: SearchRequest(v, []), "query")):
+        with pytest.raises(InvalidRequestError) as caught:
+            make(value)
+        assert caught.value.field == field
+
+
+@given(st.text())
+def test_blank_is_white_space_only(text: str) -> None:
+    """Blank means that stripping leaves nothing."""
+    assert is_blank(text) == (not text.strip())
+
+
+def test_errors_survive_pickling() -> None:
+    """An error that crosses a process keeps its message and its field."""
+    error = InvalidRequestError.must_be("a.b", "nice", "nasty", remedy="be nice")
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (str(twin), twin.field) == (str(error), "a.b") == ("a.b must be nice, got 'nasty'; be nice", "a.b")
+
+
+@given(
+    st.none()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.lists(st.none())
+    | st.dictionaries(st.text(), st.none())
+)
+def test_a_shown_value_is_short_and_on_one_line(value: Any) -> None:
+    """Whatever is wrong, the message that repeats it stays short, printable and on one line."""
+    assert len(shown(value)) < 1000
+    assert shown(value).isprintable()
+
+
+def test_huge_integers_can_be_shown() -> None:
+    """An integer too long to print is described by its size."""
+    assert shown(10**10_000) == "an integer of 33220 bits"
+
+
+def test_lists_become_tuples() -> None:
+    """A request does not change when the caller's list does."""
+    ids = [1, 2]
+    request = GenerationRequest("x", eos_token_ids=ids)  # type: ignore[arg-type]
+    ids.append(3)
+    assert request.eos_token_ids == (1, 2)
