@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from llama import Llama
+from rows import WORD, ExampleMaker, content_words, read_paragraphs
 from tokenizers import Tokenizer
 from train_vocabulary import BEGIN_ID, END_ID
 

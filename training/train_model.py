@@ -1,4 +1,4 @@
-"""Train the model on the rows of examples.py, on the CPU, with checkpoints to resume from.
+"""Train the model on the rows of rows.py, on the CPU, with checkpoints to resume from.
 
     python training/train_model.py BUILD --steps 2200
 
@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from model import Model, Shape, n_parameters
+from rows import ANSWER, ANSWER_START, STAGES, TEXT, UNTRAINED
 from torch import Tensor
 from torch.nn import functional
-
-from examples import ANSWER, ANSWER_START, STAGES, TEXT, UNTRAINED
 
 SEED = 20240229
 BATCH_TOKENS = 4096
