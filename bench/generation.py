@@ -63,7 +63,7 @@ def timed(work: Callable[[], object]) -> float:
 def engine_seconds(model: Model, requests: list[GenerationRequest], cache: PrefixCache | None = None) -> float:
     """Serve `requests`, all at once, with the engine."""
     answers: list[object] = []
-    engine = Engine(model, cache or PrefixCache(0))
+    engine = Engine(model, PrefixCache(0) if cache is None else cache)
     for request in requests:
         engine.add(Job(request, time.time(), NO_STOPS, lambda *_: None, answers.append))
 
