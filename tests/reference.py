@@ -184,7 +184,10 @@ class _Asked:
         self.terms = list(self.word)
         qtf = Counter(map(self.key, query))
         self.stop = {t: self.word[t] in ENGLISH for t in self.terms}
-        self.forms = {t: forms(self.word[t], vocabulary, self.stop[t], english) for t in self.terms}
+        self.forms = {
+            t: forms(self.word[t], vocabulary, self.stop[t] or number >= 256, english)
+            for number, t in enumerate(self.terms)
+        }
         df = {t: sum(1 for chunk in chunks if self.tf(t, chunk)) for t in self.terms}
         self.known = {t: df[t] > 0 for t in self.terms}
         only_stops = all(self.stop[t] for t in self.terms if self.known[t])

@@ -18,12 +18,11 @@ from pathlib import Path
 
 import numpy as np
 from llama import Llama
+from rows import WORD, ExampleMaker, content_words, read_paragraphs
 from tokenizers import Tokenizer
 from train_vocabulary import BEGIN_ID, END_ID
 
-from examples import WORD, ExampleMaker, content_words, read_paragraphs
-
-N_EXAMPLES = 300
+N_EXAMPLES = 200
 N_SAMPLES = 100
 LONGEST_ANSWER = 100  # tokens
 LONGEST_PROMPT = 480
@@ -132,7 +131,7 @@ if __name__ == "__main__":
     parser.add_argument("--questions", nargs="*", default=[])
     arguments = parser.parse_args()
     tiny, vocabulary = Llama(arguments.model), Tokenizer.from_file(str(arguments.build / "vocabulary.json"))
-    for n in (3, 5, 8):
+    for n in (3, 5, 8, 12):
         report(f"held-out text, {n} sentences", tiny, held_out_examples(arguments.build, vocabulary, n))
     for name, _, folder in (argument.partition("=") for argument in arguments.questions):
         report(f"people's questions, {name}", tiny, judged_examples(Path(folder), tiny))

@@ -1,9 +1,9 @@
-"""Train the model on the rows of examples.py, on the CPU, with checkpoints to resume from.
+"""Train the model on the rows of rows.py, on the CPU, with checkpoints to resume from.
 
-    python training/train_model.py BUILD --steps 3000
+    python training/train_model.py BUILD --steps 2200
 
 The rows come in the order of the stages, short ones first, and each batch has the same number of tokens. The learning
-rate rises, stays, and falls to zero over the last third of the steps; until then a run that is resumed with another
+rate rises, stays, and falls to zero over the last quarter of the steps; until then a run that is resumed with another
 number of steps is the run it would have been. Writes `BUILD/model/last.pt` and `log.jsonl`.
 """
 
@@ -17,19 +17,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from model import Model, Shape, n_parameters
+from rows import ANSWER, ANSWER_START, STAGES, TEXT, UNTRAINED
 from torch import Tensor
 from torch.nn import functional
-
-from examples import ANSWER, ANSWER_START, STAGES, TEXT, UNTRAINED
 
 SEED = 20240229
 BATCH_TOKENS = 4096
 PEAK_RATE_MUON = 5e-3
 PEAK_RATE_ADAMW = 3e-3
 WARM_UP_STEPS = 100
-DECAY_SHARE = 0.35
+DECAY_SHARE = 0.27
 SHORT_STEPS = 700  # the stage "short", then "medium"
-LONG_SHARE = 0.25  # of the steps, the last ones: the stage "long"
+LONG_SHARE = 0.2  # of the steps, the last ones: the stage "long"
 LOSS_WEIGHTS = {UNTRAINED: 0.0, TEXT: 1.0, ANSWER: 1.0, ANSWER_START: 4.0}
 CHECKPOINT_STEPS = 100
 
@@ -139,7 +138,7 @@ def train(build: Path, n_steps: int, n_threads: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, help="the folder given to corpus.py")
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=2200)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     train(arguments.build, arguments.steps, arguments.threads)

@@ -13,6 +13,7 @@ No chunk is ever stemmed: the few words of the vocabulary that begin as the quer
   Latin words where the chunks' frequent words are not English ones.
 * A run of a script without spaces that is shorter than its n-grams (猫) matches all n-grams that it is part of (黒猫),
   with weight one over the number of n-grams that one occurrence is part of.
+* Of a query with more than 256 different words, the others match only themselves.
 * Numbers, identifiers, words of one or two letters, or of 64 bytes and more, and n-grams match only themselves.
 
 Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the prefix rule is ours.
@@ -20,6 +21,7 @@ Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the p
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from typing import Final
@@ -30,12 +32,16 @@ from attrs import frozen
 
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.stopwords import ENGLISH
-from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, beginnings
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets
 
 MIN_PREFIX: Final = 3
 """Fewest letters that two forms of one word share."""
 MIN_SIMILARITY: Final = 0.5
 """Least share of the longer word that the common prefix makes up."""
+MAX_CANDIDATES: Final = 1 << 14
+"""Most words that one is compared with. A beginning of more is that of made-up words, which have no forms."""
+MAX_INFLECTED: Final = 256
+"""Most different words of a query whose other forms are looked for: it bounds the work for the longest queries."""
 
 _stemmers = threading.local()
 
@@ -123,14 +129,21 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
         return _match_ngrams(postings, word)
     if not is_inflected(word):
         return match_exactly(postings, term_id, word)
-    first, spellings = postings.with_beginning(int(beginnings(np.array([term_id], np.uint64))[0]))
     by_prefix = by_prefix or not word.isascii()
     root = stem(word)
     # A stem is a prefix of its words but for its last letter: fly, flies → fli.
-    start = word[: MIN_PREFIX - 1] if by_prefix else root[:-1]
+    shared = len(root) - 1
+    if by_prefix:
+        shared = min(shared, max(MIN_PREFIX, math.ceil(len(word) * MIN_SIMILARITY)))
+    numbers = postings.with_prefix(term_id, word[:shared].encode())
+    last_letters = postings.last_letter(numbers)
+    numbers = numbers[(last_letters < ord("0")) | (last_letters > ord("9"))]
+    if numbers.size > MAX_CANDIDATES:
+        return match_exactly(postings, term_id, word)
     found = []
-    for number, spelling in enumerate(spellings, first):
-        if spelling.startswith(start) and is_inflected(spelling) and (spelling not in ENGLISH or spelling == word):
+    for number in numbers.tolist():
+        spelling = postings.spell(number)
+        if is_inflected(spelling) and (spelling not in ENGLISH or spelling == word):
             weight = 1.0 if stem(spelling) == root else similarity(word, spelling) if by_prefix else 0.0
             if weight:
                 found.append((number, weight, spelling))

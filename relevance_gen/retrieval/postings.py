@@ -113,11 +113,17 @@ class Postings:
         first, end = self.spelling_first[number : number + 2]
         return self.spelling[first : end - 1].tobytes().decode("utf-8", "replace")
 
-    def with_beginning(self, beginning: int) -> tuple[int, list[str]]:
-        """Return the terms that have one beginning: the number of the first, and all their spellings."""
-        low, high = np.searchsorted(self.ids, _beginning_bounds(beginning)).tolist()
-        spelled = self.spelling[self.spelling_first[low] : self.spelling_first[high]].tobytes()
-        return low, spelled.decode("utf-8", "replace").split("\n")[:-1]
+    def with_prefix(self, term_id: int, prefix: bytes) -> Offsets:
+        """Return the numbers of the terms that have the beginning of a term and a prefix, ascending."""
+        low, high = np.searchsorted(self.ids, _beginning_bounds(term_id >> 56)).tolist()
+        numbers = np.arange(low, high)
+        for offset, byte in enumerate(prefix):  # a shorter spelling is told by its line end
+            numbers = numbers[self.spelling[self.spelling_first[numbers] + offset] == byte]
+        return numbers
+
+    def last_letter(self, numbers: Offsets) -> npt.NDArray[np.uint8]:
+        """Return the last byte of the spelling of each of some terms."""
+        return np.asarray(self.spelling[self.spelling_first[numbers + 1] - 2])
 
     def document_frequency(self) -> Offsets:
         """Return the number of chunks that hold each term, shape (V,)."""

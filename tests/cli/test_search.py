@@ -4,37 +4,13 @@ import io
 import json
 import os
 import pty
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from relevance_gen.cli import main
-
-FRUIT = "Apples are red or green.\n\nBananas are yellow, and ripen in the dark.\n"
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "fruit.txt").write_text(FRUIT)
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "deep" / "er" / "café.md").write_text("# Drinks\n\nCoffee is bitter. Apple juice is sweet.\n")
-    return tmp_path
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "relevance_gen", *arguments]
-
-
-def run(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    path = os.pathsep.join(sys.path)
-    return subprocess.run(
-        command(*arguments), input=stdin, capture_output=True, timeout=60, check=False,
-        env={**os.environ, "PYTHONPATH": path, **environment},
-    )  # fmt: skip
+from tests.cli.conftest import FRUIT
 
 
 def test_prints_score_file_line_and_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,88 +182,6 @@ def test_no_input_is_trouble(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         assert main(["search", "bananas"]) == 2
     os.close(master)
     assert "name the files to search" in capsys.readouterr().err
-
-
-def test_runs_as_a_module(folder: Path) -> None:
-    """`python -m relevance_gen` is the same command."""
-    done = run("search", "bananas", "-", stdin=FRUIT.encode())
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"(standard input):1" in done.stdout
-
-
-def in_terminal(*arguments: str, **environment: str) -> str:
-    """Run the command in a terminal of its own and return all that it showed."""
-    path = os.pathsep.join(sys.path)
-    child, terminal = pty.fork()
-    if child == 0:
-        os.environ.update({"PYTHONPATH": path, "TERM": "xterm", **environment})
-        os.execv(sys.executable, command(*arguments))  # noqa: S606
-    shown = b""
-    while True:
-        try:
-            piece = os.read(terminal, 65536)
-        except OSError:
-            break
-        if not piece:
-            break
-        shown += piece
-    os.waitpid(child, 0)
-    os.close(terminal)
-    return shown.decode()
-
-
-def test_terminal_gets_colour_unless_refused(folder: Path) -> None:
-    """On a terminal the words are coloured and a summary follows; `NO_COLOR` is respected."""
-    shown = in_terminal("search", "bananas", "fruit.txt", NO_COLOR="")
-    assert "\x1b[1;31mBananas\x1b[0m" in shown
-    assert "1 of 1 chunks, " in shown
-    assert "\x1b" not in in_terminal("search", "bananas", "fruit.txt", NO_COLOR="1")
-
-
-def test_broken_pipe_is_quiet(folder: Path) -> None:
-    """When the reader leaves, the command ends without a traceback."""
-    Path("many.txt").write_text("\n\n".join(f"apple number {n} " + "x " * 400 for n in range(2_000)))
-    process = subprocess.Popen(
-        command("search", "apple", "many.txt", "-n", "2000", "--lines", "0"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(30) == 141
-    assert process.stderr.read() == b""
-    process.stderr.close()
-
-
-def test_interrupt_is_quiet(folder: Path) -> None:
-    """Ctrl-C ends the command with status 130 and without a traceback."""
-    os.mkfifo("pipe")
-    process = subprocess.Popen(
-        command("search", "apple", "pipe"),
-        stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert process.stderr is not None
-    with open("pipe", "wb"):
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
-    assert process.stderr.read() == b""
-    process.stderr.close()
-
-
-def test_progress_bar_for_long_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long build shows how far it is on a terminal, and leaves nothing behind."""
-    monkeypatch.setattr("relevance_gen.cli.terminal._QUIET_S", 0.0)
-    Path("big.txt").write_text("apple pie. " * 200_000)
-    master, slave = pty.openpty()
-    with os.fdopen(slave, "w") as terminal:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        assert main(["search", "apple", "big.txt", "-n", "1"]) == 0
-        shown = os.read(master, 65536).decode()
-    os.close(master)
-    assert "\rindexing " in shown
-    assert "%" in shown
-    assert shown.endswith("\r\x1b[K")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -118,6 +120,14 @@ def test_stems_are_prefixes_but_for_their_last_letter() -> None:
         traditionally triplicate ugly vietnamization valency vileness woolly yearly yes
     """.split()
     assert [word for word in words if not word.startswith(stem(word)[:-1])] == []
+
+
+def test_made_up_words_match_themselves_alone() -> None:
+    """Where more words begin alike than any language has, or a query has more words than it, there are no forms."""
+    many = " ".join("word" + "".join(letters) for letters in itertools.product("abcdefghijklmnopq", repeat=4))
+    postings = vocabulary(f"{many} word words word7")
+    tokens = tokenize(["word"])
+    assert match_inflections(postings, int(tokens.ids[0]), "word", by_prefix=False).spellings == ("word",)
 
 
 def test_numbers_and_identifiers_are_not_inflected() -> None:

@@ -92,15 +92,21 @@ def test_terms_that_no_chunk_has_are_not_found(texts: list[str], term_id: int) -
     assert (postings.find(term_id) is not None) == (term_id in postings.ids.tolist())
 
 
-@pytest.mark.parametrize("beginning", [0, 127, 255])
-def test_terms_with_one_beginning_stand_together(beginning: int) -> None:
-    """All terms of one beginning are found, and no other."""
-    postings = build([[" ".join(f"{a}{b}{c}" for a in "abcdefghij" for b in "klmnop" for c in "qrstuv")]])
-    first, spellings = postings.with_beginning(beginning)
-    expected = np.flatnonzero(beginnings(postings.ids) == beginning)
-    assert spellings
-    assert list(range(first, first + len(spellings))) == expected.tolist()
-    assert spellings == [postings.spell(number) for number in expected.tolist()]
+@pytest.mark.parametrize("prefix", ["", "a", "ak", "akq", "akqx", "akqxy"])
+def test_terms_are_found_by_prefix(prefix: str) -> None:
+    """Of the terms with one beginning all that have a prefix are found, and no other."""
+    words = [f"{a}{b}{c}{d}" for a in "abcdefghij" for b in "klmnop" for c in "qrstuv" for d in ("", "x", "xyz")]
+    postings = build([[" ".join(words)]])
+    for beginning in range(BEGINNINGS):
+        found = postings.with_prefix(beginning << 56 | 7, prefix.encode()).tolist()
+        assert found == [
+            number
+            for number, term_id in enumerate(postings.ids.tolist())
+            if term_id >> 56 == beginning and postings.spell(number).startswith(prefix)
+        ]
+        assert postings.last_letter(np.array(found, np.int64)).tolist() == [
+            ord(postings.spell(number)[-1]) for number in found
+        ]
 
 
 @given(st.lists(strategies.word_texts(), max_size=4), strategies.words)
@@ -120,4 +126,4 @@ def test_no_terms_make_empty_postings() -> None:
     postings = build([["..."], []])
     assert postings.ids.size == postings.chunk.size == postings.tf.size == 0
     assert postings.find(7) is None
-    assert postings.with_beginning(255) == (0, [])
+    assert postings.with_prefix(2**64 - 1, b"a").tolist() == []

@@ -24,7 +24,11 @@ from tests import strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(), max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(), max_size=5),
     lambda values: (
         st.lists(values, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), values, max_size=3)
     ),

@@ -92,12 +92,13 @@ def test_a_server_reads_its_key_file_again(tmp_path: Path) -> None:
 
 
 def test_the_log_has_neither_keys_nor_bodies(server: Server) -> None:
-    """What is logged of a key is the beginning of its digest; of bodies and queries, nothing."""
+    """What is logged of a key is the beginning of its digest; of bodies and queries, nothing; printed is neither."""
     headers = {**KEYED, "X-Request-ID": "log-test"}
     server.call("POST", "/search?token=query-secret", {"query": "body-secret", "chunk_txts": ["body-secret"]}, headers)
     server.search(BODY, {**JSON, "X-API-Key": "wrong-secret"})
     assert eventually(lambda: any(line.get("request_id") == "log-test" for line in server.log_lines))
     assert not re.search(f"secret(?! internals)|{KEY}", server.log)
+    assert KEY not in "".join(server.said)
     line = next(line for line in server.log_lines if line.get("request_id") == "log-test")
     assert line["key"] == hashlib.sha256(KEY.encode()).hexdigest()[:12]
     assert (line["method"], line["path"], line["status"]) == ("POST", "/search", 200)

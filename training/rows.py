@@ -1,6 +1,6 @@
 r"""Make the model's training rows from the prose: running text, and "context, question, sentence" examples.
 
-    python training/examples.py BUILD
+    python training/rows.py BUILD
 
 writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16) and `kinds` (uint8), which tells the
 loss what each token is. An example is

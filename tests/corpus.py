@@ -1,0 +1,37 @@
+"""Texts for tests, made by rule: the same on every machine, and in no repository's way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+SYLLABLES = "ba be bo da de di fa fo ga go ka ke ki la le lo ma me mo na ne no pa po ra re ri sa se so ta te to".split()
+
+
+def prose(n_chunks: int, n_words: int, *, seed: int = 0) -> list[str]:
+    """Return chunks of made-up words, of which few are frequent and most are rare, as in any language."""
+    rng = random.Random(seed)  # noqa: S311
+    words = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(2000)]
+    weights = [1 / (rank + 1) for rank in range(len(words))]
+    return [" ".join(rng.choices(words, weights, k=n_words)) for _ in range(n_chunks)]
+
+
+def without_space(n_chars: int) -> Sequence[tuple[str, str]]:
+    """Return long texts without a space, each with its name."""
+    units = {
+        "letters": "a",
+        "camel": "aA",
+        "snake": "a_",
+        "base64": "Zm9vYmFyMTIzNDU2Nzg5MHF1eA",
+        "accents": "é",
+        "Chinese": "中文字符測試",
+        "Thai": "สวัสดีชาวโลก",
+        "Hangul apart": "\u1112\u1161\u11ab",
+        "emoji": "😀",
+        "surrogates": "\ud800",
+        "marks": "\u0301\u0316",
+        "marks on й": "и\u0306\u0316\u0306",
+        "ligatures": "ﷺ",
+        "control": "\x00\x1f",
+    }
+    return [(name, (unit * (n_chars // len(unit) + 1))[:n_chars]) for name, unit in units.items()]

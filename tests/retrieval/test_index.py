@@ -1,0 +1,131 @@
+"""`ChunkIndex`: the same answers as `search`, kept."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from relevance_gen import ChunkIndex, InvalidRequestError, search
+from relevance_gen.retrieval import collection
+from relevance_gen.retrieval.weighting import Weighting
+from tests import corpus, strategies
+from tests.retrieval.asking import WEIGHTINGS
+
+weightings = st.sampled_from(WEIGHTINGS)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(strategies.queries, strategies.chunk_lists, st.integers(1, 9), st.booleans(), weightings, st.integers(1, 50))
+def test_an_index_answers_as_search_does(
+    monkeypatch: pytest.MonkeyPatch,
+    query: str,
+    chunks: list[str],
+    top_n: int,
+    true_order: bool,
+    weighting: Weighting,
+    block_chars: int,
+) -> None:
+    """An index gives the answers of `search` bit for bit, asked once or again, wherever its blocks end."""
+    expected = search(query, chunks, top_n, true_order, weighting=weighting)
+    with monkeypatch.context() as small:
+        small.setattr(collection, "_BLOCK_CHARS", block_chars)
+        index = ChunkIndex(chunks, weighting=weighting)
+    assert index.search(query, top_n, true_order) == expected
+    assert index.search(query, top_n, true_order) == expected
+
+
+@given(st.lists(strategies.queries, max_size=5), strategies.chunk_lists, weightings)
+def test_many_queries_at_once_are_as_one_by_one(queries: list[str], chunks: list[str], weighting: Weighting) -> None:
+    """A list of queries gets the list of their answers."""
+    index = ChunkIndex(chunks, weighting=weighting)
+    assert index.search(queries, 3, False) == [index.search(query, 3, False) for query in queries]
+    assert index.search(tuple(queries)) == [index.search(query) for query in queries]
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_threads_get_the_same_answers(weighting: Weighting) -> None:
+    """Eight threads that ask one index at once get the answers that one thread gets."""
+    chunks = corpus.prose(300, 30)
+    queries = [" ".join(chunk.split()[:4]) + " Größe столица 猫" for chunk in chunks[:80]]
+    expected = [search(query, chunks, weighting=weighting) for query in queries[:5]]
+    index = ChunkIndex(chunks, weighting=weighting)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: index.search(queries), range(8)))
+    assert all(answer == answers[0] for answer in answers)
+    assert answers[0][:5] == expected
+
+
+def test_remembered_answers_are_not_mixed_up() -> None:
+    """Asking more queries than are remembered, and again, gives each its own answer."""
+    chunks = [f"w{number} common" for number in range(300)]
+    index = ChunkIndex(chunks)
+    for _ in range(2):
+        for number in range(300):
+            found = index.search(f"w{number}", 1).results
+            assert [result.original_index for result in found] == [number]
+    assert len(index.search("common", 5).results) == 5
+    assert len(index.search("common", 7).results) == 7
+
+
+def test_changing_what_was_handed_over_changes_nothing() -> None:
+    """An index keeps its chunks, whatever becomes of the list that it was built from."""
+    chunks = ["a cat", "a dog"]
+    index = ChunkIndex(chunks)
+    chunks.clear()
+    assert [result.chunk_txt for result in index.search("dog").results] == ["a dog"]
+
+
+def test_length_and_representation() -> None:
+    """An index says how many chunks it has and how it was made."""
+    index = ChunkIndex(["a cat", "a dog"], weighting="cosine")
+    assert len(index) == 2
+    assert repr(index) == "<ChunkIndex of 2 chunks, 3 terms, cosine weighting, embedded tokens>"
+    assert index.nbytes > 0
+
+
+def test_explanations_show_what_was_matched() -> None:
+    """An explanation names each term, the words that it stands for, and how often the chunk has them."""
+    index = ChunkIndex(["The connections connect.", "Nothing here."])
+    connected, the = index.explain("connected the zzz", 0).terms[:2]
+    assert (connected.term, sorted(connected.matches), connected.tf, connected.df) == (
+        "connected",
+        ["connect", "connections"],
+        2.0,
+        1,
+    )
+    assert (the.term, the.idf, the.share) == ("the", 0.0, 0.0)
+    assert connected.share > 0.0
+    assert index.explain("connected", 1).score == 0.0
+
+
+@pytest.mark.parametrize("chunk", [-1, 2, 10**30, True, 1.0, "1", None])
+def test_only_chunks_that_there_are_can_be_explained(chunk: object) -> None:
+    """The chunk to explain is named by its position."""
+    with pytest.raises(InvalidRequestError, match=r"chunk must be an integer in \[0, 2\)"):
+        ChunkIndex(["a cat", "a dog"]).explain("cat", chunk)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("query", ["", " ", None, 3, [""], ["cat", None], {"cat"}])
+def test_only_queries_are_answered(query: object) -> None:
+    """A blank query, or what is no string or list of strings, is refused."""
+    index = ChunkIndex(["a cat"])
+    with pytest.raises(InvalidRequestError, match="query"):
+        index.search(query)  # type: ignore[call-overload]
+    with pytest.raises(InvalidRequestError, match="query"):
+        index.explain(query, 0)  # type: ignore[arg-type]
+
+
+def test_progress_is_told_while_an_index_is_built() -> None:
+    """The callback hears of every block, and its error ends the building."""
+    told: list[tuple[int, int]] = []
+    ChunkIndex(["a cat", "ein Kätzchen"], progress=lambda *progress: told.append(progress))
+    assert told == [(1, 2), (2, 2)]
+
+    def stop(done: int, n_chunks: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ChunkIndex(["a cat"], progress=stop)
