@@ -1,4 +1,4 @@
-"""Measure generation against its bars in one run: ``python -m bench.generation``; about three minutes on 2 quiet cores.
+"""Measure generation against its bars in one run: ``python -m bench.generation``; about five minutes on 2 quiet cores.
 
 Models are made on first use, in bench/models. What is compared takes turns, round after round; a ratio is the median of
 the rounds' ratios. llama.cpp's own server takes part if ``--server`` or ``LLAMA_SERVER`` names its binary.
@@ -207,13 +207,11 @@ def server_seconds(n_requests: int) -> float:
 
 
 def rounds(n: int, **contestants: Seconds) -> dict[str, list[float]]:
-    """Let every contestant run in turn, `n` times, after one round that does not count."""
+    """Let every contestant run in turn, `n` times."""
     results: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(n + 1):
+    for _ in range(n):
         for name, run in contestants.items():
-            seconds = run()
-            if number:
-                results[name].append(seconds)
+            results[name].append(run())
     return results
 
 
@@ -228,6 +226,7 @@ def report(what: str, value: float, bar: str, limit: float, *, at_most: bool = T
 
 def compare_with_raw(model: Model, n_rounds: int, mode: str, bars: tuple[float, float]) -> dict[str, list[float]]:
     """Report engine against raw llama.cpp, and many samples against one."""
+    engine_seconds(model, samples(1))  # the first computation of a model is slower
     results = rounds(
         n_rounds,
         **{f"raw {n}": (lambda n=n: raw_seconds(model, n)) for n in (1, 8, 16)},
@@ -239,6 +238,7 @@ def compare_with_raw(model: Model, n_rounds: int, mode: str, bars: tuple[float, 
         )
     for n, bar in zip((8, 16), bars, strict=True):
         report(f"{mode}: {n} samples / 1", ratio(results, f"engine {n}", "engine 1"), f"≤ {bar}", bar)
+        print(f"{f'   llama.cpp itself, raw: {n} / 1':<68}{ratio(results, f'raw {n}', 'raw 1'):>9.2f}")
     return results
 
 
@@ -287,7 +287,7 @@ def measure_prefix_cache(n_rounds: int, n_threads: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds (default: %(default)s)")
     parser.add_argument("--server", default=os.environ.get("LLAMA_SERVER"), help="llama.cpp's llama-server")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads (default: %(default)s)")
     args = parser.parse_args()

@@ -82,12 +82,12 @@ class Query:
     Attributes:
         ids: term ids of its tokens, in reading order, shape (T,).
         terms: its different terms, in order of first appearance.
-        order: number of the term at each token, length T.
+        order: number of the term at each token, shape (T,).
     """
 
     ids: Ids
     terms: tuple[QueryTerm, ...]
-    order: tuple[int, ...]
+    order: Offsets
 
     @property
     def beginnings(self) -> Ids | None:
@@ -102,21 +102,24 @@ def parse_query(text: str, weighting: Weighting) -> Query:
 
 def _parse(text: str, weighting: Weighting) -> Query:
     tokens = tokenize([text])
-    words = [tokens.spell(token) for token in range(tokens.ids.size)]
-    by_stem = weighting == "pivoted"
-    keys: list[Hashable] = tokens.ids.tolist()
-    if by_stem:
-        keys = [
-            (stem(word), word in STOP_WORDS) if length < SPELLED_BYTES else term_id
-            for word, length, term_id in zip(words, tokens.length.tolist(), keys, strict=True)
-        ]
-    first = {key: token for token, key in reversed(list(enumerate(keys)))}
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    ids, first, word_at = np.unique(tokens.ids, return_index=True, return_inverse=True)
+    term_of_word = np.zeros(ids.size, np.int64)
+    numbers: dict[Hashable, int] = {}
+    heads: list[tuple[str, int]] = []
+    for word in np.argsort(first).tolist():  # in order of first appearance
+        token, key = int(first[word]), int(ids[word])
+        spelling = tokens.spell(token)
+        by_stem = weighting == "pivoted" and tokens.length[token] < SPELLED_BYTES
+        number = numbers.setdefault((stem(spelling), spelling in STOP_WORDS) if by_stem else key, len(numbers))
+        if number == len(heads):
+            heads.append((spelling, key))
+        term_of_word[word] = number
+    order = term_of_word[word_at]
     terms = tuple(
-        QueryTerm(words[first[key]], int(tokens.ids[first[key]]), qtf, by_stem and words[first[key]] in STOP_WORDS)
-        for key, qtf in Counter(keys).items()
+        QueryTerm(spelling, term_id, qtf, weighting == "pivoted" and spelling in STOP_WORDS)
+        for (spelling, term_id), qtf in zip(heads, np.bincount(order, minlength=len(heads)).tolist(), strict=True)
     )
-    return Query(tokens.ids, terms, tuple(numbers[key] for key in keys))
+    return Query(tokens.ids, terms, order)
 
 
 _parse_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(_parse)
@@ -302,7 +305,7 @@ class Scorer:
 
         words = self._rarest(idf, known)
         place = {term: number for number, term in enumerate(words)}
-        said = [term for term in query.order if known[term]]
+        said = query.order[np.array(known, bool)[query.order]].tolist()
         pairs = Counter((place[a], place[b]) for a, b in itertools.pairwise(said) if a in place and b in place)
         proximity = ProximityScorer([found[term].match for term in words], [idf[term] for term in words], pairs)
         own_weight = np.array(weight) * saturated(np.array([term.qtf for term in query.terms], np.int64))
@@ -346,7 +349,7 @@ class Scorer:
 
 def _tokens_of(query: Query, terms: npt.NDArray[np.bool_]) -> Ids:
     """Return the ids of the query's tokens of some of its terms, ascending."""
-    return np.sort(query.ids[terms[np.array(query.order, np.int64)]])
+    return np.sort(query.ids[terms[query.order]])
 
 
 def _norm(ids: Ids) -> float:

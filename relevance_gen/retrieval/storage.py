@@ -55,6 +55,11 @@ _TYPES: Final = {
     "norms": "<f8",
 }
 """The arrays of the file and their types."""
+_EQUALLY_LONG: Final = (
+    ("first", "spelling_first"),
+    ("chunk", "tf"),
+    ("text_end", "first_token", "n_tokens", "norms"),
+)
 
 
 @frozen
@@ -207,9 +212,15 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     body = _PREFIX_BYTES + header_bytes
     header = json.loads(content[_PREFIX_BYTES:body].tobytes())
     arrays = {
-        name: np.ndarray(header["arrays"][name]["shape"], kind, content.data, body + header["arrays"][name]["offset"])
+        name: np.ndarray(
+            tuple(header["arrays"][name]["shape"]), kind, content.data, body + header["arrays"][name]["offset"]
+        )
         for name, kind in _TYPES.items()
     }
+    if any(array.ndim != 1 for array in arrays.values()) or any(
+        len({arrays[name].size for name in names}) > 1 for names in _EQUALLY_LONG
+    ):
+        raise ValueError("its arrays do not fit together")
     texts = _MappedTexts(arrays.pop("text"), arrays.pop("text_end"))
     metadata = json.loads(arrays.pop("metadata").tobytes())
     postings = Postings(*(arrays.pop(name) for name in ("ids", "first", "chunk", "tf", "spelling", "spelling_first")))
