@@ -19,6 +19,7 @@ from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.jobs import Job
 from relevance_gen.generation.model import Interrupted, LanguageModel, Logits, Tokens
 from relevance_gen.generation.sequence import Sequence
+from relevance_gen.generation.stopping import StopStrings
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
 
@@ -121,6 +122,7 @@ class Engine:
             if not len(job.prompt):
                 try:
                     job.prompt = self._prompt(job.request)
+                    job.stops = StopStrings(job.request.stop)
                 except InvalidRequestError as error:
                     self._fail(job, error)
                     continue

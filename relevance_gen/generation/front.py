@@ -12,7 +12,6 @@ from typing import Self
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.jobs import Job, JobQueue
-from relevance_gen.generation.stopping import StopStrings
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
@@ -53,7 +52,7 @@ class Front(ABC):
                 f"stop must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", field="stop"
             )
         future: Future[GenerationResponse] = Future()
-        job = Job(request, time.time(), StopStrings(request.stop), on_text or _ignore, _resolver(future))
+        job = Job(request, time.time(), on_text or _ignore, _resolver(future))
         self._queue.put(job)
         future.add_done_callback(lambda done: self._queue.cancel(job) if done.cancelled() else None)
         return future

@@ -12,7 +12,7 @@ from attrs import define, field
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
 from relevance_gen.generation.model import Logits, Tokens
-from relevance_gen.generation.stopping import StopStrings
+from relevance_gen.generation.stopping import NO_STOPS, StopStrings
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
 
 
@@ -23,7 +23,6 @@ class Job:
     Args:
         request: what was asked for.
         created: Unix time in seconds when it was accepted.
-        stops: its stop strings, compiled.
         on_text: called with sample index and text whenever text is released.
         on_done: called once, with the response or with the error; not called for a cancelled job.
 
@@ -32,6 +31,7 @@ class Job:
         cancelled: whether the caller gave it up; set from any thread, acted on between steps.
         interrupt: while the prompt is being computed, makes that stop.
         prompt: its tokens; empty until it is at the head of an engine's queue.
+        stops: its stop strings, compiled; that takes much more memory than they do, so not before `prompt` either.
         logits: shape (V,), after the prompt; empty until that is computed.
         slot: where the prompt is being computed.
         n_done: tokens of the prompt that are computed.
@@ -41,13 +41,13 @@ class Job:
 
     request: GenerationRequest
     created: float
-    stops: StopStrings
     on_text: Callable[[int, str], None]
     on_done: Callable[[GenerationResponse | BaseException], None]
     seed: int = field(init=False)
     cancelled: bool = field(default=False, init=False)
     interrupt: Callable[[], None] | None = field(default=None, init=False)
     prompt: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
+    stops: StopStrings = field(default=NO_STOPS, init=False)
     logits: Logits = field(factory=lambda: np.empty(0, np.float32), init=False)
     slot: int | None = field(default=None, init=False)
     n_done: int = field(default=0, init=False)

@@ -8,7 +8,7 @@ from relevance_gen.errors import GenerationError, InvalidRequestError
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.jobs import Job
-from relevance_gen.generation.stopping import StopStrings
+from relevance_gen.generation.stopping import NO_STOPS
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, next_logits
 from tests.reference_generation import greedy
@@ -34,7 +34,7 @@ class Recorder:
 
     def __init__(self, request, on_text=None):
         self.outcomes, self.texts = [], ["" for _ in range(request.num_samples)]
-        self.job = Job(request, 0.0, StopStrings(request.stop), on_text or self._take, self.outcomes.append)
+        self.job = Job(request, 0.0, on_text or self._take, self.outcomes.append)
 
     def _take(self, sample, text):
         assert text
@@ -163,6 +163,19 @@ def test_a_prompt_of_no_tokens_is_refused():
     recorder = Recorder(GenerationRequest(""))
     run(Engine(ScriptedModel(1), PrefixCache(0)), [recorder.job])
     assert recorder.outcomes[0].field == "text"
+
+
+def test_stop_strings_are_compiled_when_their_turn_comes():
+    """A request that waits holds no automaton: one takes hundreds of bytes for every character of its stop strings."""
+    engine = Engine(ScriptedModel(1), PrefixCache(0))
+    running, head, waiting = (Recorder(GenerationRequest("a", max_tokens=3, stop=["stop" * 1000])).job for _ in range(3))
+    for job in (running, head, waiting):
+        engine.add(job)
+    engine.step()
+    assert len(running.stops.depth) == 4001
+    assert waiting.stops is NO_STOPS
+    run(engine, [])
+    assert len(waiting.stops.depth) == 4001
 
 
 def test_a_full_context_ends_a_sample():
