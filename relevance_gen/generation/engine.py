@@ -22,6 +22,10 @@ from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import StopStrings
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
+_READ_PER_STEP = 1 << 16
+"""Characters after which reading further requests waits for the next step, so that long texts do not add up to a pause
+for those who run."""
+
 
 class Engine:
     """Continuous batching over one model.
@@ -41,6 +45,7 @@ class Engine:
         self._clock = clock
         self._queue: deque[Job] = deque()
         self._running: dict[int, tuple[Sequence, Job]] = {}
+        self._n_read = 0
 
     @property
     def idle(self) -> bool:
@@ -83,6 +88,7 @@ class Engine:
         Raises:
             GenerationError: the model failed.
         """
+        self._n_read = 0
         budget, decoded = self._model.n_batch, not self._running  # what starts in this step gets its token by that
         try:
             while (action := scheduler.next_action(self._state(budget, decoded))) is not None:
@@ -116,10 +122,13 @@ class Engine:
         )
 
     def _head(self) -> scheduler.Head | None:
-        """Describe the head of the queue; requests whose prompt is refused are answered and skipped."""
+        """Describe the head of the queue, if it could be read yet; what is refused then is answered and skipped."""
         while self._queue:
             job = self._queue[0]
             if not len(job.prompt):
+                if self._n_read >= _READ_PER_STEP:
+                    return None
+                self._n_read += len(job.request.text) + sum(map(len, job.request.stop))
                 try:
                     job.prompt = self._prompt(job.request)
                     job.stops = StopStrings(job.request.stop)

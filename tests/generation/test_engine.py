@@ -136,6 +136,22 @@ def test_a_long_prompt_delays_the_others_by_one_chunk_a_step():
         assert len(first.texts[0]) == steps + 1
 
 
+def test_long_texts_that_are_refused_delay_the_others_by_one_text_a_step():
+    """Reading long texts takes turns with the running sequences, however many wait; short ones are read at once."""
+    engine = Engine(ScriptedModel(2), PrefixCache(0))
+    running = Recorder(GenerationRequest("a", max_tokens=30))
+    long = [Recorder(GenerationRequest("b" * 100_000)) for _ in range(5)]
+    short = [Recorder(GenerationRequest("b" * 100)) for _ in range(5)]
+    for recorder in (running, *long, *short):
+        engine.add(recorder.job)
+    for steps in range(1, 6):
+        engine.step()
+        assert len(running.texts[0]) == steps
+        assert sum(len(recorder.outcomes) for recorder in long) == steps
+    engine.step()
+    assert all(recorder.outcomes for recorder in short)
+
+
 def test_a_known_prefix_is_not_computed_again():
     """A repeated prompt computes only its last, partial chunk; one with the same beginning, what differs."""
     model = ScriptedModel(1)
@@ -168,7 +184,9 @@ def test_a_prompt_of_no_tokens_is_refused():
 def test_stop_strings_are_compiled_when_their_turn_comes():
     """A request that waits holds no automaton: one takes hundreds of bytes for every character of its stop strings."""
     engine = Engine(ScriptedModel(1), PrefixCache(0))
-    running, head, waiting = (Recorder(GenerationRequest("a", max_tokens=3, stop=["stop" * 1000])).job for _ in range(3))
+    running, head, waiting = (
+        Recorder(GenerationRequest("a", max_tokens=3, stop=["stop" * 1000])).job for _ in range(3)
+    )
     for job in (running, head, waiting):
         engine.add(job)
     engine.step()

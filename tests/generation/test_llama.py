@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from relevance_gen.errors import ModelLoadError
+from relevance_gen.errors import InvalidRequestError, ModelLoadError
 from relevance_gen.generation.llama import Model
 from relevance_gen.generation.model import Interrupted
 from tests.models import BIGRAM, TINY
@@ -123,7 +123,7 @@ def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_pat
     model.write_bytes(TINY.read_bytes().replace(b"gpt-2", b"bloom"))
     code = f"""
 from relevance_gen.generation.llama import Model
-print(len(Model({str(model)!r}, n_slots=1).tokenize({character!r} * 100_000, 0)))
+print(len(Model({str(model)!r}, n_ctx=8192, n_slots=1).tokenize({character!r} * 100_000, 0)))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert int(ended.stdout) == 100_000 * len(character.encode())
@@ -133,6 +133,14 @@ def test_a_long_text_of_words_is_tokenized_in_one_piece(model):
     """Only text without a break is cut: twenty thousand characters of words give the tokens of one call."""
     words = "the quick brown fox " * 1000
     assert model.tokenize(words, 0).tolist() == model._vocabulary._tokenize(words.encode(), add_special=True).tolist()
+
+
+def test_of_a_long_text_only_as_much_is_read_as_can_matter(model):
+    """The last tokens of a long text are those of its end alone, and what cannot fit is refused without being read."""
+    text = "the quick brown fox " * 20_000
+    np.testing.assert_array_equal(model.tokenize(text, 100), model.tokenize(text[-10_000:], 100))
+    with pytest.raises(InvalidRequestError, match="at most 81,920 bytes"):
+        model.tokenize(text, 0)
 
 
 def test_a_text_in_parts_has_one_bos_token():
