@@ -198,6 +198,7 @@ class Engine:
                 job.n_started,
                 seed=job.seed,
                 stops=job.stops,
+                ends=job.ends,
                 n_prompt=len(job.prompt),
                 room=self._model.n_ctx - len(job.prompt),
                 n_vocab=self._model.n_vocab,

@@ -18,6 +18,7 @@ from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 DEFAULT_MAX_QUEUE = 256
 MAX_STOP_CHARACTERS = 1 << 16
 """All stop strings of a request together: enough for any use, and little to compile."""
+MAX_END_TOKENS = 1 << 12
 
 OnText = Callable[[int, str], None]
 
@@ -42,7 +43,8 @@ class Front(ABC):
             and whoever waits sees `concurrent.futures.CancelledError`.
 
         Raises:
-            InvalidRequestError: the stop strings are too long. What depends on the model fails the future instead.
+            InvalidRequestError: the stop strings are too long, or the end tokens too many. What depends on the model
+                fails the future instead.
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
@@ -50,6 +52,10 @@ class Front(ABC):
         if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
             raise InvalidRequestError(
                 f"stop must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", field="stop"
+            )
+        if len(request.eos_token_ids) > MAX_END_TOKENS:
+            raise InvalidRequestError.must_be(
+                "eos_token_ids", f"a list of at most {MAX_END_TOKENS:,} tokens", request.eos_token_ids
             )
         future: Future[GenerationResponse] = Future()
         job = Job(request, time.time(), on_text or _ignore, _resolver(future))

@@ -28,6 +28,7 @@ class Job:
 
     Attributes:
         seed: the request's, or a fresh one.
+        ends: the tokens that end a sample.
         cancelled: whether the caller gave it up; set from any thread, acted on between steps.
         interrupt: while the prompt is being computed, makes that stop.
         prompt: its tokens; empty until it is at the head of an engine's queue.
@@ -44,6 +45,7 @@ class Job:
     on_text: Callable[[int, str], None]
     on_done: Callable[[GenerationResponse | BaseException], None]
     seed: int = field(init=False)
+    ends: frozenset[int] = field(init=False)
     cancelled: bool = field(default=False, init=False)
     interrupt: Callable[[], None] | None = field(default=None, init=False)
     prompt: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
@@ -56,6 +58,7 @@ class Job:
 
     def __attrs_post_init__(self) -> None:
         self.seed = secrets.randbits(128) if self.request.seed is None else self.request.seed
+        self.ends = frozenset(self.request.eos_token_ids)
 
     @property
     def n_unstarted(self) -> int:

@@ -298,6 +298,14 @@ def test_stop_strings_without_bound_are_refused(tiny):
     assert caught.value.field == "stop"
 
 
+def test_end_tokens_without_bound_are_refused(tiny):
+    """4,096 end tokens are accepted; more are an error that names the field."""
+    assert tiny.generate(GenerationRequest("a", max_tokens=1, eos_token_ids=tuple(range(4096)))).num_samples == 1
+    with pytest.raises(InvalidRequestError, match="at most 4,096 tokens, got a list of 4097 items") as caught:
+        tiny.submit(GenerationRequest("a", eos_token_ids=tuple(range(4097))))
+    assert caught.value.field == "eos_token_ids"
+
+
 @pytest.mark.parametrize("options", [{"n_slots": 0}, {"n_slots": 256}, {"n_ctx": 0}, {"n_batch": -1}, {"n_threads": 0}])
 def test_options_out_of_range_are_refused(options):
     """A wrong option is a ValueError that names it, before anything is loaded."""

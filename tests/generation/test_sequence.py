@@ -10,9 +10,8 @@ from relevance_gen.types import GenerationRequest
 
 def sequence(room=100, index=0, seed=0, **fields):
     request = GenerationRequest("prompt", **fields)
-    return Sequence(
-        request, index, seed=seed, stops=StopStrings(request.stop), n_prompt=6, room=room, n_vocab=8
-    )  # fmt: skip
+    stops, ends = StopStrings(request.stop), frozenset(request.eos_token_ids)
+    return Sequence(request, index, seed=seed, stops=stops, ends=ends, n_prompt=6, room=room, n_vocab=8)
 
 
 def test_penalties_count_generated_tokens_only():
