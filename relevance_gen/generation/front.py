@@ -60,7 +60,13 @@ class Front(ABC):
         future: Future[GenerationResponse] = Future()
         job = Job(request, time.time(), on_text or _ignore, _resolver(future))
         self._queue.put(job)
-        future.add_done_callback(lambda done: self._queue.cancel(job) if done.cancelled() else None)
+
+        def give_up(done: Future[GenerationResponse]) -> None:
+            if done.cancelled():
+                done.set_running_or_notify_cancel()  # what `concurrent.futures.wait` waits for
+                self._queue.cancel(job)
+
+        future.add_done_callback(give_up)
         return future
 
     def generate(self, request: GenerationRequest) -> GenerationResponse:

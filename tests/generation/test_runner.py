@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError, as_completed, wait
 
 import pytest
 
@@ -112,6 +112,15 @@ def test_cancelling_a_running_request_frees_its_slots():
             future.result()
         runner.generate(GenerationRequest("b", max_tokens=2, num_samples=2))
         assert runner.counters().requests_cancelled == 1
+
+
+def test_waiting_for_several_futures_ends_when_they_are_cancelled(tiny):
+    """`concurrent.futures.wait` and `as_completed` see that a request was cancelled, before it and after."""
+    early, late = (tiny.submit(GenerationRequest("a", max_tokens=400)) for _ in range(2))
+    early.cancel()
+    threading.Timer(0.01, late.cancel).start()
+    assert wait([early, late], timeout=10).not_done == set()
+    assert set(as_completed([early, late], timeout=10)) == {early, late}
 
 
 def test_cancelling_a_waiting_request_takes_it_off_the_backlog():
