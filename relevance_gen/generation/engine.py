@@ -76,7 +76,7 @@ class Engine:
         self.n_waiting = 0
         for job in jobs:
             self.counters.requests_failed += 1
-            job.on_done(error)
+            job.settle(error)
 
     def _jobs(self) -> list[Job]:
         """Return every request that is here, once."""
@@ -259,7 +259,7 @@ class Engine:
     def _finish(self, job: Job) -> None:
         self.counters.requests_finished += 1
         responses = tuple(job.completions[index] for index in range(job.request.num_samples))
-        job.on_done(
+        job.settle(
             GenerationResponse(
                 created=job.created,
                 finished=max(completion.finished for completion in responses),
@@ -280,7 +280,7 @@ class Engine:
     def _fail(self, job: Job, error: Exception) -> None:
         if self._remove(job):
             self.counters.requests_failed += 1
-            job.on_done(error)
+            job.settle(error)
 
     def _remove(self, job: Job) -> bool:
         """Free all that a request holds; tell whether it was still here."""

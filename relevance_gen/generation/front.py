@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -60,11 +61,13 @@ class Front(ABC):
         future: Future[GenerationResponse] = Future()
         job = Job(request, time.time(), on_text or _ignore, _resolver(future))
         self._queue.put(job)
+        reference = weakref.ref(job)  # a future that held its job would be a cycle, and keep its texts
 
         def give_up(done: Future[GenerationResponse]) -> None:
             if done.cancelled():
                 done.set_running_or_notify_cancel()  # what `concurrent.futures.wait` waits for
-                self._queue.cancel(job)
+                if (job := reference()) is not None:
+                    self._queue.cancel(job)
 
         future.add_done_callback(give_up)
         return future
@@ -82,6 +85,7 @@ class Front(ABC):
             raise RequestCancelledError("the request was cancelled") from None
         finally:
             future.cancel()  # after an interrupt in this thread nobody waits for it any more
+            del future  # it holds the exception, whose traceback holds this frame
 
     def stream(self, request: GenerationRequest) -> TextStream:
         """Submit a request and return its text piece by piece, as it comes.

@@ -65,6 +65,11 @@ class Job:
         """Samples that have not produced a token."""
         return self.request.num_samples - self.n_started
 
+    def settle(self, outcome: GenerationResponse | BaseException) -> None:
+        """Call `on_done` and let go of it: whoever waits gets the error, whose traceback may hold this job."""
+        on_done, self.on_done = self.on_done, _ignore
+        on_done(outcome)
+
 
 class JobQueue:
     """The first-come-first-served queue between callers and one or more runners.
@@ -109,7 +114,7 @@ class JobQueue:
             self._closed = error or RunnerClosedError("the runner was closed before it got to this request")
             orphans = self._drain()
         for job in orphans:
-            job.on_done(self._closed)
+            job.settle(self._closed)
 
     def is_last(self, consumer: Hashable) -> bool:
         """Tell whether nobody but `consumer` takes jobs."""
@@ -166,7 +171,7 @@ class JobQueue:
                     other._append(job)
                 return
         for job in jobs:
-            job.on_done(closed)
+            job.settle(closed)
 
     def _append(self, job: Job) -> None:
         self._jobs.append(job)
@@ -178,3 +183,7 @@ class JobQueue:
         self._jobs.clear()
         self.n_waiting = 0
         return jobs
+
+
+def _ignore(_outcome: GenerationResponse | BaseException) -> None:
+    pass

@@ -1,5 +1,6 @@
 """A runner as its callers see it: futures, streams, limits, cancelling, closing, dying."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError, as_completed, wait
 
 import pytest
@@ -160,6 +162,37 @@ def test_a_dropped_stream_is_cancelled():
             break
         gc.collect()
         until(lambda: runner.counters().requests_cancelled == 1)
+
+
+class Text(str):
+    """A string that can be watched."""
+
+
+@pytest.mark.parametrize("fate", ["answered", "refused", "cancelled", "failed"])
+def test_what_is_over_is_not_kept(tiny, fate):
+    """Once its caller lets go of it, nothing of a request is left, without the help of the garbage collector."""
+    text = Text("a" * (1000 if fate == "refused" else 3))
+    reference = weakref.ref(text)
+    request = GenerationRequest(text, max_tokens=400 if fate == "cancelled" else 2)
+
+    def explode(sample, text):
+        raise ZeroDivisionError
+
+    gc.collect()
+    gc.disable()
+    try:
+        future = tiny.submit(request, on_text=explode if fate == "failed" else None)
+        if fate == "cancelled":
+            future.cancel()
+        wait([future])
+        with contextlib.suppress(InvalidRequestError, RequestCancelledError):
+            if fate in ("answered", "refused"):
+                tiny.generate(request)
+        del text, request, future
+        tiny.generate(GenerationRequest("a", max_tokens=1))  # the runner's thread has gone on to something else
+        until(lambda: reference() is None, 2)
+    finally:
+        gc.enable()
 
 
 def test_a_callback_that_raises_fails_its_request_alone(tiny):
