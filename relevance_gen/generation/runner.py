@@ -11,17 +11,25 @@ from typing import Any
 
 import attrs
 
-from relevance_gen.errors import GenerationError, ModelLoadError, RelevanceGenError, RunnerClosedError
+from relevance_gen.errors import (
+    GenerationError,
+    InvalidRequestError,
+    ModelLoadError,
+    RelevanceGenError,
+    RunnerClosedError,
+)
 from relevance_gen.generation import aborts, source
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.front import DEFAULT_MAX_QUEUE, Front
 from relevance_gen.generation.jobs import JobQueue
-from relevance_gen.types import MAX_SAMPLES, Stats
+from relevance_gen.types import MAX_SAMPLES, Stats, is_integer
 
 DEFAULT_N_SLOTS = 16
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
+MAX_THREADS = 512
+"""Most that llama.cpp has room for; more end the process."""
 
 
 class Runner(Front):
@@ -37,7 +45,7 @@ class Runner(Front):
             what 2 GiB hold, whichever is least.
         n_slots: sequences at once, in [1, 255]; memory grows with n_slots × n_ctx.
         n_batch: most prompt tokens computed between two steps of the running sequences; 128 on a CPU, 512 on a GPU.
-        n_threads: CPU threads; by default the physical cores that this process may use.
+        n_threads: CPU threads, in [1, 512]; by default the physical cores that this process may use.
         n_gpu_layers: layers to keep on the GPU; by default all where the build has one.
         main_gpu: the one GPU to use, from 0; by default a model is spread over all.
         shared_prefix: let all sequences share one memory. Samples of one prompt are then faster, but a request's
@@ -46,7 +54,7 @@ class Runner(Front):
 
     Raises:
         ModelLoadError: the model cannot be loaded (where `wait`).
-        ValueError: an option is out of range.
+        InvalidRequestError: an option is out of range.
     """
 
     def __init__(
@@ -65,11 +73,18 @@ class Runner(Front):
         shared_prefix: bool = False,
         use_extra_bufts: bool | None = None,
     ) -> None:
-        if not 1 <= n_slots < MAX_SAMPLES:
-            raise ValueError(f"n_slots must be in [1, {MAX_SAMPLES - 1}], got {n_slots}")
-        for name, value in (("n_ctx", n_ctx), ("n_batch", n_batch), ("n_threads", n_threads)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        _check("n_slots", n_slots, 1, MAX_SAMPLES - 1)
+        _check("max_queue", max_queue, 0)
+        _check("prefix_cache_bytes", prefix_cache_bytes, 0)
+        for name, value, low, high in (
+            ("n_ctx", n_ctx, 1, None),
+            ("n_batch", n_batch, 1, None),
+            ("n_threads", n_threads, 1, MAX_THREADS),
+            ("n_gpu_layers", n_gpu_layers, -1, None),
+            ("main_gpu", main_gpu, 0, None),
+        ):
+            if value is not None:
+                _check(name, value, low, high)
         super().__init__(max_queue)
         self._source = model
         self._model_options: dict[str, Any] = {
@@ -248,6 +263,12 @@ class Runner(Front):
                     return False
                 if queue is self._queue:
                     queue.changed.wait()
+
+
+def _check(name: str, value: Any, low: int, high: int | None = None) -> None:
+    interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+    if not (is_integer(value) and low <= value and (high is None or value <= high)):
+        raise InvalidRequestError.must_be(name, f"an integer {interval}", value)
 
 
 def _as_generation_error(failure: BaseException) -> GenerationError:

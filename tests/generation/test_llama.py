@@ -190,6 +190,14 @@ def test_a_context_too_large_for_the_machine_is_refused_before_it_is_made(n_ctx)
         Model(TINY, n_ctx=n_ctx, n_slots=16)
 
 
+def test_a_chunk_is_no_longer_than_the_context():
+    """A chunk that no prompt can fill gets no memory: n_batch is n_ctx at most."""
+    with Model(TINY, n_ctx=256, n_slots=1, n_batch=10**9, n_threads=1) as model:
+        assert model.n_batch == 256
+    with Model(TINY, n_ctx=1, n_slots=1, n_threads=1) as model:
+        assert model.n_batch == 1
+
+
 def test_loading_can_be_given_up(tmp_path):
     """Where `on_progress` says no, loading ends with an error."""
     with pytest.raises(ModelLoadError):

@@ -348,10 +348,17 @@ def test_end_tokens_without_bound_are_refused(tiny):
     assert caught.value.field == "eos_token_ids"
 
 
-@pytest.mark.parametrize("options", [{"n_slots": 0}, {"n_slots": 256}, {"n_ctx": 0}, {"n_batch": -1}, {"n_threads": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"n_slots": 0}, {"n_slots": 256}, {"n_slots": 2.5}, {"n_ctx": 0}, {"n_ctx": "512"}, {"n_batch": -1}),
+        *({"n_threads": 0}, {"n_threads": 513}, {"n_gpu_layers": -2}, {"main_gpu": True}),
+        *({"max_queue": -1}, {"prefix_cache_bytes": None}),
+    ],
+)
 def test_options_out_of_range_are_refused(options):
-    """A wrong option is a ValueError that names it, before anything is loaded."""
-    with pytest.raises(ValueError, match=next(iter(options))):
+    """A wrong option is an InvalidRequestError, a ValueError, that names it, before anything is loaded."""
+    with pytest.raises(InvalidRequestError, match=next(iter(options))):
         Runner(TINY, **options)
 
 

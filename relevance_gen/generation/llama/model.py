@@ -26,6 +26,7 @@ _DEFAULT_KV_BYTES = 2 << 30
 _MIN_N_CTX = 256
 _CPU_CHUNK, _GPU_CHUNK = 128, 512
 _ABORTED = 2
+_WARM_UP = np.zeros(2, np.int32)
 
 
 class Model:
@@ -82,9 +83,9 @@ class Model:
             params.use_extra_bufts = use_extra_bufts
             self._load(Path(path), params, on_progress)
             self.n_slots = n_slots
-            self.n_batch = n_batch or (_GPU_CHUNK if offload else _CPU_CHUNK)
             self.dense = not shared_prefix
             self.n_ctx = self._fitting_n_ctx(n_ctx, offload)
+            self.n_batch = min(n_batch or (_GPU_CHUNK if offload else _CPU_CHUNK), self.n_ctx)
             self._vocabulary = Vocabulary(self._vocabulary_handle, self.n_ctx)
             self._open_context(n_threads or usable_cores(), offload, shared_prefix)
             self._warm_up()
@@ -156,7 +157,7 @@ class Model:
         n_sequences = self.n_slots + 1 if shared_prefix else self.n_slots
         params.n_ctx = (self.n_ctx + 255) // 256 * 256 * n_sequences
         params.n_seq_max = n_sequences
-        params.n_batch = params.n_ubatch = max(self.n_batch, self.n_slots)
+        params.n_batch = params.n_ubatch = max(self.n_batch, self.n_slots, len(_WARM_UP))
         params.n_threads = params.n_threads_batch = n_threads
         params.kv_unified = shared_prefix
         # On a CPU flash attention makes decoding with many sequences several times slower.
@@ -171,7 +172,7 @@ class Model:
     def _warm_up(self) -> None:
         """Decode once: what cannot generate fails here, and the first request is no slower than the next."""
         try:
-            logits = self.prefill(0, np.zeros(2, np.int32), 0)
+            logits = self.prefill(0, _WARM_UP, 0)
         except GenerationError as error:
             raise ModelLoadError(f"the model cannot generate: {error}") from None
         if not np.isfinite(logits.max()):
