@@ -6,10 +6,11 @@ import os
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from typing import Self
+from typing import Any, Self
 
+from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.jobs import Job, JobQueue
@@ -31,11 +32,13 @@ class Front(ABC):
         self._queue = JobQueue(max_queue)
         self._pid = os.getpid()
 
-    def submit(self, request: GenerationRequest, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
+    def submit(
+        self, request: GenerationRequest | Mapping[str, Any], *, on_text: OnText | None = None
+    ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
         Args:
-            request: what to generate.
+            request: what to generate, or a mapping of its fields.
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the runner's thread, so it must be quick; if it raises, the request fails with that.
 
@@ -44,12 +47,14 @@ class Front(ABC):
             and whoever waits sees `concurrent.futures.CancelledError`.
 
         Raises:
-            InvalidRequestError: the stop strings are too long, or the end tokens too many. What depends on the model
-                fails the future instead.
+            InvalidRequestError: a field is wrong, the stop strings are too long, or the end tokens too many. What
+                depends on the model fails the future instead.
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
         self._check_process()
+        if not isinstance(request, GenerationRequest):
+            request = wire.structure(GenerationRequest, request)
         if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
             raise InvalidRequestError(
                 f"stop must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", field="stop"
@@ -72,12 +77,14 @@ class Front(ABC):
         future.add_done_callback(give_up)
         return future
 
-    def generate(self, request: GenerationRequest) -> GenerationResponse:
+    def generate(self, request: GenerationRequest | Mapping[str, Any]) -> GenerationResponse:
         """Submit a request and wait for its response.
 
         Raises:
             RelevanceGenError: as `submit` raises, or what the request failed with.
         """
+        if self._runs_here():
+            raise InvalidRequestError("on_text must not wait for the thread that it runs in; call submit, not generate")
         future = self.submit(request)
         try:
             return future.result()
@@ -87,7 +94,7 @@ class Front(ABC):
             future.cancel()  # after an interrupt in this thread nobody waits for it any more
             del future  # it holds the exception, whose traceback holds this frame
 
-    def stream(self, request: GenerationRequest) -> TextStream:
+    def stream(self, request: GenerationRequest | Mapping[str, Any]) -> TextStream:
         """Submit a request and return its text piece by piece, as it comes.
 
         Raises:
@@ -106,6 +113,10 @@ class Front(ABC):
     @abstractmethod
     def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
         """Take no more requests and end."""
+
+    @abstractmethod
+    def _runs_here(self) -> bool:
+        """Tell whether the calling thread is one that runs a model."""
 
     def __enter__(self) -> Self:
         return self

@@ -30,6 +30,8 @@ DEFAULT_N_SLOTS = 16
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
 MAX_THREADS = 512
 """Most that llama.cpp has room for; more end the process."""
+_GRACE_S = 5.0
+"""How long giving up may take."""
 
 
 class Runner(Front):
@@ -112,7 +114,11 @@ class Runner(Front):
         self._thread.start()
         atexit.register(_close_at_exit, weakref.ref(self))
         if wait:
-            self.wait_ready()
+            try:
+                self.wait_ready()
+            except BaseException:  # an interrupt too: nobody would have the runner to close it
+                self.close(drain=False)
+                raise
 
     @property
     def alive(self) -> bool:
@@ -123,6 +129,11 @@ class Runner(Front):
             and not (self._draining or self._aborting)
             and self._pid == os.getpid()
         )
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests, because it was closed or has died."""
+        return self._draining or self._ended
 
     @property
     def error(self) -> BaseException | None:
@@ -160,16 +171,18 @@ class Runner(Front):
 
         Args:
             drain: finish what was accepted; otherwise every waiter sees `RunnerClosedError`.
-            timeout_s: longest time to spend on that, in seconds; what is not done by then is given up.
+            timeout_s: longest time to spend on that, in seconds; what is not done by then is given up. A thread that
+                does not get out of a callback is left behind 5 seconds later.
         """
         if self._pid != os.getpid():
             return
         self._leave(drain)
-        if threading.current_thread() is self._thread:
+        if self._runs_here():
             return
         if not self._finished.wait(timeout_s):
             self._leave(drain=False)
-            self._finished.wait()
+            if not self._finished.wait(_GRACE_S):
+                return
         if not self._lost:
             self._thread.join()
 
@@ -194,6 +207,9 @@ class Runner(Front):
     def n_seated(self) -> int:
         """Samples that this runner took off the queue and has not started."""
         return 0 if self._engine is None else self._engine.n_waiting
+
+    def _runs_here(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _leave(self, drain: bool) -> None:
         queue = self._queue
@@ -281,7 +297,7 @@ def _close_at_exit(reference: weakref.ref[Runner]) -> None:
     """End the thread before the interpreter does: it may be inside llama.cpp."""
     runner = reference()
     if runner is not None:
-        runner.close(drain=False)
+        runner.close(drain=False, timeout_s=_GRACE_S)
 
 
 def _do_nothing() -> None:

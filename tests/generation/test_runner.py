@@ -22,6 +22,7 @@ from relevance_gen.errors import (
     RequestCancelledError,
     RunnerClosedError,
 )
+from relevance_gen.generation import runner as runner_module
 from relevance_gen.generation.runner import Runner
 from relevance_gen.types import GenerationRequest, Stats
 from tests.models import BIGRAM, TINY
@@ -249,6 +250,55 @@ def test_closing_with_a_timeout_gives_up_what_takes_longer():
     runner.close(timeout_s=0.05)
     assert time.monotonic() - started < 5
     assert isinstance(futures[-1].exception(timeout=0), RunnerClosedError)
+
+
+def test_closing_leaves_behind_a_thread_that_never_returns(monkeypatch):
+    """`close(timeout_s)` comes back, also where a callback hangs."""
+    monkeypatch.setattr(runner_module, "_GRACE_S", 0.1)
+    runner, stuck, go_on = small_runner(), threading.Event(), threading.Event()
+
+    def hang(sample, text):
+        stuck.set()
+        go_on.wait()
+
+    runner.submit(ENDLESS, on_text=hang)
+    stuck.wait()
+    runner.close(drain=False, timeout_s=0.05)
+    assert not runner.alive
+    go_on.set()
+    runner.close(drain=False)
+
+
+def test_waiting_inside_a_callback_is_refused(tiny):
+    """`generate` in the runner's own thread could never end: the request whose callback it is fails with the reason."""
+    future = tiny.submit(GenerationRequest("a"), on_text=lambda *_: tiny.generate(GenerationRequest("b")))
+    with pytest.raises(InvalidRequestError, match="call submit"):
+        future.result(timeout=10)
+    assert tiny.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
+
+
+def test_an_interrupted_constructor_leaves_no_thread():
+    """Ctrl-C while the model loads ends the thread that loads it."""
+
+    class Interrupted(Runner):
+        def wait_ready(self, *_):
+            raise KeyboardInterrupt
+
+    before = threading.enumerate()
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted(TINY)
+    assert threading.enumerate() == before
+
+
+def test_a_mapping_is_a_request(tiny):
+    """`submit`, `generate` and `stream` take the documented fields as a mapping, and check them."""
+    fields = {"text": "a", "max_tokens": 3, "temperature": 0}
+    response = tiny.generate(fields)
+    assert response.responses[0].text == tiny.generate(GenerationRequest(**fields)).responses[0].text
+    assert "".join(piece.text for piece in tiny.stream(fields)) == response.responses[0].text
+    for wrong in ({"txt": "a"}, "a", None):
+        with pytest.raises(InvalidRequestError):
+            tiny.submit(wrong)
 
 
 def test_leaving_the_context_by_an_exception_does_not_wait():
