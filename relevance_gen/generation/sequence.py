@@ -58,7 +58,7 @@ class Sequence:
         self._text: list[str] = []
         self._logprobs: list[float] = []
         self._seen: set[int] = set()
-        self._random = np.random.Generator(np.random.PCG64([seed, index]))
+        self._random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(index,))))
 
     @property
     def position(self) -> int:
