@@ -139,6 +139,7 @@ def test_of_a_long_text_only_as_much_is_read_as_can_matter(model):
     """The last tokens of a long text are those of its end alone, and what cannot fit is refused without being read."""
     text = "the quick brown fox " * 20_000
     np.testing.assert_array_equal(model.tokenize(text, 100), model.tokenize(text[-10_000:], 100))
+    assert model.tokenize(text, 100).base is None
     with pytest.raises(InvalidRequestError, match="at most 81,920 bytes"):
         model.tokenize(text, 0)
 

@@ -64,7 +64,7 @@ class Vocabulary:
             return tokens
         if lib.llama_vocab_get_add_bos(self._handle) and tokens[0] == lib.llama_vocab_bos(self._handle):
             return np.concatenate((tokens[:1], tokens[n - max_tokens + 1 :]))
-        return tokens[n - max_tokens :]
+        return tokens[n - max_tokens :].copy()  # a view would keep them all, in the prefix cache too
 
     def _tokenize(self, text: bytes, *, add_special: bool) -> Tokens:
         tokens = np.empty(len(text) + 8, np.int32)
