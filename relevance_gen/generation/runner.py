@@ -254,12 +254,16 @@ class Runner(Front):
         from relevance_gen.generation.llama import Model
 
         path = source.resolve(self._source)
+        cache = PrefixCache(self._prefix_cache_bytes)
         with Model(path, **self._model_options, on_progress=lambda _: not self._aborting) as model:
             self._interrupt = model.interrupt
-            engine = self._engine = Engine(model, PrefixCache(self._prefix_cache_bytes))
+            engine = self._engine = Engine(model, cache)
             self._ready.set()
-            while self._take_jobs(engine):
-                engine.step()
+            try:
+                while self._take_jobs(engine):
+                    engine.step()
+            finally:
+                cache.clear()  # the engine outlives this, for its counters
 
     def _take_jobs(self, engine: Engine) -> bool:
         """Take in what there is room for; wait while there is nothing to do. Return whether there is work."""

@@ -233,6 +233,16 @@ def test_closing_with_drain_finishes_everything():
     runner.close()
 
 
+def test_closing_frees_the_prefix_cache():
+    """A closed runner that somebody still holds keeps no computed prompts."""
+    runner = small_runner(n_batch=16)
+    runner.generate(GenerationRequest("a" * 100, max_tokens=1))
+    cache = runner._engine._cache
+    assert cache.n_bytes > 0
+    runner.close()
+    assert (len(cache), cache.n_bytes) == (0, 0)
+
+
 def test_closing_without_drain_answers_every_waiter():
     """Running and waiting requests see `RunnerClosedError` at once."""
     runner = small_runner()

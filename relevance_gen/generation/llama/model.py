@@ -100,7 +100,8 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Free the context and the model; safe to call twice."""
+        """Free the context, the model and what is held; safe to call twice."""
+        self._held = None
         if self._context:
             lib.llama_free(self._context)
             self._context = None
