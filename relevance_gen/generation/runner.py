@@ -275,8 +275,10 @@ class Runner(Front):
                 engine.drop_cancelled()
                 alone = queue.is_last(self)
                 if not self._draining or alone:
-                    for _ in range(min(queue.fair_share, engine.room)):
+                    n_most = min(queue.fair_share, engine.room)
+                    while n_most > 0 and len(queue):  # collecting garbage here may cancel what waits
                         engine.add(queue.take())
+                        n_most -= 1
                 if not engine.idle:
                     return True
                 if self._draining and (not alone or not len(queue)):

@@ -137,6 +137,24 @@ def test_cancelling_a_waiting_request_takes_it_off_the_backlog():
         assert runner.counters().requests_cancelled == 2
 
 
+def test_cancelling_in_the_runners_thread_while_it_takes_requests(monkeypatch):
+    """A dropped stream may be collected, and so cancelled, wherever the runner's thread is: it goes on."""
+    with small_runner(n_slots=3) as runner:
+        until(lambda: runner.alive)
+        add, futures = runner._engine.add, []
+
+        def add_and_cancel(job):
+            add(job)
+            for future in futures[1:]:
+                future.cancel()
+
+        monkeypatch.setattr(runner._engine, "add", add_and_cancel)
+        with runner._queue.changed:  # all are there when the first is taken
+            futures += [runner.submit(GenerationRequest("a", max_tokens=2)) for _ in range(3)]
+        assert futures[0].result(timeout=10).num_samples == 1
+        assert runner.alive
+
+
 def test_cancelling_interrupts_the_prompt_being_computed():
     """A long prompt in one large chunk does not have to be finished before its cancelling takes effect."""
     with small_runner(n_batch=2000, prefix_cache_bytes=0) as runner:
