@@ -129,6 +129,12 @@ print(len(Model({str(model)!r}, n_ctx=8192, n_slots=1).tokenize({character!r} * 
     assert int(ended.stdout) == 100_000 * len(character.encode())
 
 
+def test_a_text_of_more_tokens_than_there_is_room_for_is_tokenized_again(model):
+    """Where normalizing makes more tokens than the text has bytes, room is made for them."""
+    tokens = model._vocabulary._tokenize(b"some text", add_special=True, room=1)
+    np.testing.assert_array_equal(tokens, model.tokenize("some text", 0))
+
+
 def test_a_long_text_of_words_is_tokenized_in_one_piece(model):
     """Only text without a break is cut: twenty thousand characters of words give the tokens of one call."""
     words = "the quick brown fox " * 1000

@@ -10,7 +10,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from relevance_gen.errors import GenerationError, InvalidRequestError
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.llama.library import pointer
 from relevance_gen.generation.model import Tokens
 
@@ -66,13 +66,13 @@ class Vocabulary:
             return np.concatenate((tokens[:1], tokens[n - max_tokens + 1 :]))
         return tokens[n - max_tokens :].copy()  # a view would keep them all, in the prefix cache too
 
-    def _tokenize(self, text: bytes, *, add_special: bool) -> Tokens:
-        tokens = np.empty(len(text) + 8, np.int32)
+    def _tokenize(self, text: bytes, *, add_special: bool, room: int = 0) -> Tokens:
+        tokens = np.empty(room or len(text) + 8, np.int32)
         n = lib.llama_tokenize(
             self._handle, text, len(text), pointer(tokens, lib.llama_token), len(tokens), add_special, True
         )
         if n < 0:
-            raise GenerationError(f"llama_tokenize needs {-n} tokens for {len(text)} bytes")
+            return self._tokenize(text, add_special=add_special, room=-n)  # normalizing made the text longer
         return tokens[:n].copy()
 
     def piece(self, token: int) -> bytes:
