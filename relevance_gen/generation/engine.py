@@ -178,11 +178,13 @@ class Engine:
         self.counters.prompt_tokens += stop
         if job.n_unstarted > 1:
             self._model.hold(slot)
-        if self._cache.max_bytes and self._model.can_rewind and self._whole_chunks(stop - 1) > 0:
+        if self._model.can_rewind and self._whole_chunks(stop - 1) > 0:
             self._remember(job, slot)
 
     def _remember(self, job: Job, slot: int) -> None:
-        """Save a prompt that has a chunk no entry has."""
+        """Save a prompt that has a chunk no entry has, if there can be room for it."""
+        if job.prompt.nbytes + self._model.saved_bytes(slot) > self._cache.max_bytes:
+            return
         common, _ = self._cache.longest(job.prompt)
         if self._whole_chunks(common) < self._whole_chunks(len(job.prompt) - 1):
             self._cache.put(job.prompt, self._model.save(slot))

@@ -163,6 +163,14 @@ def test_a_known_prefix_is_not_computed_again():
     assert engine.counters.prefix_cache_hits == 4
 
 
+@pytest.mark.parametrize(("n_bytes", "n_saved"), [(0, 0), (89, 0), (90, 1)])
+def test_a_prompt_that_the_cache_cannot_hold_is_not_saved(n_bytes, n_saved):
+    """18 tokens of four bytes and a state of 18 are saved where 90 bytes may be held, and not copied otherwise."""
+    model = ScriptedModel(1)
+    run(Engine(model, PrefixCache(n_bytes)), [Recorder(GenerationRequest("a" * 18, max_tokens=1)).job])
+    assert model.n_saved == n_saved
+
+
 @pytest.mark.parametrize("n_tokens", [40, 41])
 def test_a_prompt_without_room_for_a_token_is_refused(n_tokens):
     """n_ctx tokens of prompt or more are an error that names the field; the next request is served."""

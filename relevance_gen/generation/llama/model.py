@@ -256,9 +256,13 @@ class Model:
         if not lib.llama_memory_seq_rm(self._memory, slot, n_tokens, -1):
             raise GenerationError("this model cannot forget a part of what it read")
 
+    def saved_bytes(self, slot: int) -> int:
+        """Return how many bytes `save` would return."""
+        return int(lib.llama_state_seq_get_size(self._context, slot))
+
     def save(self, slot: int) -> SavedState:
         """Return a slot's memory as bytes."""
-        state = np.empty(lib.llama_state_seq_get_size(self._context, slot), np.uint8)
+        state = np.empty(self.saved_bytes(slot), np.uint8)
         if not lib.llama_state_seq_get_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not save a sequence")
         return state
