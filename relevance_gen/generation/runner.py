@@ -51,7 +51,7 @@ class Runner(Front):
         n_gpu_layers: layers to keep on the GPU; by default all where the build has one.
         main_gpu: the one GPU to use, from 0; by default a model is spread over all.
         shared_prefix: let all sequences share one memory. Samples of one prompt are then faster, but a request's
-            neighbours may change the low bits of its logits.
+            neighbours change its log probabilities, by hundredths of a nat at times, and so now and then its tokens.
         use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
 
     Raises:

@@ -42,7 +42,7 @@ class Model:
         n_gpu_layers: layers to keep on the GPU; all where the build has one, by default.
         main_gpu: the one GPU to use; all by default.
         shared_prefix: let all slots share one memory: samples of one prompt do not copy it and are faster, but
-            neighbours may change the low bits of a result.
+            neighbours change log probabilities, by hundredths of a nat at times, and so now and then tokens.
         use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
         on_progress: called with the loaded share in [0, 1]; returns whether to go on.
 
