@@ -62,6 +62,18 @@ def body_of(chunks: list[str]) -> bytes:
 # ── Servers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_pids: dict[int, int] = {}
+"""The process behind each port."""
+
+
+def processor_s(port: int) -> float:
+    """Processor time that the server on `port` and its workers have had."""
+    pid = _pids[port]
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    fields = [Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split() for one in (str(pid), *children)]
+    return sum(int(ticks) for stat in fields for ticks in stat[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
 def serving(*command: str, ready: str, path: str = "/health", **environ: str) -> Iterator[int]:
     """Run a server until the context ends; yield its port once `path` answers with a status of `ready`."""
@@ -83,6 +95,7 @@ def serving(*command: str, ready: str, path: str = "/health", **environ: str) ->
                 if process.poll() is not None:
                     raise RuntimeError(f"{command} ended with status {process.returncode}") from None
             time.sleep(0.1)
+        _pids[port] = process.pid
         yield port
     finally:
         process.send_signal(signal.SIGTERM)
@@ -274,12 +287,14 @@ def many(seconds: float, rounds: int) -> None:
     bodies_of_chunks = [make_chunks(100, 160, SEED + number) for number in range(64)]
     bodies = [body_of(chunks) for chunks in bodies_of_chunks]
     print(f"many: 64 clients, 100 chunks and {len(bodies[0]) / 1e3:.0f} kB each, {cores()} workers")
-    shares, ratios, rates, lost = [], [], [], 0
+    shares, ratios, rates, costs_s, lost = [], [], [], [], 0
     with ours("--workers", str(cores())) as port:
         load(port, 64, 2, bodies)
         for _ in range(rounds):  # in turns, so that noise that lasts hits both alike
             before = one_thread_rate(bodies_of_chunks, seconds / 2)
+            processor_before_s = processor_s(port)
             found = load(port, 64, seconds, bodies)
+            costs_s.append((processor_s(port) - processor_before_s) / len(found.latencies_s))
             alone = statistics.mean((before, one_thread_rate(bodies_of_chunks, seconds / 2)))
             shares.append(found.rate / cores() / alone)
             ratios.append(found.quantile(0.99) / found.quantile(0.5))
@@ -289,6 +304,13 @@ def many(seconds: float, rounds: int) -> None:
     print(f"  one thread in process {alone:.0f}/s; over HTTP {rate:.0f}/s")
     print(f"  p50 {p50_s * 1e3:.0f} ms, p99 {p99_s * 1e3:.0f} ms")
     print(f"  of cores x one thread: {statistics.median(shares):.2f} (bar: at least 0.7), best {max(shares):.2f}")
+    # A busy machine blurs rates more than processor time: while HTTP costs at most 1 / 0.7, the bar is within reach.
+    started_s = time.process_time()
+    for chunks in bodies_of_chunks:
+        search(QUERY, chunks)
+    here_s = (time.process_time() - started_s) / len(bodies_of_chunks)
+    there_s = statistics.median(costs_s)
+    print(f"  processor time: {here_s * 1e3:.1f} ms a search in process, {there_s * 1e3:.1f} ms a request over HTTP")
     print(f"  p99 / p50: {statistics.median(ratios):.1f} (bar: at most 5); lost: {lost} (bar: 0)")
     peer_many(seconds, bodies)
 

@@ -38,7 +38,7 @@ Job = Callable[[list[str], str], object]
 def without_counts(chunks: list[str], query: str) -> object:
     """Search without counting tokens."""
     parsed = parse_query(query, "pivoted")
-    return Scorer(collect(chunks, "pivoted", only_for=parsed.ids), "pivoted").best(parsed, 10)
+    return Scorer(collect(chunks, "pivoted", only_for=parsed.beginnings), "pivoted").best(parsed, 10)
 
 
 def scikit_learn(chunks: list[str], query: str) -> object:
