@@ -14,6 +14,7 @@ import gzip
 import json
 import random
 import re
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import numpy as np
@@ -36,18 +37,18 @@ def prompt(context: list[str], question: str) -> str:
 
 def report(name: str, llama: Llama, examples: list[tuple[list[str], str, str]]) -> None:
     """Answer each (context, question, right sentence) and print how often the answer is that sentence."""
-    right = copied = ended = 0
+    right = closest = ended = 0
     for context, question, target in examples:
         tokens = llama.continuation(llama.tokens(prompt(context, question)), END_ID, LONGEST_ANSWER)
         answer = llama.text(tokens).strip()
         right += answer == target
-        copied += answer in context
+        closest += max(context, key=lambda sentence: SequenceMatcher(None, answer, sentence, False).ratio()) == target
         ended += len(tokens) < LONGEST_ANSWER
     chance = float(np.mean([1 / len(context) for context, _, _ in examples]))
-    n = len(examples)
+    n, n_sentences = len(examples), np.mean([len(context) for context, _, _ in examples])
     print(
-        f"{name}: right sentence {right / n:.3f} (chance {chance:.3f}), some sentence of the context, word for word "
-        f"{copied / n:.3f}, ended {ended / n:.3f}, n = {n}, {np.mean([len(c) for c, _, _ in examples]):.1f} sentences",
+        f"{name}: the right sentence word for word {right / n:.3f}, closest to the right sentence {closest / n:.3f} "
+        f"(chance {chance:.3f}), ended {ended / n:.3f}, n = {n}, {n_sentences:.1f} sentences",
         flush=True,
     )
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from importlib import resources
 from pathlib import Path
 
@@ -83,10 +84,14 @@ def test_generates_english_words_and_ends(runner: Runner) -> None:
 
 
 def test_copies_the_sentence_asked_for(runner: Runner) -> None:
-    """Asked in the documented form, it mostly copies the right sentence of four, word for word: chance is a quarter."""
-    right = 0
+    """Asked in the documented form, it mostly copies the right one of four sentences; by chance it would be 3 of 12."""
+    closest = word_for_word = 0
     for context, questions in zip(PARAGRAPHS, QUESTIONS, strict=True):
         for sentence, question in zip(context, questions, strict=True):
             response = answer(runner, context, question).responses[0]
-            right += response.text.strip() == sentence and response.finish_reason == "eos"
-    assert right >= 8
+            assert response.finish_reason == "eos"
+            text = response.text.strip()
+            closest += max(context, key=lambda other: SequenceMatcher(None, text, other, False).ratio()) == sentence
+            word_for_word += text == sentence
+    assert closest >= 8
+    assert word_for_word >= 5
