@@ -26,7 +26,6 @@ from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.jobs import Job
 from relevance_gen.generation.llama import Model
 from relevance_gen.generation.machine import usable_cores
-from relevance_gen.generation.stopping import NO_STOPS
 from relevance_gen.types import GenerationRequest
 from tests.models.make import write_random
 
@@ -65,7 +64,7 @@ def engine_seconds(model: Model, requests: list[GenerationRequest], cache: Prefi
     answers: list[object] = []
     engine = Engine(model, PrefixCache(0) if cache is None else cache)
     for request in requests:
-        engine.add(Job(request, time.time(), NO_STOPS, lambda *_: None, answers.append))
+        engine.add(Job(request, time.time(), lambda *_: None, answers.append))
 
     def work() -> None:
         while not engine.idle:

@@ -158,7 +158,7 @@ class Settings:
     n_batch: int | None = _setting(
         None, "most prompt tokens computed between two steps of running sequences", _integer(1), group="Generation"
     )
-    n_threads: int | None = _setting(None, "CPU threads that decode", _integer(1), group="Generation")
+    n_threads: int | None = _setting(None, "CPU threads that decode", _integer(1, 512), group="Generation")
     n_gpu_layers: int | None = _setting(
         None, "layers on the GPU; -1 = all; by default all where the build has one", _integer(-1), group="Generation"
     )

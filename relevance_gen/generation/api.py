@@ -40,13 +40,13 @@ def generate(request: GenerationRequest | Mapping[str, Any], *, runner: Front | 
 
 
 def default_runner() -> Runner:
-    """Return the process's own runner, made now if there is none or if it has died.
+    """Return the process's own runner, made now if there is none or if it was closed or has died.
 
     Raises:
         ModelLoadError: there is no model, or it cannot be loaded.
     """
     global _default
     with _lock:
-        if _default is None or _default.error is not None:
+        if _default is None or _default.closed:
             _default = Runner()
         return _default

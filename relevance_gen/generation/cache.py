@@ -68,6 +68,11 @@ class PrefixCache:
         while self.n_bytes > self.max_bytes:
             self._drop(next(iter(self._entries)))
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+        self.n_bytes = 0
+
     def _drop(self, key: bytes) -> None:
         self.n_bytes -= self._entries.pop(key).n_bytes
 

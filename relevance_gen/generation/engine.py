@@ -19,7 +19,12 @@ from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.jobs import Job
 from relevance_gen.generation.model import Interrupted, LanguageModel, Logits, Tokens
 from relevance_gen.generation.sequence import Sequence
+from relevance_gen.generation.stopping import StopStrings
 from relevance_gen.types import GenerationRequest, GenerationResponse
+
+_READ_PER_STEP = 1 << 16
+"""Characters after which reading further requests waits for the next step, so that long texts do not add up to a pause
+for those who run."""
 
 
 class Engine:
@@ -40,6 +45,7 @@ class Engine:
         self._clock = clock
         self._queue: deque[Job] = deque()
         self._running: dict[int, tuple[Sequence, Job]] = {}
+        self._n_read = 0
 
     @property
     def idle(self) -> bool:
@@ -70,7 +76,7 @@ class Engine:
         self.n_waiting = 0
         for job in jobs:
             self.counters.requests_failed += 1
-            job.on_done(error)
+            job.settle(error)
 
     def _jobs(self) -> list[Job]:
         """Return every request that is here, once."""
@@ -82,6 +88,7 @@ class Engine:
         Raises:
             GenerationError: the model failed.
         """
+        self._n_read = 0
         budget, decoded = self._model.n_batch, not self._running  # what starts in this step gets its token by that
         try:
             while (action := scheduler.next_action(self._state(budget, decoded))) is not None:
@@ -115,12 +122,16 @@ class Engine:
         )
 
     def _head(self) -> scheduler.Head | None:
-        """Describe the head of the queue; requests whose prompt is refused are answered and skipped."""
+        """Describe the head of the queue, if it could be read yet; what is refused then is answered and skipped."""
         while self._queue:
             job = self._queue[0]
             if not len(job.prompt):
+                if self._n_read >= _READ_PER_STEP:
+                    return None
+                self._n_read += len(job.request.text) + sum(map(len, job.request.stop))
                 try:
                     job.prompt = self._prompt(job.request)
+                    job.stops = StopStrings(job.request.stop)
                 except InvalidRequestError as error:
                     self._fail(job, error)
                     continue
@@ -167,11 +178,13 @@ class Engine:
         self.counters.prompt_tokens += stop
         if job.n_unstarted > 1:
             self._model.hold(slot)
-        if self._cache.max_bytes and self._model.can_rewind and self._whole_chunks(stop - 1) > 0:
+        if self._model.can_rewind and self._whole_chunks(stop - 1) > 0:
             self._remember(job, slot)
 
     def _remember(self, job: Job, slot: int) -> None:
-        """Save a prompt that has a chunk no entry has."""
+        """Save a prompt that has a chunk no entry has, if there can be room for it."""
+        if job.prompt.nbytes + self._model.saved_bytes(slot) > self._cache.max_bytes:
+            return
         common, _ = self._cache.longest(job.prompt)
         if self._whole_chunks(common) < self._whole_chunks(len(job.prompt) - 1):
             self._cache.put(job.prompt, self._model.save(slot))
@@ -187,6 +200,7 @@ class Engine:
                 job.n_started,
                 seed=job.seed,
                 stops=job.stops,
+                ends=job.ends,
                 n_prompt=len(job.prompt),
                 room=self._model.n_ctx - len(job.prompt),
                 n_vocab=self._model.n_vocab,
@@ -247,7 +261,7 @@ class Engine:
     def _finish(self, job: Job) -> None:
         self.counters.requests_finished += 1
         responses = tuple(job.completions[index] for index in range(job.request.num_samples))
-        job.on_done(
+        job.settle(
             GenerationResponse(
                 created=job.created,
                 finished=max(completion.finished for completion in responses),
@@ -268,7 +282,7 @@ class Engine:
     def _fail(self, job: Job, error: Exception) -> None:
         if self._remove(job):
             self.counters.requests_failed += 1
-            job.on_done(error)
+            job.settle(error)
 
     def _remove(self, job: Job) -> bool:
         """Free all that a request holds; tell whether it was still here."""

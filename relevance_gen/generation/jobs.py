@@ -12,7 +12,7 @@ from attrs import define, field
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
 from relevance_gen.generation.model import Logits, Tokens
-from relevance_gen.generation.stopping import StopStrings
+from relevance_gen.generation.stopping import NO_STOPS, StopStrings
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
 
 
@@ -23,15 +23,16 @@ class Job:
     Args:
         request: what was asked for.
         created: Unix time in seconds when it was accepted.
-        stops: its stop strings, compiled.
         on_text: called with sample index and text whenever text is released.
         on_done: called once, with the response or with the error; not called for a cancelled job.
 
     Attributes:
         seed: the request's, or a fresh one.
+        ends: the tokens that end a sample.
         cancelled: whether the caller gave it up; set from any thread, acted on between steps.
         interrupt: while the prompt is being computed, makes that stop.
         prompt: its tokens; empty until it is at the head of an engine's queue.
+        stops: its stop strings, compiled; that takes much more memory than they do, so not before `prompt` either.
         logits: shape (V,), after the prompt; empty until that is computed.
         slot: where the prompt is being computed.
         n_done: tokens of the prompt that are computed.
@@ -41,13 +42,14 @@ class Job:
 
     request: GenerationRequest
     created: float
-    stops: StopStrings
     on_text: Callable[[int, str], None]
     on_done: Callable[[GenerationResponse | BaseException], None]
     seed: int = field(init=False)
+    ends: frozenset[int] = field(init=False)
     cancelled: bool = field(default=False, init=False)
     interrupt: Callable[[], None] | None = field(default=None, init=False)
     prompt: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
+    stops: StopStrings = field(default=NO_STOPS, init=False)
     logits: Logits = field(factory=lambda: np.empty(0, np.float32), init=False)
     slot: int | None = field(default=None, init=False)
     n_done: int = field(default=0, init=False)
@@ -56,11 +58,17 @@ class Job:
 
     def __attrs_post_init__(self) -> None:
         self.seed = secrets.randbits(128) if self.request.seed is None else self.request.seed
+        self.ends = frozenset(self.request.eos_token_ids)
 
     @property
     def n_unstarted(self) -> int:
         """Samples that have not produced a token."""
         return self.request.num_samples - self.n_started
+
+    def settle(self, outcome: GenerationResponse | BaseException) -> None:
+        """Call `on_done` and let go of it: whoever waits gets the error, whose traceback may hold this job."""
+        on_done, self.on_done = self.on_done, _ignore
+        on_done(outcome)
 
 
 class JobQueue:
@@ -106,7 +114,7 @@ class JobQueue:
             self._closed = error or RunnerClosedError("the runner was closed before it got to this request")
             orphans = self._drain()
         for job in orphans:
-            job.on_done(self._closed)
+            job.settle(self._closed)
 
     def is_last(self, consumer: Hashable) -> bool:
         """Tell whether nobody but `consumer` takes jobs."""
@@ -163,7 +171,7 @@ class JobQueue:
                     other._append(job)
                 return
         for job in jobs:
-            job.on_done(closed)
+            job.settle(closed)
 
     def _append(self, job: Job) -> None:
         self._jobs.append(job)
@@ -175,3 +183,7 @@ class JobQueue:
         self._jobs.clear()
         self.n_waiting = 0
         return jobs
+
+
+def _ignore(_outcome: GenerationResponse | BaseException) -> None:
+    pass

@@ -46,6 +46,9 @@ class LanguageModel(Protocol):
     def rewind(self, slot: int, n_tokens: int) -> None:
         """Forget all but the first `n_tokens` of a slot."""
 
+    def saved_bytes(self, slot: int) -> int:
+        """Return how many bytes `save` would return."""
+
     def save(self, slot: int) -> SavedState:
         """Return what a slot holds as bytes."""
 

@@ -50,6 +50,9 @@ class RunnerPool(Front):
         counters.requests_cancelled += self._queue.n_cancelled
         return counters
 
+    def _runs_here(self) -> bool:
+        return any(runner._runs_here() for runner in self.runners)
+
     def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
         """Close every runner; see `Runner.close`."""
         for runner in self.runners:

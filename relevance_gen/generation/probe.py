@@ -50,18 +50,21 @@ def extra_buffers_are_safe(
     try:
         safe = answer.read_text() == "safe"
     except OSError:
-        safe = _survives(command)
-        _remember(answer, "safe" if safe else "crashes")
+        status = _status(command)
+        safe = status == 0
+        if status is not None and status <= 0:  # what failed for another reason than a crash may work the next time
+            _remember(answer, "safe" if safe else "crashes")
     if not safe:
         _log.warning(REMEDY)
     return safe
 
 
-def _survives(command: Sequence[str]) -> bool:
+def _status(command: Sequence[str]) -> int | None:
+    """Return how `command` ended, negative by a signal; ``None`` where it could not start or did not end."""
     try:
-        return subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False).returncode == 0  # noqa: S603
+        return subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False).returncode  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
-        return False
+        return None
 
 
 def _remember(path: Path, answer: str) -> None:

@@ -11,17 +11,27 @@ from typing import Any
 
 import attrs
 
-from relevance_gen.errors import GenerationError, ModelLoadError, RelevanceGenError, RunnerClosedError
+from relevance_gen.errors import (
+    GenerationError,
+    InvalidRequestError,
+    ModelLoadError,
+    RelevanceGenError,
+    RunnerClosedError,
+)
 from relevance_gen.generation import aborts, source
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.front import DEFAULT_MAX_QUEUE, Front
 from relevance_gen.generation.jobs import JobQueue
-from relevance_gen.types import MAX_SAMPLES, Stats
+from relevance_gen.types import MAX_SAMPLES, Stats, is_integer
 
 DEFAULT_N_SLOTS = 16
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
+MAX_THREADS = 512
+"""Most that llama.cpp has room for; more end the process."""
+_GRACE_S = 5.0
+"""How long giving up may take."""
 
 
 class Runner(Front):
@@ -37,16 +47,16 @@ class Runner(Front):
             what 2 GiB hold, whichever is least.
         n_slots: sequences at once, in [1, 255]; memory grows with n_slots × n_ctx.
         n_batch: most prompt tokens computed between two steps of the running sequences; 128 on a CPU, 512 on a GPU.
-        n_threads: CPU threads; by default the physical cores that this process may use.
+        n_threads: CPU threads, in [1, 512]; by default the physical cores that this process may use.
         n_gpu_layers: layers to keep on the GPU; by default all where the build has one.
         main_gpu: the one GPU to use, from 0; by default a model is spread over all.
         shared_prefix: let all sequences share one memory. Samples of one prompt are then faster, but a request's
-            neighbours may change the low bits of its logits.
+            neighbours change its log probabilities, by hundredths of a nat at times, and so now and then its tokens.
         use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
 
     Raises:
         ModelLoadError: the model cannot be loaded (where `wait`).
-        ValueError: an option is out of range.
+        InvalidRequestError: an option is out of range.
     """
 
     def __init__(
@@ -65,11 +75,18 @@ class Runner(Front):
         shared_prefix: bool = False,
         use_extra_bufts: bool | None = None,
     ) -> None:
-        if not 1 <= n_slots < MAX_SAMPLES:
-            raise ValueError(f"n_slots must be in [1, {MAX_SAMPLES - 1}], got {n_slots}")
-        for name, value in (("n_ctx", n_ctx), ("n_batch", n_batch), ("n_threads", n_threads)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        _check("n_slots", n_slots, 1, MAX_SAMPLES - 1)
+        _check("max_queue", max_queue, 0)
+        _check("prefix_cache_bytes", prefix_cache_bytes, 0)
+        for name, value, low, high in (
+            ("n_ctx", n_ctx, 1, None),
+            ("n_batch", n_batch, 1, None),
+            ("n_threads", n_threads, 1, MAX_THREADS),
+            ("n_gpu_layers", n_gpu_layers, -1, None),
+            ("main_gpu", main_gpu, 0, None),
+        ):
+            if value is not None:
+                _check(name, value, low, high)
         super().__init__(max_queue)
         self._source = model
         self._model_options: dict[str, Any] = {
@@ -97,7 +114,11 @@ class Runner(Front):
         self._thread.start()
         atexit.register(_close_at_exit, weakref.ref(self))
         if wait:
-            self.wait_ready()
+            try:
+                self.wait_ready()
+            except BaseException:  # an interrupt too: nobody would have the runner to close it
+                self.close(drain=False)
+                raise
 
     @property
     def alive(self) -> bool:
@@ -108,6 +129,11 @@ class Runner(Front):
             and not (self._draining or self._aborting)
             and self._pid == os.getpid()
         )
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests, because it was closed or has died."""
+        return self._draining or self._ended
 
     @property
     def error(self) -> BaseException | None:
@@ -145,16 +171,18 @@ class Runner(Front):
 
         Args:
             drain: finish what was accepted; otherwise every waiter sees `RunnerClosedError`.
-            timeout_s: longest time to spend on that, in seconds; what is not done by then is given up.
+            timeout_s: longest time to spend on that, in seconds; what is not done by then is given up. A thread that
+                does not get out of a callback is left behind 5 seconds later.
         """
         if self._pid != os.getpid():
             return
         self._leave(drain)
-        if threading.current_thread() is self._thread:
+        if self._runs_here():
             return
         if not self._finished.wait(timeout_s):
             self._leave(drain=False)
-            self._finished.wait()
+            if not self._finished.wait(_GRACE_S):
+                return
         if not self._lost:
             self._thread.join()
 
@@ -179,6 +207,9 @@ class Runner(Front):
     def n_seated(self) -> int:
         """Samples that this runner took off the queue and has not started."""
         return 0 if self._engine is None else self._engine.n_waiting
+
+    def _runs_here(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _leave(self, drain: bool) -> None:
         queue = self._queue
@@ -223,12 +254,16 @@ class Runner(Front):
         from relevance_gen.generation.llama import Model
 
         path = source.resolve(self._source)
+        cache = PrefixCache(self._prefix_cache_bytes)
         with Model(path, **self._model_options, on_progress=lambda _: not self._aborting) as model:
             self._interrupt = model.interrupt
-            engine = self._engine = Engine(model, PrefixCache(self._prefix_cache_bytes))
+            engine = self._engine = Engine(model, cache)
             self._ready.set()
-            while self._take_jobs(engine):
-                engine.step()
+            try:
+                while self._take_jobs(engine):
+                    engine.step()
+            finally:
+                cache.clear()  # the engine outlives this, for its counters
 
     def _take_jobs(self, engine: Engine) -> bool:
         """Take in what there is room for; wait while there is nothing to do. Return whether there is work."""
@@ -240,14 +275,22 @@ class Runner(Front):
                 engine.drop_cancelled()
                 alone = queue.is_last(self)
                 if not self._draining or alone:
-                    for _ in range(min(queue.fair_share, engine.room)):
+                    n_most = min(queue.fair_share, engine.room)
+                    while n_most > 0 and len(queue):  # collecting garbage here may cancel what waits
                         engine.add(queue.take())
+                        n_most -= 1
                 if not engine.idle:
                     return True
                 if self._draining and (not alone or not len(queue)):
                     return False
                 if queue is self._queue:
                     queue.changed.wait()
+
+
+def _check(name: str, value: Any, low: int, high: int | None = None) -> None:
+    interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+    if not (is_integer(value) and low <= value and (high is None or value <= high)):
+        raise InvalidRequestError.must_be(name, f"an integer {interval}", value)
 
 
 def _as_generation_error(failure: BaseException) -> GenerationError:
@@ -260,7 +303,7 @@ def _close_at_exit(reference: weakref.ref[Runner]) -> None:
     """End the thread before the interpreter does: it may be inside llama.cpp."""
     runner = reference()
     if runner is not None:
-        runner.close(drain=False)
+        runner.close(drain=False, timeout_s=_GRACE_S)
 
 
 def _do_nothing() -> None:

@@ -18,6 +18,7 @@ class Sequence:
         index: which of the request's samples this is.
         seed: makes the draws repeatable together with `index`.
         stops: the request's stop strings, compiled once for all its samples.
+        ends: the request's end tokens, likewise.
         n_prompt: tokens of the prompt.
         room: most tokens that the context still holds, at least 1.
         n_vocab: size of the vocabulary.
@@ -36,6 +37,7 @@ class Sequence:
         *,
         seed: int,
         stops: StopStrings,
+        ends: frozenset[int],
         n_prompt: int,
         room: int,
         n_vocab: int,
@@ -51,12 +53,12 @@ class Sequence:
         self._request = request
         self._n_prompt = n_prompt
         self._n_most = min(request.max_tokens, room)
-        self._ends = frozenset(request.eos_token_ids)
+        self._ends = ends
         self._assembler = TextAssembler(stops)
         self._text: list[str] = []
         self._logprobs: list[float] = []
         self._seen: set[int] = set()
-        self._random = np.random.Generator(np.random.PCG64([seed, index]))
+        self._random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(index,))))
 
     @property
     def position(self) -> int:

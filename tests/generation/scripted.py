@@ -33,6 +33,7 @@ class ScriptedModel:
         self.slots: list[list[int]] = [[] for _ in range(n_slots)]
         self.held: list[int] | None = None
         self.n_computed = 0
+        self.n_saved = 0
         self.interrupted = False
         self._on_call = on_call or (lambda _: None)
 
@@ -75,8 +76,13 @@ class ScriptedModel:
         assert len(self.slots[slot]) >= n_tokens
         del self.slots[slot][n_tokens:]
 
+    def saved_bytes(self, slot: int) -> int:
+        """Return one byte a token."""
+        return len(self.slots[slot])
+
     def save(self, slot: int) -> np.ndarray:
         """Return the slot's tokens as bytes."""
+        self.n_saved += 1
         return np.array(self.slots[slot], np.uint8)
 
     def load(self, slot: int, state: np.ndarray) -> None:

@@ -40,12 +40,14 @@ def test_a_wrong_request_is_refused_before_a_model_is_needed(request_):
 
 
 def test_the_default_runner_has_the_model_of_the_environment(tmp_path):
-    """RELEVANCE_GEN_MODEL is loaded at the first call and kept; nothing is printed, and the process ends by itself."""
+    """RELEVANCE_GEN_MODEL is loaded when called for and kept until closed; nothing is printed, and the process ends."""
     code = """
 from relevance_gen.generation import api
 request = {"text": "z", "max_tokens": 12, "temperature": 0}
 print(api.generate(request).responses[0].text)
 assert api.default_runner() is api.default_runner()
+api.default_runner().close()
+api.generate(request)
 """
     ended = run(code, tmp_path, RELEVANCE_GEN_MODEL=str(BIGRAM))
     assert (ended.stdout, ended.returncode) == (STORY + "\n", 0), ended.stderr

@@ -203,7 +203,7 @@ def test_a_full_context_is_a_length(bigram):
 def test_a_prompt_too_long_is_an_error_that_says_what_to_do(bigram, n_letters):
     """A prompt that leaves no room for one token is refused, however long; the runner goes on."""
     with pytest.raises(
-        InvalidRequestError, match=r"text must hold (fewer than 256 tokens|at most 1,048,576 bytes).*max_input_tokens"
+        InvalidRequestError, match=r"text must hold (fewer than 256 tokens|at most 73,728 bytes).*max_input_tokens"
     ):
         bigram.generate(GenerationRequest("a" * n_letters))
     assert bigram.alive

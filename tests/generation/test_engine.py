@@ -8,7 +8,7 @@ from relevance_gen.errors import GenerationError, InvalidRequestError
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.jobs import Job
-from relevance_gen.generation.stopping import StopStrings
+from relevance_gen.generation.stopping import NO_STOPS
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, next_logits
 from tests.reference_generation import greedy
@@ -34,7 +34,7 @@ class Recorder:
 
     def __init__(self, request, on_text=None):
         self.outcomes, self.texts = [], ["" for _ in range(request.num_samples)]
-        self.job = Job(request, 0.0, StopStrings(request.stop), on_text or self._take, self.outcomes.append)
+        self.job = Job(request, 0.0, on_text or self._take, self.outcomes.append)
 
     def _take(self, sample, text):
         assert text
@@ -136,6 +136,22 @@ def test_a_long_prompt_delays_the_others_by_one_chunk_a_step():
         assert len(first.texts[0]) == steps + 1
 
 
+def test_long_texts_that_are_refused_delay_the_others_by_one_text_a_step():
+    """Reading long texts takes turns with the running sequences, however many wait; short ones are read at once."""
+    engine = Engine(ScriptedModel(2), PrefixCache(0))
+    running = Recorder(GenerationRequest("a", max_tokens=30))
+    long = [Recorder(GenerationRequest("b" * 100_000)) for _ in range(5)]
+    short = [Recorder(GenerationRequest("b" * 100)) for _ in range(5)]
+    for recorder in (running, *long, *short):
+        engine.add(recorder.job)
+    for steps in range(1, 6):
+        engine.step()
+        assert len(running.texts[0]) == steps
+        assert sum(len(recorder.outcomes) for recorder in long) == steps
+    engine.step()
+    assert all(recorder.outcomes for recorder in short)
+
+
 def test_a_known_prefix_is_not_computed_again():
     """A repeated prompt computes only its last, partial chunk; one with the same beginning, what differs."""
     model = ScriptedModel(1)
@@ -145,6 +161,14 @@ def test_a_known_prefix_is_not_computed_again():
         run(engine, [Recorder(GenerationRequest(text, max_tokens=1)).job])
         assert model.n_computed - before == computed
     assert engine.counters.prefix_cache_hits == 4
+
+
+@pytest.mark.parametrize(("n_bytes", "n_saved"), [(0, 0), (89, 0), (90, 1)])
+def test_a_prompt_that_the_cache_cannot_hold_is_not_saved(n_bytes, n_saved):
+    """18 tokens of four bytes and a state of 18 are saved where 90 bytes may be held, and not copied otherwise."""
+    model = ScriptedModel(1)
+    run(Engine(model, PrefixCache(n_bytes)), [Recorder(GenerationRequest("a" * 18, max_tokens=1)).job])
+    assert model.n_saved == n_saved
 
 
 @pytest.mark.parametrize("n_tokens", [40, 41])
@@ -163,6 +187,21 @@ def test_a_prompt_of_no_tokens_is_refused():
     recorder = Recorder(GenerationRequest(""))
     run(Engine(ScriptedModel(1), PrefixCache(0)), [recorder.job])
     assert recorder.outcomes[0].field == "text"
+
+
+def test_stop_strings_are_compiled_when_their_turn_comes():
+    """A request that waits holds no automaton: one takes hundreds of bytes for every character of its stop strings."""
+    engine = Engine(ScriptedModel(1), PrefixCache(0))
+    running, head, waiting = (
+        Recorder(GenerationRequest("a", max_tokens=3, stop=["stop" * 1000])).job for _ in range(3)
+    )
+    for job in (running, head, waiting):
+        engine.add(job)
+    engine.step()
+    assert len(running.stops.depth) == 4001
+    assert waiting.stops is NO_STOPS
+    run(engine, [])
+    assert len(waiting.stops.depth) == 4001
 
 
 def test_a_full_context_ends_a_sample():

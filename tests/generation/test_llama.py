@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from relevance_gen.errors import ModelLoadError
+from relevance_gen.errors import InvalidRequestError, ModelLoadError
 from relevance_gen.generation.llama import Model
 from relevance_gen.generation.model import Interrupted
 from tests.models import BIGRAM, TINY
@@ -123,16 +123,31 @@ def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_pat
     model.write_bytes(TINY.read_bytes().replace(b"gpt-2", b"bloom"))
     code = f"""
 from relevance_gen.generation.llama import Model
-print(len(Model({str(model)!r}, n_slots=1).tokenize({character!r} * 100_000, 0)))
+print(len(Model({str(model)!r}, n_ctx=8192, n_slots=1).tokenize({character!r} * 100_000, 0)))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert int(ended.stdout) == 100_000 * len(character.encode())
+
+
+def test_a_text_of_more_tokens_than_there_is_room_for_is_tokenized_again(model):
+    """Where normalizing makes more tokens than the text has bytes, room is made for them."""
+    tokens = model._vocabulary._tokenize(b"some text", add_special=True, room=1)
+    np.testing.assert_array_equal(tokens, model.tokenize("some text", 0))
 
 
 def test_a_long_text_of_words_is_tokenized_in_one_piece(model):
     """Only text without a break is cut: twenty thousand characters of words give the tokens of one call."""
     words = "the quick brown fox " * 1000
     assert model.tokenize(words, 0).tolist() == model._vocabulary._tokenize(words.encode(), add_special=True).tolist()
+
+
+def test_of_a_long_text_only_as_much_is_read_as_can_matter(model):
+    """The last tokens of a long text are those of its end alone, and what cannot fit is refused without being read."""
+    text = "the quick brown fox " * 20_000
+    np.testing.assert_array_equal(model.tokenize(text, 100), model.tokenize(text[-10_000:], 100))
+    assert model.tokenize(text, 100).base is None
+    with pytest.raises(InvalidRequestError, match="at most 81,920 bytes"):
+        model.tokenize(text, 0)
 
 
 def test_a_text_in_parts_has_one_bos_token():
@@ -180,6 +195,14 @@ def test_a_context_too_large_for_the_machine_is_refused_before_it_is_made(n_ctx)
     """Memory that the machine does not have is an error that says how much, not the end of the process."""
     with pytest.raises(ModelLoadError, match=r"needs [\d,]+ MiB .* choose a smaller n_ctx"):
         Model(TINY, n_ctx=n_ctx, n_slots=16)
+
+
+def test_a_chunk_is_no_longer_than_the_context():
+    """A chunk that no prompt can fill gets no memory: n_batch is n_ctx at most."""
+    with Model(TINY, n_ctx=256, n_slots=1, n_batch=10**9, n_threads=1) as model:
+        assert model.n_batch == 256
+    with Model(TINY, n_ctx=1, n_slots=1, n_threads=1) as model:
+        assert model.n_batch == 1
 
 
 def test_loading_can_be_given_up(tmp_path):

@@ -9,7 +9,8 @@ from relevance_gen.generation.probe import extra_buffers_are_safe
 
 AMX = "CPU : AVX512 = 1 | AMX_INT8 = 1 | "
 LIVES = (sys.executable, "-c", "")
-CRASHES = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+CRASHES = (sys.executable, "-c", CRASH)
 
 
 def counting(tmp_path, ending):
@@ -30,7 +31,7 @@ def test_the_answer_is_whether_the_probe_lives(tmp_path, command, safe):
     assert extra_buffers_are_safe(AMX, "build", command=command, cache_dir=tmp_path) is safe
 
 
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(1)"], ids=["lives", "dies"])
+@pytest.mark.parametrize("ending", ["", CRASH], ids=["lives", "dies"])
 def test_the_answer_is_remembered_for_a_build(tmp_path, ending):
     """The same build and CPU are probed once; another build is probed anew."""
     command = counting(tmp_path, ending)
@@ -39,6 +40,14 @@ def test_the_answer_is_remembered_for_a_build(tmp_path, ending):
     assert (tmp_path / "runs").read_text() == "x"
     extra_buffers_are_safe(AMX, "another build", command=command, cache_dir=tmp_path)
     assert (tmp_path / "runs").read_text() == "xx"
+
+
+def test_a_failure_that_is_no_crash_is_not_remembered(tmp_path):
+    """A probe that could not do its work says nothing of the build: the layouts are off, and it is tried again."""
+    command = counting(tmp_path, "raise SystemExit(1)")
+    for runs in ("x", "xx"):
+        assert not extra_buffers_are_safe(AMX, "build", command=command, cache_dir=tmp_path)
+        assert (tmp_path / "runs").read_text() == runs
 
 
 def test_a_cache_that_cannot_be_written_only_means_probing_again(tmp_path):

@@ -1,5 +1,6 @@
 """A runner as its callers see it: futures, streams, limits, cancelling, closing, dying."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -8,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import CancelledError, wait
+import weakref
+from concurrent.futures import CancelledError, as_completed, wait
 
 import pytest
 
@@ -20,6 +22,7 @@ from relevance_gen.errors import (
     RequestCancelledError,
     RunnerClosedError,
 )
+from relevance_gen.generation import runner as runner_module
 from relevance_gen.generation.runner import Runner
 from relevance_gen.types import GenerationRequest, Stats
 from tests.models import BIGRAM, TINY
@@ -114,6 +117,15 @@ def test_cancelling_a_running_request_frees_its_slots():
         assert runner.counters().requests_cancelled == 1
 
 
+def test_waiting_for_several_futures_ends_when_they_are_cancelled(tiny):
+    """`concurrent.futures.wait` and `as_completed` see that a request was cancelled, before it and after."""
+    early, late = (tiny.submit(GenerationRequest("a", max_tokens=400)) for _ in range(2))
+    early.cancel()
+    threading.Timer(0.01, late.cancel).start()
+    assert wait([early, late], timeout=10).not_done == set()
+    assert set(as_completed([early, late], timeout=10)) == {early, late}
+
+
 def test_cancelling_a_waiting_request_takes_it_off_the_backlog():
     """What waits and is cancelled is gone at once, and never runs."""
     with small_runner(n_slots=1) as runner:
@@ -123,6 +135,24 @@ def test_cancelling_a_waiting_request_takes_it_off_the_backlog():
         running.cancel()
         runner.generate(GenerationRequest("a", max_tokens=1))
         assert runner.counters().requests_cancelled == 2
+
+
+def test_cancelling_in_the_runners_thread_while_it_takes_requests(monkeypatch):
+    """A dropped stream may be collected, and so cancelled, wherever the runner's thread is: it goes on."""
+    with small_runner(n_slots=3) as runner:
+        until(lambda: runner.alive)
+        add, futures = runner._engine.add, []
+
+        def add_and_cancel(job):
+            add(job)
+            for future in futures[1:]:
+                future.cancel()
+
+        monkeypatch.setattr(runner._engine, "add", add_and_cancel)
+        with runner._queue.changed:  # all are there when the first is taken
+            futures += [runner.submit(GenerationRequest("a", max_tokens=2)) for _ in range(3)]
+        assert futures[0].result(timeout=10).num_samples == 1
+        assert runner.alive
 
 
 def test_cancelling_interrupts_the_prompt_being_computed():
@@ -151,6 +181,37 @@ def test_a_dropped_stream_is_cancelled():
             break
         gc.collect()
         until(lambda: runner.counters().requests_cancelled == 1)
+
+
+class Text(str):
+    """A string that can be watched."""
+
+
+@pytest.mark.parametrize("fate", ["answered", "refused", "cancelled", "failed"])
+def test_what_is_over_is_not_kept(tiny, fate):
+    """Once its caller lets go of it, nothing of a request is left, without the help of the garbage collector."""
+    text = Text("a" * (1000 if fate == "refused" else 3))
+    reference = weakref.ref(text)
+    request = GenerationRequest(text, max_tokens=400 if fate == "cancelled" else 2)
+
+    def explode(sample, text):
+        raise ZeroDivisionError
+
+    gc.collect()
+    gc.disable()
+    try:
+        future = tiny.submit(request, on_text=explode if fate == "failed" else None)
+        if fate == "cancelled":
+            future.cancel()
+        wait([future])
+        with contextlib.suppress(InvalidRequestError, RequestCancelledError):
+            if fate in ("answered", "refused"):
+                tiny.generate(request)
+        del text, request, future
+        tiny.generate(GenerationRequest("a", max_tokens=1))  # the runner's thread has gone on to something else
+        until(lambda: reference() is None, 2)
+    finally:
+        gc.enable()
 
 
 def test_a_callback_that_raises_fails_its_request_alone(tiny):
@@ -190,6 +251,16 @@ def test_closing_with_drain_finishes_everything():
     runner.close()
 
 
+def test_closing_frees_the_prefix_cache():
+    """A closed runner that somebody still holds keeps no computed prompts."""
+    runner = small_runner(n_batch=16)
+    runner.generate(GenerationRequest("a" * 100, max_tokens=1))
+    cache = runner._engine._cache
+    assert cache.n_bytes > 0
+    runner.close()
+    assert (len(cache), cache.n_bytes) == (0, 0)
+
+
 def test_closing_without_drain_answers_every_waiter():
     """Running and waiting requests see `RunnerClosedError` at once."""
     runner = small_runner()
@@ -207,6 +278,55 @@ def test_closing_with_a_timeout_gives_up_what_takes_longer():
     runner.close(timeout_s=0.05)
     assert time.monotonic() - started < 5
     assert isinstance(futures[-1].exception(timeout=0), RunnerClosedError)
+
+
+def test_closing_leaves_behind_a_thread_that_never_returns(monkeypatch):
+    """`close(timeout_s)` comes back, also where a callback hangs."""
+    monkeypatch.setattr(runner_module, "_GRACE_S", 0.1)
+    runner, stuck, go_on = small_runner(), threading.Event(), threading.Event()
+
+    def hang(sample, text):
+        stuck.set()
+        go_on.wait()
+
+    runner.submit(ENDLESS, on_text=hang)
+    stuck.wait()
+    runner.close(drain=False, timeout_s=0.05)
+    assert not runner.alive
+    go_on.set()
+    runner.close(drain=False)
+
+
+def test_waiting_inside_a_callback_is_refused(tiny):
+    """`generate` in the runner's own thread could never end: the request whose callback it is fails with the reason."""
+    future = tiny.submit(GenerationRequest("a"), on_text=lambda *_: tiny.generate(GenerationRequest("b")))
+    with pytest.raises(InvalidRequestError, match="call submit"):
+        future.result(timeout=10)
+    assert tiny.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
+
+
+def test_an_interrupted_constructor_leaves_no_thread():
+    """Ctrl-C while the model loads ends the thread that loads it."""
+
+    class Interrupted(Runner):
+        def wait_ready(self, *_):
+            raise KeyboardInterrupt
+
+    before = threading.enumerate()
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted(TINY)
+    assert threading.enumerate() == before
+
+
+def test_a_mapping_is_a_request(tiny):
+    """`submit`, `generate` and `stream` take the documented fields as a mapping, and check them."""
+    fields = {"text": "a", "max_tokens": 3, "temperature": 0}
+    response = tiny.generate(fields)
+    assert response.responses[0].text == tiny.generate(GenerationRequest(**fields)).responses[0].text
+    assert "".join(piece.text for piece in tiny.stream(fields)) == response.responses[0].text
+    for wrong in ({"txt": "a"}, "a", None):
+        with pytest.raises(InvalidRequestError):
+            tiny.submit(wrong)
 
 
 def test_leaving_the_context_by_an_exception_does_not_wait():
@@ -298,10 +418,25 @@ def test_stop_strings_without_bound_are_refused(tiny):
     assert caught.value.field == "stop"
 
 
-@pytest.mark.parametrize("options", [{"n_slots": 0}, {"n_slots": 256}, {"n_ctx": 0}, {"n_batch": -1}, {"n_threads": 0}])
+def test_end_tokens_without_bound_are_refused(tiny):
+    """4,096 end tokens are accepted; more are an error that names the field."""
+    assert tiny.generate(GenerationRequest("a", max_tokens=1, eos_token_ids=tuple(range(4096)))).num_samples == 1
+    with pytest.raises(InvalidRequestError, match="at most 4,096 tokens, got a list of 4097 items") as caught:
+        tiny.submit(GenerationRequest("a", eos_token_ids=tuple(range(4097))))
+    assert caught.value.field == "eos_token_ids"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"n_slots": 0}, {"n_slots": 256}, {"n_slots": 2.5}, {"n_ctx": 0}, {"n_ctx": "512"}, {"n_batch": -1}),
+        *({"n_threads": 0}, {"n_threads": 513}, {"n_gpu_layers": -2}, {"main_gpu": True}),
+        *({"max_queue": -1}, {"prefix_cache_bytes": None}),
+    ],
+)
 def test_options_out_of_range_are_refused(options):
-    """A wrong option is a ValueError that names it, before anything is loaded."""
-    with pytest.raises(ValueError, match=next(iter(options))):
+    """A wrong option is an InvalidRequestError, a ValueError, that names it, before anything is loaded."""
+    with pytest.raises(InvalidRequestError, match=next(iter(options))):
         Runner(TINY, **options)
 
 

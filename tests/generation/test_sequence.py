@@ -10,9 +10,8 @@ from relevance_gen.types import GenerationRequest
 
 def sequence(room=100, index=0, seed=0, **fields):
     request = GenerationRequest("prompt", **fields)
-    return Sequence(
-        request, index, seed=seed, stops=StopStrings(request.stop), n_prompt=6, room=room, n_vocab=8
-    )  # fmt: skip
+    stops, ends = StopStrings(request.stop), frozenset(request.eos_token_ids)
+    return Sequence(request, index, seed=seed, stops=stops, ends=ends, n_prompt=6, room=room, n_vocab=8)
 
 
 def test_penalties_count_generated_tokens_only():
@@ -85,6 +84,7 @@ def test_draws_repeat_with_the_seed_and_differ_between_samples():
     """Seed and sample index together decide every uniform number."""
     draws = {(seed, i): sequence(seed=seed, index=i).draw() for seed in (0, 1, 2**200) for i in (0, 1)}
     assert len(set(draws.values())) == 6
+    assert sequence(seed=5 + 2**32).draw() != sequence(seed=5, index=1).draw()
     assert draws[0, 1] == sequence(seed=0, index=1).draw()
 
 

@@ -26,6 +26,7 @@ _DEFAULT_KV_BYTES = 2 << 30
 _MIN_N_CTX = 256
 _CPU_CHUNK, _GPU_CHUNK = 128, 512
 _ABORTED = 2
+_WARM_UP = np.zeros(2, np.int32)
 
 
 class Model:
@@ -41,7 +42,7 @@ class Model:
         n_gpu_layers: layers to keep on the GPU; all where the build has one, by default.
         main_gpu: the one GPU to use; all by default.
         shared_prefix: let all slots share one memory: samples of one prompt do not copy it and are faster, but
-            neighbours may change the low bits of a result.
+            neighbours change log probabilities, by hundredths of a nat at times, and so now and then tokens.
         use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
         on_progress: called with the loaded share in [0, 1]; returns whether to go on.
 
@@ -82,9 +83,9 @@ class Model:
             params.use_extra_bufts = use_extra_bufts
             self._load(Path(path), params, on_progress)
             self.n_slots = n_slots
-            self.n_batch = n_batch or (_GPU_CHUNK if offload else _CPU_CHUNK)
             self.dense = not shared_prefix
             self.n_ctx = self._fitting_n_ctx(n_ctx, offload)
+            self.n_batch = min(n_batch or (_GPU_CHUNK if offload else _CPU_CHUNK), self.n_ctx)
             self._vocabulary = Vocabulary(self._vocabulary_handle, self.n_ctx)
             self._open_context(n_threads or usable_cores(), offload, shared_prefix)
             self._warm_up()
@@ -99,7 +100,8 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Free the context and the model; safe to call twice."""
+        """Free the context, the model and what is held; safe to call twice."""
+        self._held = None
         if self._context:
             lib.llama_free(self._context)
             self._context = None
@@ -156,7 +158,7 @@ class Model:
         n_sequences = self.n_slots + 1 if shared_prefix else self.n_slots
         params.n_ctx = (self.n_ctx + 255) // 256 * 256 * n_sequences
         params.n_seq_max = n_sequences
-        params.n_batch = params.n_ubatch = max(self.n_batch, self.n_slots)
+        params.n_batch = params.n_ubatch = max(self.n_batch, self.n_slots, len(_WARM_UP))
         params.n_threads = params.n_threads_batch = n_threads
         params.kv_unified = shared_prefix
         # On a CPU flash attention makes decoding with many sequences several times slower.
@@ -171,7 +173,7 @@ class Model:
     def _warm_up(self) -> None:
         """Decode once: what cannot generate fails here, and the first request is no slower than the next."""
         try:
-            logits = self.prefill(0, np.zeros(2, np.int32), 0)
+            logits = self.prefill(0, _WARM_UP, 0)
         except GenerationError as error:
             raise ModelLoadError(f"the model cannot generate: {error}") from None
         if not np.isfinite(logits.max()):
@@ -254,9 +256,13 @@ class Model:
         if not lib.llama_memory_seq_rm(self._memory, slot, n_tokens, -1):
             raise GenerationError("this model cannot forget a part of what it read")
 
+    def saved_bytes(self, slot: int) -> int:
+        """Return how many bytes `save` would return."""
+        return int(lib.llama_state_seq_get_size(self._context, slot))
+
     def save(self, slot: int) -> SavedState:
         """Return a slot's memory as bytes."""
-        state = np.empty(lib.llama_state_seq_get_size(self._context, slot), np.uint8)
+        state = np.empty(self.saved_bytes(slot), np.uint8)
         if not lib.llama_state_seq_get_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not save a sequence")
         return state

@@ -10,13 +10,12 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from relevance_gen.errors import GenerationError, InvalidRequestError
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.llama.library import pointer
 from relevance_gen.generation.model import Tokens
 
-_BYTES_PER_TOKEN = 32
-"""More than any text has: text beyond this many bytes for each token that fits is refused, or its end used."""
-_MIN_TEXT_BYTES = 1 << 20
+_BYTES_PER_TOKEN, _SPARE_BYTES = 32, 1 << 16
+"""More than texts have: of what is longer than this for the tokens that are wanted, only the end is looked at."""
 _MAX_RUN = 8_000
 _RUNS = re.compile(rf"\S{{1,{_MAX_RUN}}}|\s{{1,{_MAX_RUN}}}")
 """Characters without a break that a BPE tokenizer may see. Those of many models (tekken, gpt-4o, deepseek, bloom …) run
@@ -47,13 +46,14 @@ class Vocabulary:
         Raises:
             InvalidRequestError: the text is far beyond what the context could hold.
         """
-        encoded = text.encode(errors="replace")
-        most_bytes = max(_MIN_TEXT_BYTES, _BYTES_PER_TOKEN * self._n_ctx)
+        n_wanted = min(max_tokens or self._n_ctx, self._n_ctx)
+        most_bytes = _BYTES_PER_TOKEN * n_wanted + _SPARE_BYTES
+        encoded = text[-most_bytes - 1 :].encode(errors="replace")
         if len(encoded) > most_bytes:  # it cannot fit, so it shall cost no time
             if not max_tokens:
                 raise InvalidRequestError(
-                    f"text must hold at most {most_bytes:,} bytes for a context of {self._n_ctx} tokens, got "
-                    f"{len(encoded):,}; shorten it, or set max_input_tokens to use its end",
+                    f"text must hold at most {most_bytes:,} bytes for a context of {self._n_ctx} tokens, got more; "
+                    "shorten it, or set max_input_tokens to use its end",
                     field="text",
                 )
             encoded = encoded[-most_bytes:]
@@ -64,15 +64,15 @@ class Vocabulary:
             return tokens
         if lib.llama_vocab_get_add_bos(self._handle) and tokens[0] == lib.llama_vocab_bos(self._handle):
             return np.concatenate((tokens[:1], tokens[n - max_tokens + 1 :]))
-        return tokens[n - max_tokens :]
+        return tokens[n - max_tokens :].copy()  # a view would keep them all, in the prefix cache too
 
-    def _tokenize(self, text: bytes, *, add_special: bool) -> Tokens:
-        tokens = np.empty(len(text) + 8, np.int32)
+    def _tokenize(self, text: bytes, *, add_special: bool, room: int = 0) -> Tokens:
+        tokens = np.empty(room or len(text) + 8, np.int32)
         n = lib.llama_tokenize(
             self._handle, text, len(text), pointer(tokens, lib.llama_token), len(tokens), add_special, True
         )
         if n < 0:
-            raise GenerationError(f"llama_tokenize needs {-n} tokens for {len(text)} bytes")
+            return self._tokenize(text, add_special=add_special, room=-n)  # normalizing made the text longer
         return tokens[:n].copy()
 
     def piece(self, token: int) -> bytes:
