@@ -29,7 +29,7 @@ _ZSTD_PIECE_BYTES = 512
 
 
 class Budget:
-    """The bytes of request bodies that one process holds at once."""
+    """The bytes of request bodies, and of what was made of them, that one process holds at once."""
 
     def __init__(self, limit_bytes: int, metrics: Metrics) -> None:
         self._limit_bytes = limit_bytes
@@ -67,6 +67,10 @@ class Account:
         """Take `n_bytes` more for this request."""
         self._budget.take(n_bytes)
         self.taken_bytes += n_bytes
+
+    def replace(self, n_bytes: int) -> None:
+        """Take `n_bytes` in place of all that was taken: the body has become what is made of it."""
+        self.take(n_bytes - self.taken_bytes)
 
 
 def require_json(request: web.BaseRequest) -> None:

@@ -229,6 +229,19 @@ def test_all_bodies_together_are_bounded(strict: Server) -> None:
     assert strict.metric("request_body_bytes_held") == 0
 
 
+def test_requests_that_run_or_wait_hold_their_memory(strict: Server) -> None:
+    """A small body that becomes a large text counts as that text until its answer is there."""
+    body = gzip.compress(json.dumps({"text": "\U0001f600" + "a" * 300_000, "max_tokens": 10**6}).encode())
+    headers = {**GZIP, "Content-Type": "application/json"}
+    with strict.raw() as first, strict.raw() as second:
+        for sock in (first, second):
+            sock.sendall(request_bytes("POST", "/generate", body, headers))
+        assert eventually(lambda: strict.metric("request_body_bytes_held") > 2_400_000)
+        refused = strict.generate(body, headers)
+        assert (refused.status, refused.error["type"]) == (503, "overloaded")
+    assert eventually(lambda: strict.metric("request_body_bytes_held") == 0)
+
+
 def test_idle_connections_harm_nobody(server: Server) -> None:
     """With 1,000 idle connections open, a search is answered as ever."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
