@@ -21,6 +21,9 @@ _RESPONSE_HEADERS = ("Content-Type", "Content-Encoding", "Cache-Control", "Retry
 _STATE_TIMEOUT_S = 0.5
 """A model process that does not tell its state within this time is not available."""
 
+_CONNECT_TIMEOUT_S = 2.0
+"""The model process is on this machine: if its kernel queue takes nothing for so long, it does not live."""
+
 _ORIGIN = "http://model"
 """A name for the host header only: the way there is a Unix socket."""
 
@@ -30,11 +33,14 @@ class Forwarder:
 
     Args:
         path: the Unix socket on which the model process listens.
+        timeout_s: for a whole answer. The model process keeps the limit on a generation itself, so this is longer: it
+            is for one that has stopped.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         connector = aiohttp.UnixConnector(str(path), limit=0)
-        timeout = aiohttp.ClientTimeout(total=None)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
 
     is_loading = False
@@ -56,15 +62,21 @@ class Forwarder:
         """Pass `request` on and its answer back. A client that leaves closes the way behind it too.
 
         Raises:
-            HTTPError: 503, the model process is not there.
+            HTTPError: 503, the model process is not there, or does not answer.
         """
         headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
         headers["X-Request-ID"] = request[REQUEST_ID]
         try:
-            async with self._session.post(_ORIGIN + request.path, data=body, headers=headers) as answer:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._session.post(_ORIGIN + request.path, data=body, headers=headers) as answer,
+            ):
                 return await _passed_back(request, answer)
         except aiohttp.ClientError:
             raise HTTPError(503, "no_runner", "no runner is available", headers={"Retry-After": "5"}) from None
+        except TimeoutError:
+            message = f"the model process did not answer within {self._timeout_s:g} seconds"
+            raise HTTPError(503, "timeout", message, headers={"Retry-After": "5"}) from None
 
 
 async def _passed_back(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:

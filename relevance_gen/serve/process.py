@@ -45,6 +45,9 @@ _MAX_FILES = 65_536
 _SWITCH_INTERVAL_S = 5e-4
 """How long a thread may hold the interpreter: with Python's 5 ms a search in a thread delays every other answer."""
 
+_FORWARDING_S = 10.0
+"""Beyond the limit on a generation, for a large body to be passed on and parsed."""
+
 _CLEANUP_S = 0.5
 """For the connections, once the work is done or its time is over."""
 
@@ -160,7 +163,7 @@ def _metrics(plan: Plan) -> Metrics:
 
 def _generation(plan: Plan, metrics: Metrics, load_backend: LoadBackend) -> Generator | Forwarder:
     if plan.role == "front" and plan.model_socket is not None:
-        return Forwarder(plan.model_socket)
+        return Forwarder(plan.model_socket, plan.settings.generation_timeout_s + _FORWARDING_S)
     generator = Generator(metrics, plan.settings.generation_timeout_s)
     if plan.role != "front":
         generator.load(lambda: load_backend(plan.settings))
