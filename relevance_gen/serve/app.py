@@ -6,8 +6,8 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias
 
 from aiohttp import web
@@ -19,7 +19,7 @@ from relevance_gen.serve.bodies import Budget
 from relevance_gen.serve.connection import Handle
 from relevance_gen.serve.gate import Gate
 from relevance_gen.serve.metrics import STATUSES, Metrics
-from relevance_gen.serve.problems import HTTPError, problem_of, response_to
+from relevance_gen.serve.problems import HTTPError, draining, problem_of, response_to
 from relevance_gen.serve.rate import RateLimit
 from relevance_gen.serve.searching import Searcher
 from relevance_gen.settings import Settings
@@ -53,6 +53,7 @@ class Service:
     draining: bool = False
     n_working: int = 0
     _idle: asyncio.Event = field(factory=asyncio.Event)
+    _limits: set[asyncio.Timeout] = field(factory=set)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -69,6 +70,30 @@ class Service:
         while self.n_working:
             self._idle.clear()
             await self._idle.wait()
+
+    @asynccontextmanager
+    async def until_cut(self) -> AsyncIterator[None]:
+        """Let the work in the context go on until it is done, or `cut` is called.
+
+        Raises:
+            HTTPError: 503, it was cut.
+        """
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._limits.add(limit)
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise draining() from None
+            raise
+        finally:
+            self._limits.discard(limit)
+
+    def cut(self) -> None:
+        """End all work now."""
+        for limit in self._limits:
+            limit.reschedule(asyncio.get_running_loop().time())
 
 
 SERVICE = web.AppKey("SERVICE", Service)
@@ -149,7 +174,8 @@ class Exchange:
         token = logs.REQUEST_ID.set(self.request_id)
         try:
             try:
-                response = await handle(self._request)
+                async with self._service.until_cut():
+                    response = await handle(self._request)
             except ConnectionError:
                 raise
             except Exception as error:
@@ -169,6 +195,9 @@ class Exchange:
 
     def _refuse(self, problem: HTTPError) -> web.Response:
         if self._request.writer.output_size:
+            transport = self._request.transport
+            if transport is not None and not transport.is_closing():
+                self._status = problem.status  # it is not the client who leaves
             raise ConnectionResetError("an answer was begun: all that is left is to cut it")
         return response_to(problem)
 

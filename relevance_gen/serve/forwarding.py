@@ -90,8 +90,7 @@ async def _passed_back(request: web.Request, answer: aiohttp.ClientResponse) -> 
         async for piece in answer.content.iter_any():
             await response.write(piece)
     except aiohttp.ClientError:
-        # The status is sent: cutting the connection is the one way left to say that this is not the whole answer.
-        raise ConnectionResetError("the model process ended in mid-stream") from None
+        raise HTTPError(503, "no_runner", "the model process ended in mid-stream") from None
     return response
 
 

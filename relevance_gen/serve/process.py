@@ -120,21 +120,33 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     if plan.role != "model":
         service.gate.submit(service.searcher.warm_up)
     await ended.wait()
-    await _drain(service)
-    still_working = service.n_working > 0 or service.gate.n_running > 0 or generation.is_loading
+    was_cut = await _drain(service)
+    still_working = was_cut or service.gate.n_running > 0 or generation.is_loading
     service.gate.close()
     await runner.cleanup()
     await generation.close()
     return still_working
 
 
-async def _drain(service: Service) -> None:
-    """Let running work finish, within the limit."""
+async def _drain(service: Service) -> bool:
+    """Let running work finish, within the limit; cut and answer what outlasts it, and tell whether anything did."""
     service.draining = True
     _log.info("draining: %d requests are running", service.n_working)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(service.settings.drain_timeout_s):
+    if await _is_idle_within(service, service.settings.drain_timeout_s):
+        return False
+    _log.warning("the time to drain is over: %d requests are cut", service.n_working)
+    service.cut()
+    await _is_idle_within(service, _CLEANUP_S)
+    return True
+
+
+async def _is_idle_within(service: Service, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
             await service.until_idle()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _end_asked_for(plan: Plan) -> asyncio.Event:

@@ -117,16 +117,18 @@ def test_a_worker_that_cannot_live_is_not_started_in_a_loop() -> None:
 
 
 def test_sigterm_drains_every_process() -> None:
-    """SIGTERM to the supervisor ends all processes once their work is done, with status 0."""
-    with Server("--workers", "2") as server, ThreadPoolExecutor(4) as pool:
+    """SIGTERM to the supervisor ends all processes once their work is done or cut with a 503, with status 0."""
+    with Server("--workers", "2", "--drain-timeout-s", "2.5") as server, ThreadPoolExecutor(4) as pool:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         children = server.has_children()
         searches = [pool.submit(server.search, {"query": "sleep 0.7", "chunk_txts": ["x"]}) for _ in range(2)]
         generation = pool.submit(server.generate, {"text": "x", "max_tokens": 100})
+        endless = pool.submit(server.generate, {"text": "x", "max_tokens": 10**6})
         time.sleep(0.3)
         server.process.send_signal(signal.SIGTERM)
         assert [search.result().status for search in searches] == [200, 200]
         assert generation.result().status == 200
+        assert (endless.result().status, endless.result().error["type"]) == (503, "draining")
         assert server.process.wait(8) == 0
         assert eventually(lambda: not any(is_running(pid) for pid in children), 2)
 
