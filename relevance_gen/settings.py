@@ -199,7 +199,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
-        parser.error(_unknown(unknown[0], unknown[0].split("=")[0], flags))
+        name = unknown[0].split("=")[0]  # without the value, which may be a secret
+        parser.error(_unknown(name, name, flags))
     variables = {_variable(setting): setting for setting in fields(Settings)}
     for name in environ:
         if name.startswith(PREFIX) and name not in variables and name not in _FURTHER_VARIABLES:

@@ -109,7 +109,8 @@ def test_unknown_settings_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_refusal_does_not_repeat_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
-    """The value of a variable that is not known is not printed: it may be a key."""
+    """The value of a flag or variable that is not known is not printed: it may be a key."""
+    assert "secret" not in refusal(capsys, ["--api-keys=secret"], {})
     assert "secret" not in refusal(capsys, [], {"RELEVANCE_GEN_API_KEY": "secret"})
 
 
