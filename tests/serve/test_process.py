@@ -11,6 +11,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.serve.harness import KEYED, ROOT, SCRIPTED, Server, eventually
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
@@ -94,10 +96,11 @@ def test_an_idle_server_ends_within_a_second() -> None:
         assert time.monotonic() - started_s < 1.5
 
 
-def test_a_taken_port_is_said_clearly() -> None:
-    """A port that cannot be had is one line on standard error and status 1."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        flags = ["--port", str(taken.getsockname()[1])]
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_taken_port_is_said_clearly(workers: str) -> None:
+    """A port that cannot be had is one line on standard error and status 1, also where its owner would share it."""
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        flags = ["--port", str(taken.getsockname()[1]), "--workers", workers]
         done = subprocess.run(
             [sys.executable, *SCRIPTED, *flags],
             env={"PYTHONPATH": str(ROOT), "RELEVANCE_GEN_API_KEYS": "k"},
