@@ -203,7 +203,8 @@ def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, ma
         searcher=Searcher(settings, make_retrieval(settings), metrics),
         state=generation.state,
         budget=Budget(settings.max_buffered_bytes, metrics),
-        metrics=metrics,
+        # The workers count each request once, as they do everything that HTTP asks for.
+        metrics=Metrics.alone() if plan.role == "model" else metrics,
     )
 
 

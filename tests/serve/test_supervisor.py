@@ -52,14 +52,19 @@ def test_refusals_pass_through(several: Server) -> None:
 
 
 def test_metrics_are_of_all_processes(several: Server) -> None:
-    """Whichever worker is asked, /metrics counts what all of them did."""
-    before = several.metric('http_requests_total{endpoint="search",status="200"}')
-    tokens = several.metric("generated_tokens_total")
+    """Whichever worker is asked, /metrics counts what all of them did, and each request once."""
+    searches, generations, states = (
+        f'http_requests_total{{endpoint="{name}",status="200"}}' for name in ("search", "generate", "stats")
+    )
+    counted = (searches, generations, states, "generated_tokens_total", "http_request_body_bytes_total")
+    before = [several.metric(name) for name in counted]
     for _ in range(10):
         several.search(BODY)
     several.generate({"text": "x", "max_tokens": 4})
-    assert several.metric('http_requests_total{endpoint="search",status="200"}') == before + 10
-    assert several.metric("generated_tokens_total") == tokens + 4
+    several.call("GET", "/health")
+    grown = [several.metric(name) - old for name, old in zip(counted, before, strict=True)]
+    n_bytes = 10 * len(json.dumps(BODY)) + len(json.dumps({"text": "x", "max_tokens": 4}))
+    assert grown == [10, 1, 0, 4, n_bytes]
     assert several.metric("runners") == 1
 
 
