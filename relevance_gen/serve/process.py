@@ -158,6 +158,10 @@ def _end_asked_for(plan: Plan) -> asyncio.Event:
             os._exit(128 + signal_number)  # the second time, at once
         ended.set()
 
+    def orphaned(sentinel: int) -> None:
+        loop.remove_reader(sentinel)  # it stays readable, and would be called without end while work is drained
+        ended.set()
+
     loop.add_signal_handler(signal.SIGTERM, ask, signal.SIGTERM)
     supervisor = multiprocessing.parent_process()
     if supervisor is None:
@@ -165,7 +169,7 @@ def _end_asked_for(plan: Plan) -> asyncio.Event:
     else:
         # A terminal sends ^C to every process; the supervisor alone decides what it means.
         loop.add_signal_handler(signal.SIGINT, lambda: None)
-        loop.add_reader(supervisor.sentinel, ended.set)
+        loop.add_reader(supervisor.sentinel, orphaned, supervisor.sentinel)
     return ended
 
 

@@ -139,13 +139,30 @@ def test_sigterm_drains_every_process() -> None:
 
 
 def test_workers_do_not_outlive_their_supervisor() -> None:
-    """When the supervisor is killed outright, its processes end too."""
-    with Server("--workers", "2") as server:
+    """When the supervisor is killed outright, its processes finish their work, without turning in circles, and end."""
+    with Server("--workers", "2") as server, ThreadPoolExecutor(1) as pool:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         children = pids(server, "front") + pids(server, "model")
+        search = pool.submit(server.search, {"query": "sleep 1.2", "chunk_txts": ["x"]})
+        time.sleep(0.2)
         server.process.kill()
         server.process.wait()
+        time.sleep(0.1)
+        before_s = sum(map(processor_seconds, children))
+        time.sleep(0.6)
+        assert sum(map(processor_seconds, children)) - before_s < 0.3
+        assert search.result().status == 200
         assert eventually(lambda: not any(is_running(pid) for pid in children), 8)
+
+
+def processor_seconds(pid: int) -> float:
+    """Return what a process has computed; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            user, system = stat.read().rsplit(") ", 1)[1].split()[11:13]
+    except FileNotFoundError:
+        return 0.0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def is_running(pid: int) -> bool:
