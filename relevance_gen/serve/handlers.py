@@ -12,7 +12,7 @@ from relevance_gen import wire
 from relevance_gen.serve import bodies, openapi
 from relevance_gen.serve.admission import admit, admit_generation, read_body
 from relevance_gen.serve.app import SERVICE, Route, Service, common_headers
-from relevance_gen.serve.generating import Generator, error_event_of, events_of
+from relevance_gen.serve.generating import Generator, error_event_of, events_of, made_of
 from relevance_gen.serve.problems import empty, problem_of
 from relevance_gen.types import GenerationRequest
 
@@ -41,9 +41,10 @@ async def search(request: web.Request) -> web.StreamResponse:
 
 async def generate(request: web.Request) -> web.StreamResponse:
     """Answer POST /generate."""
+    wanted = bodies.wanted_encoding(request)
     async with _generation_request(request) as generation:
         response = await request.app[GENERATOR].complete(generation)
-    body, headers = bodies.encoded(wire.serialize(response), bodies.wanted_encoding(request))
+        body, headers = await made_of(response, lambda made: bodies.encoded(wire.serialize(made), wanted))
     return web.Response(body=body, content_type="application/json", headers=headers)
 
 
@@ -60,10 +61,10 @@ async def generate_stream(request: web.Request) -> web.StreamResponse:
         headers = {**_STREAM_HEADERS, **common_headers(request, request.app[SERVICE])}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
-        await response.write(events_of(first))
+        await response.write(await events_of(first))
         try:
             async for item in items:
-                await response.write(events_of(item))
+                await response.write(await events_of(item))
         except ConnectionError:
             raise
         except Exception as error:
