@@ -27,6 +27,7 @@ from relevance_gen.types import Stats
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_EXPOSED_HEADERS = "X-Request-ID, Retry-After, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _CLIENT_LEFT = 499
 _TIMED_OUT = 408
@@ -121,6 +122,10 @@ def make_app(service: Service, routes: tuple[Route, ...]) -> web.Application:
         for method in methods:
             app.router.add_route(method, route.path, route.handler, expect_handler=_no_expectation_yet)
         app.router.add_route("OPTIONS", route.path, _options(", ".join(("OPTIONS", *methods))))
+        refuse = _not_allowed(("OPTIONS", *methods))
+        app.router.add_route("*", route.path, refuse, expect_handler=_no_expectation_yet)
+    # What aiohttp itself refuses, it would ask for a body first.
+    app.router.add_route("*", "/{path:.*}", _not_found, expect_handler=_no_expectation_yet)
     return app
 
 
@@ -135,6 +140,17 @@ def _options(allow: str) -> Handler:
         return web.Response(status=204, headers={"Allow": allow})
 
     return options
+
+
+def _not_allowed(allowed: tuple[str, ...]) -> Handler:
+    async def not_allowed(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPMethodNotAllowed(request.method, allowed)
+
+    return not_allowed
+
+
+async def _not_found(_: web.Request) -> web.StreamResponse:
+    raise web.HTTPNotFound
 
 
 def surround(service: Service, routes: tuple[Route, ...]) -> Callable[[Handle], Handle]:
@@ -235,6 +251,6 @@ def common_headers(request: web.BaseRequest, service: Service) -> dict[str, str]
         headers["Access-Control-Allow-Origin"] = "*" if "*" in allowed else origin
         headers["Access-Control-Allow-Headers"] = "Content-Type, X-API-Key, X-Request-ID"
         headers["Access-Control-Allow-Methods"] = "GET, HEAD, POST, OPTIONS"
-        headers["Access-Control-Expose-Headers"] = "X-Request-ID, Retry-After, RateLimit-Limit, RateLimit-Remaining"
+        headers["Access-Control-Expose-Headers"] = _EXPOSED_HEADERS
         headers["Access-Control-Max-Age"] = "600"
     return headers

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import zstandard
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.metrics import Metrics
@@ -142,7 +142,7 @@ async def read(request: web.BaseRequest, account: Account, *, limit_bytes: int, 
 
 async def _continue(request: web.BaseRequest) -> None:
     """Ask for the body only now, when key, rate and type are known to be right."""
-    if request.headers.get("Expect", "").lower() == "100-continue":
+    if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         # Otherwise this counts as a response that was begun, here and in aiohttp.
         request.writer.output_size = 0

@@ -122,6 +122,7 @@ def test_pages_of_allowed_origins_may_call() -> None:
             assert here.headers["Access-Control-Allow-Origin"] == "http://two.example"
             assert here.headers["Vary"] == "Accept-Encoding, Origin"
             assert "X-API-Key" in here.headers["Access-Control-Allow-Headers"]
+            assert "RateLimit-Reset" in here.headers["Access-Control-Expose-Headers"]
             there = server.call(method, path, headers={"Origin": "http://three.example"})
             assert "Access-Control-Allow-Origin" not in there.headers
 
