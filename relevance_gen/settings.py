@@ -1,6 +1,7 @@
 """The server's settings: one table, read from flags and from ``RELEVANCE_GEN_*`` environment variables.
 
-A flag wins over its environment variable, which wins over the default. Whatever is not known is refused.
+A flag wins over its environment variable, which wins over the default; an empty variable is as good as none. Whatever
+is not known is refused.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     for name, setting in variables.items():
         text, source = getattr(given, setting.name), _flag(setting)
-        if text is None and name in environ:
+        if text is None and environ.get(name):
             text, source = environ[name], name
         if text is not None:
             values[setting.name] = _parsed(parser, setting, source, text)
