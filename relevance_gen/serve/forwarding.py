@@ -9,6 +9,7 @@ import aiohttp
 from aiohttp import web
 
 from relevance_gen import wire
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve import bodies
 from relevance_gen.serve.admission import admit_generation, read_body
 from relevance_gen.serve.app import REQUEST_ID, SERVICE, Route, common_headers
@@ -55,7 +56,7 @@ class Forwarder:
         try:
             async with asyncio.timeout(_STATE_TIMEOUT_S), self._session.get(f"{_ORIGIN}/stats") as answer:
                 return wire.structure(Stats, wire.parse(await answer.read()))
-        except (aiohttp.ClientError, TimeoutError):
+        except (aiohttp.ClientError, TimeoutError, InvalidRequestError):  # the last: it told of an error of its own
             return Stats(backlog=0, num_total_runners=0)
 
     async def post(self, request: web.Request, body: bytes) -> web.StreamResponse:

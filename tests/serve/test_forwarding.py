@@ -35,3 +35,22 @@ def test_a_stopped_model_process_is_a_503(tmp_path: Path) -> None:
         stopped.listen()
         error = asyncio.run(run())
     assert (error.status, error.kind) == (503, "timeout")
+
+
+def test_a_model_process_that_tells_of_an_error_has_no_runners(tmp_path: Path) -> None:
+    """An error in place of the state is the model process's, and not the client's who asked for the server's health."""
+
+    async def fail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 500 Internal Server Error\r\nContent-Length: 13\r\n\r\n{"error": {}}')
+        writer.close()
+
+    async def run() -> Stats:
+        forwarder = Forwarder(tmp_path / "socket", 1)
+        async with await asyncio.start_unix_server(fail, tmp_path / "socket"):
+            try:
+                return await forwarder.state()
+            finally:
+                await forwarder.close()
+
+    assert asyncio.run(run()) == Stats(backlog=0, num_total_runners=0)
