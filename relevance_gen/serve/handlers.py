@@ -51,7 +51,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
 async def generate_stream(request: web.Request) -> web.StreamResponse:
     """Answer POST /generate_stream with server-sent events.
 
-    The head is sent with the first event, so that what fails before has a status of its own.
+    The head is sent with the first text or heartbeat, so that what fails before has a status of its own.
     """
     async with (
         _generation_request(request) as generation,
