@@ -304,7 +304,7 @@ def many(seconds: float, rounds: int) -> None:
     print(f"  one thread in process {alone:.0f}/s; over HTTP {rate:.0f}/s")
     print(f"  p50 {p50_s * 1e3:.0f} ms, p99 {p99_s * 1e3:.0f} ms")
     print(f"  of cores x one thread: {statistics.median(shares):.2f} (bar: at least 0.7), best {max(shares):.2f}")
-    # A busy machine blurs the rates, and processor time less: while HTTP costs at most 1 / 0.7, the bar is within reach.
+    # A busy machine blurs rates more than processor time: while HTTP costs at most 1 / 0.7, the bar is within reach.
     started_s = time.process_time()
     for chunks in bodies_of_chunks:
         search(QUERY, chunks)

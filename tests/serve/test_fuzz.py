@@ -134,7 +134,13 @@ def run_schemathesis(server: Server, directory: Path, *flags: str) -> None:
         [
             *(program, "run", f"{server.url}/openapi.json", f"--header=X-API-Key: {KEY}", "--checks=all"),
             # JSON Schema calls 10.0 an integer; the contract does not. The laws above hold what must be accepted.
-            *("--exclude-checks=positive_data_acceptance", "--suppress-health-check=all", "--seed=1", *flags),
+            *(
+                "--exclude-checks=positive_data_acceptance",
+                "--suppress-health-check=all",
+                "--seed=1",
+                "--request-timeout=120",
+                *flags,
+            ),
         ],
         capture_output=True,
         text=True,
