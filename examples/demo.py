@@ -1,12 +1,13 @@
 """The whole story on one screen: chunk a real document, search it, generate from the best chunk. No network is used."""
 
+import re
 import textwrap
 import time
 from pydoc_data.topics import topics  # the Python language reference, which comes with every Python
 
 from relevance_gen import Chunk, ChunkIndex, generate, split
 
-QUESTION = "How are chained comparisons evaluated?"
+QUESTION = "How is an exception raised?"
 END_TOKEN = 1  # of the embedded model
 PROMPT = "Context: {context}\nQuestion: {question}\nAnswer:"
 
@@ -47,7 +48,9 @@ def find_chunk() -> str:
 
 def answer_from(chunk: str) -> None:
     """Let the model answer from a chunk, and show what it says."""
-    prompt = PROMPT.format(context=" ".join(chunk.split()), question=QUESTION)
+    # The embedded model knows letters, digits and plain punctuation: the rest of the markup only confuses it.
+    plain = re.sub(r"[^A-Za-z0-9 ,;:'().?-]|--+", "", " ".join(chunk.split()))
+    prompt = PROMPT.format(context=plain, question=QUESTION)
     generate({"text": QUESTION, "max_tokens": 1})  # loads the model
     started = time.perf_counter()
     response = generate(
