@@ -1,6 +1,7 @@
 """The server's settings: one table, read from flags and from ``RELEVANCE_GEN_*`` environment variables.
 
-A flag wins over its environment variable, which wins over the default. Whatever is not known is refused.
+A flag wins over its environment variable, which wins over the default; an empty variable is as good as none. Whatever
+is not known is refused.
 """
 
 from __future__ import annotations
@@ -199,7 +200,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
-        parser.error(_unknown(unknown[0], unknown[0].split("=")[0], flags))
+        name = unknown[0].split("=")[0]  # without the value, which may be a secret
+        parser.error(_unknown(name, name, flags))
     variables = {_variable(setting): setting for setting in fields(Settings)}
     for name in environ:
         if name.startswith(PREFIX) and name not in variables and name not in _FURTHER_VARIABLES:
@@ -207,7 +209,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     for name, setting in variables.items():
         text, source = getattr(given, setting.name), _flag(setting)
-        if text is None and name in environ:
+        if text is None and environ.get(name):
             text, source = environ[name], name
         if text is not None:
             values[setting.name] = _parsed(parser, setting, source, text)

@@ -12,7 +12,7 @@ import attrs
 import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, shown
 from relevance_gen.types import Chunk, Completion, Metadata
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ def structure(cls: type[T], value: object, *, path: str = "") -> T:
             a value that the class refuses.
     """
     if not isinstance(value, Mapping):
-        raise InvalidRequestError.must_be(path or "the body", "an object", value)
+        raise InvalidRequestError(f"{path or 'the body'} must be an object, got {shown(value)}", field=path or None)
     prefix = f"{path}." if path else ""
     fields = {a.name: a for a in attrs.fields(cls)}  # type: ignore[arg-type]
     for name in value:

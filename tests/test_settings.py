@@ -36,6 +36,13 @@ def test_a_flag_wins_over_the_environment() -> None:
     assert (settings.port, settings.workers, settings.search_queue) == (3, 2, Settings().search_queue)
 
 
+def test_an_empty_variable_is_none_and_an_empty_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is empty in the environment counts as not set, as for `generate`; on the command line it is a slip."""
+    environ = {f"RELEVANCE_GEN_{setting.name.upper()}": "" for setting in fields(Settings)}
+    assert read([], environ) == Settings()
+    assert "--model must be a string that is not empty" in refusal(capsys, ["--model="], {})
+
+
 def test_every_setting_is_a_flag_a_variable_and_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:
     """--help explains every setting and exits with 0."""
     with pytest.raises(SystemExit) as ended:
@@ -83,7 +90,6 @@ def test_values_are_parsed(name: str, text: str, value: object) -> None:
         ("rate_limit", "fast", "a count per time"),
         ("rate_limit", "0/minute", "a count per time"),
         ("log_format", "xml", "json, text"),
-        ("model", "", "not empty"),
     ],
 )
 def test_values_that_are_not_allowed_are_refused(
@@ -109,7 +115,8 @@ def test_unknown_settings_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_refusal_does_not_repeat_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
-    """The value of a variable that is not known is not printed: it may be a key."""
+    """The value of a flag or variable that is not known is not printed: it may be a key."""
+    assert "secret" not in refusal(capsys, ["--api-keys=secret"], {})
     assert "secret" not in refusal(capsys, [], {"RELEVANCE_GEN_API_KEY": "secret"})
 
 

@@ -165,5 +165,6 @@ def test_errors_name_the_path() -> None:
         assert str(caught.value).startswith(field)
     with pytest.raises(InvalidRequestError, match="did you mean max_tokens"):
         wire.structure(GenerationRequest, {"text": "x", "max_token": 3})
-    with pytest.raises(InvalidRequestError, match="the body must be an object, got a list"):
+    with pytest.raises(InvalidRequestError, match="the body must be an object, got a list") as caught:
         wire.structure(SearchRequest, [])
+    assert caught.value.field is None

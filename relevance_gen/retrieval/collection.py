@@ -36,11 +36,12 @@ class Collection:
 
     Attributes:
         postings: where each term stands.
-        tokens: term id of every token, shape (T,).
+        tokens: term id of every token, shape (T,); empty where `texts` stands in for it.
         first_token: offset in `tokens` of each chunk's first, shape (N,).
         n_tokens: tokens of each chunk, shape (N,).
         norms: Euclidean length of each chunk's vector, shape (N,).
         is_english: whether frequent words are English ones, or no language's that is known.
+        texts: the chunks' texts, for one question: cutting the few that matter again is quicker than keeping all tokens.
     """
 
     postings: Postings
@@ -49,6 +50,7 @@ class Collection:
     n_tokens: Offsets
     norms: Floats
     is_english: bool
+    texts: Sequence[str] = ()
 
     @property
     def n_chunks(self) -> int:
@@ -58,6 +60,10 @@ class Collection:
     def tokens_of(self, chunks: Offsets) -> tuple[Ids, Offsets]:
         """Return the token ids of some chunks, chunk after chunk, and how many tokens each has."""
         counts = self.n_tokens[chunks]
+        if self.texts:
+            again = [self.texts[chunk] for chunk in chunks.tolist()]
+            blocks = (tokenize(again[start:end]).ids for start, end in _cut_by_size(_lengths(again), _BLOCK_CHARS))
+            return np.concatenate([np.zeros(0, np.uint64), *blocks]), counts
         return self.tokens[ragged_ranges(self.first_token[chunks], counts)], counts
 
 
@@ -73,20 +79,20 @@ def collect(
     Args:
         texts: the chunks' texts, N of them.
         weighting: whose norms to take.
-        only_for: ids of a query's terms: keep only the postings of terms that begin as these do. The textbook's cosine
-            needs all.
+        only_for: ids of a query's terms: keep only what one question of these terms needs, the postings of terms that
+            begin as these do. The textbook's cosine needs all postings.
         progress: called after every block.
     """
     wanted = None
     if only_for is not None and weighting == "pivoted":
         wanted = np.zeros(BEGINNINGS, bool)
         wanted[beginnings(only_for)] = True
-    expected = sum(map(len, texts)) // _CHARS_PER_TOKEN
+    expected = int(_lengths(texts).sum()) // _CHARS_PER_TOKEN
     builder = PostingsBuilder(expected, wanted)
     language = _LanguageGuess()
     squares = np.zeros(len(texts))
     first_token, n_tokens = np.zeros((2, len(texts)), np.int64)
-    tokens = GrowingArray(np.uint64, expected)
+    tokens = GrowingArray(np.uint64, expected if only_for is None else 0)
     done = 0
     for numbers in _blocks(texts):
         block = tokenize([texts[number] for number in numbers])
@@ -95,32 +101,44 @@ def collect(
         language.add(found)
         squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
         n_tokens[numbers] = block.counts
-        first_token[numbers] = len(tokens) + np.cumsum(block.counts) - block.counts
-        tokens.extend(block.ids)
+        if only_for is None:
+            first_token[numbers] = len(tokens) + np.cumsum(block.counts) - block.counts
+            tokens.extend(block.ids)
         done += numbers.size
         if progress is not None:
             progress(done, len(texts))
     postings = builder.build()
     norms = np.sqrt(squares) if weighting == "pivoted" else _cosine_norms(postings, len(texts))
-    return Collection(postings, tokens.finish(), first_token, n_tokens, norms, language.is_english)
+    again = () if only_for is None else texts
+    return Collection(postings, tokens.finish(), first_token, n_tokens, norms, language.is_english, again)
 
 
 def _blocks(texts: Sequence[str]) -> Iterator[Offsets]:
     """Yield the numbers of chunks to tokenize together: ASCII with ASCII, which needs no folding, and not too many."""
-    n_chars = np.fromiter(map(len, texts), np.int64, len(texts))
+    n_chars = _lengths(texts)
     is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
     for numbers, block_chars in (
         (np.flatnonzero(is_ascii), _BLOCK_CHARS),
         (np.flatnonzero(~is_ascii), _BLOCK_CHARS // 2),  # two bytes to a character, or three
     ):
-        ends = np.cumsum(n_chars[numbers] + 1)
-        start = 0
-        while start < numbers.size:
-            before = int(ends[start - 1]) if start else 0
-            end = int(np.searchsorted(ends, before + block_chars, "right"))
-            end = min(max(end, start + 1), start + MAX_BLOCK_CHUNKS)
+        for start, end in _cut_by_size(n_chars[numbers], block_chars):
             yield numbers[start:end]
-            start = end
+
+
+def _lengths(texts: Sequence[str]) -> Offsets:
+    return np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def _cut_by_size(n_chars: Offsets, block_chars: int) -> Iterator[tuple[int, int]]:
+    """Yield where runs of texts begin and end that have about so many characters together, each one text at least."""
+    ends = np.cumsum(n_chars + 1)
+    start = 0
+    while start < n_chars.size:
+        before = int(ends[start - 1]) if start else 0
+        end = int(np.searchsorted(ends, before + block_chars, "right"))
+        end = min(max(end, start + 1), start + MAX_BLOCK_CHUNKS)
+        yield start, end
+        start = end
 
 
 def _cosine_norms(postings: Postings, n_chunks: int) -> Floats:

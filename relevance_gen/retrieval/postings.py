@@ -6,7 +6,8 @@ which takes the same time on every machine and needs no vector instructions.
 
 from __future__ import annotations
 
-from typing import Final
+import itertools
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from attrs import frozen
 from relevance_gen.retrieval.growing import GrowingArray
 from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, Tokens, beginnings, ragged_ranges
 
+Number = TypeVar("Number", bound=np.number)
 Chunks = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.uint32]
 
@@ -78,9 +80,18 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
     leader = np.concatenate(([True], ~again))
     tf = found.tf.copy()
     tf[order[leader]] = np.add.reduceat(tf[order], np.flatnonzero(leader))
-    kept = np.ones(tf.size, bool)
-    kept[order[~leader]] = False
-    return TermCounts(found.token[kept], found.ids[kept], found.chunk[kept], tf[kept])
+    dropped = [-1, *np.sort(order[~leader]).tolist(), tf.size]
+    return TermCounts(
+        _without(found.token, dropped),
+        _without(found.ids, dropped),
+        _without(found.chunk, dropped),
+        _without(tf, dropped),
+    )
+
+
+def _without(values: npt.NDArray[Number], dropped: list[int]) -> npt.NDArray[Number]:
+    """Return the values but for those at `dropped`, a few places ascending between -1 and the length."""
+    return np.concatenate([values[before + 1 : place] for before, place in itertools.pairwise(dropped)])
 
 
 @frozen

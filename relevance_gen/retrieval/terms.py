@@ -13,6 +13,7 @@ million terms.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -38,6 +39,8 @@ _OTHER_BEGINNING: Final = np.uint64(0xFFFFFFFFFFFF)
 """The first six bytes: three letters of a two-byte alphabet."""
 _LONG_BYTES: Final = 64
 """Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
+_FEW: Final = 128
+"""Up to so many tokens are quicker inserted one by one than merged."""
 _PADDING: Final = b"\n" * (_LONG_BYTES + 8)
 
 SPELLED_BYTES: Final = 64
@@ -134,13 +137,12 @@ def _identifier_cuts(cased: _Bytes, letters: _Bytes, word: _Flags) -> Offsets:
     Returns:
         Offsets of such underscores, and of humps: capitals inside a word with a small letter before or behind them.
     """
-    joints = word[:-2] & (letters[1:-1] == ord("_"))
-    joints &= word[2:]
-    word[1:-1] |= joints
     capitals = np.flatnonzero((cased[1:] != letters[1:]) & word[:-1]) + 1
-    capitals = capitals[letters[capitals - 1] != ord("_")]
     humps = capitals[_is_lower(cased[capitals - 1]) | _is_lower(cased[capitals + 1])]
-    return np.union1d(np.flatnonzero(joints) + 1, humps)
+    underscores = np.flatnonzero(letters == ord("_"))
+    joints = underscores[word[underscores - 1] & word[underscores + 1]]
+    word[joints] = True
+    return np.union1d(joints, humps) if joints.size else humps
 
 
 def _identifier_parts(letters: _Bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
@@ -162,9 +164,19 @@ def _is_lower(letters: _Bytes) -> _Flags:
 
 def _merge(start: Offsets, length: Offsets, more_start: Offsets, more_length: Offsets) -> tuple[Offsets, Offsets]:
     """Merge two token lists, each in reading order; of two tokens with one start the first list's comes first."""
-    starts = np.concatenate((start, more_start))
-    order = np.argsort(starts, kind="stable")  # merges what is sorted in two runs
-    return starts.take(order), np.concatenate((length, more_length)).take(order)
+    if more_start.size > _FEW:
+        starts = np.concatenate((start, more_start))
+        order = np.argsort(starts, kind="stable")  # merges what is sorted in two runs
+        return starts.take(order), np.concatenate((length, more_length)).take(order)
+    places = [0, *np.searchsorted(start, more_start, "right").tolist(), start.size]
+    return _weave(start, more_start, places), _weave(length, more_length, places)
+
+
+def _weave(values: Offsets, more: Offsets, places: list[int]) -> Offsets:
+    """Insert a few values: `more`, one by one, at all of `places` but the first and the last, which are the ends."""
+    between = [values[low:high] for low, high in itertools.pairwise(places)]
+    pieces = [piece for number, part in enumerate(between) for piece in (part, more[number : number + 1])]
+    return np.concatenate(pieces)
 
 
 def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:

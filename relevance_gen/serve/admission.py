@@ -7,7 +7,7 @@ from aiohttp import web
 from relevance_gen.serve import bodies
 from relevance_gen.serve.app import KEY_ID, RATE_HEADERS, Service
 from relevance_gen.serve.auth import HEADER
-from relevance_gen.serve.problems import HTTPError
+from relevance_gen.serve.problems import draining
 
 
 async def admit(service: Service, request: web.Request) -> str:
@@ -36,8 +36,7 @@ async def admit_generation(service: Service, request: web.Request) -> None:
 
 def _refuse_while_draining(service: Service) -> None:
     if service.draining:
-        headers = {"Retry-After": "1", "Connection": "close"}
-        raise HTTPError(503, "draining", "the server is shutting down", headers=headers)
+        raise draining()
 
 
 async def read_body(service: Service, request: web.Request, account: bodies.Account) -> bytes:

@@ -6,8 +6,8 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias
 
 from aiohttp import web
@@ -19,7 +19,7 @@ from relevance_gen.serve.bodies import Budget
 from relevance_gen.serve.connection import Handle
 from relevance_gen.serve.gate import Gate
 from relevance_gen.serve.metrics import STATUSES, Metrics
-from relevance_gen.serve.problems import HTTPError, problem_of, response_to
+from relevance_gen.serve.problems import HTTPError, draining, problem_of, response_to
 from relevance_gen.serve.rate import RateLimit
 from relevance_gen.serve.searching import Searcher
 from relevance_gen.settings import Settings
@@ -27,6 +27,7 @@ from relevance_gen.types import Stats
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_EXPOSED_HEADERS = "X-Request-ID, Retry-After, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _CLIENT_LEFT = 499
 _TIMED_OUT = 408
@@ -53,6 +54,7 @@ class Service:
     draining: bool = False
     n_working: int = 0
     _idle: asyncio.Event = field(factory=asyncio.Event)
+    _limits: set[asyncio.Timeout] = field(factory=set)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -69,6 +71,30 @@ class Service:
         while self.n_working:
             self._idle.clear()
             await self._idle.wait()
+
+    @asynccontextmanager
+    async def until_cut(self) -> AsyncIterator[None]:
+        """Let the work in the context go on until it is done, or `cut` is called.
+
+        Raises:
+            HTTPError: 503, it was cut.
+        """
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._limits.add(limit)
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise draining() from None
+            raise
+        finally:
+            self._limits.discard(limit)
+
+    def cut(self) -> None:
+        """End all work now."""
+        for limit in self._limits:
+            limit.reschedule(asyncio.get_running_loop().time())
 
 
 SERVICE = web.AppKey("SERVICE", Service)
@@ -96,6 +122,10 @@ def make_app(service: Service, routes: tuple[Route, ...]) -> web.Application:
         for method in methods:
             app.router.add_route(method, route.path, route.handler, expect_handler=_no_expectation_yet)
         app.router.add_route("OPTIONS", route.path, _options(", ".join(("OPTIONS", *methods))))
+        refuse = _not_allowed(("OPTIONS", *methods))
+        app.router.add_route("*", route.path, refuse, expect_handler=_no_expectation_yet)
+    # What aiohttp itself refuses, it would ask for a body first.
+    app.router.add_route("*", "/{path:.*}", _not_found, expect_handler=_no_expectation_yet)
     return app
 
 
@@ -110,6 +140,17 @@ def _options(allow: str) -> Handler:
         return web.Response(status=204, headers={"Allow": allow})
 
     return options
+
+
+def _not_allowed(allowed: tuple[str, ...]) -> Handler:
+    async def not_allowed(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPMethodNotAllowed(request.method, allowed)
+
+    return not_allowed
+
+
+async def _not_found(_: web.Request) -> web.StreamResponse:
+    raise web.HTTPNotFound
 
 
 def surround(service: Service, routes: tuple[Route, ...]) -> Callable[[Handle], Handle]:
@@ -149,7 +190,8 @@ class Exchange:
         token = logs.REQUEST_ID.set(self.request_id)
         try:
             try:
-                response = await handle(self._request)
+                async with self._service.until_cut():
+                    response = await handle(self._request)
             except ConnectionError:
                 raise
             except Exception as error:
@@ -169,6 +211,9 @@ class Exchange:
 
     def _refuse(self, problem: HTTPError) -> web.Response:
         if self._request.writer.output_size:
+            transport = self._request.transport
+            if transport is not None and not transport.is_closing():
+                self._status = problem.status  # it is not the client who leaves
             raise ConnectionResetError("an answer was begun: all that is left is to cut it")
         return response_to(problem)
 
@@ -206,6 +251,6 @@ def common_headers(request: web.BaseRequest, service: Service) -> dict[str, str]
         headers["Access-Control-Allow-Origin"] = "*" if "*" in allowed else origin
         headers["Access-Control-Allow-Headers"] = "Content-Type, X-API-Key, X-Request-ID"
         headers["Access-Control-Allow-Methods"] = "GET, HEAD, POST, OPTIONS"
-        headers["Access-Control-Expose-Headers"] = "X-Request-ID, Retry-After, RateLimit-Limit, RateLimit-Remaining"
+        headers["Access-Control-Expose-Headers"] = _EXPOSED_HEADERS
         headers["Access-Control-Max-Age"] = "600"
     return headers

@@ -77,7 +77,7 @@ class Keys:
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
             if seen == self._seen:
                 return
-            self._digests = (*self._fixed, *_digests_in(file.read_text("utf-8")))
+            self._digests = (*self._fixed, *_digests_in(file.read_text("utf-8-sig")))
         except (OSError, UnicodeDecodeError) as error:
             _log.error("the key file cannot be read (%s); the last keys stay in force", type(error).__name__)
             return

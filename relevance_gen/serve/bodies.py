@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import zstandard
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.metrics import Metrics
@@ -29,7 +29,7 @@ _ZSTD_PIECE_BYTES = 512
 
 
 class Budget:
-    """The bytes of request bodies that one process holds at once."""
+    """The bytes of request bodies, and of what was made of them, that one process holds at once."""
 
     def __init__(self, limit_bytes: int, metrics: Metrics) -> None:
         self._limit_bytes = limit_bytes
@@ -67,6 +67,10 @@ class Account:
         """Take `n_bytes` more for this request."""
         self._budget.take(n_bytes)
         self.taken_bytes += n_bytes
+
+    def replace(self, n_bytes: int) -> None:
+        """Take `n_bytes` in place of all that was taken: the body has become what is made of it."""
+        self.take(n_bytes - self.taken_bytes)
 
 
 def require_json(request: web.BaseRequest) -> None:
@@ -138,7 +142,7 @@ async def read(request: web.BaseRequest, account: Account, *, limit_bytes: int, 
 
 async def _continue(request: web.BaseRequest) -> None:
     """Ask for the body only now, when key, rate and type are known to be right."""
-    if request.headers.get("Expect", "").lower() == "100-continue":
+    if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         # Otherwise this counts as a response that was begun, here and in aiohttp.
         request.writer.output_size = 0

@@ -54,7 +54,7 @@ def run(plan: Plan) -> None:
 def _check(settings: Settings) -> None:
     """Fail now, in one line, and not in a process that is started again and again."""
     if settings.api_keys_file is not None:
-        Path(settings.api_keys_file).read_text("utf-8")
+        Path(settings.api_keys_file).read_text("utf-8-sig")
     if settings.encoding is not None:
         token_counter(settings.encoding)
     RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())

@@ -29,6 +29,12 @@ class Connection(web.RequestHandler):
 
     __slots__ = ()
 
+    def _make_error_handler(self, err_info: Any) -> Handle:
+        """Surround the answers to what could not be parsed as all others are."""
+        handler = super()._make_error_handler(err_info)
+        server = cast("Server | None", self._manager)
+        return handler if server is None else server.around(handler)  # none: the client left meanwhile
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Give up on clients that do not read, which nothing above TCP would notice."""
         super().connection_made(transport)
@@ -57,7 +63,11 @@ class Connection(web.RequestHandler):
 
 
 class Server(web.Server):
-    """Makes a `Connection` for each client."""
+    """Makes a `Connection` for each client. Every handler is called through `around`."""
+
+    def __init__(self, handler: Handle, around: Callable[[Handle], Handle], **options: Any) -> None:
+        super().__init__(around(handler), **options)
+        self.around = around
 
     def __call__(self) -> Connection:
         """Make the protocol of a new connection."""
@@ -89,7 +99,8 @@ class Runner(web.AppRunner):
     async def _make_server(self) -> Server:
         plain = await super()._make_server()
         return Server(
-            self._around(plain.request_handler),
+            plain.request_handler,
+            self._around,
             request_factory=cast("Any", plain.request_factory),
             handler_cancellation=True,
             access_log=None,

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from relevance_gen.errors import OverloadedError
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.problems import HTTPError
+from relevance_gen.serve.problems import HTTPError, draining
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Gate:
 
         Raises:
             OverloadedError: too many wait already.
-            HTTPError: 503, the wait was too long.
+            HTTPError: 503, the wait was too long, or the gate was closed meanwhile.
         """
         await self._enter()
         loop = asyncio.get_running_loop()
@@ -62,8 +62,12 @@ class Gate:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._leave, started_s)
 
+        try:
+            future = self._executor.submit(work)
+        except RuntimeError:  # closed
+            self._places.release()
+            raise draining() from None
         self.n_running += 1
-        future = self._executor.submit(work)
         future.add_done_callback(leave)
         return await asyncio.wrap_future(future)
 

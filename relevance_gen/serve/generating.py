@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from relevance_gen import wire
 from relevance_gen.errors import RelevanceGenError, RequestCancelledError, RunnerClosedError
@@ -25,6 +25,13 @@ _CLOSE_S = 5.0
 _HEARTBEAT_S = 15.0
 """A stream that has nothing to say says so this often: proxies cut silent connections, mostly after 60 s."""
 
+_WRITE_ON_LOOP_BYTES = 64 << 10
+"""A response up to about this size is written in less time than handing it to a thread takes."""
+
+_BYTES_PER_TOKEN = 32
+"""Text, id and log probability of one token, as JSON."""
+
+T = TypeVar("T")
 Pieces: TypeAlias = list[tuple[int, str]]
 OnText: TypeAlias = Callable[[int, str], None]
 
@@ -200,10 +207,16 @@ def _is_cancelled_from_outside() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def events_of(item: Pieces | GenerationResponse) -> bytes:
+async def made_of(response: GenerationResponse, make: Callable[[GenerationResponse], T]) -> T:
+    """Return ``make(response)``, called in a thread where it takes longer than getting there."""
+    n_bytes = len(response.prompt) + _BYTES_PER_TOKEN * sum(one.generated_tokens for one in response.responses)
+    return make(response) if n_bytes <= _WRITE_ON_LOOP_BYTES else await asyncio.to_thread(make, response)
+
+
+async def events_of(item: Pieces | GenerationResponse) -> bytes:
     """Write server-sent events: one ``text`` for each piece, or the ``response``; a comment for no pieces."""
     if isinstance(item, GenerationResponse):
-        return _event("response", wire.serialize(item))
+        return _event("response", await made_of(item, wire.serialize))
     if not item:
         return b": waiting\n\n"
     return b"".join(_event("text", wire.serialize({"sample": sample, "text": piece})) for sample, piece in item)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
 from aiohttp import web
 
 from relevance_gen import wire
 from relevance_gen.serve import bodies, openapi
 from relevance_gen.serve.admission import admit, admit_generation, read_body
-from relevance_gen.serve.app import SERVICE, Route, common_headers
-from relevance_gen.serve.generating import Generator, error_event_of, events_of
+from relevance_gen.serve.app import SERVICE, Route, Service, common_headers
+from relevance_gen.serve.generating import Generator, error_event_of, events_of, made_of
 from relevance_gen.serve.problems import empty, problem_of
 from relevance_gen.types import GenerationRequest
 
@@ -39,26 +41,30 @@ async def search(request: web.Request) -> web.StreamResponse:
 
 async def generate(request: web.Request) -> web.StreamResponse:
     """Answer POST /generate."""
-    response = await request.app[GENERATOR].complete(await _generation_request(request))
-    body, headers = bodies.encoded(wire.serialize(response), bodies.wanted_encoding(request))
+    wanted = bodies.wanted_encoding(request)
+    async with _generation_request(request) as generation:
+        response = await request.app[GENERATOR].complete(generation)
+        body, headers = await made_of(response, lambda made: bodies.encoded(wire.serialize(made), wanted))
     return web.Response(body=body, content_type="application/json", headers=headers)
 
 
 async def generate_stream(request: web.Request) -> web.StreamResponse:
     """Answer POST /generate_stream with server-sent events.
 
-    The head is sent with the first event, so that what fails before has a status of its own.
+    The head is sent with the first text or heartbeat, so that what fails before has a status of its own.
     """
-    generation = await _generation_request(request)
-    async with aclosing(request.app[GENERATOR].stream(generation)) as items:
+    async with (
+        _generation_request(request) as generation,
+        aclosing(request.app[GENERATOR].stream(generation)) as items,
+    ):
         first = await anext(items)
         headers = {**_STREAM_HEADERS, **common_headers(request, request.app[SERVICE])}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
-        await response.write(events_of(first))
+        await response.write(await events_of(first))
         try:
             async for item in items:
-                await response.write(events_of(item))
+                await response.write(await events_of(item))
         except ConnectionError:
             raise
         except Exception as error:
@@ -108,21 +114,31 @@ async def docs(_: web.Request) -> web.StreamResponse:
     )
 
 
-async def _generation_request(request: web.Request) -> GenerationRequest:
+@asynccontextmanager
+async def _generation_request(request: web.Request) -> AsyncIterator[GenerationRequest]:
+    """Admit and read the request; its memory stays accounted for while it waits and runs."""
     service = request.app[SERVICE]
     await admit_generation(service, request)
     bodies.require_exactly_json(request)
     encoding = bodies.encoding_of(request)
     with service.budget.account() as account:
-        body = await read_body(service, request, account)
+        generation, n_bytes = await _parsed(service, await read_body(service, request, account), encoding)
+        account.replace(n_bytes)
+        yield generation
 
-        def parse() -> GenerationRequest:
-            plain = bodies.decoded(body, encoding, limit_bytes=service.settings.max_body_bytes)
-            return wire.structure(GenerationRequest, wire.parse(plain, max_depth=service.settings.max_depth))
 
-        if encoding == "identity" and len(body) <= _PARSE_ON_LOOP_BYTES:
-            return parse()
-        return await service.gate.run(parse)
+async def _parsed(service: Service, body: bytes, encoding: str) -> tuple[GenerationRequest, int]:
+    """Return the request in `body`, and the bytes it occupies: a character may take four."""
+
+    def parse() -> tuple[GenerationRequest, int]:
+        plain = bodies.decoded(body, encoding, limit_bytes=service.settings.max_body_bytes)
+        made = wire.structure(GenerationRequest, wire.parse(plain, max_depth=service.settings.max_depth))
+        parts = (made.text, made.stop, *made.stop, made.eos_token_ids, *made.eos_token_ids)
+        return made, sum(map(sys.getsizeof, parts))
+
+    if encoding == "identity" and len(body) <= _PARSE_ON_LOOP_BYTES:
+        return parse()
+    return await service.gate.run(parse)
 
 
 SEARCH_ROUTES = (

@@ -61,7 +61,7 @@ FAMILIES = (
     Family("search_rejections_total", "Searches refused because too many waited, or too long."),
     Family("rate_limit_rejections_total", "Requests refused because their key made too many."),
     Family("rate_limit_storage_failures_total", "Times the shared count could not be reached."),
-    Family("request_body_bytes_held", "Bytes of request bodies in memory.", "gauge"),
+    Family("request_body_bytes_held", "Bytes of request bodies, and of what was made of them, in memory.", "gauge"),
     Family(
         "time_to_first_token_seconds", "From a generation's arrival to its first text.", "histogram", buckets=_SECONDS
     ),

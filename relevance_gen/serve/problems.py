@@ -51,6 +51,12 @@ class EmptyHTTPError(HTTPError):
     """A refusal that the contract wants as an empty text/plain body."""
 
 
+def draining() -> HTTPError:
+    """Refuse work because the server is shutting down."""
+    headers = {"Retry-After": "1", "Connection": "close"}
+    return HTTPError(503, "draining", "the server is shutting down", headers=headers)
+
+
 _TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     # error, status, type, message (None: the error's own)
     (InvalidRequestError, 400, "invalid_request", None),

@@ -45,6 +45,9 @@ _MAX_FILES = 65_536
 _SWITCH_INTERVAL_S = 5e-4
 """How long a thread may hold the interpreter: with Python's 5 ms a search in a thread delays every other answer."""
 
+_FORWARDING_S = 10.0
+"""Beyond the limit on a generation, for a large body to be passed on and parsed."""
+
 _CLEANUP_S = 0.5
 """For the connections, once the work is done or its time is over."""
 
@@ -117,21 +120,33 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     if plan.role != "model":
         service.gate.submit(service.searcher.warm_up)
     await ended.wait()
-    await _drain(service)
-    still_working = service.n_working > 0 or service.gate.n_running > 0 or generation.is_loading
+    was_cut = await _drain(service)
+    still_working = was_cut or service.gate.n_running > 0 or generation.is_loading
     service.gate.close()
     await runner.cleanup()
     await generation.close()
     return still_working
 
 
-async def _drain(service: Service) -> None:
-    """Let running work finish, within the limit."""
+async def _drain(service: Service) -> bool:
+    """Let running work finish, within the limit; cut and answer what outlasts it, and tell whether anything did."""
     service.draining = True
     _log.info("draining: %d requests are running", service.n_working)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(service.settings.drain_timeout_s):
+    if await _is_idle_within(service, service.settings.drain_timeout_s):
+        return False
+    _log.warning("the time to drain is over: %d requests are cut", service.n_working)
+    service.cut()
+    await _is_idle_within(service, _CLEANUP_S)
+    return True
+
+
+async def _is_idle_within(service: Service, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
             await service.until_idle()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _end_asked_for(plan: Plan) -> asyncio.Event:
@@ -143,6 +158,10 @@ def _end_asked_for(plan: Plan) -> asyncio.Event:
             os._exit(128 + signal_number)  # the second time, at once
         ended.set()
 
+    def orphaned(sentinel: int) -> None:
+        loop.remove_reader(sentinel)  # it stays readable, and would be called without end while work is drained
+        ended.set()
+
     loop.add_signal_handler(signal.SIGTERM, ask, signal.SIGTERM)
     supervisor = multiprocessing.parent_process()
     if supervisor is None:
@@ -150,7 +169,7 @@ def _end_asked_for(plan: Plan) -> asyncio.Event:
     else:
         # A terminal sends ^C to every process; the supervisor alone decides what it means.
         loop.add_signal_handler(signal.SIGINT, lambda: None)
-        loop.add_reader(supervisor.sentinel, ended.set)
+        loop.add_reader(supervisor.sentinel, orphaned, supervisor.sentinel)
     return ended
 
 
@@ -160,7 +179,7 @@ def _metrics(plan: Plan) -> Metrics:
 
 def _generation(plan: Plan, metrics: Metrics, load_backend: LoadBackend) -> Generator | Forwarder:
     if plan.role == "front" and plan.model_socket is not None:
-        return Forwarder(plan.model_socket)
+        return Forwarder(plan.model_socket, plan.settings.generation_timeout_s + _FORWARDING_S)
     generator = Generator(metrics, plan.settings.generation_timeout_s)
     if plan.role != "front":
         generator.load(lambda: load_backend(plan.settings))
@@ -188,7 +207,8 @@ def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, ma
         searcher=Searcher(settings, make_retrieval(settings), metrics),
         state=generation.state,
         budget=Budget(settings.max_buffered_bytes, metrics),
-        metrics=metrics,
+        # The workers count each request once, as they do everything that HTTP asks for.
+        metrics=Metrics.alone() if plan.role == "model" else metrics,
     )
 
 

@@ -94,7 +94,11 @@ async def _hit_in(
 
 
 def _shared_storage(url: str) -> Storage:
-    """Open the storage at `url`; nothing is connected yet."""
+    """Open the storage at `url`; nothing is connected yet.
+
+    Raises:
+        ConfigurationError: it names no storage. The message does not repeat it: a password may stand in it.
+    """
     try:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
@@ -102,12 +106,16 @@ def _shared_storage(url: str) -> Storage:
         raise ConfigurationError(
             "a shared rate limit needs the redis package: pip install 'relevance_gen[redis]'"
         ) from error
-    opened = storage_from_string(
-        f"async+{url}",
-        implementation="redispy",
-        wrap_exceptions=True,
-        retry=cast("Any", Retry(NoBackoff(), 0)),
-        socket_timeout=_STORAGE_TIMEOUT_S,
-        socket_connect_timeout=_STORAGE_TIMEOUT_S,
-    )
+    try:
+        opened = storage_from_string(
+            f"async+{url}",
+            implementation="redispy",
+            wrap_exceptions=True,
+            retry=cast("Any", Retry(NoBackoff(), 0)),
+            socket_timeout=_STORAGE_TIMEOUT_S,
+            socket_connect_timeout=_STORAGE_TIMEOUT_S,
+        )
+    except (ConfigurationError, ValueError):
+        forms = "redis://HOST:PORT, redis+cluster://HOST:PORT or redis+sentinel://HOST:PORT/NAME"
+        raise ConfigurationError(f"rate_limit_storage must be memory:// or an address such as {forms}") from None
     return cast("Storage", opened)

@@ -9,12 +9,11 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 from attrs import define
@@ -170,20 +169,32 @@ def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
         OSError: the address cannot be had.
     """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    alone = _listener(family, address, shared=False)
+    if n_workers == 1:
+        return [alone]
+    # That it could be had alone says that no other server is there: workers' sockets would share its port with it.
+    # With port 0 it took a free one, which the workers take after it.
+    address = alone.getsockname()
+    alone.close()
     listeners: list[socket.socket] = []
     try:
-        for _ in range(n_workers):
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if n_workers > 1:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            # With port 0 the first takes a free port, and the others take the same one.
-            listener.bind(address if len(listeners) == 1 else listeners[0].getsockname())
-            listener.listen(BACKLOG)
+        listeners.extend(_listener(family, address, shared=True) for _ in range(n_workers))
     except OSError:
         for listener in listeners:
-            with suppress(OSError):
-                listener.close()
+            listener.close()
         raise
     return listeners
+
+
+def _listener(family: int, address: tuple[Any, ...], *, shared: bool) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

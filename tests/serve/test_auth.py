@@ -35,7 +35,7 @@ def test_each_of_several_keys_holds() -> None:
 
 
 def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys come and go with the file's lines: plain ones, hashed ones, comments."""
+    """Keys come and go with the file's lines: plain ones, hashed ones, comments. A byte order mark is no part of it."""
     monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
     file = tmp_path / "keys"
     file.write_text(f"# ours\n\n plain \nsha256:{hashlib.sha256(b'hashed').hexdigest()}\n")
@@ -47,7 +47,7 @@ def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: p
         False,
         False,
     ]
-    file.write_text("new\n")
+    file.write_text("new\n", "utf-8-sig")
     assert [holds(keys, key) for key in ("plain", "hashed", "fixed", "new")] == [False, False, True, True]
 
 

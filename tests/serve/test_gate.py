@@ -110,3 +110,18 @@ def test_a_long_wait_is_a_503() -> None:
         await slow
 
     asyncio.run(run())
+
+
+def test_a_closed_gate_is_a_503() -> None:
+    """Who still waits when the gate is closed, or comes later, is told that the server ends."""
+
+    async def run() -> list[Any]:
+        tried = gate(1, 10)
+        callers = [asyncio.create_task(tried.run(lambda: time.sleep(0.05))) for _ in range(4)]
+        await asyncio.sleep(0.02)
+        tried.close()
+        return await asyncio.gather(*callers, tried.run(lambda: None), return_exceptions=True)
+
+    first, *others = asyncio.run(run())
+    assert first is None
+    assert [(other.status, other.kind) for other in others] == [(503, "draining")] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import socket
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from tests.serve.harness import KEYED, ROOT, SCRIPTED, Server, eventually
 
@@ -46,25 +49,27 @@ def test_sigterm_lets_running_work_finish() -> None:
 
 
 def test_the_drain_has_a_limit() -> None:
-    """Work that outlasts the limit is cut off; the status is 0 all the same."""
-    with Server("--drain-timeout-s", "0.3") as server, ThreadPoolExecutor(2) as pool:
+    """Work that outlasts the limit is cut with a 503, a stream that has begun without a word; the status is 0."""
+    with Server("--drain-timeout-s", "0.3") as server, ThreadPoolExecutor(3) as pool:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         stuck = pool.submit(outcome, server, "/search", {"query": "sleep 20", "chunk_txts": ["x"]})
         endless = pool.submit(outcome, server, "/generate", {"text": "x", "max_tokens": 10**6})
+        cut = pool.submit(outcome, server, "/generate_stream", {"text": "x", "max_tokens": 10**6})
         time.sleep(0.3)
         started_s = time.monotonic()
         assert server.end(5)
         assert server.process.returncode == 0
         assert time.monotonic() - started_s < 4
-        assert stuck.result() in (0, 503)
-        assert endless.result() in (0, 503)
+        assert (stuck.result(), endless.result(), cut.result()) == (503, 503, 0)
+        logged = [line["status"] for line in server.log_lines if line.get("method") == "POST"]
+        assert logged == [503, 503, 503]
 
 
 def outcome(server: Server, path: str, body: object) -> int:
     """Return the status of a request, 0 if its connection was cut."""
     try:
         return server.call("POST", path, body, KEYED).status
-    except OSError:
+    except (OSError, http.client.IncompleteRead):
         return 0
 
 
@@ -91,10 +96,11 @@ def test_an_idle_server_ends_within_a_second() -> None:
         assert time.monotonic() - started_s < 1.5
 
 
-def test_a_taken_port_is_said_clearly() -> None:
-    """A port that cannot be had is one line on standard error and status 1."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        flags = ["--port", str(taken.getsockname()[1])]
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_taken_port_is_said_clearly(workers: str) -> None:
+    """A port that cannot be had is one line on standard error and status 1, also where its owner would share it."""
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        flags = ["--port", str(taken.getsockname()[1]), "--workers", workers]
         done = subprocess.run(
             [sys.executable, *SCRIPTED, *flags],
             env={"PYTHONPATH": str(ROOT), "RELEVANCE_GEN_API_KEYS": "k"},
@@ -116,6 +122,7 @@ def test_pages_of_allowed_origins_may_call() -> None:
             assert here.headers["Access-Control-Allow-Origin"] == "http://two.example"
             assert here.headers["Vary"] == "Accept-Encoding, Origin"
             assert "X-API-Key" in here.headers["Access-Control-Allow-Headers"]
+            assert "RateLimit-Reset" in here.headers["Access-Control-Expose-Headers"]
             there = server.call(method, path, headers={"Origin": "http://three.example"})
             assert "Access-Control-Allow-Origin" not in there.headers
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from limits.errors import ConfigurationError
 
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.problems import HTTPError
@@ -62,6 +63,14 @@ def test_off_is_off() -> None:
     """Without a limit everything is admitted, and no headers speak of one."""
     rate = RateLimit("off", "memory://", Metrics.alone())
     assert [asyncio.run(rate.admit("a")) for _ in range(100)] == [{}] * 100
+
+
+@pytest.mark.parametrize("address", ["foo://u:pw@h", "redis://u:pw@h:abc", "redis://u:p/w@h", "redis://[u:pw@h"])
+def test_a_refused_storage_address_is_not_repeated(address: str) -> None:
+    """The refusal of a storage's address names no part of it: a password may stand there."""
+    with pytest.raises(ConfigurationError) as caught:
+        RateLimit("1/day", address, Metrics.alone())
+    assert not any(part in str(caught.value) for part in ("u:", "pw", "@", "abc"))
 
 
 def test_the_server_says_when_to_come_back() -> None:

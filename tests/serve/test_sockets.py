@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import resource
 import socket
 import struct
@@ -103,10 +104,15 @@ def test_resets_harm_nobody(strict: Server) -> None:
     ],
 )
 def test_what_is_no_http_is_a_400_in_json(strict: Server, sent: bytes) -> None:
-    """Bytes that are no HTTP request get a 400 with a JSON error, and the connection is closed."""
+    """Bytes that are no HTTP request get a 400 with a JSON error, and the connection is closed; it is in the log."""
     received = strict.exchange(sent)
     assert status_of(received) == 400
-    assert json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]["type"] == "invalid_request"
+    head, body = received.split(b"\r\n\r\n", 1)
+    assert json.loads(body)["error"]["type"] == "invalid_request"
+    given = re.search(rb"X-Request-ID: (\w+)", head)
+    assert given is not None
+    line = next(line for line in strict.log_lines if line.get("request_id") == given[1].decode())
+    assert (line["status"], line["path"]) == (400, "/")
 
 
 def test_bad_chunked_bodies_are_refused(strict: Server) -> None:
@@ -227,6 +233,19 @@ def test_all_bodies_together_are_bounded(strict: Server) -> None:
     assert statuses.count(503) >= 2
     assert statuses.count(408) >= 2
     assert strict.metric("request_body_bytes_held") == 0
+
+
+def test_requests_that_run_or_wait_hold_their_memory(strict: Server) -> None:
+    """A small body that becomes a large text counts as that text until its answer is there."""
+    body = gzip.compress(json.dumps({"text": "\U0001f600" + "a" * 300_000, "max_tokens": 10**6}).encode())
+    headers = {**GZIP, "Content-Type": "application/json"}
+    with strict.raw() as first, strict.raw() as second:
+        for sock in (first, second):
+            sock.sendall(request_bytes("POST", "/generate", body, headers))
+        assert eventually(lambda: strict.metric("request_body_bytes_held") > 2_400_000)
+        refused = strict.generate(body, headers)
+        assert (refused.status, refused.error["type"]) == (503, "overloaded")
+    assert eventually(lambda: strict.metric("request_body_bytes_held") == 0)
 
 
 def test_idle_connections_harm_nobody(server: Server) -> None:

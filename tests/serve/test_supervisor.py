@@ -52,14 +52,19 @@ def test_refusals_pass_through(several: Server) -> None:
 
 
 def test_metrics_are_of_all_processes(several: Server) -> None:
-    """Whichever worker is asked, /metrics counts what all of them did."""
-    before = several.metric('http_requests_total{endpoint="search",status="200"}')
-    tokens = several.metric("generated_tokens_total")
+    """Whichever worker is asked, /metrics counts what all of them did, and each request once."""
+    searches, generations, states = (
+        f'http_requests_total{{endpoint="{name}",status="200"}}' for name in ("search", "generate", "stats")
+    )
+    counted = (searches, generations, states, "generated_tokens_total", "http_request_body_bytes_total")
+    before = [several.metric(name) for name in counted]
     for _ in range(10):
         several.search(BODY)
     several.generate({"text": "x", "max_tokens": 4})
-    assert several.metric('http_requests_total{endpoint="search",status="200"}') == before + 10
-    assert several.metric("generated_tokens_total") == tokens + 4
+    several.call("GET", "/health")
+    grown = [several.metric(name) - old for name, old in zip(counted, before, strict=True)]
+    n_bytes = 10 * len(json.dumps(BODY)) + len(json.dumps({"text": "x", "max_tokens": 4}))
+    assert grown == [10, 1, 0, 4, n_bytes]
     assert several.metric("runners") == 1
 
 
@@ -117,28 +122,47 @@ def test_a_worker_that_cannot_live_is_not_started_in_a_loop() -> None:
 
 
 def test_sigterm_drains_every_process() -> None:
-    """SIGTERM to the supervisor ends all processes once their work is done, with status 0."""
-    with Server("--workers", "2") as server, ThreadPoolExecutor(4) as pool:
+    """SIGTERM to the supervisor ends all processes once their work is done or cut with a 503, with status 0."""
+    with Server("--workers", "2", "--drain-timeout-s", "2.5") as server, ThreadPoolExecutor(4) as pool:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         children = server.has_children()
         searches = [pool.submit(server.search, {"query": "sleep 0.7", "chunk_txts": ["x"]}) for _ in range(2)]
         generation = pool.submit(server.generate, {"text": "x", "max_tokens": 100})
+        endless = pool.submit(server.generate, {"text": "x", "max_tokens": 10**6})
         time.sleep(0.3)
         server.process.send_signal(signal.SIGTERM)
         assert [search.result().status for search in searches] == [200, 200]
         assert generation.result().status == 200
+        assert (endless.result().status, endless.result().error["type"]) == (503, "draining")
         assert server.process.wait(8) == 0
         assert eventually(lambda: not any(is_running(pid) for pid in children), 2)
 
 
 def test_workers_do_not_outlive_their_supervisor() -> None:
-    """When the supervisor is killed outright, its processes end too."""
-    with Server("--workers", "2") as server:
+    """When the supervisor is killed outright, its processes finish their work, without turning in circles, and end."""
+    with Server("--workers", "2") as server, ThreadPoolExecutor(1) as pool:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         children = pids(server, "front") + pids(server, "model")
+        search = pool.submit(server.search, {"query": "sleep 1.2", "chunk_txts": ["x"]})
+        time.sleep(0.2)
         server.process.kill()
         server.process.wait()
+        time.sleep(0.1)
+        before_s = sum(map(processor_seconds, children))
+        time.sleep(0.6)
+        assert sum(map(processor_seconds, children)) - before_s < 0.3
+        assert search.result().status == 200
         assert eventually(lambda: not any(is_running(pid) for pid in children), 8)
+
+
+def processor_seconds(pid: int) -> float:
+    """Return what a process has computed; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            user, system = stat.read().rsplit(") ", 1)[1].split()[11:13]
+    except FileNotFoundError:
+        return 0.0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def is_running(pid: int) -> bool:
