@@ -41,7 +41,7 @@ class Collection:
         n_tokens: tokens of each chunk, shape (N,).
         norms: Euclidean length of each chunk's vector, shape (N,).
         is_english: whether frequent words are English ones, or no language's that is known.
-        texts: the chunks' texts, for one question: cutting the few that matter again is quicker than keeping all tokens.
+        texts: the chunks' texts, for one question: cutting the few that matter again is quicker than keeping tokens.
     """
 
     postings: Postings

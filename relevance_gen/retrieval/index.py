@@ -51,7 +51,9 @@ class TermShare:
 
 @frozen
 class Explanation:
-    """Where a chunk's score comes from: the shares, pairs and coverage add up to it while they stay below 1.
+    """Where a chunk's score comes from: the shares, pairs and coverage add up to it.
+
+    They add up to more where a chunk says the query's words more often than the query does: scores stay below 1.
 
     Attributes:
         score: the chunk's score, as search returns it.

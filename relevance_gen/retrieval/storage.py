@@ -224,10 +224,10 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     texts = _MappedTexts(arrays.pop("text"), arrays.pop("text_end"))
     metadata = json.loads(arrays.pop("metadata").tobytes())
     postings = Postings(*(arrays.pop(name) for name in ("ids", "first", "chunk", "tf", "spelling", "spelling_first")))
-    parts = (arrays.pop(name) for name in ("tokens", "first_token", "n_tokens", "norms"))
+    tokens, first_token, n_tokens, norms = (arrays.pop(name) for name in ("tokens", "first_token", "n_tokens", "norms"))
     return SavedIndex(
         Chunks(texts, {int(place): value for place, value in metadata.items()}),
-        Collection(postings, *parts, is_english=bool(header["is_english"])),
+        Collection(postings, tokens, first_token, n_tokens, norms, bool(header["is_english"])),
         check_weighting(header["weighting"]),
         str(header["encoding"]),
         int(header["n_context_tokens"]),
