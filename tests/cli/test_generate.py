@@ -52,7 +52,7 @@ def test_every_parameter_of_a_request_is_an_option():
     ("options", "message"),
     [
         (["--top-p", "2"], "top_p must be a finite number in [0, 1], got 2.0"),
-        (["--n-ctx", "0"], "n_ctx must be at least 1, got 0"),
+        (["--n-ctx", "0"], "n_ctx must be an integer of at least 1, got 0"),
         (["--model", "/no/such/model.gguf"], "/no/such/model.gguf does not exist"),
     ],
 )
