@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -128,9 +129,10 @@ def main() -> None:
     )
     for path in args.ngrams:
         texts = cut(read_text(path))
+        query = max(re.findall(r"\w+", texts[0]), key=len)[:20]
         jobs = {
-            "search()": lambda texts=texts: search(texts[0][:20], texts),
-            "scikit-learn, character pairs": lambda texts=texts: scikit_learn_bigrams(texts, texts[0][:20]),
+            "search()": lambda texts=texts, query=query: search(query, texts),
+            "scikit-learn, character pairs": lambda texts=texts, query=query: scikit_learn_bigrams(texts, query),
         }
         compare(f"{path.name}: {len(texts):,} chunks, {sum(map(len, texts)):,} characters", jobs, 3)
     compare_queries(chunks, 60 * args.rounds)

@@ -156,7 +156,7 @@ class PostingsBuilder:
     """
 
     def __init__(self, room: int, wanted: npt.NDArray[np.bool_] | None = None) -> None:
-        self._wanted = wanted
+        self._wanted = None if wanted is None else np.flatnonzero(wanted).astype(np.uint8)
         # The vocabulary of each block, an entry for each of its terms …
         self._ids = GrowingArray(np.uint64, room // 4)
         self._spelled_lengths = GrowingArray(np.int64, room // 4)
@@ -169,7 +169,9 @@ class PostingsBuilder:
     def add(self, tokens: Tokens, found: TermCounts, chunk_numbers: Offsets) -> None:
         """Add the counts of one block whose chunks have these numbers in the collection."""
         if self._wanted is not None:
-            kept = np.flatnonzero(self._wanted[beginnings(found.ids)])
+            heads = beginnings(found.ids)  # ascending, as the ids' top 16 bits are
+            low = np.searchsorted(heads, self._wanted, "left")
+            kept = ragged_ranges(low, np.searchsorted(heads, self._wanted, "right") - low)
             found = TermCounts(found.token[kept], found.ids[kept], found.chunk[kept], found.tf[kept])
         if not found.ids.size:
             return
