@@ -194,9 +194,15 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     words: Ids = np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
     first = words.take(start)  # copies the strided words first, which still beats indexing for many tokens
     first &= _LOW_BYTES.take(length, mode="clip")
+    long = length > 8
+    if 0xEE in lowered:
+        # Triples have nine bytes, and all the same first one: the other eight tell them apart.
+        triples = np.flatnonzero(long & ((first & np.uint64(0xFF)) == 0xEE))
+        first[triples] = words[start[triples] + 1]
+        long[triples] = False
     hashed: Ids = first * _MIX[0]
     hashed ^= hashed >> np.uint64(32)
-    rest = np.flatnonzero(length > 8)
+    rest = np.flatnonzero(long)
     if rest.size:
         _mix_rest(hashed, rest, words, lowered, start, length)
     hashed *= _MIX[1]
