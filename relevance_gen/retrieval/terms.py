@@ -116,11 +116,13 @@ def _cut_ngrams(letters: _Bytes, word: _Flags) -> tuple[Offsets, Offsets]:
 
     A run shorter than its n-gram is a term as a whole.
     """
-    at = np.flatnonzero((letters - np.uint8(0xE3)) <= 0xEE - 0xE3)
+    leads = (letters - np.uint8(0xE3)) <= 0xEE - 0xE3
+    at = np.flatnonzero(leads)
     if not at.size:
         return at, at
-    for offset in range(3):  # all these characters are three bytes of UTF-8
-        word[at + offset] = False
+    word &= ~leads  # all these characters are three bytes of UTF-8
+    word[1:] &= ~leads[:-1]
+    word[2:] &= ~leads[:-2]
     triple = letters[at] == 0xEE
     breaks = np.flatnonzero((np.diff(at) != 3) | (triple[1:] != triple[:-1])) + 1
     run_first = np.concatenate(([0], breaks))
@@ -192,14 +194,14 @@ def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
 def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     """Hash each token to its term's id."""
     words: Ids = np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
-    first = words.take(start)  # copies the strided words first, which still beats indexing for many tokens
-    first &= _LOW_BYTES.take(length, mode="clip")
     long = length > 8
     if 0xEE in lowered:
         # Triples have nine bytes, and all the same first one: the other eight tell them apart.
-        triples = np.flatnonzero(long & ((first & np.uint64(0xFF)) == 0xEE))
-        first[triples] = words[start[triples] + 1]
-        long[triples] = False
+        triples = long & (np.frombuffer(lowered, np.uint8).take(start) == 0xEE)
+        long &= ~triples
+        start = start + triples
+    first = words.take(start)  # copies the strided words first, which still beats indexing for many tokens
+    first &= _LOW_BYTES.take(length, mode="clip")
     hashed: Ids = first * _MIX[0]
     hashed ^= hashed >> np.uint64(32)
     rest = np.flatnonzero(long)
@@ -209,8 +211,7 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     hashed >>= np.uint64(8)
     beginning = first & _ASCII_BEGINNING
     if not lowered.isascii():
-        wide = np.flatnonzero(first & np.uint64(0x80))
-        beginning[wide] = first[wide] & _OTHER_BEGINNING
+        beginning = first & np.where(first & np.uint64(0x80), _OTHER_BEGINNING, _ASCII_BEGINNING)
     beginning *= _MIX[2]
     beginning &= ~_LOW_BYTES[7]
     hashed |= beginning
