@@ -18,7 +18,7 @@ from relevance_gen.retrieval.postings import (
     count_terms,
 )
 from relevance_gen.retrieval.stopwords import ENGLISH_MARKERS, OTHER_MARKERS
-from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, beginnings, ragged_ranges, tokenize
+from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, beginnings, buckets, ragged_ranges, tokenize
 from relevance_gen.retrieval.weighting import Floats, Weighting, saturated, smoothed_idf, sublinear, sum_by
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -152,14 +152,14 @@ class _LanguageGuess:
 
     def __init__(self) -> None:
         self._markers = _marker_ids()
-        self._buckets = (self._markers >> np.uint64(48)).astype(np.uint16)
+        self._buckets = buckets(self._markers)
         self._seen = np.zeros(self._markers.size, np.int64)
 
     def add(self, found: TermCounts) -> None:
         """Count the markers of one block, whose terms stand in the order of their ids' top 16 bits."""
-        buckets = (found.ids >> np.uint64(48)).astype(np.uint16)
-        low = np.searchsorted(buckets, self._buckets, "left")
-        n = np.searchsorted(buckets, self._buckets, "right") - low
+        seen_buckets = buckets(found.ids)
+        low = np.searchsorted(seen_buckets, self._buckets, "left")
+        n = np.searchsorted(seen_buckets, self._buckets, "right") - low
         at = ragged_ranges(low, n)
         marker = np.repeat(np.arange(self._markers.size), n)
         seen = found.tf[at] * (found.ids[at] == self._markers[marker])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.growing import GrowingArray
-from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, Tokens, beginnings, ragged_ranges
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, Tokens, beginnings, buckets, ragged_ranges
 
 Number = TypeVar("Number", bound=np.number)
 Chunks = npt.NDArray[np.uint32]
@@ -50,7 +50,7 @@ def count_terms(ids: Ids, counts: Offsets) -> TermCounts:
         ids: term id of each token, chunk after chunk, shape (T,).
         counts: tokens of each chunk, at most `MAX_BLOCK_CHUNKS` of them, summing to T.
     """
-    bucket = (ids >> np.uint64(48)).astype(np.uint16)
+    bucket = buckets(ids)
     order = np.argsort(bucket, kind="stable")  # radix sort
     chunk_of = np.repeat(np.arange(counts.size, dtype=np.uint64), counts)
     # The bucket holds the 16 bits of the id that the shift drops.

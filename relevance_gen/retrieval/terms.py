@@ -78,6 +78,11 @@ def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
     return (ids >> _BEGINNING_BITS).astype(np.uint8)
 
 
+def buckets(ids: Ids) -> npt.NDArray[np.uint16]:
+    """Return the ids' top 16 bits: the beginning, and eight bits of the whole term."""
+    return (ids >> np.uint64(48)).astype(np.uint16)
+
+
 def tokenize(texts: Sequence[str]) -> Tokens:
     """Cut texts into terms.
 
