@@ -147,10 +147,11 @@ class ChunkIndex:
             true_order: results in the chunks' order (true) or best first (false).
 
         Raises:
-            InvalidRequestError: an argument is not allowed; the error names it.
+            InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in
+                ``query[3]``.
         """
         if isinstance(query, list | tuple):
-            requests = [SearchRequest(one, (), top_n, true_order) for one in query]
+            requests = [_numbered_request(place, one, top_n, true_order) for place, one in enumerate(query)]
             return [self._answer(request) for request in requests]
         return self._answer(SearchRequest(query, (), top_n, true_order))
 
@@ -225,3 +226,14 @@ class ChunkIndex:
         index = cls.__new__(cls)
         index._keep(saved.chunks, saved.weighting, counter, saved.collection, saved.n_context_tokens)
         return index
+
+
+def _numbered_request(place: int, query: str, top_n: int, true_order: bool) -> SearchRequest:
+    """Make the request of one query among several; an error names that one."""
+    try:
+        return SearchRequest(query, (), top_n, true_order)
+    except InvalidRequestError as error:
+        if error.field != "query":
+            raise
+        path = f"query[{place}]"
+        raise InvalidRequestError(f"{path}{str(error).removeprefix('query')}", field=path) from None

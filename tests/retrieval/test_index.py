@@ -45,6 +45,23 @@ def test_many_queries_at_once_are_as_one_by_one(queries: list[str], chunks: list
     assert index.search(tuple(queries)) == [index.search(query) for query in queries]
 
 
+@pytest.mark.parametrize(
+    ("queries", "top_n", "field"),
+    [
+        (["cat", "dog", "cats", " "], 10, "query[3]"),
+        (("cat", None), 10, "query[1]"),
+        ([["cat"]], 10, "query[0]"),
+        (["cat", "dog"], 0, "top_n"),
+    ],
+)
+def test_an_error_names_the_query_among_several(queries: list[str], top_n: int, field: str) -> None:
+    """Of several queries the one that is not allowed is named by its place, and other arguments by their names."""
+    with pytest.raises(InvalidRequestError) as caught:
+        ChunkIndex(["a cat"]).search(queries, top_n)
+    assert caught.value.field == field
+    assert str(caught.value).startswith(f"{field} must be ")
+
+
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_threads_get_the_same_answers(weighting: Weighting) -> None:
     """Eight threads that ask one index at once get the answers that one thread gets."""
