@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import attrs
@@ -120,33 +120,37 @@ def structure(cls: type[T], value: object, *, path: str = "") -> T:
         raise InvalidRequestError(f"{prefix}{error}", field=f"{prefix}{error.field}") from None
 
 
-def structure_chunks(values: Sequence[object]) -> tuple[list[str], list[Metadata]]:
-    """Check every chunk and return their texts and their metadata, each in input order.
+def structure_chunks(
+    values: Iterable[object], *, kinds: str = "a string or an object"
+) -> tuple[list[str], dict[int, Metadata]]:
+    """Check every chunk and return their texts, and by position the metadata of those that have any.
 
     Strings and plain chunk objects, the usual case, are checked in one loop without a `Chunk` being made.
 
     Args:
-        values: strings or mappings with the fields of `Chunk`.
+        values: strings, mappings with the fields of `Chunk`, or `Chunk` objects.
+        kinds: what the error calls these.
 
     Raises:
         InvalidRequestError: names the first chunk that is not allowed, e.g. ``chunk_txts[3].text``.
     """
     texts: list[str] = []
-    metadata: list[Metadata] = []
+    metadata: dict[int, Metadata] = {}
     text: Any
-    data: Metadata
+    data: Metadata | None
     for position, value in enumerate(values):
         if type(value) is str:
-            text, data = value, _NO_METADATA
+            text, data = value, None
         elif type(value) is dict and value.keys() <= _PLAIN_CHUNK and type(value.get("metadata", _NO_METADATA)) is dict:
-            text, data = value.get("text"), value.get("metadata", _NO_METADATA)
+            text, data = value.get("text"), value.get("metadata")
         else:
-            chunk = _chunk(value, position)
-            text, data = chunk.text, chunk.metadata
+            text, data = None, None
         if type(text) is not str or not text or text.isspace():
-            _chunk(value, position)
+            chunk = _chunk(value, f"chunk_txts[{position}]", kinds)
+            text, data = chunk.text, chunk.metadata
         texts.append(text)
-        metadata.append(data)
+        if data:
+            metadata[position] = data
     return texts, metadata
 
 
@@ -154,13 +158,14 @@ _NO_METADATA: dict[str, Any] = {}
 _PLAIN_CHUNK = {"text", "metadata"}
 
 
-def _chunk(value: object, position: int) -> Chunk:
+def _chunk(value: object, path: str, kinds: str) -> Chunk:
     """Make a `Chunk` of `value`, or raise the error that says why not."""
-    path = f"chunk_txts[{position}]"
+    if isinstance(value, Chunk):
+        return value
     if isinstance(value, str):
         return structure(Chunk, {"text": value}, path=path)
     if not isinstance(value, Mapping):
-        raise InvalidRequestError.must_be(path, "a string or an object", value)
+        raise InvalidRequestError.must_be(path, kinds, value)
     return structure(Chunk, value, path=path)
 
 

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.types import Chunk, Metadata, is_blank
+from relevance_gen.types import Chunk, Metadata
 
 
 @frozen
@@ -38,26 +38,4 @@ class Chunks:
                 chunks,
                 remedy="put a single text in a list",
             )
-        texts: list[str] = []
-        metadata: dict[int, Metadata] = {}
-        for position, chunk in enumerate(chunks):
-            if isinstance(chunk, str):
-                if is_blank(chunk):
-                    raise InvalidRequestError.must_be(
-                        f"chunk_txts[{position}].text", "a string that is not blank", chunk, remedy="leave it out"
-                    )
-                texts.append(chunk)
-                continue
-            checked = _as_chunk(chunk, f"chunk_txts[{position}]")
-            texts.append(checked.text)
-            if checked.metadata:
-                metadata[position] = checked.metadata
-        return cls(texts, metadata)
-
-
-def _as_chunk(value: object, path: str) -> Chunk:
-    if isinstance(value, Chunk):
-        return value
-    if isinstance(value, Mapping):
-        return wire.structure(Chunk, value, path=path)
-    raise InvalidRequestError.must_be(path, "a string, a mapping or a Chunk", value)
+        return cls(*wire.structure_chunks(chunks, kinds="a string, a mapping or a Chunk"))

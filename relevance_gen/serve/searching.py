@@ -81,7 +81,7 @@ class Searcher:
         n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
         return Answer(out, headers, len(texts), n_tokens, time.perf_counter() - started_s)
 
-    def _read(self, body: bytes, encoding: str) -> tuple[SearchRequest, list[str], list[Metadata]]:
+    def _read(self, body: bytes, encoding: str) -> tuple[SearchRequest, list[str], dict[int, Metadata]]:
         plain = bodies.decoded(body, encoding, limit_bytes=self._settings.max_body_bytes)
         request = wire.structure(SearchRequest, wire.parse(plain, max_depth=self._settings.max_depth))
         if len(request.chunk_txts) > self._settings.max_chunks:
@@ -109,7 +109,9 @@ class Searcher:
         return index
 
 
-def _with_metadata(response: SearchResponse, metadata: list[Metadata]) -> SearchResponse:
+def _with_metadata(response: SearchResponse, metadata: dict[int, Metadata]) -> SearchResponse:
     """Give each result the metadata its chunk came with: the index knows only texts."""
-    results = tuple(attrs.evolve(result, metadata=metadata[result.original_index]) for result in response.results)
+    results = tuple(
+        attrs.evolve(result, metadata=metadata.get(result.original_index, {})) for result in response.results
+    )
     return attrs.evolve(response, results=results)
