@@ -7,7 +7,7 @@ The file, all numbers little-endian::
     4 bytes   CRC-32 of everything that follows
     8 bytes   length of the header
     header    JSON: settings, and for each array its name, type, shape and offset behind the header's end
-    arrays    each at a multiple of 64 bytes
+    arrays    in the header's order, each at the next multiple of 64 bytes
 
 Nothing in it is code: numbers, UTF-8 and JSON.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import secrets
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Final, overload
@@ -31,6 +31,7 @@ from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.weighting import Weighting, check_weighting
+from relevance_gen.types import is_integer
 
 _MAGIC: Final = b"RelGenIx"
 _VERSION: Final = 1
@@ -54,12 +55,15 @@ _TYPES: Final = {
     "n_tokens": "<i8",
     "norms": "<f8",
 }
-"""The arrays of the file and their types."""
+"""The arrays of the file, in their order, and their types."""
+_POSTINGS: Final = ("ids", "first", "chunk", "tf", "spelling", "spelling_first")
+_COLLECTION: Final = ("tokens", "first_token", "n_tokens", "norms")
 _EQUALLY_LONG: Final = (
     ("first", "spelling_first"),
     ("chunk", "tf"),
     ("text_end", "first_token", "n_tokens", "norms"),
 )
+_LINE_END: Final = ord("\n")
 
 
 @frozen
@@ -117,8 +121,8 @@ def write(path: str | PathLike[str], index: SavedIndex) -> None:
         "text": np.frombuffer(b"".join(encoded), np.uint8),
         "text_end": text_end,
         "metadata": np.frombuffer(_metadata_json(index.chunks), np.uint8),
-        **{name: getattr(postings, name) for name in ("ids", "first", "chunk", "tf", "spelling", "spelling_first")},
-        **{name: getattr(collection, name) for name in ("tokens", "first_token", "n_tokens", "norms")},
+        **{name: getattr(postings, name) for name in _POSTINGS},
+        **{name: getattr(collection, name) for name in _COLLECTION},
     }
     settings = {
         "weighting": index.weighting,
@@ -149,10 +153,7 @@ def _metadata_json(chunks: Chunks) -> bytes:
 
 
 def _write_file(file: BinaryIO, settings: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-    layout, offset = {}, 0
-    for name, array in arrays.items():
-        layout[name] = {"type": _TYPES[name], "shape": list(array.shape), "offset": offset}
-        offset += array.nbytes + -array.nbytes % _ALIGNMENT
+    layout = _layout({name: arrays[name].size for name in _TYPES})
     header = json.dumps({**settings, "arrays": layout}).encode("ascii")
     header += b" " * (-(_PREFIX_BYTES + len(header)) % _ALIGNMENT)
 
@@ -166,12 +167,23 @@ def _write_file(file: BinaryIO, settings: dict[str, Any], arrays: dict[str, npt.
     file.write(crc.to_bytes(4, "little"))
 
 
+def _layout(sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the header says of arrays of these sizes."""
+    layout, offset = {}, 0
+    for name, kind in _TYPES.items():
+        layout[name] = {"type": kind, "shape": [sizes[name]], "offset": offset}
+        n_bytes = sizes[name] * np.dtype(kind).itemsize
+        offset += n_bytes + -n_bytes % _ALIGNMENT
+    return layout
+
+
 def _parts(header: bytes, arrays: dict[str, npt.NDArray[Any]]) -> Iterator[bytes | memoryview]:
     """Yield what the file holds behind its checksum."""
     yield len(header).to_bytes(8, "little")
     yield header
-    for name, array in arrays.items():
-        yield np.ascontiguousarray(array, _TYPES[name]).data.cast("B") if array.size else b""
+    for name, kind in _TYPES.items():
+        array = np.ascontiguousarray(arrays[name], kind)
+        yield array.data.cast("B") if array.size else b""
         yield bytes(-array.nbytes % _ALIGNMENT)
 
 
@@ -179,7 +191,7 @@ def read(path: str | PathLike[str]) -> SavedIndex:
     """Map a file that `write` wrote.
 
     Raises:
-        IndexFormatError: the file is damaged, foreign, or of another format version.
+        IndexFormatError: the file is damaged, foreign, of another format version, or its offsets lead astray.
         OSError: the file cannot be read.
     """
     if Path(path).stat().st_size < _PREFIX_BYTES:
@@ -211,24 +223,56 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     header_bytes = int.from_bytes(content[_CRC_AT + 4 : _PREFIX_BYTES].tobytes(), "little")
     body = _PREFIX_BYTES + header_bytes
     header = json.loads(content[_PREFIX_BYTES:body].tobytes())
-    arrays = {
-        name: np.ndarray(
-            tuple(header["arrays"][name]["shape"]), kind, content.data, body + header["arrays"][name]["offset"]
-        )
+    layout = header["arrays"]
+    sizes = {name: layout[name]["shape"][0] for name in _TYPES}
+    # As JSON, where false is not 0 nor 1.0 1.
+    if not all(map(is_integer, sizes.values())) or json.dumps(layout) != json.dumps(_layout(sizes)):
+        raise ValueError("its arrays do not lie as they are written")
+    arrays: dict[str, Any] = {
+        name: np.ndarray(sizes[name], kind, content.data, body + layout[name]["offset"])
         for name, kind in _TYPES.items()
     }
-    if any(array.ndim != 1 for array in arrays.values()) or any(
-        len({arrays[name].size for name in names}) > 1 for names in _EQUALLY_LONG
-    ):
+    if not _fit_together(arrays):
         raise ValueError("its arrays do not fit together")
-    texts = _MappedTexts(arrays.pop("text"), arrays.pop("text_end"))
-    metadata = json.loads(arrays.pop("metadata").tobytes())
-    postings = Postings(*(arrays.pop(name) for name in ("ids", "first", "chunk", "tf", "spelling", "spelling_first")))
-    tokens, first_token, n_tokens, norms = (arrays.pop(name) for name in ("tokens", "first_token", "n_tokens", "norms"))
+    metadata = json.loads(arrays["metadata"].tobytes())
+    encoding, is_english, n_context_tokens = (header[name] for name in ("encoding", "is_english", "n_context_tokens"))
+    if not (
+        all(isinstance(value, dict) for value in metadata.values())
+        and isinstance(encoding, str)
+        and isinstance(is_english, bool)
+        and is_integer(n_context_tokens)
+        and n_context_tokens >= 0
+    ):
+        raise TypeError("its settings or metadata are of other types")
+    postings = Postings(**{name: arrays[name] for name in _POSTINGS})
     return SavedIndex(
-        Chunks(texts, {int(place): value for place, value in metadata.items()}),
-        Collection(postings, tokens, first_token, n_tokens, norms, bool(header["is_english"])),
+        Chunks(_MappedTexts(arrays["text"], arrays["text_end"]), {int(at): value for at, value in metadata.items()}),
+        Collection(postings, **{name: arrays[name] for name in _COLLECTION}, is_english=is_english),
         check_weighting(header["weighting"]),
-        str(header["encoding"]),
-        int(header["n_context_tokens"]),
+        encoding,
+        n_context_tokens,
     )
+
+
+def _fit_together(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Tell whether every offset leads to where it must, so that no search goes astray."""
+    text, text_end, chunk, tokens = (arrays[name] for name in ("text", "text_end", "chunk", "tokens"))
+    spelling, spelling_first = arrays["spelling"], arrays["spelling_first"]
+    first_token, n_tokens = arrays["first_token"], arrays["n_tokens"]
+    return (
+        all(len({arrays[name].size for name in names}) == 1 for names in _EQUALLY_LONG)
+        and spelling_first.size == arrays["ids"].size + 1
+        and _ascend(spelling_first, spelling.size)
+        and bool((spelling[spelling_first[1:] - 1] == _LINE_END).all())
+        and _ascend(arrays["first"], chunk.size)
+        and (not chunk.size or int(chunk.max()) < text_end.size)
+        and _ascend(np.concatenate(([0], text_end)), text.size)
+        and not bool((text[text_end[:-1]] & 0xC0 == 0x80).any())  # in the middle of a character
+        and bool(((n_tokens >= 0) & (first_token >= 0) & (first_token <= tokens.size - n_tokens)).all())
+        and int(n_tokens.sum()) == tokens.size
+    )
+
+
+def _ascend(offsets: npt.NDArray[np.int64], end: int) -> bool:
+    """Tell whether offsets go up from 0 to `end`."""
+    return int(offsets[0]) == 0 and int(offsets[-1]) == end and bool((offsets[1:] > offsets[:-1]).all())

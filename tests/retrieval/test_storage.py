@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import math
 import stat
@@ -11,13 +10,15 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import ChunkIndex, IndexFormatError, InvalidRequestError, RelevanceGenError
+from relevance_gen import ChunkIndex, IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.weighting import Weighting
 from relevance_gen.types import Chunk
 from tests import strategies
@@ -101,23 +102,129 @@ def test_another_version_is_refused_by_name(folder: Path, saved: bytes) -> None:
         ChunkIndex.load(folder / "later")
 
 
+OF_INTEGERS = "text_end ids first chunk tf spelling spelling_first tokens first_token n_tokens".split()
+lengths = st.integers(-(1 << 63), 1 << 64) | st.integers(-70, 300)
+
+
 @given(st.data())
-def test_a_file_that_lies_is_refused_or_read(folder: Path, saved: bytes, data: st.DataObject) -> None:
-    """A header that is not as written, checksum and all, ends in an error of ours, or in an index."""
-    length = int.from_bytes(saved[16:24], "little")
-    header = json.loads(saved[24 : 24 + length])
+def test_a_header_that_lies_is_refused_or_searched(folder: Path, saved: bytes, data: st.DataObject) -> None:
+    """A header that is not as written, checksum and all, is refused when opened, or the index can be searched."""
+    header, body = parts(saved)
     name = data.draw(st.sampled_from([*header, *header["arrays"]]))
-    value = data.draw(json_values)
     if name in header["arrays"]:
-        header["arrays"][name][data.draw(st.sampled_from(["shape", "offset"]))] = value
+        lies = st.one_of(json_values, lengths, st.lists(lengths | st.booleans(), max_size=2))
+        header["arrays"][name][data.draw(st.sampled_from(["type", "shape", "offset"]))] = data.draw(lies)
     else:
-        header[name] = value
-    (folder / "lying").write_bytes(with_checksum(json.dumps(header).encode("ascii"), saved[24 + length :]))
-    with contextlib.suppress(RelevanceGenError, IndexError):
-        ChunkIndex.load(folder / "lying").search("cats")
+        header[name] = data.draw(json_values)
+    refused_or_searched(folder / "lying", header, body)
 
 
-def with_checksum(header: bytes, body: bytes) -> bytes:
+@given(st.data())
+def test_arrays_that_lie_are_refused_or_searched(folder: Path, saved: bytes, data: st.DataObject) -> None:
+    """Offsets and numbers that are not as written, checksum and all, are refused when opened, or harmless."""
+    header, body = parts(saved)
+    for _ in range(data.draw(st.integers(1, 3))):
+        name = data.draw(st.sampled_from(OF_INTEGERS))
+        array = array_of(header, body, name)
+        bounds = np.iinfo(array.dtype)
+        place = data.draw(st.integers(0, array.size - 1))
+        least, most, written = int(bounds.min), int(bounds.max), int(array[place])
+        near = st.integers(max(written - 3, least), min(written + 3, most))
+        array[place] = data.draw(near | st.integers(max(-2, least), 70) | st.integers(least, most))
+    refused_or_searched(folder / "lying", header, body)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("text_end", 0, -1),
+        ("text_end", -1, 1 << 40),
+        ("text_end", 0, 1 << 40),
+        ("text_end", 1, 21),  # in the middle of a character
+        ("first", 0, 1),
+        ("first", 1, 0),
+        ("first", 2, -(1 << 63)),
+        ("first", -1, 1 << 40),
+        ("spelling_first", 1, 1),
+        ("spelling", -1, ord("x")),
+        ("chunk", 0, 3),
+        ("first_token", 0, -1),
+        ("first_token", 0, 5),
+        ("n_tokens", 0, -1),
+        ("n_tokens", 0, 3),
+        ("n_tokens", 0, (1 << 63) - 1),
+    ],
+)
+def test_an_offset_that_leads_astray_is_refused(folder: Path, saved: bytes, name: str, place: int, value: int) -> None:
+    """An offset or a number that does not ascend, or leads beyond its array, is refused when opened."""
+    header, body = parts(saved)
+    array_of(header, body, name)[place] = value
+    (folder / "astray").write_bytes(with_checksum(json.dumps(header).encode("ascii"), body))
+    with pytest.raises(IndexFormatError, match=r"astray.*do not fit together"):
+        ChunkIndex.load(folder / "astray")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("text", "offset", False),
+        ("text", "offset", 0.0),
+        ("ids", "offset", -64),
+        ("ids", "offset", 0),
+        ("norms", "offset", 1 << 40),
+        ("ids", "shape", [-4]),
+        ("ids", "shape", [4, 1]),
+        ("ids", "shape", 4),
+        ("first", "shape", [1 << 62]),
+        ("tf", "type", "<f4"),
+    ],
+)
+def test_arrays_lie_where_they_are_written(folder: Path, saved: bytes, name: str, field: str, value: object) -> None:
+    """A type, a shape or an offset that is not as written is refused, a boolean for an integer as well."""
+    header, body = parts(saved)
+    header["arrays"][name][field] = value
+    (folder / "misplaced").write_bytes(with_checksum(json.dumps(header).encode("ascii"), body))
+    with pytest.raises(IndexFormatError, match="misplaced"):
+        ChunkIndex.load(folder / "misplaced")
+
+
+def test_a_boolean_is_no_size(folder: Path) -> None:
+    """An array of one element whose size is given as true is refused."""
+    ChunkIndex(["cat"]).save(folder / "one")
+    header, body = parts((folder / "one").read_bytes())
+    assert header["arrays"]["ids"]["shape"] == [1]
+    header["arrays"]["ids"]["shape"] = [True]
+    (folder / "one").write_bytes(with_checksum(json.dumps(header).encode("ascii"), body))
+    with pytest.raises(IndexFormatError, match="one is not an index"):
+        ChunkIndex.load(folder / "one")
+
+
+def parts(saved: bytes) -> tuple[dict[str, Any], bytearray]:
+    length = int.from_bytes(saved[16:24], "little")
+    return json.loads(saved[24 : 24 + length]), bytearray(saved[24 + length :])
+
+
+def array_of(header: dict[str, Any], body: bytearray, name: str) -> npt.NDArray[Any]:
+    layout = header["arrays"][name]
+    return np.frombuffer(body, layout["type"], layout["shape"][0], layout["offset"])
+
+
+def refused_or_searched(path: Path, header: dict[str, Any], body: bytearray) -> None:
+    path.write_bytes(with_checksum(json.dumps(header).encode("ascii"), body))
+    try:
+        index = ChunkIndex.load(path)
+    except IndexFormatError:
+        return
+    except InvalidRequestError as error:
+        assert error.field == "encoding"  # a name, but of another one
+        return
+    for query in ("cats", "a dog that barks, and cats that purr", "Purr!", "猫", "猫 cat"):
+        index.search(query, ALL)
+        for place in range(len(index)):
+            index.explain(query, place)
+
+
+def with_checksum(header: bytes, body: bytes | bytearray) -> bytes:
     checked = len(header).to_bytes(8, "little") + header + body
     return b"RelGenIx" + (1).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
 
