@@ -26,12 +26,15 @@ from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.jobs import Job
 from relevance_gen.generation.llama import Model
 from relevance_gen.generation.machine import usable_cores
+from relevance_gen.generation.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 from tests.models.make import write_random
 
 MODEL = Path(__file__).parent / "models" / "125m.gguf"
 N_PROMPT, N_NEW = 256, 64
 PORT = 18_080
+MODES = {"default": "off", "flash attention": "on"}
+"""The engine's modes, as llama.cpp's server calls them."""
 Seconds = Callable[[], float]
 
 
@@ -82,17 +85,15 @@ def raw_seconds(model: Model, n_samples: int) -> float:
     def work() -> None:
         for start in range(0, N_PROMPT, model.n_batch):
             model.prefill(0, prompt[start : start + model.n_batch], start)
-        if n_samples > 1:
-            model.hold(0)
+        state = model.save(0) if n_samples > 1 else None
         for slot in range(1, n_samples):
-            model.recall(slot)
+            model.load(slot, state)
         for step in range(N_NEW - 1):
             model.decode(range(n_samples), [300] * n_samples, [N_PROMPT + step] * n_samples)
 
     seconds = timed(work)
     for slot in range(n_samples):
         model.rewind(slot, 0)
-    model.let_go()
     return seconds
 
 
@@ -123,7 +124,7 @@ def different(n: int) -> list[GenerationRequest]:
 class NullModel:
     """A model that answers at once with the same logits: what is left is the engine's own work."""
 
-    n_ctx, n_slots, n_batch, dense, can_rewind = 4096, 16, 128, True, False
+    n_ctx, n_slots, n_batch, can_rewind = 4096, 16, 128, False
 
     def __init__(self, n_vocab: int) -> None:
         self.n_vocab = n_vocab
@@ -151,7 +152,11 @@ class NullModel:
     def _nothing(self, *_: object) -> None:
         pass
 
-    rewind = hold = recall = let_go = interrupt = _nothing
+    rewind = load = interrupt = _nothing
+
+    def save(self, _: int) -> np.ndarray:
+        """Have nothing to save."""
+        return np.zeros(1, np.uint8)
 
 
 def own_work_us(n_vocab: int) -> float:
@@ -165,9 +170,9 @@ def own_work_us(n_vocab: int) -> float:
 
 
 @contextlib.contextmanager
-def llama_server(binary: str, n_threads: int) -> Iterator[None]:
-    """Run llama.cpp's server on the model, with the settings that are best for it here."""
-    command = [binary, "-m", MODEL, "-c", str(16 * 512), "-np", "16", "-fa", "off", "-t", str(n_threads)]
+def llama_server(binary: str, n_threads: int, flash_attention: str) -> Iterator[None]:
+    """Run llama.cpp's server on the model, with the settings of ours."""
+    command = [binary, "-m", MODEL, "-c", str(16 * 512), "-np", "16", "-fa", flash_attention, "-t", str(n_threads)]
     command += ["--port", str(PORT), "--no-webui", "--no-kv-unified", "--cache-ram", "0"]
     with subprocess.Popen(  # noqa: S603 - the caller's own binary
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -226,56 +231,55 @@ def report(what: str, value: float, bar: str, limit: float, *, at_most: bool = T
     print(f"{what:<68}{value:>9.2f}   {bar:<9}{'holds' if holds else 'MISSED'}", flush=True)
 
 
-def compare_with_raw(model: Model, n_rounds: int, mode: str, bars: tuple[float, float]) -> dict[str, list[float]]:
-    """Report engine against raw llama.cpp, and many samples against one."""
+def compare(model: Model, mode: str, args: argparse.Namespace) -> dict[str, list[float]]:
+    """Report one mode of the engine: against raw llama.cpp, completions in turn, and llama.cpp's own server."""
     engine_seconds(model, samples(1))  # the first computation of a model is slower
     results = rounds(
-        n_rounds,
+        args.rounds,
         **{f"raw {n}": (lambda n=n: raw_seconds(model, n)) for n in (1, 8, 16)},
         **{f"engine {n}": (lambda n=n: engine_seconds(model, samples(n))) for n in (1, 8, 16)},
     )
     for n in (1, 8, 16):
-        report(
-            f"{mode}: {n} samples, engine / raw llama_decode", ratio(results, f"engine {n}", f"raw {n}"), "≤ 1.08", 1.08
-        )
-    for n, bar in zip((8, 16), bars, strict=True):
+        measured = ratio(results, f"engine {n}", f"raw {n}")
+        report(f"{mode}: {n} samples, engine / raw llama_decode", measured, "≤ 1.08", 1.08)
+    for n, bar in ((8, 3.3), (16, 5.0)):
         report(f"{mode}: {n} samples / 1", ratio(results, f"engine {n}", "engine 1"), f"≤ {bar}", bar)
         print(f"{f'   llama.cpp itself, raw: {n} / 1':<68}{ratio(results, f'raw {n}', 'raw 1'):>9.2f}")
+    compare_with_completions(model, mode, args)
+    compare_with_server(model, mode, args)
     return results
 
 
-def compare_with_completions(model: Model, n_rounds: int, n_threads: int) -> None:
+def compare_with_completions(model: Model, mode: str, args: argparse.Namespace) -> None:
     """Report many samples against one completion after another."""
-    llama = llama_cpp.Llama(str(MODEL), n_ctx=512, n_threads=n_threads, n_threads_batch=n_threads, verbose=False)
+    llama = llama_cpp.Llama(str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False)
     for n, bar in ((8, 2.0), (16, 2.5)):
         results = rounds(
-            n_rounds,
+            args.rounds,
             theirs=lambda n=n: completions_seconds(llama, n),
             ours=lambda n=n: engine_seconds(model, samples(n)),
         )
-        report(
-            f"{n} × Llama.create_completion / {n} samples",
-            ratio(results, "theirs", "ours"),
-            f"≥ {bar}",
-            bar,
-            at_most=False,
-        )
+        measured = ratio(results, "theirs", "ours")
+        report(f"{mode}: {n} × Llama.create_completion / {n} samples", measured, f"≥ {bar}", bar, at_most=False)
     llama.close()
 
 
-def compare_with_server(model: Model, n_rounds: int, n_threads: int, binary: str | None) -> None:
+def compare_with_server(model: Model, mode: str, args: argparse.Namespace) -> None:
     """Report 16 different requests against llama.cpp's own server."""
-    if not binary:
+    if not args.server:
         print("16 different requests / llama.cpp's server: skipped, its binary is not named")
         return
-    with llama_server(binary, n_threads):
-        results = rounds(n_rounds, theirs=lambda: server_seconds(16), ours=lambda: engine_seconds(model, different(16)))
-    report("16 different requests / llama.cpp's own server", ratio(results, "ours", "theirs"), "≤ 1.15", 1.15)
+    with llama_server(args.server, args.threads, MODES[mode]):
+        results = rounds(
+            args.rounds, theirs=lambda: server_seconds(16), ours=lambda: engine_seconds(model, different(16))
+        )
+    measured = ratio(results, "ours", "theirs")
+    report(f"{mode}: 16 different requests / llama.cpp's own server", measured, "≤ 1.15", 1.15)
 
 
 def measure_prefix_cache(n_rounds: int, n_threads: int) -> None:
     """Report how much sooner the first token of a repeated prompt of 2,000 tokens comes."""
-    with Model(MODEL, n_ctx=2048, n_slots=1, n_threads=n_threads) as model:
+    with Model(MODEL, ModelOptions(n_ctx=2048, n_slots=1, n_threads=n_threads)) as model:
 
         def twice(seed: int) -> float:
             cache = PrefixCache(1 << 30)
@@ -308,16 +312,13 @@ def main() -> None:
         report(
             f"engine's own work for a token at 16 sequences, V={n_vocab:,}, µs", own_work_us(n_vocab), f"≤ {bar}", bar
         )
-    options = {"n_ctx": 512, "n_slots": 16, "n_threads": args.threads}
-    with Model(MODEL, **options) as model:
-        results = compare_with_raw(model, args.rounds, "default", (3.3, 5.0))
-        compare_with_completions(model, args.rounds, args.threads)
-        compare_with_server(model, args.rounds, args.threads, args.server)
-    with Model(MODEL, **options, shared_prefix=True) as model:
-        compare_with_raw(model, args.rounds, "shared prefix", (2.5, 3.6))
+    for mode in MODES:
+        options = ModelOptions(n_ctx=512, n_slots=16, n_threads=args.threads, flash_attention=MODES[mode] == "on")
+        with Model(MODEL, options) as model:
+            results = compare(model, mode, args)
+        seconds = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in results.items())
+        print(f"   median seconds, {N_PROMPT} + {N_NEW} tokens: {seconds}")
     measure_prefix_cache(args.rounds, args.threads)
-    seconds = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in results.items())
-    print(f"median seconds, {N_PROMPT} + {N_NEW} tokens, default mode: {seconds}")
 
 
 if __name__ == "__main__":

@@ -163,6 +163,9 @@ class Settings:
     n_gpu_layers: int | None = _setting(
         None, "layers on the GPU; -1 = all; by default all where the build has one", _integer(-1), group="Generation"
     )
+    flash_attention: bool | None = _setting(
+        None, "many sequences faster on a CPU, but not with the same bits as alone", _switch, group="Generation"
+    )
     max_queue: int | None = _setting(
         None, "samples that may wait for a slot; more are refused with 429", _integer(1), group="Generation"
     )

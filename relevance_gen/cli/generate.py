@@ -10,7 +10,8 @@ import attrs
 
 from relevance_gen.cli.terminal import visible
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.runner import DEFAULT_N_SLOTS, Runner
+from relevance_gen.generation.options import DEFAULT_N_SLOTS
+from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import serialize

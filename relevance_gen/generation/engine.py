@@ -16,7 +16,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling, scheduler
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.jobs import Job
+from relevance_gen.generation.jobs import NO_LOGITS, NO_STATE, Job
 from relevance_gen.generation.model import Interrupted, LanguageModel, Logits, Tokens
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import StopStrings
@@ -118,7 +118,6 @@ class Engine:
             decoded=decoded,
             running=self._running.keys(),
             head=self._head(),
-            dense=self._model.dense,
         )
 
     def _head(self) -> scheduler.Head | None:
@@ -177,7 +176,7 @@ class Engine:
         job.logits = logits.copy()
         self.counters.prompt_tokens += stop
         if job.n_unstarted > 1:
-            self._model.hold(slot)
+            job.state = self._model.save(slot)
         if self._model.can_rewind and self._whole_chunks(stop - 1) > 0:
             self._remember(job, slot)
 
@@ -187,7 +186,7 @@ class Engine:
             return
         common, _ = self._cache.longest(job.prompt)
         if self._whole_chunks(common) < self._whole_chunks(len(job.prompt) - 1):
-            self._cache.put(job.prompt, self._model.save(slot))
+            self._cache.put(job.prompt, job.state if len(job.state) else self._model.save(slot))
 
     def _start(self, job: Job, slots: Items[int]) -> None:
         """Draw the first token of the next samples, all from the logits of the prompt's end."""
@@ -206,7 +205,7 @@ class Engine:
                 n_vocab=self._model.n_vocab,
             )
             if slot != job.slot:
-                self._model.recall(slot)
+                self._model.load(slot, job.state)
             self._running[slot] = (sequence, job)
             job.n_started += 1
         self.n_waiting -= len(slots)
@@ -298,13 +297,11 @@ class Engine:
 
     def _dequeue(self, job: Job) -> None:
         """Take a request off the queue, with the prompt that it holds."""
-        if job is self._queue[0]:
-            self._model.let_go()
         self._queue.remove(job)
         if job.slot is not None:
             self._model.rewind(job.slot, 0)
         job.slot = None
-        job.logits = np.empty(0, np.float32)
+        job.logits, job.state = NO_LOGITS, NO_STATE
 
     def _undo(self) -> None:
         """Take back what an interrupted computation may have left: it will be computed again."""

@@ -11,9 +11,12 @@ import numpy as np
 from attrs import define, field
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
-from relevance_gen.generation.model import Logits, Tokens
+from relevance_gen.generation.model import Logits, SavedState, Tokens
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
+
+NO_LOGITS: Logits = np.empty(0, np.float32)
+NO_STATE: SavedState = np.empty(0, np.uint8)
 
 
 @define(eq=False)
@@ -34,6 +37,7 @@ class Job:
         prompt: its tokens; empty until it is at the head of an engine's queue.
         stops: its stop strings, compiled; that takes much more memory than they do, so not before `prompt` either.
         logits: shape (V,), after the prompt; empty until that is computed.
+        state: what the prompt left in its slot, for samples that start elsewhere; empty until then.
         slot: where the prompt is being computed.
         n_done: tokens of the prompt that are computed.
         n_started: samples that have produced a token.
@@ -50,7 +54,8 @@ class Job:
     interrupt: Callable[[], None] | None = field(default=None, init=False)
     prompt: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
     stops: StopStrings = field(default=NO_STOPS, init=False)
-    logits: Logits = field(factory=lambda: np.empty(0, np.float32), init=False)
+    logits: Logits = field(default=NO_LOGITS, init=False)
+    state: SavedState = field(default=NO_STATE, init=False)
     slot: int | None = field(default=None, init=False)
     n_done: int = field(default=0, init=False)
     n_started: int = field(default=0, init=False)

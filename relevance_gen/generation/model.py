@@ -26,8 +26,6 @@ class LanguageModel(Protocol):
     n_batch: int
     """Most tokens of one `prefill`."""
     n_vocab: int
-    dense: bool
-    """Whether `decode` is fast only for slots 0, 1, 2 … without gaps."""
     can_rewind: bool
     """Whether `rewind` can forget the end of a sequence alone."""
 
@@ -41,7 +39,10 @@ class LanguageModel(Protocol):
         """Append `tokens` at position `start`; return the last one's logits, shape (V,)."""
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
-        """Append one token to each slot; return logits of shape (B, V), valid until the next call."""
+        """Append one token to each slot; return logits of shape (B, V), valid until the next call.
+
+        It is fastest for slots 0, 1, 2 … without gaps.
+        """
 
     def rewind(self, slot: int, n_tokens: int) -> None:
         """Forget all but the first `n_tokens` of a slot."""
@@ -54,15 +55,6 @@ class LanguageModel(Protocol):
 
     def load(self, slot: int, state: SavedState) -> None:
         """Put what `save` returned into an empty slot."""
-
-    def hold(self, slot: int) -> None:
-        """Keep what is in `slot` for `recall`, whatever becomes of the slot, until `let_go`."""
-
-    def recall(self, slot: int) -> None:
-        """Put what `hold` kept into an empty slot."""
-
-    def let_go(self) -> None:
-        """Free what `hold` kept."""
 
     def interrupt(self) -> None:
         """Make the computation under way raise `Interrupted`; called from any thread."""

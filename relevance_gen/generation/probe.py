@@ -85,8 +85,10 @@ def _user_cache_dir() -> Path:
 def main() -> None:
     """Decode a chunk and a batch with every weight layout on; the process ends with status 0 if it lives."""
     from relevance_gen.generation.llama import Model
+    from relevance_gen.generation.options import ModelOptions
 
-    with Model(PROBE_MODEL, n_ctx=64, n_slots=2, n_gpu_layers=0, use_extra_bufts=True) as model:
+    options = ModelOptions(n_ctx=64, n_slots=2, n_gpu_layers=0, use_extra_bufts=True)
+    with Model(PROBE_MODEL, options) as model:
         prompt = model.tokenize("probe" * 8, 0)
         for slot in range(2):
             model.prefill(slot, prompt, 0)

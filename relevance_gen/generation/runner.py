@@ -7,13 +7,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 
 from relevance_gen.errors import (
     GenerationError,
-    InvalidRequestError,
     ModelLoadError,
     RelevanceGenError,
     RunnerClosedError,
@@ -24,12 +22,10 @@ from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.front import DEFAULT_MAX_QUEUE, Front
 from relevance_gen.generation.jobs import JobQueue
-from relevance_gen.types import MAX_SAMPLES, Stats, is_integer
+from relevance_gen.generation.options import DEFAULT_N_SLOTS, ModelOptions, check_integer
+from relevance_gen.types import Stats
 
-DEFAULT_N_SLOTS = 16
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
-MAX_THREADS = 512
-"""Most that llama.cpp has room for; more end the process."""
 _GRACE_S = 5.0
 """How long giving up may take."""
 
@@ -50,8 +46,9 @@ class Runner(Front):
         n_threads: CPU threads, in [1, 512]; by default the physical cores that this process may use.
         n_gpu_layers: layers to keep on the GPU; by default all where the build has one.
         main_gpu: the one GPU to use, from 0; by default a model is spread over all.
-        shared_prefix: let all sequences share one memory. Samples of one prompt are then faster, but a request's
-            neighbours change its log probabilities, by hundredths of a nat at times, and so now and then its tokens.
+        flash_attention: compute attention in one pass. On a CPU, many sequences at once are then about a fifth faster;
+            but beyond 512 tokens one alone rounds differently than beside others, and so now and then takes another
+            token. By default off on a CPU, and what llama.cpp finds best on a GPU.
         use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
 
     Raises:
@@ -72,33 +69,23 @@ class Runner(Front):
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,
         main_gpu: int | None = None,
-        shared_prefix: bool = False,
+        flash_attention: bool | None = None,
         use_extra_bufts: bool | None = None,
     ) -> None:
-        _check("n_slots", n_slots, 1, MAX_SAMPLES - 1)
-        _check("max_queue", max_queue, 0)
-        _check("prefix_cache_bytes", prefix_cache_bytes, 0)
-        for name, value, low, high in (
-            ("n_ctx", n_ctx, 1, None),
-            ("n_batch", n_batch, 1, None),
-            ("n_threads", n_threads, 1, MAX_THREADS),
-            ("n_gpu_layers", n_gpu_layers, -1, None),
-            ("main_gpu", main_gpu, 0, None),
-        ):
-            if value is not None:
-                _check(name, value, low, high)
+        check_integer("max_queue", max_queue, 0)
+        check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
+        self._options = ModelOptions(
+            n_ctx=n_ctx,
+            n_slots=n_slots,
+            n_batch=n_batch,
+            n_threads=n_threads,
+            n_gpu_layers=n_gpu_layers,
+            main_gpu=main_gpu,
+            flash_attention=flash_attention,
+            use_extra_bufts=use_extra_bufts,
+        )
         super().__init__(max_queue)
         self._source = model
-        self._model_options: dict[str, Any] = {
-            "n_ctx": n_ctx,
-            "n_slots": n_slots,
-            "n_batch": n_batch,
-            "n_threads": n_threads,
-            "n_gpu_layers": n_gpu_layers,
-            "main_gpu": main_gpu,
-            "shared_prefix": shared_prefix,
-            "use_extra_bufts": use_extra_bufts,
-        }
         self._prefix_cache_bytes = prefix_cache_bytes
         self._engine: Engine | None = None
         self._interrupt: Callable[[], None] = _do_nothing
@@ -255,7 +242,7 @@ class Runner(Front):
 
         path = source.resolve(self._source)
         cache = PrefixCache(self._prefix_cache_bytes)
-        with Model(path, **self._model_options, on_progress=lambda _: not self._aborting) as model:
+        with Model(path, self._options, on_progress=lambda _: not self._aborting) as model:
             self._interrupt = model.interrupt
             engine = self._engine = Engine(model, cache)
             self._ready.set()
@@ -285,12 +272,6 @@ class Runner(Front):
                     return False
                 if queue is self._queue:
                     queue.changed.wait()
-
-
-def _check(name: str, value: Any, low: int, high: int | None = None) -> None:
-    interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
-    if not (is_integer(value) and low <= value and (high is None or value <= high)):
-        raise InvalidRequestError.must_be(name, f"an integer {interval}", value)
 
 
 def _as_generation_error(failure: BaseException) -> GenerationError:

@@ -44,7 +44,6 @@ class State:
         decoded: whether the running sequences got their token in this step.
         running: slots of the running sequences.
         head: the request to start, if any waits.
-        dense: whether the model is fast only while the running slots are 0, 1, 2 … without gaps.
     """
 
     n_slots: int
@@ -53,7 +52,6 @@ class State:
     decoded: bool
     running: Collection[int]
     head: Head | None
-    dense: bool = True
 
 
 @frozen
@@ -107,8 +105,8 @@ def next_action(state: State) -> Action | None:
 
 
 def _closing_move(state: State) -> Move | None:
-    """Close the lowest gap, unless a waiting request is about to fill it."""
-    if not state.dense or state.head is not None:
+    """Close the lowest gap, for a model is fastest without any, unless a waiting request is about to fill it."""
+    if state.head is not None:
         return None
     last = max(state.running)
     gap = next(slot for slot in range(last + 2) if slot not in state.running)

@@ -34,7 +34,10 @@ class Retrieval:
         return ChunkIndex(texts, weighting=self.settings.weighting, encoding=self.settings.encoding)
 
 
-_RUNNER_OPTIONS = ("n_ctx", "n_slots", "n_batch", "n_threads", "n_gpu_layers", "max_queue", "prefix_cache_bytes")
+_RUNNER_OPTIONS = (
+    *("n_ctx", "n_slots", "n_batch", "n_threads", "n_gpu_layers", "flash_attention"),
+    *("max_queue", "prefix_cache_bytes"),
+)
 
 
 def load_backend(settings: Settings) -> Backend:

@@ -23,7 +23,6 @@ class ScriptedModel:
         on_call: called before every computation with its name; may raise, to make the model fail.
     """
 
-    dense = True
     can_rewind = True
 
     def __init__(
@@ -31,7 +30,6 @@ class ScriptedModel:
     ) -> None:
         self.n_ctx, self.n_slots, self.n_batch, self.n_vocab = n_ctx, n_slots, n_batch, 16
         self.slots: list[list[int]] = [[] for _ in range(n_slots)]
-        self.held: list[int] | None = None
         self.n_computed = 0
         self.n_saved = 0
         self.interrupted = False
@@ -89,20 +87,6 @@ class ScriptedModel:
         """Restore an empty slot."""
         assert not self.slots[slot]
         self.slots[slot] = state.tolist()
-
-    def hold(self, slot: int) -> None:
-        """Keep a prompt."""
-        self.held = list(self.slots[slot])
-
-    def recall(self, slot: int) -> None:
-        """Put the kept prompt into an empty slot."""
-        assert self.held is not None
-        assert not self.slots[slot]
-        self.slots[slot] = list(self.held)
-
-    def let_go(self) -> None:
-        """Drop the kept prompt."""
-        self.held = None
 
     def interrupt(self) -> None:
         """Make the next computation raise."""

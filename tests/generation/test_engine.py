@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from relevance_gen.errors import GenerationError, InvalidRequestError
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
-from relevance_gen.generation.jobs import Job
+from relevance_gen.generation.jobs import NO_STATE, Job
 from relevance_gen.generation.stopping import NO_STOPS
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, next_logits
@@ -76,7 +76,7 @@ def test_batched_is_the_same_as_alone(requests, gaps, n_slots, n_bytes):
         assert recorder.outcomes == [alone(request)]
         assert recorder.texts == [completion.text for completion in recorder.outcomes[0].responses]
     assert model.slots == [[]] * n_slots
-    assert model.held is None
+    assert all(recorder.job.state is NO_STATE for recorder in recorders)
     assert engine.n_waiting == 0
 
 
@@ -106,7 +106,7 @@ def test_cancelling_frees_everything_and_changes_nobody_else(requests, cancels, 
     for request, recorder in zip(requests, recorders, strict=True):
         assert recorder.outcomes == ([] if recorder.job.cancelled else [alone(request)])
     assert model.slots == [[]] * 3
-    assert model.held is None
+    assert all(recorder.job.state is NO_STATE for recorder in recorders)
     assert engine.n_waiting == 0
 
 

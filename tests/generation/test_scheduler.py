@@ -23,9 +23,7 @@ def states(draw):
         if seat is None:
             n_done = draw(st.sampled_from([0, n_prompt]))
         head = Head(n_prompt, n_done, seat, draw(st.integers(1, 9)))
-    return State(
-        n_slots, n_batch, draw(st.integers(0, n_batch)), draw(st.booleans()), running, head, draw(st.booleans())
-    )
+    return State(n_slots, n_batch, draw(st.integers(0, n_batch)), draw(st.booleans()), running, head)
 
 
 @given(states())
@@ -37,7 +35,6 @@ def test_an_action_only_ever_uses_slots_it_may(state):
             assert source in state.running
             assert target in free
             assert target < source
-            assert state.dense
         case Decode(slots):
             assert list(slots) == sorted(state.running)
             assert not state.decoded
@@ -126,4 +123,3 @@ def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_
     assert next_action(state) == Move(3, 1)
     assert next_action(evolve(state, running={0, 1, 2})) == Decode((0, 1, 2))
     assert next_action(evolve(state, head=Head(5, 0, None, 1))) == Decode((0, 2, 3))
-    assert next_action(evolve(state, dense=False)) == Decode((0, 2, 3))

@@ -17,6 +17,7 @@ from relevance_gen.generation.llama.library import build, forget_reasons, pointe
 from relevance_gen.generation.llama.vocabulary import Vocabulary
 from relevance_gen.generation.machine import available_memory, usable_cores
 from relevance_gen.generation.model import Interrupted, Logits, SavedState, Tokens
+from relevance_gen.generation.options import ModelOptions
 from relevance_gen.generation.probe import extra_buffers_are_safe
 
 _MAGIC = b"GGUF"
@@ -26,6 +27,7 @@ _DEFAULT_KV_BYTES = 2 << 30
 _MIN_N_CTX = 256
 _CPU_CHUNK, _GPU_CHUNK = 128, 512
 _ABORTED = 2
+_DEFAULTS = ModelOptions()
 _WARM_UP = np.zeros(2, np.int32)
 
 
@@ -34,16 +36,7 @@ class Model:
 
     Args:
         path: a GGUF file.
-        n_ctx: most tokens of one sequence; by default 4,096, what the model was trained on, or what about
-            2 GiB hold, whichever is least.
-        n_slots: sequences at once, in [1, 255].
-        n_batch: most prompt tokens computed at once; 128 on a CPU, 512 on a GPU.
-        n_threads: CPU threads; the physical cores this process may use by default.
-        n_gpu_layers: layers to keep on the GPU; all where the build has one, by default.
-        main_gpu: the one GPU to use; all by default.
-        shared_prefix: let all slots share one memory: samples of one prompt do not copy it and are faster, but
-            neighbours change log probabilities, by hundredths of a nat at times, and so now and then tokens.
-        use_extra_bufts: repack weights for this CPU; by default wherever that is safe.
+        options: see `ModelOptions`.
         on_progress: called with the loaded share in [0, 1]; returns whether to go on.
 
     Raises:
@@ -56,38 +49,30 @@ class Model:
     def __init__(
         self,
         path: str | os.PathLike[str],
+        options: ModelOptions = _DEFAULTS,
         *,
-        n_ctx: int | None = None,
-        n_slots: int = 16,
-        n_batch: int | None = None,
-        n_threads: int | None = None,
-        n_gpu_layers: int | None = None,
-        main_gpu: int | None = None,
-        shared_prefix: bool = False,
-        use_extra_bufts: bool | None = None,
         on_progress: Callable[[float], bool] | None = None,
     ) -> None:
         self._model: int | None = None
         self._context: int | None = None
-        self._held: SavedState | None = None
         self._abort_flag = ctypes.create_string_buffer(2)
         forget_reasons()
-        offload = lib.llama_supports_gpu_offload() and n_gpu_layers != 0
+        offload = lib.llama_supports_gpu_offload() and options.n_gpu_layers != 0
         try:
             params = lib.llama_model_default_params()
-            params.n_gpu_layers = (-1 if n_gpu_layers is None else n_gpu_layers) if offload else 0
-            if main_gpu is not None:
-                params.main_gpu, params.split_mode = main_gpu, lib.LLAMA_SPLIT_MODE_NONE
-            if use_extra_bufts is None:
-                use_extra_bufts = extra_buffers_are_safe(system_info(), build())
-            params.use_extra_bufts = use_extra_bufts
+            params.n_gpu_layers = (-1 if options.n_gpu_layers is None else options.n_gpu_layers) if offload else 0
+            if options.main_gpu is not None:
+                params.main_gpu, params.split_mode = options.main_gpu, lib.LLAMA_SPLIT_MODE_NONE
+            if options.use_extra_bufts is None:
+                params.use_extra_bufts = extra_buffers_are_safe(system_info(), build())
+            else:
+                params.use_extra_bufts = options.use_extra_bufts
             self._load(Path(path), params, on_progress)
-            self.n_slots = n_slots
-            self.dense = not shared_prefix
-            self.n_ctx = self._fitting_n_ctx(n_ctx, offload)
-            self.n_batch = min(n_batch or (_GPU_CHUNK if offload else _CPU_CHUNK), self.n_ctx)
+            self.n_slots = options.n_slots
+            self.n_ctx = self._fitting_n_ctx(options.n_ctx, offload)
+            self.n_batch = min(options.n_batch or (_GPU_CHUNK if offload else _CPU_CHUNK), self.n_ctx)
             self._vocabulary = Vocabulary(self._vocabulary_handle, self.n_ctx)
-            self._open_context(n_threads or usable_cores(), offload, shared_prefix)
+            self._open_context(options.n_threads or usable_cores(), offload, options.flash_attention)
             self._warm_up()
         except BaseException:
             self.close()
@@ -100,8 +85,7 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Free the context, the model and what is held; safe to call twice."""
-        self._held = None
+        """Free the context and the model; safe to call twice."""
         if self._context:
             lib.llama_free(self._context)
             self._context = None
@@ -152,17 +136,14 @@ class Model:
             )
         return n_ctx
 
-    def _open_context(self, n_threads: int, offload: bool, shared_prefix: bool) -> None:
+    def _open_context(self, n_threads: int, offload: bool, flash_attention: bool | None) -> None:
         params = lib.llama_context_default_params()
-        # Shared memory gets one sequence more, the prompt that samples are started from. Rounded up for every slot.
-        n_sequences = self.n_slots + 1 if shared_prefix else self.n_slots
-        params.n_ctx = (self.n_ctx + 255) // 256 * 256 * n_sequences
-        params.n_seq_max = n_sequences
+        params.n_ctx = (self.n_ctx + 255) // 256 * 256 * self.n_slots  # rounded up for every slot
+        params.n_seq_max = self.n_slots
         params.n_batch = params.n_ubatch = max(self.n_batch, self.n_slots, len(_WARM_UP))
         params.n_threads = params.n_threads_batch = n_threads
-        params.kv_unified = shared_prefix
-        # On a CPU flash attention makes decoding with many sequences several times slower.
-        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if offload else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.kv_unified = False  # a memory for each slot: what is computed in one depends on no other
+        params.flash_attn_type = _flash_attention(flash_attention, offload)
         params.abort_callback, params.abort_callback_data = abort_while_set(self._abort_flag)
         self._context = lib.llama_init_from_model(self._model, params)
         if not self._context:
@@ -273,27 +254,12 @@ class Model:
         if not lib.llama_state_seq_set_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not restore a sequence")
 
-    def hold(self, slot: int) -> None:
-        """Keep what is in `slot` for `recall`, whatever becomes of the slot, until `let_go`."""
-        if self.dense:
-            # Copying between streams would copy their whole length, used or not.
-            self._held = self.save(slot)
-        else:
-            lib.llama_memory_seq_cp(self._memory, slot, self.n_slots, -1, -1)
 
-    def recall(self, slot: int) -> None:
-        """Put what `hold` kept into `slot`."""
-        if self._held is not None:
-            self.load(slot, self._held)
-        else:
-            self.rewind(slot, 0)
-            lib.llama_memory_seq_cp(self._memory, self.n_slots, slot, -1, -1)
-
-    def let_go(self) -> None:
-        """Free what `hold` kept."""
-        self._held = None
-        if not self.dense:
-            self.rewind(self.n_slots, 0)
+def _flash_attention(wanted: bool | None, offload: bool) -> int:
+    if wanted is None and offload:
+        return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO)
+    # Without it a CPU computes a sequence alone with the same bits as beside others.
+    return int(lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if wanted else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)
 
 
 def _check_file(path: Path) -> None:
