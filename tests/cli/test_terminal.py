@@ -73,7 +73,12 @@ def test_broken_pipe_is_quiet(folder: Path) -> None:
 def test_interrupt_is_quiet(folder: Path) -> None:
     """Ctrl-C ends the command with status 130 and without a traceback."""
     os.mkfifo("pipe")
-    process = subprocess.Popen(command("search", "apple", "pipe"), stderr=subprocess.PIPE, env=ENVIRONMENT)
+    process = subprocess.Popen(  # in a background job SIGINT may be ignored, and would be here too
+        command("search", "apple", "pipe"),
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stderr is not None
     with open("pipe", "wb"):
         process.send_signal(signal.SIGINT)
