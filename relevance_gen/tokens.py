@@ -6,7 +6,7 @@ import base64
 import difflib
 import functools
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
 from os import PathLike
 from pathlib import Path
@@ -49,8 +49,8 @@ _BATCH_CHARS = 1 << 22
 """Texts are handed to the library in batches of about so many characters: it bounds the ids held at once."""
 
 _LITTLE_CHARS = 1 << 20
-"""Less text than this is counted text by text, in a few milliseconds. A batch comes back as an awkward array, and
-importing awkward alone takes 0.2 s."""
+"""Less text than this gigatoken counts text by text, in a few milliseconds and under the interpreter's lock. A batch
+comes back as an awkward array, and importing awkward alone takes 0.2 s."""
 
 _RENEW_AFTER_CHARS = 1 << 25
 """gigatoken keeps every distinct word it has met, 1.4 GiB after 200 million characters of ever-new words, and cannot be
@@ -76,6 +76,7 @@ class TokenCounter:
         self.name = name
         self.backend = backend
         self._count_pieces = count_pieces
+        self._aside_from_chars = _LITTLE_CHARS if backend == "gigatoken" else 0
 
     def __repr__(self) -> str:
         return f"<TokenCounter {self.name} by {self.backend}>"
@@ -98,8 +99,8 @@ class TokenCounter:
         except (UnicodeEncodeError, TypeError):  # surrogates, as tiktoken and gigatoken refuse them
             return self._count_pieces([_well_formed(text) for text in texts])
 
-    def count_all_aside(self, texts: Iterable[str]) -> Future[int]:
-        """Start `count_all` in a thread of its own: most of the work is done outside the interpreter's lock."""
+    def count_all_aside(self, texts: Collection[str]) -> Future[int]:
+        """Start `count_all`, in a thread of its own where its work is done outside the interpreter's lock."""
         counted: Future[int] = Future()
 
         def count() -> None:
@@ -108,7 +109,10 @@ class TokenCounter:
             except BaseException as error:
                 counted.set_exception(error)
 
-        Thread(target=count, name="relevance_gen token counts", daemon=True).start()
+        if sum(map(len, texts)) < self._aside_from_chars:
+            count()
+        else:
+            Thread(target=count, name="relevance_gen token counts", daemon=True).start()
         return counted
 
 
