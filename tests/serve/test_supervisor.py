@@ -134,7 +134,7 @@ def test_sigterm_drains_every_process() -> None:
         assert [search.result().status for search in searches] == [200, 200]
         assert generation.result().status == 200
         assert (endless.result().status, endless.result().error["type"]) == (503, "draining")
-        assert server.process.wait(8) == 0
+        assert server.process.wait(20) == 0
         assert eventually(lambda: not any(is_running(pid) for pid in children), 2)
 
 
