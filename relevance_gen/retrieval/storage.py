@@ -104,7 +104,10 @@ class _MappedTexts(Sequence[str]):
             return [self[one] for one in range(*place.indices(len(self)))]
         place = range(len(self))[place]
         start = self._end[place - 1] if place else 0
-        return self._text[start : self._end[place]].tobytes().decode("utf-8", "surrogatepass")
+        try:
+            return self._text[start : self._end[place]].tobytes().decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:  # found only here: decoding every text would be most of opening a file
+            raise IndexFormatError(f"chunk {place} of the saved index is not UTF-8; build it again") from None
 
 
 def write(path: str | PathLike[str], index: SavedIndex) -> None:

@@ -164,6 +164,16 @@ def test_an_offset_that_leads_astray_is_refused(folder: Path, saved: bytes, name
         ChunkIndex.load(folder / "astray")
 
 
+def test_a_text_that_is_no_text_is_refused_when_it_is_wanted(folder: Path, saved: bytes) -> None:
+    """Bytes that are not UTF-8, under a right checksum, are an error of the file and not of Python's codecs."""
+    header, body = parts(saved)
+    array_of(header, body, "text")[:] = 0xFF
+    (folder / "bytes").write_bytes(with_checksum(json.dumps(header).encode("ascii"), body))
+    index = ChunkIndex.load(folder / "bytes")
+    with pytest.raises(IndexFormatError, match=r"chunk \d+ of the saved index is not UTF-8"):
+        index.search("cats")
+
+
 @pytest.mark.parametrize(
     ("name", "field", "value"),
     [
