@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from relevance_gen.generation.llama.library import pointer
+from relevance_gen.generation.model import Tokens
+
+_Integers: TypeAlias = Sequence[int] | Tokens
 
 
 class Batch:
@@ -29,6 +33,16 @@ class Batch:
             seq_id=pointer(self._pointers, ctypes.POINTER(lib.llama_seq_id)),
             logits=pointer(self.wanted, ctypes.c_int8),
         )
+
+    def fill(self, tokens: _Integers, positions: _Integers, sequences: _Integers | int, *, n_wanted: int) -> None:
+        """Hold these tokens and no others; logits are wanted for the last `n_wanted` of them."""
+        n = len(tokens)
+        self.token[:n] = tokens
+        self.position[:n] = positions
+        self.sequence[:n] = sequences
+        self.wanted[: n - n_wanted] = 0
+        self.wanted[n - n_wanted : n] = 1
+        self.struct.n_tokens = n
 
 
 def abort_while_set(flag: ctypes.Array[ctypes.c_char]) -> tuple[Any, ctypes.c_void_p]:

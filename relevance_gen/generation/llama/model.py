@@ -180,14 +180,8 @@ class Model:
             Interrupted: `interrupt` was called; `rewind` the slot before going on.
             GenerationError: llama.cpp failed.
         """
-        n = len(tokens)
-        batch = self._batch
-        batch.token[:n] = tokens
-        batch.position[:n] = range(start, start + n)
-        batch.sequence[:n] = slot
-        batch.wanted[:n] = 0
-        batch.wanted[n - 1] = 1
-        logits: Logits = self._compute(n, 1)[0]
+        self._batch.fill(tokens, range(start, start + len(tokens)), slot, n_wanted=1)
+        logits: Logits = self._compute(1)[0]
         return logits
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
@@ -202,16 +196,11 @@ class Model:
             Interrupted: `interrupt` was called; `rewind` the slots before going on.
             GenerationError: llama.cpp failed.
         """
-        n = len(slots)
-        batch = self._batch
-        batch.token[:n] = tokens
-        batch.position[:n] = positions
-        batch.sequence[:n] = slots
-        batch.wanted[:n] = 1
-        return self._compute(n, n)
+        self._batch.fill(tokens, positions, slots, n_wanted=len(tokens))
+        return self._compute(len(tokens))
 
-    def _compute(self, n_tokens: int, n_rows: int) -> Logits:
-        self._batch.struct.n_tokens = n_tokens
+    def _compute(self, n_rows: int) -> Logits:
+        """Decode the batch; return the logits of the `n_rows` tokens for which they are wanted."""
         status = lib.llama_decode(self._context, self._batch.struct)
         if status == _ABORTED:
             self._abort_flag[0] = b"\0"
