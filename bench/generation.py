@@ -25,8 +25,8 @@ from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.jobs import Job
 from relevance_gen.generation.llama import Model
-from relevance_gen.generation.machine import usable_cores
-from relevance_gen.generation.options import ModelOptions
+from relevance_gen.llama.options import ModelOptions
+from relevance_gen.machine import usable_cores
 from relevance_gen.types import GenerationRequest
 from tests.models.make import write_random
 

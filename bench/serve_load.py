@@ -35,8 +35,7 @@ from attrs import frozen
 
 from bench import generation
 from relevance_gen import Runner, search
-from relevance_gen.generation.machine import usable_cores
-from relevance_gen.settings import cores
+from relevance_gen.machine import usable_cores, usable_cpus
 from relevance_gen.types import GenerationRequest
 
 SEED = 20_240_601
@@ -288,9 +287,9 @@ def report(name: str, pairs: list[tuple[float, float]], unit: str, *, bar: float
 def many(seconds: float, rounds: int) -> None:
     bodies_of_chunks = [make_chunks(100, 160, SEED + number) for number in range(64)]
     bodies = [body_of(chunks) for chunks in bodies_of_chunks]
-    print(f"many: 64 clients, 100 chunks and {len(bodies[0]) / 1e3:.0f} kB each, {cores()} workers")
+    print(f"many: 64 clients, 100 chunks and {len(bodies[0]) / 1e3:.0f} kB each, {usable_cpus()} workers")
     shares, ratios, rates, costs_s, lost = [], [], [], [], 0
-    with ours("--workers", str(cores())) as port:
+    with ours("--workers", str(usable_cpus())) as port:
         load(port, 64, 2, bodies)
         for _ in range(rounds):  # in turns, so that noise that lasts hits both alike
             before = one_thread_rate(bodies_of_chunks, seconds / 2)
@@ -298,7 +297,7 @@ def many(seconds: float, rounds: int) -> None:
             found = load(port, 64, seconds, bodies)
             costs_s.append((processor_s(port) - processor_before_s) / len(found.latencies_s))
             alone = statistics.mean((before, one_thread_rate(bodies_of_chunks, seconds / 2)))
-            shares.append(found.rate / cores() / alone)
+            shares.append(found.rate / usable_cpus() / alone)
             ratios.append(found.quantile(0.99) / found.quantile(0.5))
             rates.append((alone, found.rate, found.quantile(0.5), found.quantile(0.99)))
             lost += found.lost
@@ -341,7 +340,7 @@ def peer_many(seconds: float, bodies: list[bytes]) -> None:
     folder = Path("build")
     folder.mkdir(exist_ok=True)
     (folder / "peer.py").write_text(PEER)
-    with serving(str(folder / "peer.py"), ready="200", WORKERS=str(cores())) as port:
+    with serving(str(folder / "peer.py"), ready="200", WORKERS=str(usable_cpus())) as port:
         load(port, 64, 2, bodies)
         found = load(port, 64, seconds, bodies)
     p50, p99 = found.quantile(0.5), found.quantile(0.99)

@@ -6,8 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.types import is_integer
 
 _BREAKS = (
     re.compile(r"\n[^\S\n]*\n"),  # between paragraphs
@@ -46,8 +46,7 @@ def spans(text: str, max_chars: int = 1000) -> Iterator[tuple[int, int]]:
     """Yield the first position of each chunk of `text` and the one behind its last, by the rule of `split`."""
     if not isinstance(text, str):
         raise InvalidRequestError.must_be("text", "a string", text)
-    if not is_integer(max_chars) or max_chars < 1:
-        raise InvalidRequestError.must_be("max_chars", "an integer of at least 1", max_chars)
+    check_integer("max_chars", max_chars, 1)
     return _spans(text, max_chars)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
@@ -278,8 +277,3 @@ def shown(default: object) -> str:
             return f"{default:g}"
         case _:
             return str(default)
-
-
-def cores() -> int:
-    """Count the cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

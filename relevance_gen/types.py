@@ -1,96 +1,24 @@
 """The vocabulary of the whole project: frozen classes whose attributes are the documented wire's fields.
 
-Every class checks itself when it is made, whoever makes it: a value that exists is a value that is allowed.
-Floats take integers (JSON has one number type), integers take neither booleans nor ``10.0``.
+Every class checks its fields when it is made, whoever makes it. What only the model or the settings can tell, such as
+whether a prompt fits, is checked where the request is used.
 """
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
+from attrs.validators import optional
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen import checks
 
 Metadata: TypeAlias = Mapping[str, Any]
 FinishReason: TypeAlias = Literal["eos", "stop", "length"]
 
 MAX_SAMPLES = 256
 """Most completions of one request: the number of sequences one llama.cpp context can hold."""
-
-_MAX_FLOAT = sys.float_info.max
-
-_Validator: TypeAlias = Callable[[Any, "Attribute[Any]", Any], None]
-
-
-def is_integer(value: object) -> bool:
-    """Tell whether `value` is an integer in JSON's sense: no boolean, no float."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_blank(text: str) -> bool:
-    """Tell whether `text` is empty or only white space.
-
-    >>> is_blank("   "), is_blank("...")
-    (True, False)
-    """
-    return not text or text.isspace()
-
-
-def _must_be(allowed: str, holds: Callable[[Any], bool]) -> _Validator:
-    """Make an attrs validator that raises `InvalidRequestError` unless `holds` is true of the value."""
-
-    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
-        if not holds(value):
-            raise InvalidRequestError.must_be(attribute.name, allowed, value)
-
-    return check
-
-
-def _integer(low: int, high: int | None = None) -> _Validator:
-    interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
-    return _must_be(f"an integer {interval}", lambda v: is_integer(v) and v >= low and (high is None or v <= high))
-
-
-def _number(low: float, high: float = math.inf) -> _Validator:
-    interval = f"of at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
-
-    def holds(value: Any) -> bool:
-        # Not math.isfinite: an integer beyond a float's range would raise OverflowError there.
-        return (is_integer(value) or isinstance(value, float)) and bool(low <= value <= min(high, _MAX_FLOAT))
-
-    return _must_be(f"a finite number {interval}", holds)
-
-
-_string = _must_be("a string", lambda v: isinstance(v, str))
-_flag = _must_be("true or false", lambda v: isinstance(v, bool))
-_not_blank = _must_be("a string that is not blank", lambda v: isinstance(v, str) and not is_blank(v))
-
-
-def _items(allowed: str, holds: Callable[[Any], bool]) -> _Validator:
-    """Make a validator for a tuple whose every item `holds`; the error names the first item that does not."""
-
-    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
-        if not isinstance(value, tuple):
-            raise InvalidRequestError.must_be(attribute.name, "a list", value)
-        for position, item in enumerate(value):
-            if not holds(item):
-                raise InvalidRequestError.must_be(f"{attribute.name}[{position}]", allowed, item)
-
-    return check
-
-
-def _as_tuple(value: Any) -> Any:
-    """Freeze a list; leave anything else, a string above all, for the validator to refuse."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _as_float(value: Any) -> Any:
-    """Turn an integer that a float can hold into that float; leave anything else for the validator to refuse."""
-    return float(value) if is_integer(value) and abs(value) <= _MAX_FLOAT else value
 
 
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,10 +34,10 @@ class Chunk:
         original_index: accepted for round trips and ignored: results carry the real position.
     """
 
-    text: str = field(validator=_not_blank)
-    metadata: Metadata = field(factory=dict, validator=_must_be("an object", lambda v: isinstance(v, Mapping)))
+    text: str = field(validator=checks.not_blank)
+    metadata: Metadata = field(factory=dict, validator=checks.must_be("an object", lambda v: isinstance(v, Mapping)))
     original_index: int | None = field(
-        default=None, validator=_must_be("an integer", lambda v: v is None or is_integer(v))
+        default=None, validator=optional(checks.must_be("an integer", checks.is_integer))
     )
 
 
@@ -124,12 +52,12 @@ class SearchRequest:
         true_order: results in input order (true) or best first (false).
     """
 
-    query: str = field(validator=_not_blank)
+    query: str = field(validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(
-        validator=_must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
+        validator=checks.must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
     )
-    top_n: int = field(default=10, validator=_integer(1))
-    true_order: bool = field(default=True, validator=_flag)
+    top_n: int = field(default=10, validator=checks.integer(1))
+    true_order: bool = field(default=True, validator=checks.flag)
 
 
 @frozen
@@ -199,31 +127,29 @@ class GenerationRequest:
         seed: makes the request repeatable; without it every request and every sample differs.
     """
 
-    text: str = field(validator=_string)
-    max_tokens: int = field(default=512, validator=_integer(1))
+    text: str = field(validator=checks.string)
+    max_tokens: int = field(default=512, validator=checks.integer(1))
     eos_token_ids: tuple[int, ...] = field(
         default=(),
-        converter=_as_tuple,
-        validator=_items("an integer of at least 0", lambda v: is_integer(v) and v >= 0),
+        converter=checks.as_tuple,
+        validator=checks.items("an integer of at least 0", lambda v: checks.is_integer(v) and v >= 0),
     )
-    max_input_tokens: int = field(default=0, validator=_integer(0))
-    num_samples: int = field(default=1, validator=_integer(1, MAX_SAMPLES))
+    max_input_tokens: int = field(default=0, validator=checks.integer(0))
+    num_samples: int = field(default=1, validator=checks.integer(1, MAX_SAMPLES))
     stop: tuple[str, ...] = field(
         default=(),
-        converter=_as_tuple,
-        validator=_items("a non-empty string", lambda v: isinstance(v, str) and v != ""),
+        converter=checks.as_tuple,
+        validator=checks.items("a non-empty string", lambda v: isinstance(v, str) and v != ""),
     )
-    temperature: float = field(default=1.0, converter=_as_float, validator=_number(0))
-    top_k: int = field(default=50, validator=_integer(0))
-    top_p: float = field(default=1.0, converter=_as_float, validator=_number(0, 1))
-    min_p: float = field(default=0.0, converter=_as_float, validator=_number(0, 1))
-    presence_penalty: float = field(default=0.0, converter=_as_float, validator=_number(-2, 2))
-    frequency_penalty: float = field(default=0.0, converter=_as_float, validator=_number(-2, 2))
-    logprobs: bool = field(default=False, validator=_flag)
-    return_tokens: bool = field(default=False, validator=_flag)
-    seed: int | None = field(
-        default=None, validator=_must_be("an integer of at least 0", lambda v: v is None or (is_integer(v) and v >= 0))
-    )
+    temperature: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0))
+    top_k: int = field(default=50, validator=checks.integer(0))
+    top_p: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0, 1))
+    min_p: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
+    presence_penalty: float = field(default=0.0, converter=checks.as_float, validator=checks.number(-2, 2))
+    frequency_penalty: float = field(default=0.0, converter=checks.as_float, validator=checks.number(-2, 2))
+    logprobs: bool = field(default=False, validator=checks.flag)
+    return_tokens: bool = field(default=False, validator=checks.flag)
+    seed: int | None = field(default=None, validator=optional(checks.integer(0)))
 
 
 @frozen

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relevance_gen.checks import is_blank
 from relevance_gen.errors import InvalidRequestError, shown
-from relevance_gen.types import MAX_SAMPLES, Chunk, GenerationRequest, SearchRequest, is_blank
+from relevance_gen.types import MAX_SAMPLES, Chunk, GenerationRequest, SearchRequest
 
 
 def test_the_documented_defaults() -> None:

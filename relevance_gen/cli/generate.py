@@ -10,9 +10,9 @@ import attrs
 
 from relevance_gen.cli.terminal import visible
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.options import DEFAULT_N_SLOTS
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
+from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import serialize
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Generate as `args` say, print it as it comes, and return the exit status."""
     given = {name: getattr(args, name) for name in _PARAMETERS if getattr(args, name) is not None}
     request = GenerationRequest(text=_prompt(args.text), **given)
-    n_slots = min(request.num_samples, DEFAULT_N_SLOTS)
+    n_slots = min(request.num_samples, ModelOptions().n_slots)
     options = {"n_ctx": args.n_ctx, "n_threads": args.n_threads, "n_gpu_layers": args.n_gpu_layers}
     try:
         runner = Runner(args.model, n_slots=n_slots, **options)

@@ -85,7 +85,7 @@ def _user_cache_dir() -> Path:
 def main() -> None:
     """Decode a chunk and a batch with every weight layout on; the process ends with status 0 if it lives."""
     from relevance_gen.generation.llama import Model
-    from relevance_gen.generation.options import ModelOptions
+    from relevance_gen.llama.options import ModelOptions
 
     options = ModelOptions(n_ctx=64, n_slots=2, n_gpu_layers=0, use_extra_bufts=True)
     with Model(PROBE_MODEL, options) as model:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import attrs
 
+from relevance_gen.checks import check_integer
 from relevance_gen.errors import (
     GenerationError,
     ModelLoadError,
@@ -22,7 +23,7 @@ from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.front import DEFAULT_MAX_QUEUE, Front
 from relevance_gen.generation.jobs import JobQueue
-from relevance_gen.generation.options import DEFAULT_N_SLOTS, ModelOptions, check_integer
+from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import Stats
 
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
@@ -64,7 +65,7 @@ class Runner(Front):
         prefix_cache_bytes: int = DEFAULT_PREFIX_CACHE_BYTES,
         wait: bool = True,
         n_ctx: int | None = None,
-        n_slots: int = DEFAULT_N_SLOTS,
+        n_slots: int = ModelOptions().n_slots,
         n_batch: int | None = None,
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,

@@ -10,6 +10,7 @@ from typing import overload
 import numpy as np
 from attrs import asdict, frozen
 
+from relevance_gen.checks import is_integer
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval import storage
 from relevance_gen.retrieval.answering import answer
@@ -24,7 +25,6 @@ from relevance_gen.types import (
     SearchMetadata,
     SearchRequest,
     SearchResponse,
-    is_integer,
 )
 
 

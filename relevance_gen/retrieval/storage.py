@@ -26,12 +26,12 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
+from relevance_gen.checks import is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.weighting import Weighting, check_weighting
-from relevance_gen.types import is_integer
 
 _MAGIC: Final = b"RelGenIx"
 _VERSION: Final = 1

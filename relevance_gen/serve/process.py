@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 from aiohttp import web
 from attrs import frozen
 
+from relevance_gen.machine import usable_cpus
 from relevance_gen.serve import connection, logs
 from relevance_gen.serve.app import Route, Service, make_app, surround
 from relevance_gen.serve.auth import Keys
@@ -29,7 +30,7 @@ from relevance_gen.serve.handlers import GENERATION_ROUTES, GENERATOR, OPERATION
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.rate import RateLimit
 from relevance_gen.serve.searching import Retrieval, Searcher
-from relevance_gen.settings import Settings, cores
+from relevance_gen.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ def _routes(plan: Plan) -> tuple[Route, ...]:
 
 def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, make_retrieval: MakeRetrieval) -> Service:
     settings = plan.settings
-    n_threads = settings.search_threads or max(1, cores() // settings.workers)
+    n_threads = settings.search_threads or max(1, usable_cpus() // settings.workers)
     return Service(
         settings=settings,
         keys=Keys(plan.key_digests, settings.api_keys_file),

@@ -12,7 +12,7 @@ import pytest
 from relevance_gen.errors import InvalidRequestError, ModelLoadError
 from relevance_gen.generation.llama import Model
 from relevance_gen.generation.model import Interrupted
-from relevance_gen.generation.options import ModelOptions
+from relevance_gen.llama.options import ModelOptions
 from tests.models import BIGRAM, TINY
 
 PROMPT = np.random.default_rng(0).integers(2, 512, 300).astype(np.int32)
@@ -121,7 +121,7 @@ def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_pat
     model.write_bytes(TINY.read_bytes().replace(b"gpt-2", b"bloom"))
     code = f"""
 from relevance_gen.generation.llama import Model
-from relevance_gen.generation.options import ModelOptions
+from relevance_gen.llama.options import ModelOptions
 print(len(Model({str(model)!r}, ModelOptions(n_ctx=8192, n_slots=1)).tokenize({character!r} * 100_000, 0)))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -15,10 +15,10 @@ from relevance_gen.errors import GenerationError, ModelLoadError
 from relevance_gen.generation.llama.batch import Batch, abort_while_set
 from relevance_gen.generation.llama.library import build, forget_reasons, pointer, reasons, system_info
 from relevance_gen.generation.llama.vocabulary import Vocabulary
-from relevance_gen.generation.machine import available_memory, usable_cores
 from relevance_gen.generation.model import Interrupted, Logits, SavedState, Tokens
-from relevance_gen.generation.options import ModelOptions
 from relevance_gen.generation.probe import extra_buffers_are_safe
+from relevance_gen.llama.options import ModelOptions
+from relevance_gen.machine import available_memory, usable_cores
 
 _MAGIC = b"GGUF"
 _DEFAULT_N_CTX = 4096

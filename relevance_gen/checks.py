@@ -1,0 +1,101 @@
+"""What a value may be, said once: the checks and attrs validators that every floor uses.
+
+Whatever is refused raises `InvalidRequestError`, which names the field, what is allowed and what came. Floats take
+integers (JSON has one number type); integers take neither booleans nor ``10.0``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from attrs import Attribute
+
+from relevance_gen.errors import InvalidRequestError
+
+Validator: TypeAlias = Callable[[Any, "Attribute[Any]", Any], None]
+
+_MAX_FLOAT = sys.float_info.max
+
+
+def is_integer(value: object) -> bool:
+    """Tell whether `value` is an integer in JSON's sense: no boolean, no float."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_blank(text: str) -> bool:
+    """Tell whether `text` is empty or only white space.
+
+    >>> is_blank("   "), is_blank("...")
+    (True, False)
+    """
+    return not text or text.isspace()
+
+
+def check_integer(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """Raise `InvalidRequestError` unless `value` is an integer of at least `low` and, where given, at most `high`."""
+    if not (is_integer(value) and low <= value and (high is None or value <= high)):
+        interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+        raise InvalidRequestError.must_be(name, f"an integer {interval}", value)
+
+
+# ── attrs validators ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def must_be(allowed: str, holds: Callable[[Any], bool]) -> Validator:
+    """Make a validator that refuses every value that `holds` is not true of."""
+
+    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
+        if not holds(value):
+            raise InvalidRequestError.must_be(attribute.name, allowed, value)
+
+    return check
+
+
+def integer(low: int, high: int | None = None) -> Validator:
+    """Make a validator of integers in [low, high]."""
+    return lambda _, attribute, value: check_integer(attribute.name, value, low, high)
+
+
+def number(low: float, high: float = math.inf) -> Validator:
+    """Make a validator of finite numbers in [low, high]."""
+    interval = f"of at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
+
+    def holds(value: Any) -> bool:
+        # Not math.isfinite: an integer beyond a float's range would raise OverflowError there.
+        return (is_integer(value) or isinstance(value, float)) and bool(low <= value <= min(high, _MAX_FLOAT))
+
+    return must_be(f"a finite number {interval}", holds)
+
+
+def items(allowed: str, holds: Callable[[Any], bool]) -> Validator:
+    """Make a validator of tuples whose every item `holds`; the error names the first item that does not."""
+
+    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
+        if not isinstance(value, tuple):
+            raise InvalidRequestError.must_be(attribute.name, "a list", value)
+        for position, item in enumerate(value):
+            if not holds(item):
+                raise InvalidRequestError.must_be(f"{attribute.name}[{position}]", allowed, item)
+
+    return check
+
+
+string = must_be("a string", lambda v: isinstance(v, str))
+not_blank = must_be("a string that is not blank", lambda v: isinstance(v, str) and not is_blank(v))
+flag = must_be("true or false", lambda v: isinstance(v, bool))
+
+
+# ── attrs converters ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def as_tuple(value: Any) -> Any:
+    """Freeze a list; leave anything else, a string above all, for the validator to refuse."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def as_float(value: Any) -> Any:
+    """Turn an integer that a float can hold into that float; leave anything else for the validator to refuse."""
+    return float(value) if is_integer(value) and abs(value) <= _MAX_FLOAT else value

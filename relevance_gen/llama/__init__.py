@@ -1,0 +1,1 @@
+"""llama.cpp, and how a model of it is loaded."""
