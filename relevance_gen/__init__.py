@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from relevance_gen.errors import (
     GenerationError,
+    IndexBuildError,
     IndexFormatError,
     InvalidRequestError,
     ModelLoadError,
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
-    from relevance_gen.retrieval.index import ChunkIndex, Explanation, TermShare
+    from relevance_gen.retrieval.explaining import Explanation, TermShare
+    from relevance_gen.retrieval.index import ChunkIndex
     from relevance_gen.tokens import TokenCounter, token_counter
 
 __version__ = "0.1.0"
@@ -47,6 +49,7 @@ __all__ = [
     "GenerationError",
     "GenerationRequest",
     "GenerationResponse",
+    "IndexBuildError",
     "IndexFormatError",
     "InvalidRequestError",
     "ModelLoadError",
@@ -73,10 +76,10 @@ __all__ = [
 
 _LOADED_WHEN_USED = {
     "ChunkIndex": "relevance_gen.retrieval.index",
-    "Explanation": "relevance_gen.retrieval.index",
+    "Explanation": "relevance_gen.retrieval.explaining",
     "Runner": "relevance_gen.generation.runner",
     "RunnerPool": "relevance_gen.generation.pool",
-    "TermShare": "relevance_gen.retrieval.index",
+    "TermShare": "relevance_gen.retrieval.explaining",
     "TextPiece": "relevance_gen.generation.stream",
     "TextStream": "relevance_gen.generation.stream",
     "TokenCounter": "relevance_gen.tokens",

@@ -86,3 +86,7 @@ class GenerationError(RelevanceGenError, RuntimeError):
 
 class RunnerClosedError(RelevanceGenError, RuntimeError):
     """Report that a runner was closed, or has died, and takes no more requests."""
+
+
+class IndexBuildError(RelevanceGenError, RuntimeError):
+    """Report that a process died that was building a part of an index."""

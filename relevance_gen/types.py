@@ -50,6 +50,7 @@ class SearchRequest:
         chunk_txts: strings, mappings or `Chunk` objects, mixed as the caller likes; checked when they are searched.
         top_n: most results to return, at least 1.
         true_order: results in input order (true) or best first (false).
+        where: rank only chunks whose metadata has, under each of these keys, the value or one of a list of values.
     """
 
     query: str = field(validator=checks.not_blank)
@@ -58,6 +59,9 @@ class SearchRequest:
     )
     top_n: int = field(default=10, validator=checks.integer(1))
     true_order: bool = field(default=True, validator=checks.flag)
+    where: Metadata | None = field(
+        default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, Mapping)))
+    )
 
 
 @frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
 import attrs
@@ -13,7 +13,7 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from relevance_gen.errors import InvalidRequestError, shown
-from relevance_gen.types import Chunk, Completion, Metadata
+from relevance_gen.types import Completion
 
 T = TypeVar("T")
 
@@ -118,55 +118,6 @@ def structure(cls: type[T], value: object, *, path: str = "") -> T:
         return cls(**value)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{prefix}{error}", field=f"{prefix}{error.field}") from None
-
-
-def structure_chunks(
-    values: Iterable[object], *, kinds: str = "a string or an object"
-) -> tuple[list[str], dict[int, Metadata]]:
-    """Check every chunk and return their texts, and by position the metadata of those that have any.
-
-    Strings and plain chunk objects, the usual case, are checked in one loop without a `Chunk` being made.
-
-    Args:
-        values: strings, mappings with the fields of `Chunk`, or `Chunk` objects.
-        kinds: what the error calls these.
-
-    Raises:
-        InvalidRequestError: names the first chunk that is not allowed, e.g. ``chunk_txts[3].text``.
-    """
-    texts: list[str] = []
-    metadata: dict[int, Metadata] = {}
-    text: Any
-    data: Metadata | None
-    for position, value in enumerate(values):
-        if type(value) is str:
-            text, data = value, None
-        elif type(value) is dict and value.keys() <= _PLAIN_CHUNK and type(value.get("metadata", _NO_METADATA)) is dict:
-            text, data = value.get("text"), value.get("metadata")
-        else:
-            text, data = None, None
-        if type(text) is not str or not text or text.isspace():
-            chunk = _chunk(value, f"chunk_txts[{position}]", kinds)
-            text, data = chunk.text, chunk.metadata
-        texts.append(text)
-        if data:
-            metadata[position] = data
-    return texts, metadata
-
-
-_NO_METADATA: dict[str, Any] = {}
-_PLAIN_CHUNK = {"text", "metadata"}
-
-
-def _chunk(value: object, path: str, kinds: str) -> Chunk:
-    """Make a `Chunk` of `value`, or raise the error that says why not."""
-    if isinstance(value, Chunk):
-        return value
-    if isinstance(value, str):
-        return structure(Chunk, {"text": value}, path=path)
-    if not isinstance(value, Mapping):
-        raise InvalidRequestError.must_be(path, kinds, value)
-    return structure(Chunk, value, path=path)
 
 
 def _unknown_field(prefix: str, name: object, known: list[str]) -> str:

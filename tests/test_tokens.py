@@ -1,6 +1,7 @@
 """Token counts: right by a slow reference, the same from both libraries, and never a foreign exception."""
 
 import base64
+import pickle
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +12,14 @@ import tiktoken
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from relevance_gen import tokens
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.tokens import PIECE_CHARS, TokenCounter, token_counter
+from relevance_gen.tokens import PIECE_CHARS, Backend, TokenCounter, backends, encodings, token_counter
+from relevance_gen.tokens import counter as counter_module
 from tests.reference_tokens import count_tokens
 
 pytest.importorskip("gigatoken")
 
-EMBEDDED = Path(tokens.__file__).parent / "assets" / "embedded.tiktoken"
+EMBEDDED = encodings.EMBEDDED
 RANKS = {
     base64.b64decode(token): int(rank) for token, rank in (line.split() for line in EMBEDDED.read_bytes().splitlines())
 }
@@ -53,7 +54,7 @@ def encoding_of(pattern: str) -> tiktoken.Encoding:
 @given(texts)
 def test_count_equals_reference(text: str) -> None:
     """The default count is that of textbook byte-pair encoding with the embedded ranks."""
-    assert token_counter().count(text) == count_tokens(text, tokens._CL100K_PATTERN, RANKS)
+    assert token_counter().count(text) == count_tokens(text, encodings.CL100K_PATTERN, RANKS)
 
 
 @given(broken_texts)
@@ -62,7 +63,7 @@ def test_backends_agree(text: str) -> None:
     assert token_counter(backend="gigatoken").count(text) == token_counter(backend="tiktoken").count(text)
 
 
-O200K = encoding_of(tokens._O200K_PATTERN)
+O200K = encoding_of(encodings.O200K_PATTERN)
 
 
 @given(broken_texts)
@@ -80,7 +81,7 @@ def test_counts_add_up(chunks: list[str]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["gigatoken", "tiktoken"])
-def test_much_text_adds_up(backend: tokens.Backend) -> None:
+def test_much_text_adds_up(backend: Backend) -> None:
     """Megabytes, counted in batches, count what each text counts alone: long texts, broken ones and empty ones too."""
     counter = token_counter(backend=backend)
     chunks = [*(PROSE[n % 50 :] for n in range(20_000)), "", "\ud800 " * 300_000, "a" * 600_000]
@@ -96,7 +97,7 @@ def test_documented_count() -> None:
 
 
 @pytest.mark.parametrize("backend", ["gigatoken", "tiktoken"])
-def test_surrogates_count_as_what_they_stand_for(backend: tokens.Backend) -> None:
+def test_surrogates_count_as_what_they_stand_for(backend: Backend) -> None:
     """A surrogate pair counts as its character, a lone surrogate as U+FFFD."""
     counter = token_counter(backend=backend)
     assert counter.count("a\ud83d\ude00b") == counter.count("a😀b")
@@ -118,7 +119,7 @@ def test_endless_runs_are_counted(unit: str, encoding: tiktoken.Encoding | None)
     assert fast.count(text) == slow.count(text) > 0
 
 
-@pytest.mark.parametrize("pattern", [tokens._CL100K_PATTERN, tokens._O200K_PATTERN], ids=["cl100k", "o200k"])
+@pytest.mark.parametrize("pattern", [encodings.CL100K_PATTERN, encodings.O200K_PATTERN], ids=["cl100k", "o200k"])
 def test_cutting_long_text_changes_no_count(pattern: str) -> None:
     """A text of many pieces counts what tiktoken counts for the whole of it."""
     encoding = encoding_of(pattern)
@@ -137,9 +138,9 @@ def test_cutting_between_words_changes_no_count(words: list[tuple[str, str]]) ->
     text = "".join(word + gap for word, gap in words)
     whole = token_counter().count(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokens, "PIECE_CHARS", 64)
-        patch.setattr(tokens, "_REACH_CHARS", 63)
-        assume(all(len(piece) < 64 for piece in tokens._pieces(text)))
+        patch.setattr(counter_module, "PIECE_CHARS", 64)
+        patch.setattr(counter_module, "_REACH_CHARS", 63)
+        assume(all(len(piece) < 64 for piece in counter_module._pieces(text)))
         assert token_counter().count(text) == whole
 
 
@@ -161,8 +162,8 @@ def test_threads_count_alike(fast: TokenCounter) -> None:
 
 def test_renewed_tokenizer_counts_alike(monkeypatch: pytest.MonkeyPatch, slow: TokenCounter) -> None:
     """A gigatoken tokenizer that is replaced every few texts, to bound its cache, counts the same."""
-    monkeypatch.setattr(tokens, "_RENEW_AFTER_CHARS", 300)
-    fast = token_counter(encoding_of(tokens._CL100K_PATTERN), backend="gigatoken")
+    monkeypatch.setattr(backends, "_RENEW_AFTER_CHARS", 300)
+    fast = token_counter(encoding_of(encodings.CL100K_PATTERN), backend="gigatoken")
     chunks = [PROSE[n:] for n in range(20)]
     assert fast.count_all(chunks) == slow.count_all(chunks)
 
@@ -186,7 +187,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_network")
 def test_default_needs_no_network() -> None:
     """The default encoding counts where every connection fails."""
-    tokens._counter.cache_clear()
+    counter_module._counter.cache_clear()
     assert token_counter(backend="tiktoken").count("hello") == token_counter(backend="gigatoken").count("hello")
 
 
@@ -236,7 +237,7 @@ def test_gigatoken_is_refused_where_it_cannot_count() -> None:
 def test_tiktoken_counts_without_gigatoken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where gigatoken is not installed, tiktoken counts."""
     monkeypatch.setitem(sys.modules, "gigatoken", None)
-    counter = token_counter(encoding_of(tokens._CL100K_PATTERN))
+    counter = token_counter(encoding_of(encodings.CL100K_PATTERN))
     assert counter.backend == "tiktoken"
     assert counter.count("What is machine learning?") == 5
 
@@ -265,3 +266,28 @@ def test_damaged_rank_file_is_refused(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(InvalidRequestError, match="encoding must be a file in tiktoken's rank format"):
         token_counter(path)
+
+
+def test_a_counter_is_pickled_as_what_it_was_made_of() -> None:
+    """A counter comes back from a pickle with the same encoding: the embedded one, or that of a file or an object."""
+    for encoding in (None, EMBEDDED, encoding_of(encodings.CL100K_PATTERN)):
+        counter = token_counter(encoding)
+        copied = pickle.loads(pickle.dumps(counter))
+        assert (copied.name, copied.fingerprint, copied.count("What is it?")) == (
+            counter.name,
+            counter.fingerprint,
+            counter.count("What is it?"),
+        )
+
+
+def test_fingerprints_tell_encodings_of_one_name_apart(tmp_path: Path) -> None:
+    """Two rank files of one name have different fingerprints if their ranks differ, and one file always the same."""
+    counters = []
+    for folder, shift in (("a", 0), ("b", 1), ("c", 0)):
+        path = tmp_path / folder / "bytes.tiktoken"
+        path.parent.mkdir()
+        ranks = {bytes([byte]): (byte + shift) % 256 for byte in range(256)}
+        path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()))
+        counters.append(token_counter(path))
+    assert len({counter.name for counter in counters}) == 1
+    assert counters[0].fingerprint == counters[2].fingerprint != counters[1].fingerprint

@@ -36,7 +36,13 @@ def test_the_documented_defaults() -> None:
         "return_tokens": False,
         "seed": None,
     }
-    assert attrs.asdict(SearchRequest("x", [])) == {"query": "x", "chunk_txts": [], "top_n": 10, "true_order": True}
+    assert attrs.asdict(SearchRequest("x", [])) == {
+        "query": "x",
+        "chunk_txts": [],
+        "top_n": 10,
+        "true_order": True,
+        "where": None,
+    }
     assert attrs.asdict(Chunk("x")) == {"text": "x", "metadata": {}, "original_index": None}
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import TypeAlias
 
 from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.scripts import spans_of_words
 from relevance_gen.retrieval.terms import tokenize
 
 Span: TypeAlias = tuple[int, int]
-
-_THAI, _HAN = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff", "\u2e80-\ud7ff\uf900-\ufaff"
-_WORD = re.compile(rf"([{_THAI}]+)|([{_HAN}]+)|(?:(?![{_THAI}{_HAN}])[\w\u0300-\u036f\u0900-\u0dff\u200c\u200d])+")
-"""Runs of South-East Asian and of East Asian scripts, whose terms are three and two characters; and words."""
 
 
 def matched_spellings(index: ChunkIndex, query: str, chunk: int) -> frozenset[str]:
@@ -24,7 +20,7 @@ def matched_spellings(index: ChunkIndex, query: str, chunk: int) -> frozenset[st
 
 def matches(text: str, spellings: Collection[str]) -> list[Span]:
     """Return where in `text` words stand of which a term is one of `spellings`, in order."""
-    spans = list(_words(text))
+    spans = list(spans_of_words(text))
     tokens = tokenize([text[start:end] for start, end in spans])
     found, token = [], 0
     for span, count in zip(spans, tokens.counts.tolist(), strict=True):
@@ -32,11 +28,3 @@ def matches(text: str, spellings: Collection[str]) -> list[Span]:
             found.append(span)
         token += count
     return found
-
-
-def _words(text: str) -> Iterator[Span]:
-    """Yield the words of `text`; of scripts that do not part words, overlapping n-grams."""
-    for match in _WORD.finditer(text):
-        start, end = match.span()
-        size = 3 if match[1] else 2 if match[2] else end - start
-        yield from ((at, min(at + size, end)) for at in range(start, max(end - size, start) + 1))

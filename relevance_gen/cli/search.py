@@ -14,7 +14,8 @@ from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import ProgressBar
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.index import ChunkIndex
-from relevance_gen.types import Chunk, SearchRequest, SearchResponse
+from relevance_gen.retrieval.query import Question
+from relevance_gen.types import Chunk, SearchResponse
 from relevance_gen.wire import serialize
 
 FOUND, NOT_FOUND, TROUBLE = 0, 1, 2
@@ -39,6 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("best", "text"),
         default="best",
         help="best first, or as they stand in the text (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        type=_condition,
+        metavar="KEY=VALUE",
+        help="rank only chunks with this metadata (source, line, start, end); of several values for a key any will do",
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="processes that read the text, -1 for as many as there are cores"
     )
     parser.add_argument(
         "--weighting",
@@ -70,12 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search as `args` say, print what was found, and return the exit status."""
-    request = SearchRequest(args.query, (), args.top_n, args.order == "text")  # refuses nonsense before files are read
+    question = Question(args.query, args.top_n, args.order == "text")  # refuses nonsense before files are read
     reader = Reader(_warn)
     started = time.perf_counter()
     paths = args.paths or _piped_input()
     index = _index([chunk for document in reader.read(paths) for chunk in _chunks(document, args.max_chars)], args)
-    response = index.search(request.query, request.top_n, request.true_order)
+    response = index.search(question.query, question.top_n, question.true_order, where=_where(args.where))
     seconds = time.perf_counter() - started
     if reader.n_binary:
         _warn(f"skipped {reader.n_binary:,} binary file{'s' * (reader.n_binary > 1)}")
@@ -87,6 +99,23 @@ def run(args: argparse.Namespace) -> int:
     if reader.failed:
         return TROUBLE
     return FOUND if response.results else NOT_FOUND
+
+
+def _condition(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text[:80]!a}")
+    return key, value
+
+
+def _where(conditions: list[tuple[str, str]]) -> dict[str, list[object]] | None:
+    """Collect the values wanted under each key; one that reads as a number is wanted as that, too."""
+    wanted: dict[str, list[object]] = {}
+    for key, value in conditions:
+        wanted.setdefault(key, []).append(value)
+        if value.isascii() and value.isdecimal():
+            wanted[key].append(int(value))
+    return wanted or None
 
 
 def _piped_input() -> list[str]:
@@ -108,7 +137,7 @@ def _chunks(document: Document, max_chars: int) -> Iterator[Chunk]:
 def _index(chunks: list[Chunk], args: argparse.Namespace) -> ChunkIndex:
     progress = ProgressBar(sys.stderr, "indexing")
     try:
-        return ChunkIndex(chunks, weighting=args.weighting, encoding=args.encoding, progress=progress)
+        return ChunkIndex(chunks, weighting=args.weighting, encoding=args.encoding, n_jobs=args.jobs, progress=progress)
     finally:
         progress.clear()
 

@@ -1,177 +1,150 @@
-"""Turn the chunks' texts into arrays, block by block: tokens, postings, norms."""
+"""Search some segments as one: ask each, put together what they tell, and rank.
+
+This is the whole way of a question: match in every segment, weigh, take the best cosines of all, look at proximity for
+these, and bring the scores onto their scale. Nothing here depends on how the chunks are cut into segments.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve
 
-from relevance_gen.retrieval.growing import GrowingArray
-from relevance_gen.retrieval.postings import (
-    MAX_BLOCK_CHUNKS,
-    Postings,
-    PostingsBuilder,
-    TermCounts,
-    count_terms,
-)
-from relevance_gen.retrieval.stopwords import ENGLISH_MARKERS, OTHER_MARKERS
-from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, beginnings, buckets, ragged_ranges, tokenize
-from relevance_gen.retrieval.weighting import Floats, Weighting, saturated, smoothed_idf, sublinear, sum_by
+from relevance_gen.retrieval.matching import MAX_CANDIDATES, Match
+from relevance_gen.retrieval.memory import Memory
+from relevance_gen.retrieval.plan import Plan, weigh
+from relevance_gen.retrieval.postings import Flags
+from relevance_gen.retrieval.query import REMEMBERED_CHARS, Query, QueryTerm, parse
+from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
+from relevance_gen.retrieval.scoring import SegmentScorer, TermMatch, TermPostings
+from relevance_gen.retrieval.segment import Floats, Segment, Statistics
+from relevance_gen.retrieval.terms import Offsets
+from relevance_gen.retrieval.weighting import Weighting
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of chunks done and the number of all chunks, after every block."""
-
-_CHARS_PER_TOKEN: Final = 4
-"""Most texts have fewer tokens than one for so many characters."""
-_BLOCK_CHARS: Final = 1 << 18
-"""Characters tokenized at once: with all temporary arrays that is about what a core's cache holds."""
+_N_PROMISING: Final = 50
+"""Chunks whose proximity is looked at; 100 ranked no better in the collections measured."""
+_RANKINGS_BYTES: Final = 1 << 20
 
 
-@frozen
 class Collection:
-    """What the chunks' texts come to.
-
-    Attributes:
-        postings: where each term stands.
-        tokens: term id of every token, shape (T,); empty where `texts` stands in for it.
-        first_token: offset in `tokens` of each chunk's first, shape (N,).
-        n_tokens: tokens of each chunk, shape (N,).
-        norms: Euclidean length of each chunk's vector, shape (N,).
-        is_english: whether frequent words are English ones, or no language's that is known.
-        texts: the chunks' texts, for one question: cutting the few that matter again is quicker than keeping tokens.
-    """
-
-    postings: Postings
-    tokens: Ids
-    first_token: Offsets
-    n_tokens: Offsets
-    norms: Floats
-    is_english: bool
-    texts: Sequence[str] = ()
-
-    @property
-    def n_chunks(self) -> int:
-        """Number of chunks, N."""
-        return self.norms.size
-
-    def tokens_of(self, chunks: Offsets) -> tuple[Ids, Offsets]:
-        """Return the token ids of some chunks, chunk after chunk, and how many tokens each has."""
-        counts = self.n_tokens[chunks]
-        if self.texts:
-            again = [self.texts[chunk] for chunk in chunks.tolist()]
-            blocks = (tokenize(again[start:end]).ids for start, end in _cut_by_size(_lengths(again), _BLOCK_CHARS))
-            return np.concatenate([np.zeros(0, np.uint64), *blocks]), counts
-        return self.tokens[ragged_ranges(self.first_token[chunks], counts)], counts
-
-
-def collect(
-    texts: Sequence[str],
-    weighting: Weighting,
-    *,
-    only_for: Ids | None = None,
-    progress: Progress | None = None,
-) -> Collection:
-    """Read the chunks' texts.
+    """Segments searched as one; it never changes. Safe to share between threads.
 
     Args:
-        texts: the chunks' texts, N of them.
-        weighting: whose norms to take.
-        only_for: ids of a query's terms: keep only what one question of these terms needs, the postings of terms that
-            begin as these do. The textbook's cosine needs all postings.
-        progress: called after every block.
+        segments: the segments; no position is in two of them.
+        weighting: how to score.
+        before: what was searched before a change; what it remembers of segments that are still there is kept.
     """
-    wanted = None
-    if only_for is not None and weighting == "pivoted":
-        wanted = np.zeros(BEGINNINGS, bool)
-        wanted[beginnings(only_for)] = True
-    expected = int(_lengths(texts).sum()) // _CHARS_PER_TOKEN
-    builder = PostingsBuilder(expected, wanted)
-    language = _LanguageGuess()
-    squares = np.zeros(len(texts))
-    first_token, n_tokens = np.zeros((2, len(texts)), np.int64)
-    tokens = GrowingArray(np.uint64, expected if only_for is None else 0)
-    done = 0
-    for numbers in _blocks(texts):
-        block = tokenize([texts[number] for number in numbers])
-        found = count_terms(block.ids, block.counts)
-        builder.add(block, found, numbers)
-        language.add(found)
-        squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
-        n_tokens[numbers] = block.counts
-        if only_for is None:
-            first_token[numbers] = len(tokens) + np.cumsum(block.counts) - block.counts
-            tokens.extend(block.ids)
-        done += numbers.size
-        if progress is not None:
-            progress(done, len(texts))
-    postings = builder.build()
-    norms = np.sqrt(squares) if weighting == "pivoted" else _cosine_norms(postings, len(texts))
-    again = () if only_for is None else texts
-    return Collection(postings, tokens.finish(), first_token, n_tokens, norms, language.is_english, again)
 
-
-def _blocks(texts: Sequence[str]) -> Iterator[Offsets]:
-    """Yield the numbers of chunks to tokenize together: ASCII with ASCII, which needs no folding, and not too many."""
-    n_chars = _lengths(texts)
-    is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
-    for numbers, block_chars in (
-        (np.flatnonzero(is_ascii), _BLOCK_CHARS),
-        (np.flatnonzero(~is_ascii), _BLOCK_CHARS // 2),  # two bytes to a character, or three
-    ):
-        for start, end in _cut_by_size(n_chars[numbers], block_chars):
-            yield numbers[start:end]
-
-
-def _lengths(texts: Sequence[str]) -> Offsets:
-    return np.fromiter(map(len, texts), np.int64, len(texts))
-
-
-def _cut_by_size(n_chars: Offsets, block_chars: int) -> Iterator[tuple[int, int]]:
-    """Yield where runs of texts begin and end that have about so many characters together, each one text at least."""
-    ends = np.cumsum(n_chars + 1)
-    start = 0
-    while start < n_chars.size:
-        before = int(ends[start - 1]) if start else 0
-        end = int(np.searchsorted(ends, before + block_chars, "right"))
-        end = min(max(end, start + 1), start + MAX_BLOCK_CHUNKS)
-        yield start, end
-        start = end
-
-
-def _cosine_norms(postings: Postings, n_chunks: int) -> Floats:
-    df = postings.document_frequency()
-    weights = sublinear(postings.tf) * np.repeat(smoothed_idf(df, n_chunks), df)
-    return np.asarray(np.sqrt(sum_by(postings.chunk, np.square(weights), n_chunks)))
-
-
-class _LanguageGuess:
-    """Counts words that are frequent in English, and words that are frequent in other languages."""
-
-    def __init__(self) -> None:
-        self._markers = _marker_ids()
-        self._buckets = buckets(self._markers)
-        self._seen = np.zeros(self._markers.size, np.int64)
-
-    def add(self, found: TermCounts) -> None:
-        """Count the markers of one block, whose terms stand in the order of their ids' top 16 bits."""
-        seen_buckets = buckets(found.ids)
-        low = np.searchsorted(seen_buckets, self._buckets, "left")
-        n = np.searchsorted(seen_buckets, self._buckets, "right") - low
-        at = ragged_ranges(low, n)
-        marker = np.repeat(np.arange(self._markers.size), n)
-        seen = found.tf[at] * (found.ids[at] == self._markers[marker])
-        self._seen += np.bincount(marker, seen, self._markers.size).astype(np.int64)
+    def __init__(self, segments: Sequence[Segment], weighting: Weighting, before: Collection | None = None) -> None:
+        self.weighting = weighting
+        self.statistics = sum(map(weighting.statistics, segments), Statistics())
+        words = {} if before is None else before._words
+        self._scorers: list[SegmentScorer] = [
+            SegmentScorer(segment, weighting, self.statistics, words.get(id(segment))) for segment in segments
+        ]
+        self._rankings: Memory[Ranking] = Memory(_RANKINGS_BYTES, lambda ranking: ranking.nbytes + 4 * REMEMBERED_CHARS)
 
     @property
-    def is_english(self) -> bool:
-        """Whether the words of other languages are in the minority, as they are where there are none of either."""
-        english = len(ENGLISH_MARKERS)
-        return bool(self._seen[:english].sum() >= self._seen[english:].sum())
+    def n_terms(self) -> int:
+        """Number of different terms of all chunks."""
+        return np.unique(np.concatenate([segment.postings.living_ids() for segment in self.segments])).size
 
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments."""
+        return tuple(scorer.segment for scorer in self._scorers)
 
-@functools.cache
-def _marker_ids() -> Ids:
-    return tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS]).ids
+    @property
+    def _words(self) -> dict[int, Memory[TermPostings]]:
+        return {id(scorer.segment): scorer.words for scorer in self._scorers}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the segments and of all that is remembered, in bytes."""
+        words = sum(scorer.segment.nbytes + scorer.words.nbytes for scorer in self._scorers)
+        return words + self._rankings.nbytes
+
+    def rank(self, text: str, top_n: int, allowed: Sequence[Flags] | None = None) -> Ranking:
+        """Return the `top_n` best chunks, best first, with scores in (0, 1]; chunks of score 0 are left out.
+
+        Args:
+            text: the query.
+            top_n: most chunks.
+            allowed: for each segment, whether each of its chunks may be a result; None allows all.
+        """
+        if allowed is not None or len(text) > REMEMBERED_CHARS or top_n > _N_PROMISING:
+            return self._rank(self.plan(text), top_n, allowed)
+        ranking = self._rankings.get((text, top_n))
+        if ranking is None:
+            ranking = self._rank(self.plan(text), top_n, None)
+            self._rankings.put((text, top_n), ranking)
+        return ranking
+
+    def plan(self, text: str) -> Plan:
+        """Return the query, weighed against all chunks."""
+        query = parse(text, self.weighting)
+        found = [scorer.match(query.terms) for scorer in self._scorers]
+        if crowded := self._crowded(query, found):
+            terms = (evolve(term, inflected=term.inflected and term not in crowded) for term in query.terms)
+            query = evolve(query, terms=tuple(terms))
+            found = [scorer.match(query.terms) for scorer in self._scorers]
+        each_term = list(zip(*found, strict=True)) if found else [() for _ in query.terms]
+        matches = tuple(Match.union([part.match for part in parts]) for parts in each_term)
+        df = tuple(sum(part.df for part in parts) for parts in each_term)
+        return weigh(query, matches, df, self.statistics, self.weighting)
+
+    def _crowded(self, query: Query, found: Sequence[tuple[TermMatch, ...]]) -> set[QueryTerm]:
+        """Return the terms that would be compared with too many words, those of all segments together."""
+        crowded = set()
+        for number, term in enumerate(query.terms):
+            if sum(part[number].match.n_compared for part in found) > MAX_CANDIDATES:
+                compared = np.concatenate([scorer.compared(term) for scorer in self._scorers])
+                if np.unique(compared).size > MAX_CANDIDATES:
+                    crowded.add(term)
+        return crowded
+
+    def scorer_of(self, position: int) -> SegmentScorer | None:
+        """Return the scorer of the segment that holds a position, if one does."""
+        at = np.array([position])
+        return next((scorer for scorer in self._scorers if scorer.segment.find(at)[0] >= 0), None)
+
+    def is_promising(self, plan: Plan, position: int) -> bool:
+        """Tell whether a chunk is among those whose proximity is looked at."""
+        found = [scorer.candidates(plan, _N_PROMISING).ranking for scorer in self._scorers]
+        ranking = Ranking.merge(found)
+        return position in ranking.positions[at_least_as_good(ranking.scores, _N_PROMISING)]
+
+    def _rank(self, plan: Plan, top_n: int, allowed: Sequence[Flags] | None) -> Ranking:
+        n = max(top_n, _N_PROMISING)
+        found = [
+            scorer.candidates(plan, n, None if allowed is None else allowed[number])
+            for number, scorer in enumerate(self._scorers)
+        ]
+        merged = Ranking.merge([part.ranking for part in found])
+        positions, scores = merged.positions, merged.scores
+        verbatim = np.zeros(positions.size, bool)
+        for part in found:
+            verbatim[np.searchsorted(positions, part.verbatim)] = True
+        if len(found) > 1:
+            kept = verbatim.copy()
+            kept[at_least_as_good(scores, n)] = True
+            positions, scores, verbatim = positions[kept], scores[kept], verbatim[kept]
+        if plan.proximity:
+            promising = at_least_as_good(scores, _N_PROMISING)
+            scores[promising] += self._bonus(plan, positions[promising])
+        scores = self.weighting.scale(scores / plan.reference)
+        scores[verbatim] = 1.0
+        scores *= plan.known_share
+        return Ranking(positions, scores).best(top_n)
+
+    def _bonus(self, plan: Plan, positions: Offsets) -> Floats:
+        """Return what proximity adds to the cosines of some chunks, shape (n,)."""
+        bonus = np.zeros(positions.size)
+        for scorer in self._scorers:
+            numbers = scorer.segment.find(positions)
+            here = np.flatnonzero(numbers >= 0)
+            pairs, coverage = scorer.bonus(plan, numbers[here])
+            bonus[here] = pairs + coverage
+        return bonus

@@ -10,15 +10,8 @@ code unit to one code unit:
   they are vowels, in Cyrillic they tell ``й`` from ``и``, and there a letter and its mark are composed (NFC);
 * joiners, soft hyphens and variation selectors to nothing, whatever is no letter, mark, number or emoji to a space.
 
-The result is UTF-8 in which the lead byte of a character tells how its script is cut into terms:
-
-=========  ==================================================  ==========================================
-lead byte  characters                                          terms
-=========  ==================================================  ==========================================
-E3–ED      Han, Kana, Bopomofo, Yi, Hangul                     overlapping pairs of characters
-EE         Thai, Lao, Burmese, Khmer, moved to U+E000–U+E3FF   overlapping triples of characters
-other      every other script                                  words
-=========  ==================================================  ==========================================
+The result is UTF-8 in which the lead byte of a character tells how its script is cut into terms: see
+`relevance_gen.retrieval.scripts`.
 
 Source: Unicode Standard Annexes 15 (normalization) and 29 (text segmentation); case folding as `str.casefold`.
 """
@@ -33,6 +26,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from relevance_gen.retrieval.scripts import MOVED
 
 _PAGE: Final = 256
 _BMP: Final = 0x10000
@@ -91,15 +86,6 @@ _VARIANTS: Final = str.maketrans(
     }
 )
 """Letters that normalization leaves apart and readers take for one."""
-
-_MOVED: Final = (
-    (0x0E00, 0x0F00, 0xE000),  # Thai, Lao
-    (0x1000, 0x10A0, 0xE100),  # Burmese
-    (0x1780, 0x1800, 0xE200),  # Khmer
-    (0xA490, 0xAC00, 0xF000),  # alphabets that would share Hangul's lead byte
-    (0x2600, 0x27C0, 0xA490),  # emoji: each stands alone, or in pairs with its neighbours
-)
-"""Blocks moved into the private use area: first, end, new first."""
 
 _UNCHANGED: Final = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xD800, 0xE000))
 """Blocks without any case, variant or accent: unified Han, Hangul, and the halves of surrogate pairs."""
@@ -174,7 +160,7 @@ class _FoldTable:
         character = chr(code)
         folded = character if _is_emoji(character) else _ASTRAL.sub(_fold_astral, fold_character(character))
         if len(folded) == 1:
-            for first, end, target in _MOVED:
+            for first, end, target in MOVED:
                 if first <= ord(folded) < end:
                     return ord(folded) - first + target
             return ord(folded)

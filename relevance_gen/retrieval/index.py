@@ -1,77 +1,57 @@
-"""An index of chunks, kept: build it once, ask it often."""
+"""An index of chunks, kept: build it once, ask it often, add to it and take from it."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import overload
 
 import numpy as np
-from attrs import asdict, frozen
+from attrs import evolve, field, frozen
 
 from relevance_gen.checks import is_integer
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval import storage
+from relevance_gen.retrieval import parallel, storage
 from relevance_gen.retrieval.answering import answer
+from relevance_gen.retrieval.building import Progress, build
 from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.collection import Collection, Progress, collect
-from relevance_gen.retrieval.scoring import Scorer, parse_query
-from relevance_gen.retrieval.weighting import Weighting, check_weighting
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.explaining import Explanation, explain
+from relevance_gen.retrieval.filtering import Where
+from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.segment import Segment, merge
+from relevance_gen.retrieval.weighting import Weighting, WeightingName, weighting_named
 from relevance_gen.tokens import Encoding, TokenCounter, token_counter
-from relevance_gen.types import (
-    Chunk,
-    Metadata,
-    SearchMetadata,
-    SearchRequest,
-    SearchResponse,
-)
+from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse
+
+_TIER = 4
+"""A segment is merged with the one before it unless that is more than so many times its size."""
 
 
-@frozen
-class TermShare:
-    """What one term of the query gave to a chunk's score.
+@frozen(eq=False)
+class _State:
+    """What an index holds between two changes: a search works with one state from beginning to end.
 
     Attributes:
-        term: the query's word, folded.
-        matches: the chunks' words that it stands for, folded; those of any chunk.
-        tf: how often the chunk has it, inexact matches counting less than 1.
-        df: number of chunks that have it.
-        idf: its inverse document frequency; 0 for a function word that is left out.
-        share: what it gave to the score.
+        collection: the chunks.
+        n_positions: number of positions that were ever given.
+        n_tokens: tokens in all chunks.
     """
 
-    term: str
-    matches: tuple[str, ...]
-    tf: float
-    df: int
-    idf: float
-    share: float
-
-
-@frozen
-class Explanation:
-    """Where a chunk's score comes from: the shares, pairs and coverage add up to it.
-
-    They add up to more where a chunk says the query's words more often than the query does: scores stay below 1.
-
-    Attributes:
-        score: the chunk's score, as search returns it.
-        terms: the share of each term of the query, in the query's order.
-        pairs: what words side by side as in the query gave.
-        coverage: what a passage with many of the query's words gave.
-    """
-
-    score: float
-    terms: tuple[TermShare, ...]
-    pairs: float
-    coverage: float
+    collection: Collection = field(repr=False)
+    n_positions: int
+    n_tokens: int
 
 
 class ChunkIndex:
     """Chunks made ready to be searched; `search` and this give the same results, bit for bit.
 
-    Safe to share between threads.
+    Chunks can be added and removed. A chunk keeps its position for life: results name it as `original_index`, and a
+    removed chunk's position is not given again. Answers are those of an index built anew of the chunks that are left.
+
+    Safe to share between threads: a search sees all of a change or nothing of it. Pickled and copied as what `save`
+    writes.
 
     Args:
         chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed.
@@ -79,10 +59,13 @@ class ChunkIndex:
             `relevance_gen.retrieval.weighting`.
         encoding: what tokens are counted in: None for the embedded encoding, a tiktoken encoding's name, the path of a
             rank file, or a `tiktoken.Encoding`.
+        n_jobs: processes to build with, at most 4 and only as many as there is text enough for; None means 1, and -1
+            as many as there are cores. Where Python starts processes anew, a script needs
+            ``if __name__ == "__main__":``.
         progress: called with (chunks done, all chunks) while the index is built.
 
     Raises:
-        InvalidRequestError: a chunk, the weighting or the encoding is not allowed.
+        InvalidRequestError: a chunk, the weighting, the encoding or `n_jobs` is not allowed.
 
     >>> index = ChunkIndex(["Cats purr.", "Dogs bark.", "A cat and a dog."])
     >>> [result.chunk_txt for result in index.search("cats").results]
@@ -93,51 +76,77 @@ class ChunkIndex:
         self,
         chunks: Iterable[str | Metadata | Chunk],
         *,
-        weighting: Weighting = "pivoted",
+        weighting: WeightingName = "pivoted",
         encoding: Encoding | None = None,
+        n_jobs: int | None = None,
         progress: Progress | None = None,
     ) -> None:
         checked = Chunks.read(chunks)
-        weighting = check_weighting(weighting)
+        weigher = weighting_named(weighting)
         counter = token_counter(encoding)
-        counted = counter.count_all_aside(checked.texts)
-        self._keep(checked, weighting, counter, collect(checked.texts, weighting, progress=progress), counted.result())
+        n_processes = parallel.n_processes(n_jobs, checked)
+        if n_processes > 1:
+            with parallel.building(checked, n_processes) as wait:
+                counted = counter.count_all_aside(checked.texts)
+                segments = wait(progress)
+        else:
+            counted = counter.count_all_aside(checked.texts)
+            segments = [build(checked, np.arange(len(checked.texts)), progress=progress)]
+        self._keep(segments, weigher, counter, n_positions=len(checked.texts), n_tokens=counted.result())
 
     def _keep(
-        self, chunks: Chunks, weighting: Weighting, counter: TokenCounter, collection: Collection, n_tokens: int
+        self,
+        segments: Sequence[Segment],
+        weighting: Weighting,
+        counter: TokenCounter,
+        *,
+        n_positions: int,
+        n_tokens: int,
     ) -> None:
-        self._chunks = chunks
-        self._weighting: Weighting = weighting
         self._counter = counter
-        self._collection = collection
-        self._scorer = Scorer(collection, weighting)
-        self._n_context_tokens = n_tokens
+        self._changing = threading.Lock()
+        self._state = _State(Collection(segments, weighting), n_positions, n_tokens)
 
     def __len__(self) -> int:
-        return len(self._chunks.texts)
+        return self._state.collection.statistics.n_chunks
 
     def __repr__(self) -> str:
+        collection = self._state.collection
         return (
-            f"<ChunkIndex of {len(self):,} chunks, {self._collection.postings.ids.size:,} terms, "
-            f"{self._weighting} weighting, {self._counter.name} tokens>"
+            f"<ChunkIndex of {len(self):,} chunks, {collection.n_terms:,} terms, "
+            f"{collection.weighting.name} weighting, {self._counter.name} tokens>"
         )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (storage.to_bytes(self._saved()), self._counter)
 
     @property
     def nbytes(self) -> int:
-        """Memory of the texts and of what is kept of them, in bytes; metadata is not counted."""
-        postings = asdict(self._collection.postings, recurse=False)
-        kept = asdict(self._collection, recurse=False)
-        arrays = [array for array in (*postings.values(), *kept.values()) if isinstance(array, np.ndarray)]
-        return sum(array.nbytes for array in arrays) + sum(map(sys.getsizeof, self._chunks.texts))
+        """Memory of the texts, of what is kept of them and of what is remembered, in bytes; not of metadata."""
+        return self._state.collection.nbytes
+
+    # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @overload
-    def search(self, query: str, top_n: int = 10, true_order: bool = True) -> SearchResponse: ...
+    def search(
+        self, query: str, top_n: int = 10, true_order: bool = True, *, where: Where | None = None
+    ) -> SearchResponse: ...
     @overload
     def search(
-        self, query: list[str] | tuple[str, ...], top_n: int = 10, true_order: bool = True
+        self,
+        query: list[str] | tuple[str, ...],
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Where | None = None,
     ) -> list[SearchResponse]: ...
     def search(
-        self, query: str | list[str] | tuple[str, ...], top_n: int = 10, true_order: bool = True
+        self,
+        query: str | list[str] | tuple[str, ...],
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Where | None = None,
     ) -> SearchResponse | list[SearchResponse]:
         """Return the chunks that answer the query, or a response for each of several queries.
 
@@ -145,48 +154,85 @@ class ChunkIndex:
             query: a question, not blank; or a list of them.
             top_n: most results, at least 1.
             true_order: results in the chunks' order (true) or best first (false).
+            where: rank only these chunks, with the statistics of all: metadata to have (``{"source": "a.txt"}``, or a
+                list of values under a key), a callable of a chunk's metadata, positions, or a mask with one boolean
+                for each position ever given.
 
         Raises:
             InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in
                 ``query[3]``.
         """
+        state = self._state
         if isinstance(query, list | tuple):
-            requests = [_numbered_request(place, one, top_n, true_order) for place, one in enumerate(query)]
-            return [self._answer(request) for request in requests]
-        return self._answer(SearchRequest(query, (), top_n, true_order))
+            questions = [_numbered(place, one, top_n, true_order) for place, one in enumerate(query)]
+            return [self._answer(state, question, where) for question in questions]
+        return self._answer(state, Question(query, top_n, true_order), where)
 
-    def _answer(self, request: SearchRequest) -> SearchResponse:
-        query = parse_query(request.query, self._weighting)
-        token_counts = SearchMetadata(self._counter.count(request.query), self._n_context_tokens)
-        return answer(request, query, self._chunks, self._scorer, token_counts)
+    def _answer(self, state: _State, question: Question, where: Where | None) -> SearchResponse:
+        token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
+        return answer(question, where, state.collection, state.n_positions, token_counts)
 
     def explain(self, query: str, chunk: int) -> Explanation:
         """Show what each term of the query gave to the score of a chunk.
 
         Args:
             query: a question, not blank.
-            chunk: the chunk's position, in [0, len(index)).
+            chunk: the chunk's position.
 
         Raises:
             InvalidRequestError: an argument is not allowed.
         """
-        if not is_integer(chunk) or not 0 <= chunk < len(self):
-            raise InvalidRequestError.must_be("chunk", f"an integer in [0, {len(self)})", chunk)
-        parsed = parse_query(SearchRequest(query, ()).query, self._weighting)
-        plan = self._scorer.plan(parsed)
-        shares, pairs, coverage = self._scorer.shares(plan, chunk)
-        terms = tuple(
-            TermShare(
-                term.word,
-                found.match.spellings,
-                float(found.tf[found.chunk == chunk].sum()),
-                found.df,
-                idf,
-                share,
+        state = self._state
+        return explain(state.collection, Question(query).query, _position("chunk", chunk, state))
+
+    # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add(self, chunks: Iterable[str | Metadata | Chunk]) -> range:
+        """Add chunks, and return their positions. It costs what is added, not what is there.
+
+        Raises:
+            InvalidRequestError: a chunk is not allowed; none was added.
+        """
+        checked = Chunks.read(chunks)
+        n_tokens = self._counter.count_all(checked.texts)
+        with self._changing:
+            state = self._state
+            added = range(state.n_positions, state.n_positions + len(checked.texts))
+            if added:
+                new = build(checked, np.arange(added.start, added.stop))
+                self._change(state, _in_tiers([*state.collection.segments, new]), added.stop, state.n_tokens + n_tokens)
+        return added
+
+    def remove(self, positions: Iterable[int]) -> None:
+        """Remove the chunks at some positions.
+
+        Raises:
+            InvalidRequestError: no chunk is at one of the positions; none was removed.
+        """
+        wanted = list(positions)
+        with self._changing:
+            state = self._state
+            at = np.array(
+                sorted({_position(f"positions[{place}]", one, state) for place, one in enumerate(wanted)}), np.int64
             )
-            for term, found, idf, share in zip(parsed.terms, plan.found, plan.idf, shares, strict=True)
-        )
-        return Explanation(self._scorer.score(parsed, chunk), terms, pairs, coverage)
+            segments, n_tokens = [], state.n_tokens
+            for segment in state.collection.segments:
+                numbers = segment.find(at)
+                numbers = numbers[numbers >= 0]
+                if numbers.size:
+                    n_tokens -= self._counter.count_all([segment.chunks.texts[number] for number in numbers.tolist()])
+                    segment = segment.without(numbers)
+                if 2 * segment.statistics.n_chunks < segment.size:
+                    segment = merge([segment])  # without what was removed
+                segments.append(segment)
+            segments = [segment for segment in segments if segment.size] or segments[:1]
+            self._change(state, segments, state.n_positions, n_tokens)
+
+    def _change(self, state: _State, segments: Sequence[Segment], n_positions: int, n_tokens: int) -> None:
+        collection = Collection(segments, state.collection.weighting, before=state.collection)
+        self._state = evolve(state, collection=collection, n_positions=n_positions, n_tokens=n_tokens)
+
+    # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the index to a file, whole or not at all; `load` reads it back.
@@ -195,10 +241,20 @@ class ChunkIndex:
             OSError: the file cannot be written.
             InvalidRequestError: metadata that is not JSON.
         """
-        saved = storage.SavedIndex(
-            self._chunks, self._collection, self._weighting, self._counter.name, self._n_context_tokens
+        storage.write(path, self._saved())
+
+    def _saved(self) -> storage.SavedIndex:
+        state = self._state
+        segments = state.collection.segments
+        whole = len(segments) == 1 and segments[0].postings.live is None
+        return storage.SavedIndex(
+            segments[0] if whole else merge(segments),
+            state.collection.weighting.name,
+            self._counter.name,
+            self._counter.fingerprint,
+            state.n_positions,
+            state.n_tokens,
         )
-        storage.write(path, saved)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, encoding: Encoding | None = None) -> ChunkIndex:
@@ -221,17 +277,53 @@ class ChunkIndex:
             if encoding is None and saved.encoding == embedded.name
             else token_counter(saved.encoding if encoding is None else encoding)
         )
-        if counter.name != saved.encoding:
-            raise InvalidRequestError.must_be("encoding", f"{saved.encoding}, as when {path} was saved", counter.name)
-        index = cls.__new__(cls)
-        index._keep(saved.chunks, saved.weighting, counter, saved.collection, saved.n_context_tokens)
-        return index
+        if (counter.name, counter.fingerprint) != (saved.encoding, saved.fingerprint):
+            other = "another encoding of that name" if counter.name == saved.encoding else counter.name
+            raise InvalidRequestError(
+                f"encoding must be {saved.encoding}, as when {path} was saved, got {other}", field="encoding"
+            )
+        return _opened(saved, counter)
 
 
-def _numbered_request(place: int, query: str, top_n: int, true_order: bool) -> SearchRequest:
-    """Make the request of one query among several; an error names that one."""
+def _unpickled(content: bytes, counter: TokenCounter) -> ChunkIndex:
+    return _opened(storage.from_bytes(content), counter)
+
+
+def _opened(saved: storage.SavedIndex, counter: TokenCounter) -> ChunkIndex:
+    index = ChunkIndex.__new__(ChunkIndex)
+    index._keep(
+        [saved.segment],
+        weighting_named(saved.weighting),
+        counter,
+        n_positions=saved.n_positions,
+        n_tokens=saved.n_context_tokens,
+    )
+    return index
+
+
+def _in_tiers(segments: list[Segment]) -> list[Segment]:
+    """Merge the last segments until each is much smaller than the one before it.
+
+    So there are few of them, and a chunk is copied only a few times in its life, however it was added.
+    """
+    while len(segments) > 1 and segments[-2].statistics.n_chunks <= _TIER * segments[-1].statistics.n_chunks:
+        segments[-2:] = [merge(segments[-2:])]
+    return segments
+
+
+def _position(name: str, value: int, state: _State) -> int:
+    """Return a position, if a chunk is there; `name` is what the caller calls it."""
+    if not is_integer(value) or not 0 <= value < state.n_positions:
+        raise InvalidRequestError.must_be(name, f"an integer in [0, {state.n_positions})", value)
+    if state.collection.scorer_of(value) is None:
+        raise InvalidRequestError.must_be(name, "the position of a chunk that was not removed", value)
+    return value
+
+
+def _numbered(place: int, query: str, top_n: int, true_order: bool) -> Question:
+    """Make the question of one query among several; an error names that one."""
     try:
-        return SearchRequest(query, (), top_n, true_order)
+        return Question(query, top_n, true_order)
     except InvalidRequestError as error:
         if error.field != "query":
             raise

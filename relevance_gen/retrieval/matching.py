@@ -22,15 +22,16 @@ Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the p
 from __future__ import annotations
 
 import math
-import re
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
+from attrs import evolve, frozen
 
 from relevance_gen.retrieval.postings import Postings
+from relevance_gen.retrieval.scripts import ngram_size
 from relevance_gen.retrieval.stopwords import ENGLISH
 from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets
 
@@ -39,10 +40,12 @@ MIN_PREFIX: Final = 3
 MIN_SIMILARITY: Final = 0.5
 """Least share of the longer word that the common prefix makes up."""
 MAX_CANDIDATES: Final = 1 << 14
-"""Most words that one is compared with. A beginning of more is that of made-up words, which have no forms."""
+"""Most different words of all chunks that one is compared with. Where more begin alike, they are made up and have no
+forms: then the word matches itself alone."""
 MAX_INFLECTED: Final = 256
 """Most different words of a query whose other forms are looked for: it bounds the work for the longest queries."""
 
+_NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 _stemmers = threading.local()
 
 
@@ -61,24 +64,19 @@ def stem(word: str) -> str:
 
 def is_inflected(word: str) -> bool:
     """Tell whether a folded word may have other forms: three letters to 63 bytes, no digit, no n-gram script."""
+    if word.isascii() and word.isalpha():  # nearly all words
+        return MIN_PREFIX <= len(word) < SPELLED_BYTES
     return (
         len(word) >= MIN_PREFIX
         and len(word.encode()) < SPELLED_BYTES
-        and not _ngram_size(word)
+        and not ngram_size(word)
         and not any(character.isdigit() or character == "_" for character in word)
     )
 
 
 def is_fragment(word: str) -> bool:
     """Tell whether a folded term is of a script without spaces and shorter than its n-grams."""
-    return len(word) < _ngram_size(word)
-
-
-def _ngram_size(word: str) -> int:
-    """Return the size of the n-grams that the first letter's script is cut into; 0 for words."""
-    if "\u3000" <= word[0] < "\ue000":
-        return 2
-    return 3 if "\ue000" <= word[0] < "\uf000" else 0
+    return len(word) < ngram_size(word)
 
 
 def similarity(word: str, other: str) -> float:
@@ -93,27 +91,40 @@ def similarity(word: str, other: str) -> float:
     return share if shared >= MIN_PREFIX and share >= MIN_SIMILARITY else 0.0
 
 
-@frozen
+@frozen(eq=False)
 class Match:
-    """The terms of the chunks that one word of the query stands for.
+    """The terms that one word of the query stands for: those of one segment, or of several together.
 
     Attributes:
         ids: their ids, ascending, shape (n,); empty if no chunk has any.
-        numbers: their numbers in the vocabulary, shape (n,).
         weight: how far each counts as the query's word, in (0, 1], shape (n,).
         spellings: their folded spellings.
+        n_compared: how many words the word was compared with.
     """
 
     ids: Ids
-    numbers: Offsets
     weight: npt.NDArray[np.float64]
     spellings: tuple[str, ...]
+    n_compared: int = 0
+
+    @classmethod
+    def union(cls, matches: Sequence[Match]) -> Match:
+        """Return the match in several segments together."""
+        if len(matches) == 1:
+            return matches[0]
+        ids, first = np.unique(np.concatenate([_NO_IDS, *(match.ids for match in matches)]), return_index=True)
+        spellings = [spelling for match in matches for spelling in match.spellings]
+        return cls(
+            ids,
+            np.concatenate([np.zeros(0), *(match.weight for match in matches)])[first],
+            tuple(spellings[number] for number in first.tolist()),
+            sum(match.n_compared for match in matches),
+        )
 
 
 def match_exactly(postings: Postings, term_id: int, word: str) -> Match:
     """Match a term to itself alone."""
-    number = postings.find(term_id)
-    return _match(postings, [] if number is None else [(number, 1.0, word)])
+    return _match(postings, [(number, 1.0, word) for number in postings.find(term_id).tolist()])
 
 
 def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> Match:
@@ -131,42 +142,47 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
         return match_exactly(postings, term_id, word)
     by_prefix = by_prefix or not word.isascii()
     root = stem(word)
-    # A stem is a prefix of its words but for its last letter: fly, flies → fli.
-    shared = len(root) - 1
-    if by_prefix:
-        shared = min(shared, max(MIN_PREFIX, math.ceil(len(word) * MIN_SIMILARITY)))
-    numbers = postings.with_prefix(term_id, word[:shared].encode())
-    last_letters = postings.last_letter(numbers)
-    numbers = numbers[(last_letters < ord("0")) | (last_letters > ord("9"))]
+    numbers = _candidates(postings, term_id, word, root, by_prefix=by_prefix)
     if numbers.size > MAX_CANDIDATES:
-        return match_exactly(postings, term_id, word)
+        return evolve(match_exactly(postings, term_id, word), n_compared=numbers.size)
     found = []
-    for number in numbers.tolist():
-        spelling = postings.spell(number)
+    for number, spelling in zip(numbers.tolist(), postings.spell(numbers), strict=True):
         if is_inflected(spelling) and (spelling not in ENGLISH or spelling == word):
             weight = 1.0 if stem(spelling) == root else similarity(word, spelling) if by_prefix else 0.0
             if weight:
                 found.append((number, weight, spelling))
-    return _match(postings, found)
+    return _match(postings, found, numbers.size)
+
+
+def candidates(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> Ids:
+    """Return the ids of the words that `match_inflections` compares an inflected word with, ascending."""
+    by_prefix = by_prefix or not word.isascii()
+    return postings.ids[_candidates(postings, term_id, word, stem(word), by_prefix=by_prefix)]
+
+
+def _candidates(postings: Postings, term_id: int, word: str, root: str, *, by_prefix: bool) -> Offsets:
+    # A stem is a prefix of its words but for its last letter: fly, flies → fli.
+    shared = len(root) - 1
+    if by_prefix:
+        shared = min(shared, max(MIN_PREFIX, math.ceil(len(word) * MIN_SIMILARITY)))
+    return postings.with_prefix(term_id, word[:shared].encode())
 
 
 def _match_ngrams(postings: Postings, word: str) -> Match:
     """Match a fragment to all terms that it is part of."""
-    places = [found.start() for found in re.finditer(re.escape(word.encode()), postings.spelling.data)]
-    numbers = np.unique(np.searchsorted(postings.spelling_first, np.array(places, np.int64), "right") - 1)
-    size = _ngram_size(word)
-    found = []
-    for number in numbers.tolist():
-        spelling = postings.spell(number)
-        found.append((number, 1.0 if len(spelling) < size else 1.0 / (size - len(word) + 1), spelling))
+    size = ngram_size(word)
+    numbers = postings.containing(word.encode())
+    found = [
+        (number, 1.0 if len(spelling) < size else 1.0 / (size - len(word) + 1), spelling)
+        for number, spelling in zip(numbers.tolist(), postings.spell(numbers), strict=True)
+    ]
     return _match(postings, found)
 
 
-def _match(postings: Postings, found: list[tuple[int, float, str]]) -> Match:
-    numbers = np.array([number for number, _, _ in found], np.int64)
+def _match(postings: Postings, found: list[tuple[int, float, str]], n_compared: int = 0) -> Match:
     return Match(
-        ids=postings.ids[numbers],
-        numbers=numbers,
+        ids=postings.ids[np.array([number for number, _, _ in found], np.int64)],
         weight=np.array([weight for _, weight, _ in found], np.float64),
         spellings=tuple(spelling for _, _, spelling in found),
+        n_compared=n_compared,
     )

@@ -7,6 +7,7 @@ which takes the same time on every machine and needs no vector instructions.
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Final, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, Tokens, b
 Number = TypeVar("Number", bound=np.number)
 Chunks = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
 
 MAX_BLOCK_CHUNKS: Final = 1 << 16
 """Most chunks counted at once: a chunk's number in its block has 16 bits."""
@@ -101,10 +103,12 @@ class Postings:
     Attributes:
         ids: the vocabulary's ids, ascending, shape (V,).
         first: offset of each term's postings, shape (V + 1,).
-        chunk: chunk of each posting, shape (P,).
+        chunk: number of the chunk of each posting, shape (P,).
         tf: tokens of the term in the chunk, shape (P,).
         spelling: spellings of all terms, each ended by a line end; at most the first `SPELLED_BYTES` of each.
         spelling_first: offset of each term's spelling, shape (V + 1,).
+        live: whether each chunk is still there, shape (N,); None where all are. Every method passes over chunks that
+            are not, and over terms that no other chunk has.
     """
 
     ids: Ids
@@ -113,32 +117,63 @@ class Postings:
     tf: Counts
     spelling: npt.NDArray[np.uint8]
     spelling_first: Offsets
+    live: Flags | None = None
 
-    def find(self, term_id: int) -> int | None:
-        """Return the number of the term in the vocabulary, or None."""
+    def find(self, term_id: int) -> Offsets:
+        """Return the number of a term in the vocabulary, shape (1,), or nothing, shape (0,)."""
         number = int(np.searchsorted(self.ids, np.uint64(term_id)))
-        return number if number < self.ids.size and self.ids[number] == term_id else None
+        found = number < self.ids.size and self.ids[number] == term_id
+        return self._living(np.array([number] if found else [], np.int64))
 
-    def spell(self, number: int) -> str:
-        """Return the spelling of a term, by its number in the vocabulary."""
-        first, end = self.spelling_first[number : number + 2]
-        return self.spelling[first : end - 1].tobytes().decode("utf-8", "replace")
+    def spell(self, numbers: Offsets) -> list[str]:
+        """Return the spellings of some terms, by their numbers in the vocabulary."""
+        first = self.spelling_first[numbers]
+        letters = self.spelling[ragged_ranges(first, self.spelling_first[numbers + 1] - first)]
+        return letters.tobytes().decode("utf-8", "replace").split("\n")[:-1]
 
     def with_prefix(self, term_id: int, prefix: bytes) -> Offsets:
-        """Return the numbers of the terms that have the beginning of a term and a prefix, ascending."""
+        """Return the numbers of the terms that have the beginning of a term and a prefix, and end in no digit."""
         low, high = np.searchsorted(self.ids, _beginning_bounds(term_id >> 56)).tolist()
         numbers = np.arange(low, high)
         for offset, byte in enumerate(prefix):  # a shorter spelling is told by its line end
             numbers = numbers[self.spelling[self.spelling_first[numbers] + offset] == byte]
-        return numbers
+        last = self.spelling[self.spelling_first[numbers + 1] - 2]
+        return self._living(numbers[(last < ord("0")) | (last > ord("9"))])
 
-    def last_letter(self, numbers: Offsets) -> npt.NDArray[np.uint8]:
-        """Return the last byte of the spelling of each of some terms."""
-        return np.asarray(self.spelling[self.spelling_first[numbers + 1] - 2])
+    def containing(self, part: bytes) -> Offsets:
+        """Return the numbers of the terms whose spelling has `part` in it, ascending."""
+        places = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
+        return self._living(np.unique(np.searchsorted(self.spelling_first, np.array(places, np.int64), "right") - 1))
+
+    def of_terms(self, numbers: Offsets) -> tuple[Chunks, Counts, Offsets]:
+        """Return chunk and tf of the postings of some terms, term after term, and how many each term has."""
+        first = self.first[numbers]
+        counts = self.first[numbers + 1] - first
+        at = ragged_ranges(first, counts)
+        chunk, tf = self.chunk[at], self.tf[at]
+        if self.live is None:
+            return chunk, tf, counts
+        kept = self.live[chunk]
+        owner = np.repeat(np.arange(counts.size), counts)[kept]
+        return chunk[kept], tf[kept], np.bincount(owner, minlength=counts.size)
+
+    def living_ids(self) -> Ids:
+        """Return the ids of the terms that some chunk still has, ascending."""
+        return self.ids if self.live is None else self.ids[self.document_frequency() > 0]
+
+    def df(self, numbers: Offsets) -> Offsets:
+        """Return the number of chunks that hold each of some terms."""
+        return self.first[numbers + 1] - self.first[numbers] if self.live is None else self.of_terms(numbers)[2]
 
     def document_frequency(self) -> Offsets:
         """Return the number of chunks that hold each term, shape (V,)."""
-        return np.diff(self.first)
+        if self.live is None:
+            return np.diff(self.first)
+        seen = np.concatenate(([0], np.cumsum(self.live[self.chunk])))
+        return np.diff(seen[self.first])
+
+    def _living(self, numbers: Offsets) -> Offsets:
+        return numbers if self.live is None else numbers[self.df(numbers) > 0]
 
 
 def _beginning_bounds(beginning: int) -> Ids:

@@ -24,15 +24,12 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.matching import Match
+from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import Ids, Offsets
-from relevance_gen.retrieval.weighting import Floats, saturated
+from relevance_gen.retrieval.weighting import saturated
 
-PAIR_WEIGHT: Final = 0.2
-COVERAGE_WEIGHT: Final = 0.2
 WINDOW: Final = 24
 """Tokens in a passage: a sentence or so."""
-MAX_WORDS: Final = 32
-"""Most query words looked for: it bounds the work for queries as long as a book."""
 
 
 @frozen
@@ -56,6 +53,7 @@ class ProximityScorer:
     """
 
     def __init__(self, matches: Sequence[Match], idf: Sequence[float], pairs: Mapping[tuple[int, int], int]) -> None:
+        self._made_of = matches, idf, pairs
         word = np.repeat(np.arange(len(matches)), [match.ids.size for match in matches])
         ids = np.concatenate([np.zeros(0, np.uint64), *(match.ids for match in matches)])
         weight = np.concatenate([np.zeros(0), *(match.weight for match in matches)])
@@ -72,6 +70,13 @@ class ProximityScorer:
             self._pair_number[left, right] = number
             self._pair_weight[number] = (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0
         self._pair_times = np.array([0, *pairs.values()])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ProximityScorer, self._made_of
+
+    def __bool__(self) -> bool:
+        """Tell whether there is any word to look for."""
+        return bool(self._idf.size)
 
     def score(self, ids: Ids, counts: Offsets) -> Proximity:
         """Score chunks.

@@ -1,30 +1,59 @@
-"""From scores to results: a scale that people can read, and the best of many with their ties."""
+"""Hold chunks with their scores, in one segment or of all; of equal scores the earlier chunk is the better."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from attrs import frozen
 
+from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import Offsets
-from relevance_gen.retrieval.weighting import Floats
 
-_KNEE: Final = 1.0 - 5e-7
+_NO_POSITIONS: Final[Offsets] = np.zeros(0, np.int64)
+_NO_SCORES: Final[Floats] = np.zeros(0)
 
 
-def below_one(ratios: Floats) -> Floats:
-    """Squeeze ratios into [0, 1): the same below the knee at 1 − 5·10⁻⁷, above it still in order.
+@frozen(eq=False)
+class Ranking:
+    """Some chunks and their scores.
 
-        s(r) = r                                  for r ≤ knee
-        s(r) = 1 − (1 − knee) / (1 + r − knee)    for r > knee
-
-    A chunk can score above one that says exactly what the query says, by saying it again and again. Cut at 1, such
-    chunks would tie.
+    Attributes:
+        positions: their positions in the collection, ascending unless something else is said, shape (n,).
+        scores: shape (n,).
     """
-    above = ratios > _KNEE
-    squeezed = ratios.copy()
-    squeezed[above] = 1.0 - (1.0 - _KNEE) / (1.0 + ratios[above] - _KNEE)
-    return squeezed
+
+    positions: Offsets
+    scores: Floats
+
+    @classmethod
+    def merge(cls, rankings: Sequence[Ranking]) -> Ranking:
+        """Return the chunks of several segments together, by position."""
+        if len(rankings) == 1:
+            return rankings[0]
+        positions = np.concatenate([_NO_POSITIONS, *(ranking.positions for ranking in rankings)])
+        order = np.argsort(positions)
+        return cls(positions[order], np.concatenate([_NO_SCORES, *(ranking.scores for ranking in rankings)])[order])
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays, in bytes."""
+        return self.positions.nbytes + self.scores.nbytes
+
+    def best(self, n: int) -> Ranking:
+        """Return the `n` best, best first."""
+        order = np.argsort(-self.scores, kind="stable")[:n]
+        return Ranking(self.positions[order], self.scores[order])
+
+    def by_position(self) -> Ranking:
+        """Return the same chunks in the order of their positions."""
+        order = np.argsort(self.positions)
+        return Ranking(self.positions[order], self.scores[order])
+
+    def score_of(self, position: int) -> float:
+        """Return the score of the chunk at a position; 0 if it is not among these."""
+        return float(self.scores[self.positions == position].sum())
 
 
 def at_least_as_good(scores: Floats, n: int) -> Offsets:

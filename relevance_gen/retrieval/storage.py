@@ -1,4 +1,4 @@
-"""Write an index to one file and read it back, memory-mapped.
+"""Write an index to one file and read it back, memory-mapped; all its segments become one.
 
 The file, all numbers little-endian::
 
@@ -14,6 +14,7 @@ Nothing in it is code: numbers, UTF-8 and JSON.
 
 from __future__ import annotations
 
+import io
 import json
 import secrets
 import zlib
@@ -29,12 +30,12 @@ from attrs import frozen
 from relevance_gen.checks import is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.postings import Postings
-from relevance_gen.retrieval.weighting import Weighting, check_weighting
+from relevance_gen.retrieval.segment import Segment
+from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 
 _MAGIC: Final = b"RelGenIx"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _ALIGNMENT: Final = 64
 _CRC_AT: Final = 12
 _CRC_STEP: Final = 1 << 24
@@ -44,6 +45,7 @@ _TYPES: Final = {
     "text": "u1",
     "text_end": "<i8",
     "metadata": "u1",
+    "positions": "<i8",
     "ids": "<u8",
     "first": "<i8",
     "chunk": "<u4",
@@ -54,16 +56,18 @@ _TYPES: Final = {
     "first_token": "<i8",
     "n_tokens": "<i8",
     "norms": "<f8",
+    "votes": "<i4",
 }
 """The arrays of the file, in their order, and their types."""
 _POSTINGS: Final = ("ids", "first", "chunk", "tf", "spelling", "spelling_first")
-_COLLECTION: Final = ("tokens", "first_token", "n_tokens", "norms")
+_SEGMENT: Final = ("positions", "tokens", "first_token", "n_tokens", "norms", "votes")
 _EQUALLY_LONG: Final = (
     ("first", "spelling_first"),
     ("chunk", "tf"),
-    ("text_end", "first_token", "n_tokens", "norms"),
+    ("text_end", "positions", "first_token", "n_tokens", "norms", "votes"),
 )
 _LINE_END: Final = ord("\n")
+_NOTHING: Final = np.zeros(0, np.uint8)
 
 
 @frozen
@@ -71,17 +75,19 @@ class SavedIndex:
     """What a file holds.
 
     Attributes:
-        chunks: texts and metadata.
-        collection: the arrays made of them.
-        weighting: the weighting they were made for.
+        segment: the chunks, searchable.
+        weighting: the name of the weighting.
         encoding: name of the encoding that tokens were counted in.
+        fingerprint: a hash of what that encoding is.
+        n_positions: number of positions that were ever given.
         n_context_tokens: tokens in all chunks.
     """
 
-    chunks: Chunks
-    collection: Collection
-    weighting: Weighting
+    segment: Segment
+    weighting: WeightingName
     encoding: str
+    fingerprint: str
+    n_positions: int
     n_context_tokens: int
 
 
@@ -117,22 +123,7 @@ def write(path: str | PathLike[str], index: SavedIndex) -> None:
         InvalidRequestError: some metadata is not JSON.
         OSError: the file cannot be written.
     """
-    encoded = [text.encode("utf-8", "surrogatepass") for text in index.chunks.texts]
-    text_end = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-    collection, postings = index.collection, index.collection.postings
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "text": np.frombuffer(b"".join(encoded), np.uint8),
-        "text_end": text_end,
-        "metadata": np.frombuffer(_metadata_json(index.chunks), np.uint8),
-        **{name: getattr(postings, name) for name in _POSTINGS},
-        **{name: getattr(collection, name) for name in _COLLECTION},
-    }
-    settings = {
-        "weighting": index.weighting,
-        "encoding": index.encoding,
-        "n_context_tokens": index.n_context_tokens,
-        "is_english": collection.is_english,
-    }
+    settings, arrays = _content(index)
     target = Path(path)
     unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
     try:
@@ -142,6 +133,49 @@ def write(path: str | PathLike[str], index: SavedIndex) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def to_bytes(index: SavedIndex) -> bytes:
+    """Return what `write` would write.
+
+    Raises:
+        InvalidRequestError: some metadata is not JSON.
+    """
+    file = io.BytesIO()
+    _write_file(file, *_content(index))
+    return file.getvalue()
+
+
+def _content(index: SavedIndex) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    settings = {
+        "weighting": index.weighting,
+        "encoding": index.encoding,
+        "fingerprint": index.fingerprint,
+        "n_positions": index.n_positions,
+        "n_context_tokens": index.n_context_tokens,
+    }
+    segment, chunks = index.segment, index.segment.chunks
+    encoded = [text.encode("utf-8", "surrogatepass") for text in chunks.texts]
+    return settings, {
+        "text": np.frombuffer(b"".join(encoded), np.uint8),
+        "text_end": np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded))),
+        "metadata": np.frombuffer(_metadata_json(chunks), np.uint8),
+        **{name: getattr(segment.postings, name) for name in _POSTINGS},
+        **{name: getattr(segment, name) for name in _SEGMENT},
+    }
+
+
+def write_arrays(file: BinaryIO, segment: Segment) -> None:
+    """Write the arrays of a segment, without its texts, for `read_arrays` in another process."""
+    arrays = {"text": _NOTHING, "text_end": _NOTHING, "metadata": _NOTHING}
+    arrays |= {name: getattr(segment.postings, name) for name in _POSTINGS}
+    _write_file(file, {}, arrays | {name: getattr(segment, name) for name in _SEGMENT})
+
+
+def read_arrays(content: npt.NDArray[np.uint8], chunks: Chunks) -> Segment:
+    """Return the segment of chunks whose arrays `write_arrays` wrote; they stay where they are."""
+    _, arrays = _arrays(content)
+    return _segment(arrays, chunks)
 
 
 def _metadata_json(chunks: Chunks) -> bytes:
@@ -199,20 +233,32 @@ def read(path: str | PathLike[str]) -> SavedIndex:
     """
     if Path(path).stat().st_size < _PREFIX_BYTES:
         raise IndexFormatError(f"{path} is not a saved index: it is too short")
-    content = np.memmap(path, np.uint8, "r")
+    return _read(np.memmap(path, np.uint8, "r"), path)
+
+
+def from_bytes(content: bytes) -> SavedIndex:
+    """Return what `to_bytes` wrote.
+
+    Raises:
+        IndexFormatError: it is damaged, or of another format version.
+    """
+    return _read(np.frombuffer(content, np.uint8), "the pickled index")
+
+
+def _read(content: npt.NDArray[np.uint8], name: object) -> SavedIndex:
     if content[:8].tobytes() != _MAGIC:
-        raise IndexFormatError(f"{path} is not a saved index: it does not begin as one")
+        raise IndexFormatError(f"{name} is not a saved index: it does not begin as one")
     version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
     if version != _VERSION:
         raise IndexFormatError(
-            f"{path} has format version {version}, and this version of relevance_gen reads {_VERSION}; build it again"
+            f"{name} has format version {version}, and this version of relevance_gen reads {_VERSION}; build it again"
         )
     if _checksum(content[_CRC_AT + 4 :]) != int.from_bytes(content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"):
-        raise IndexFormatError(f"{path} is damaged: its checksum does not match; build it again")
+        raise IndexFormatError(f"{name} is damaged: its checksum does not match; build it again")
     try:
         return _interpret(content)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise IndexFormatError(f"{path} is not an index that this library wrote: {error}") from None
+        raise IndexFormatError(f"{name} is not an index that this library wrote: {error}") from None
 
 
 def _checksum(content: npt.NDArray[np.uint8]) -> int:
@@ -223,6 +269,28 @@ def _checksum(content: npt.NDArray[np.uint8]) -> int:
 
 
 def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
+    header, arrays = _arrays(content)
+    n_positions, n_context_tokens = header["n_positions"], header["n_context_tokens"]
+    if not (is_integer(n_positions) and is_integer(n_context_tokens) and n_context_tokens >= 0):
+        raise TypeError("its counts are no integers")
+    if not _fit_together(arrays, n_positions):
+        raise ValueError("its arrays do not fit together")
+    metadata = json.loads(arrays["metadata"].tobytes())
+    encoding, fingerprint = header["encoding"], header["fingerprint"]
+    if not (
+        all(isinstance(value, dict) for value in metadata.values())
+        and isinstance(encoding, str)
+        and isinstance(fingerprint, str)
+    ):
+        raise TypeError("its settings or metadata are of other types")
+    weighting = weighting_named(header["weighting"]).name
+    texts = _MappedTexts(arrays["text"], arrays["text_end"])
+    chunks = Chunks(texts, {int(at): value for at, value in metadata.items()})
+    return SavedIndex(_segment(arrays, chunks), weighting, encoding, fingerprint, n_positions, n_context_tokens)
+
+
+def _arrays(content: npt.NDArray[np.uint8]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header, and the arrays in their places."""
     header_bytes = int.from_bytes(content[_CRC_AT + 4 : _PREFIX_BYTES].tobytes(), "little")
     body = _PREFIX_BYTES + header_bytes
     header = json.loads(content[_PREFIX_BYTES:body].tobytes())
@@ -231,37 +299,22 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     # As JSON, where false is not 0 nor 1.0 1.
     if not all(map(is_integer, sizes.values())) or json.dumps(layout) != json.dumps(_layout(sizes)):
         raise ValueError("its arrays do not lie as they are written")
-    arrays: dict[str, Any] = {
+    return header, {
         name: np.ndarray(sizes[name], kind, content.data, body + layout[name]["offset"])
         for name, kind in _TYPES.items()
     }
-    if not _fit_together(arrays):
-        raise ValueError("its arrays do not fit together")
-    metadata = json.loads(arrays["metadata"].tobytes())
-    encoding, is_english, n_context_tokens = (header[name] for name in ("encoding", "is_english", "n_context_tokens"))
-    if not (
-        all(isinstance(value, dict) for value in metadata.values())
-        and isinstance(encoding, str)
-        and isinstance(is_english, bool)
-        and is_integer(n_context_tokens)
-        and n_context_tokens >= 0
-    ):
-        raise TypeError("its settings or metadata are of other types")
+
+
+def _segment(arrays: Mapping[str, Any], chunks: Chunks) -> Segment:
     postings = Postings(**{name: arrays[name] for name in _POSTINGS})
-    return SavedIndex(
-        Chunks(_MappedTexts(arrays["text"], arrays["text_end"]), {int(at): value for at, value in metadata.items()}),
-        Collection(postings, **{name: arrays[name] for name in _COLLECTION}, is_english=is_english),
-        check_weighting(header["weighting"]),
-        encoding,
-        n_context_tokens,
-    )
+    return Segment(chunks=chunks, postings=postings, **{name: arrays[name] for name in _SEGMENT})
 
 
-def _fit_together(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int) -> bool:
     """Tell whether every offset leads to where it must, so that no search goes astray."""
     text, text_end, chunk, tokens = (arrays[name] for name in ("text", "text_end", "chunk", "tokens"))
     spelling, spelling_first = arrays["spelling"], arrays["spelling_first"]
-    first_token, n_tokens = arrays["first_token"], arrays["n_tokens"]
+    first_token, n_tokens, positions = arrays["first_token"], arrays["n_tokens"], arrays["positions"]
     return (
         all(len({arrays[name].size for name in names}) == 1 for names in _EQUALLY_LONG)
         and spelling_first.size == arrays["ids"].size + 1
@@ -273,6 +326,8 @@ def _fit_together(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
         and not bool((text[text_end[:-1]] & 0xC0 == 0x80).any())  # in the middle of a character
         and bool(((n_tokens >= 0) & (first_token >= 0) & (first_token <= tokens.size - n_tokens)).all())
         and int(n_tokens.sum()) == tokens.size
+        and bool((np.diff(positions) > 0).all())
+        and (not positions.size or 0 <= int(positions[0]) <= int(positions[-1]) < n_positions)
     )
 
 

@@ -2,7 +2,7 @@
 
 Words are runs of letters, marks and digits. An identifier (``getUserName``, ``HTTPServer``, ``get_user_name``) gives
 the whole and its parts; dots part words, so that ``os.path`` is two words side by side. Scripts without spaces give
-overlapping n-grams; see `relevance_gen.retrieval.folding`.
+overlapping n-grams; see `relevance_gen.retrieval.scripts`.
 
 A term's id is its identity everywhere: the same in every text, process and version of a saved index. Its top 8 bits
 hash the first letters alone, so that terms with one beginning stand together when ids are sorted; the other 56 hash
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.folding import fold
+from relevance_gen.retrieval.scripts import FIRST_NGRAM_LEAD, NGRAM_CHARACTER_BYTES, TRIPLE_LEAD
 
 Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
@@ -121,21 +122,21 @@ def _cut_ngrams(letters: _Bytes, word: _Flags) -> tuple[Offsets, Offsets]:
 
     A run shorter than its n-gram is a term as a whole.
     """
-    leads = (letters - np.uint8(0xE3)) <= 0xEE - 0xE3
+    leads = (letters - np.uint8(FIRST_NGRAM_LEAD)) <= TRIPLE_LEAD - FIRST_NGRAM_LEAD
     at = np.flatnonzero(leads)
     if not at.size:
         return at, at
-    word &= ~leads  # all these characters are three bytes of UTF-8
-    word[1:] &= ~leads[:-1]
-    word[2:] &= ~leads[:-2]
-    triple = letters[at] == 0xEE
-    breaks = np.flatnonzero((np.diff(at) != 3) | (triple[1:] != triple[:-1])) + 1
+    word &= ~leads
+    for following in range(1, NGRAM_CHARACTER_BYTES):
+        word[following:] &= ~leads[:-following]
+    triple = letters[at] == TRIPLE_LEAD
+    breaks = np.flatnonzero((np.diff(at) != NGRAM_CHARACTER_BYTES) | (triple[1:] != triple[:-1])) + 1
     run_first = np.concatenate(([0], breaks))
     run_length = np.diff(run_first, append=at.size)
     size = np.minimum(np.where(triple[run_first], 3, 2), run_length)
     place = np.arange(at.size) - np.repeat(run_first, run_length)
     begins = np.flatnonzero(place <= np.repeat(run_length - size, run_length))
-    return at.take(begins), np.repeat(3 * size, run_length).take(begins)
+    return at.take(begins), np.repeat(NGRAM_CHARACTER_BYTES * size, run_length).take(begins)
 
 
 def _identifier_cuts(cased: _Bytes, letters: _Bytes, word: _Flags) -> Offsets:
@@ -200,9 +201,9 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     """Hash each token to its term's id."""
     words: Ids = np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
     long = length > 8
-    if 0xEE in lowered:
-        # Triples have nine bytes, and all the same first one: the other eight tell them apart.
-        triples = long & (np.frombuffer(lowered, np.uint8).take(start) == 0xEE)
+    if TRIPLE_LEAD in lowered:
+        # A triple has nine bytes. Its first is the same in all of them, so the other eight tell triples apart.
+        triples = long & (np.frombuffer(lowered, np.uint8).take(start) == TRIPLE_LEAD)
         long &= ~triples
         start = start + triples
     first = words.take(start)  # copies the strided words first, which still beats indexing for many tokens

@@ -8,8 +8,8 @@ Both weightings are cosines of TF-IDF vectors, with N chunks, df(t) of which hol
     w(t, q) = (1 + ln qtf) · idf(t)      n(d) = ‖w(·, d)‖₂      m = mean of n over all chunks
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ · (0.4 m + 0.6 n(d)))
 
-It is a cosine once every chunk has one more component, in a direction that no query has, that makes its length what
-stands below the line: pivoted normalisation. Source: Singhal, Buckley, Mitra, "Pivoted Document Length
+It is a cosine if each chunk is given one extra coordinate, which is zero in every query, so that the chunk's length
+equals its denominator: pivoted normalisation. Source: Singhal, Buckley, Mitra, "Pivoted Document Length
 Normalization", SIGIR 1996; the saturation of tf is BM25's (Robertson and Walker, SIGIR 1994).
 
 ``cosine`` is the textbook's, SMART ltc.ltc with scikit-learn's smoothed idf, to check us by: where the terms are the
@@ -25,31 +25,234 @@ Source: Manning, Raghavan, Schütze, "Introduction to Information Retrieval", se
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Literal, TypeAlias, get_args
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
+from attrs import evolve, frozen
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.matching import stem
+from relevance_gen.retrieval.segment import Floats, Segment, Statistics
+from relevance_gen.retrieval.stopwords import ENGLISH as STOP_WORDS
+from relevance_gen.retrieval.terms import SPELLED_BYTES
 
-Weighting: TypeAlias = Literal["pivoted", "cosine"]
-Floats: TypeAlias = npt.NDArray[np.float64]
+WeightingName: TypeAlias = Literal["pivoted", "cosine"]
 
+PAIR_WEIGHT: Final = 0.2
+COVERAGE_WEIGHT: Final = 0.2
 _SATURATION: Final = 1.6
 _SLOPE: Final = 0.6
 """Share of a chunk's own norm in the pivot; the mean norm has the rest."""
+_KNEE: Final = 1.0 - 5e-7
+_MAX_NEAR: Final = 32
+"""Most query words looked for side by side: it bounds the work for queries as long as a book."""
 
 
-def check_weighting(name: object) -> Weighting:
-    """Return `name` if it is a weighting.
+@frozen
+class Weighting(ABC):
+    """One way to weigh terms: every formula that depends on the weighting, and every choice."""
+
+    name: ClassVar[WeightingName]
+    inflects: ClassVar[bool]
+    """Whether a word of the query stands for its other forms, too."""
+    n_near: ClassVar[int]
+    """Most words of the query that are looked for side by side."""
+    needs_all_terms: ClassVar[bool]
+    """Whether a chunk's length depends on how many chunks hold each of its terms."""
+
+    @abstractmethod
+    def key(self, spelling: str, term_id: int, n_bytes: int) -> Hashable:
+        """Return what two words of the query share if they are one term; `n_bytes` is the length of the whole word."""
+
+    @abstractmethod
+    def is_stop(self, spelling: str) -> bool:
+        """Tell whether a word of the query says nothing about its subject."""
+
+    @abstractmethod
+    def saturate(self, tf: npt.NDArray[Any]) -> Floats:
+        """Return what each count of a term weighs in a chunk, before idf."""
+
+    @abstractmethod
+    def idf(self, df: Sequence[int], stop: Sequence[bool], n_chunks: int) -> tuple[float, ...]:
+        """Return the idf of each term of the query; 0 for one that is left out."""
+
+    @abstractmethod
+    def gains(self, weight: Sequence[float], idf: Sequence[float]) -> tuple[float, ...]:
+        """Return what the weight of each term in a chunk is multiplied by, the query's norm aside."""
+
+    @abstractmethod
+    def statistics(self, segment: Segment) -> Statistics:
+        """Return what scores need to know of a segment elsewhere."""
+
+    @abstractmethod
+    def denominators(self, segment: Segment, statistics: Statistics) -> Floats:
+        """Return what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,)."""
+
+    @abstractmethod
+    def own_score(
+        self,
+        weight: Sequence[float],
+        qtf: Sequence[int],
+        words: Sequence[int],
+        *,
+        norm: float,
+        mean_norm: float,
+        pairs: float,
+        coverage: float,
+    ) -> float:
+        """Return what a query would score if it were a chunk.
+
+        Args:
+            weight: weight of each of its terms in the query.
+            qtf: how often it says each.
+            words: how often it says each different word.
+            norm: the query's Euclidean length.
+            mean_norm: mean norm of all chunks.
+            pairs: what its pairs weigh.
+            coverage: the share of its idf that its best passage covers.
+        """
+
+    @abstractmethod
+    def scale(self, ratios: Floats) -> Floats:
+        """Bring scores, as multiples of the query's own, into [0, 1]."""
+
+
+class Pivoted(Weighting):
+    """The default: saturated counts, stems, pivoted lengths, proximity."""
+
+    name = "pivoted"
+    inflects = True
+    n_near = _MAX_NEAR
+    needs_all_terms = False
+
+    def key(self, spelling: str, term_id: int, n_bytes: int) -> Hashable:
+        """Make words of one stem one term, but not "can" and "cans"."""
+        return (stem(spelling), spelling in STOP_WORDS) if n_bytes < SPELLED_BYTES else term_id
+
+    def is_stop(self, spelling: str) -> bool:
+        """Tell whether the word is an English function word."""
+        return spelling in STOP_WORDS
+
+    def saturate(self, tf: npt.NDArray[Any]) -> Floats:
+        """Return ``tf / (tf + 1.6)``."""
+        return saturated(tf)
+
+    def idf(self, df: Sequence[int], stop: Sequence[bool], n_chunks: int) -> tuple[float, ...]:
+        """Return ``ln(1 + N / df)``; 0 for stop words, unless no chunk has any other word of the query."""
+        only_stops = not any(n and not is_stop for n, is_stop in zip(df, stop, strict=True))
+        return tuple(
+            rarity(n, n_chunks) if only_stops or not is_stop else 0.0 for n, is_stop in zip(df, stop, strict=True)
+        )
+
+    def gains(self, weight: Sequence[float], idf: Sequence[float]) -> tuple[float, ...]:
+        """Return the weights: idf counts on the query's side alone."""
+        del idf
+        return tuple(weight)
+
+    def statistics(self, segment: Segment) -> Statistics:
+        """Return the segment's facts, without its terms'."""
+        return segment.statistics
+
+    def denominators(self, segment: Segment, statistics: Statistics) -> Floats:
+        """Return ``0.4 m + 0.6 n``."""
+        return pivot(segment.norms, statistics.mean_norm)
+
+    def own_score(
+        self,
+        weight: Sequence[float],
+        qtf: Sequence[int],
+        words: Sequence[int],
+        *,
+        norm: float,
+        mean_norm: float,
+        pairs: float,
+        coverage: float,
+    ) -> float:
+        """Return cosine, pairs and coverage together."""
+        own_norm = math.sqrt(math.fsum(np.square(saturated(np.array(words, np.int64)))))
+        denominator = float(pivot(np.array([own_norm]), mean_norm)[0]) * norm
+        said = math.fsum(np.array(weight) * saturated(np.array(qtf, np.int64)))
+        return (said + PAIR_WEIGHT * pairs) / denominator + COVERAGE_WEIGHT * coverage
+
+    def scale(self, ratios: Floats) -> Floats:
+        """Squeeze ratios into [0, 1): see `below_one`."""
+        return below_one(ratios)
+
+
+class Cosine(Weighting):
+    """The textbook's, to check us by."""
+
+    name = "cosine"
+    inflects = False
+    n_near = 0
+    needs_all_terms = True
+
+    def key(self, spelling: str, term_id: int, n_bytes: int) -> Hashable:
+        """Make every word a term of its own."""
+        del spelling, n_bytes
+        return term_id
+
+    def is_stop(self, spelling: str) -> bool:
+        """Tell that every word counts."""
+        del spelling
+        return False
+
+    def saturate(self, tf: npt.NDArray[Any]) -> Floats:
+        """Return ``1 + ln tf``."""
+        return sublinear(tf)
+
+    def idf(self, df: Sequence[int], stop: Sequence[bool], n_chunks: int) -> tuple[float, ...]:
+        """Return scikit-learn's smoothed idf; 0 for a term that no chunk has."""
+        del stop
+        counts = np.array(df, np.int64)
+        return tuple(np.where(counts > 0, smoothed_idf(counts, n_chunks), 0.0).tolist())
+
+    def gains(self, weight: Sequence[float], idf: Sequence[float]) -> tuple[float, ...]:
+        """Return ``weight · idf``: chunks have the idf, too."""
+        return tuple(one * rare for one, rare in zip(weight, idf, strict=True))
+
+    def statistics(self, segment: Segment) -> Statistics:
+        """Return the segment's facts with the df of all its terms."""
+        postings = segment.postings
+        return evolve(segment.statistics, ids=postings.ids, df=postings.document_frequency())
+
+    def denominators(self, segment: Segment, statistics: Statistics) -> Floats:
+        """Return the length of each chunk's vector."""
+        postings = segment.postings
+        df = statistics.df[np.searchsorted(statistics.ids, postings.ids)]
+        idf = np.repeat(smoothed_idf(df, statistics.n_chunks), np.diff(postings.first))
+        norms = np.sqrt(sum_by(postings.chunk, np.square(sublinear(postings.tf) * idf), segment.size))
+        return np.where(norms > 0.0, norms, 1.0)
+
+    def own_score(self, weight: Sequence[float], qtf: Sequence[int], words: Sequence[int], **_: float) -> float:
+        """Return 1, the cosine of a vector with itself."""
+        del weight, qtf, words
+        return 1.0
+
+    def scale(self, ratios: Floats) -> Floats:
+        """Cut off what rounding lifted above 1."""
+        return np.minimum(ratios, 1.0)
+
+
+_WEIGHTINGS: Final[dict[object, Weighting]] = {"pivoted": Pivoted(), "cosine": Cosine()}
+
+
+def weighting_named(name: object) -> Weighting:
+    """Return the weighting of a name.
 
     Raises:
-        InvalidRequestError: it is none.
+        InvalidRequestError: there is none of that name.
     """
-    if name == "pivoted" or name == "cosine":
-        return name
-    allowed = " or ".join(f'"{known}"' for known in get_args(Weighting))
-    raise InvalidRequestError.must_be("weighting", allowed, name)
+    if not isinstance(name, str) or name not in _WEIGHTINGS:
+        allowed = " or ".join(f'"{known}"' for known in get_args(WeightingName))
+        raise InvalidRequestError.must_be("weighting", allowed, name)
+    return _WEIGHTINGS[name]
+
+
+# ── Formulas ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def saturated(tf: npt.NDArray[Any]) -> Floats:
@@ -73,16 +276,26 @@ def smoothed_idf(df: npt.NDArray[Any], n_chunks: int) -> Floats:
 
 
 def pivot(norms: Floats, mean_norm: float) -> Floats:
-    """Return what stands below the line for chunks of these norms, ``0.4 m + 0.6 n``; where all is 0, 1."""
-    lengths = (1.0 - _SLOPE) * mean_norm + _SLOPE * norms
-    return np.where(lengths > 0.0, lengths, 1.0)
+    """Return the denominators ``0.4 m + 0.6 n`` of chunks of these norms; 1 where that is 0."""
+    mixed = (1.0 - _SLOPE) * mean_norm + _SLOPE * norms
+    return np.where(mixed > 0.0, mixed, 1.0)
+
+
+def below_one(ratios: Floats) -> Floats:
+    """Squeeze ratios into [0, 1): the same below the knee at 1 − 5·10⁻⁷, above it still in order.
+
+        s(r) = r                                  for r ≤ knee
+        s(r) = 1 − (1 − knee) / (1 + r − knee)    for r > knee
+
+    A chunk can score above one that says exactly what the query says, by saying it again and again. Cut at 1, such
+    chunks would tie.
+    """
+    above = ratios > _KNEE
+    squeezed = ratios.copy()
+    squeezed[above] = 1.0 - (1.0 - _KNEE) / (1.0 + ratios[above] - _KNEE)
+    return squeezed
 
 
 def sum_by(place: npt.NDArray[Any], weight: npt.NDArray[Any], n: int) -> Floats:
     """Return the sums of the weights that share a place, shape (n,), added in the order they stand in."""
     return np.asarray(np.bincount(place, weight, n), np.float64)
-
-
-def mean_norm(norms: Floats) -> float:
-    """Return the mean of the norms, the same bits in whatever order the chunks stand."""
-    return float(np.sort(norms).mean()) if norms.size else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -81,7 +82,7 @@ class Searcher:
         n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
         return Answer(out, headers, len(texts), n_tokens, time.perf_counter() - started_s)
 
-    def _read(self, body: bytes, encoding: str) -> tuple[SearchRequest, list[str], dict[int, Metadata]]:
+    def _read(self, body: bytes, encoding: str) -> tuple[SearchRequest, list[str], Mapping[int, Metadata]]:
         plain = bodies.decoded(body, encoding, limit_bytes=self._settings.max_body_bytes)
         request = wire.structure(SearchRequest, wire.parse(plain, max_depth=self._settings.max_depth))
         if len(request.chunk_txts) > self._settings.max_chunks:
@@ -91,7 +92,7 @@ class Searcher:
                 f"chunk_txts must have at most {self._settings.max_chunks} items, got {len(request.chunk_txts)}",
                 field="chunk_txts",
             )
-        return request, *wire.structure_chunks(request.chunk_txts)
+        return request, *_checked(request.chunk_txts)
 
     def _search(self, request: SearchRequest, texts: list[str], scope: str) -> SearchResponse:
         index = self._index(texts, scope) if self._settings.index_cache_bytes else None
@@ -109,7 +110,14 @@ class Searcher:
         return index
 
 
-def _with_metadata(response: SearchResponse, metadata: dict[int, Metadata]) -> SearchResponse:
+def _checked(values: Sequence[object]) -> tuple[list[str], Mapping[int, Metadata]]:
+    from relevance_gen.retrieval.chunks import Chunks
+
+    chunks = Chunks.read(values, path="chunk_txts", kinds="a string or an object")  # type: ignore[arg-type]
+    return list(chunks.texts), chunks.metadata
+
+
+def _with_metadata(response: SearchResponse, metadata: Mapping[int, Metadata]) -> SearchResponse:
     """Give each result the metadata its chunk came with: the index knows only texts."""
     results = tuple(
         attrs.evolve(result, metadata=metadata.get(result.original_index, {})) for result in response.results

@@ -194,3 +194,32 @@ def test_help_and_version(arguments: list[str], expected: str, capsys: pytest.Ca
         main(arguments)
     assert ended.value.code == 0
     assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("conditions", "sources"),
+    [
+        (["source=fruit.txt"], {"fruit.txt"}),
+        (["source=fruit.txt", "source=more.txt"], {"fruit.txt", "more.txt"}),
+        (["source=more.txt", "line=1"], {"more.txt"}),
+        (["line=7000"], set()),
+    ],
+)
+def test_where_keeps_chunks_with_metadata(
+    conditions: list[str], sources: set[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--where` ranks only chunks with that metadata, of several values for one key any."""
+    (folder / "more.txt").write_text("more apples")
+    status = main(["search", "apples", ".", "--json", *(f"--where={condition}" for condition in conditions)])
+    found = json.loads(capsys.readouterr().out)
+    assert {result["metadata"]["source"] for result in found["results"]} == sources
+    assert status == (0 if sources else 1)
+
+
+def test_a_condition_that_is_none_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A condition without a key or an equals sign is refused by name."""
+    for condition in ("source", "=a"):
+        with pytest.raises(SystemExit) as ended:
+            main(["search", "apples", ".", "--where", condition])
+        assert ended.value.code == 2
+        assert "argument --where: must be KEY=VALUE" in capsys.readouterr().err

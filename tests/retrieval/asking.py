@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from relevance_gen import ChunkIndex, SearchResponse, search
-from relevance_gen.retrieval.weighting import Weighting
+from relevance_gen.retrieval.weighting import WeightingName
 
-WEIGHTINGS: Final[tuple[Weighting, ...]] = ("pivoted", "cosine")
+WEIGHTINGS: Final[tuple[WeightingName, ...]] = ("pivoted", "cosine")
 ALL: Final = 1 << 40
 
 
-def scores(query: str, chunks: Sequence[str], weighting: Weighting = "pivoted") -> list[float]:
+def scores(query: str, chunks: Sequence[str], weighting: WeightingName = "pivoted") -> list[float]:
     """Return the score of every chunk, 0 for those that are no result."""
     return spread(search(query, chunks, ALL, weighting=weighting), len(chunks))
 
@@ -23,7 +23,7 @@ def spread(response: SearchResponse, n_chunks: int) -> list[float]:
     return [found.get(place, 0.0) for place in range(n_chunks)]
 
 
-def ranking(query: str, chunks: Sequence[str] | ChunkIndex, weighting: Weighting = "pivoted") -> list[int]:
+def ranking(query: str, chunks: Sequence[str] | ChunkIndex, weighting: WeightingName = "pivoted") -> list[int]:
     """Return the positions of all results, best first."""
     if isinstance(chunks, ChunkIndex):
         response = chunks.search(query, ALL, true_order=False)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, SearchMetadata, SearchResult, search, token_counter
-from relevance_gen.retrieval.weighting import Weighting
+from relevance_gen.retrieval.weighting import WeightingName
 from tests import corpus, strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS, ranking
 
@@ -36,7 +36,7 @@ def test_the_documented_example() -> None:
 
 
 @given(strategies.queries, strategies.chunk_lists, st.integers(1, 9), weightings)
-def test_true_order_only_reorders(query: str, chunks: list[str], top_n: int, weighting: Weighting) -> None:
+def test_true_order_only_reorders(query: str, chunks: list[str], top_n: int, weighting: WeightingName) -> None:
     """The same results come best first, ties in input order, or in the order of the input; ids count up."""
     best = search(query, chunks, top_n, true_order=False, weighting=weighting).results
     ordered = search(query, chunks, top_n, weighting=weighting).results
@@ -51,7 +51,9 @@ def test_true_order_only_reorders(query: str, chunks: list[str], top_n: int, wei
 
 
 @given(strategies.queries, strategies.chunk_lists, st.integers(1, 9), weightings)
-def test_top_n_results_are_the_first_of_all(query: str, chunks: list[str], top_n: int, weighting: Weighting) -> None:
+def test_top_n_results_are_the_first_of_all(
+    query: str, chunks: list[str], top_n: int, weighting: WeightingName
+) -> None:
     """A smaller top_n gives the best of what a larger one gives."""
     everything = search(query, chunks, ALL, true_order=False, weighting=weighting).results
     assert search(query, chunks, top_n, true_order=False, weighting=weighting).results == everything[:top_n]
@@ -80,20 +82,20 @@ def test_any_top_n_is_allowed(top_n: int) -> None:
         ((" \n\t\u2003", ["a"]), "query", "not blank"),
         ((None, ["a"]), "query", "string"),
         ((b"cat", ["a"]), "query", "string"),
-        (("cat", ["a", " "]), "chunk_txts[1].text", "not blank"),
-        (("cat", ["a", ""]), "chunk_txts[1].text", "not blank"),
-        (("cat", [{"text": "\n"}]), "chunk_txts[0].text", "not blank"),
-        (("cat", [{"text": 3}]), "chunk_txts[0].text", "string"),
-        (("cat", [{}]), "chunk_txts[0].text", "required"),
-        (("cat", [{"text": "a", "meta": {}}]), "chunk_txts[0].meta", "did you mean chunk_txts[0].metadata?"),
-        (("cat", [{"text": "a", "metadata": []}]), "chunk_txts[0].metadata", "object"),
-        (("cat", [{"text": "a", "original_index": "1"}]), "chunk_txts[0].original_index", "integer"),
-        (("cat", ["a", None]), "chunk_txts[1]", "string, a mapping or a Chunk"),
-        (("cat", [b"a"]), "chunk_txts[0]", "string, a mapping or a Chunk"),
-        (("cat", "a cat"), "chunk_txts", "put a single text in a list"),
-        (("cat", {"text": "a"}), "chunk_txts", "put a single text in a list"),
-        (("cat", None), "chunk_txts", "list"),
-        (("cat", 7), "chunk_txts", "list"),
+        (("cat", ["a", " "]), "chunks[1].text", "not blank"),
+        (("cat", ["a", ""]), "chunks[1].text", "not blank"),
+        (("cat", [{"text": "\n"}]), "chunks[0].text", "not blank"),
+        (("cat", [{"text": 3}]), "chunks[0].text", "string"),
+        (("cat", [{}]), "chunks[0].text", "required"),
+        (("cat", [{"text": "a", "meta": {}}]), "chunks[0].meta", "did you mean chunks[0].metadata?"),
+        (("cat", [{"text": "a", "metadata": []}]), "chunks[0].metadata", "object"),
+        (("cat", [{"text": "a", "original_index": "1"}]), "chunks[0].original_index", "integer"),
+        (("cat", ["a", None]), "chunks[1]", "string, a mapping or a Chunk"),
+        (("cat", [b"a"]), "chunks[0]", "string, a mapping or a Chunk"),
+        (("cat", "a cat"), "chunks", "put a single text in a list"),
+        (("cat", {"text": "a"}), "chunks", "put a single text in a list"),
+        (("cat", None), "chunks", "list"),
+        (("cat", 7), "chunks", "list"),
         (("cat", ["a"], 0), "top_n", "at least 1"),
         (("cat", ["a"], -(10**30)), "top_n", "at least 1"),
         (("cat", ["a"], True), "top_n", "integer"),
@@ -182,7 +184,7 @@ def test_duplicates_tie_in_order() -> None:
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_thousands_of_equal_chunks(weighting: Weighting) -> None:
+def test_thousands_of_equal_chunks(weighting: WeightingName) -> None:
     """All of many equal chunks are found, in order."""
     results = search("cats purr", ["cats purr loudly"] * 30_000, 30_000, weighting=weighting).results
     assert len(results) == 30_000
@@ -210,7 +212,7 @@ def test_a_long_query_is_answered() -> None:
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_many_short_chunks(weighting: Weighting) -> None:
+def test_many_short_chunks(weighting: WeightingName) -> None:
     """Of many one-word chunks the very one is found."""
     results = search("word7777", (f"word{number}" for number in range(50_000)), weighting=weighting).results
     assert [(result.original_index, result.chunk_score) for result in results] == [(7_777, 1.0)]

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, search
-from relevance_gen.retrieval import collection
-from relevance_gen.retrieval.weighting import Weighting
+from relevance_gen.retrieval import building
+from relevance_gen.retrieval.weighting import WeightingName
 from tests import corpus, strategies
 from tests.retrieval.asking import WEIGHTINGS
 
@@ -25,20 +25,22 @@ def test_an_index_answers_as_search_does(
     chunks: list[str],
     top_n: int,
     true_order: bool,
-    weighting: Weighting,
+    weighting: WeightingName,
     block_chars: int,
 ) -> None:
     """An index gives the answers of `search` bit for bit, asked once or again, wherever its blocks end."""
     expected = search(query, chunks, top_n, true_order, weighting=weighting)
     with monkeypatch.context() as small:
-        small.setattr(collection, "_BLOCK_CHARS", block_chars)
+        small.setattr(building, "_BLOCK_CHARS", block_chars)
         index = ChunkIndex(chunks, weighting=weighting)
     assert index.search(query, top_n, true_order) == expected
     assert index.search(query, top_n, true_order) == expected
 
 
 @given(st.lists(strategies.queries, max_size=5), strategies.chunk_lists, weightings)
-def test_many_queries_at_once_are_as_one_by_one(queries: list[str], chunks: list[str], weighting: Weighting) -> None:
+def test_many_queries_at_once_are_as_one_by_one(
+    queries: list[str], chunks: list[str], weighting: WeightingName
+) -> None:
     """A list of queries gets the list of their answers."""
     index = ChunkIndex(chunks, weighting=weighting)
     assert index.search(queries, 3, False) == [index.search(query, 3, False) for query in queries]
@@ -63,7 +65,7 @@ def test_an_error_names_the_query_among_several(queries: list[str], top_n: int, 
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_threads_get_the_same_answers(weighting: Weighting) -> None:
+def test_threads_get_the_same_answers(weighting: WeightingName) -> None:
     """Eight threads that ask one index at once get the answers that one thread gets."""
     chunks = corpus.prose(300, 30)
     queries = [" ".join(chunk.split()[:4]) + " Größe столица 猫" for chunk in chunks[:80]]

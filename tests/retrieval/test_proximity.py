@@ -18,7 +18,7 @@ chunk_lists = st.lists(st.lists(st.integers(0, 5), max_size=70), max_size=4)
 
 
 def match(*ids: int) -> Match:
-    return Match(np.array(ids, np.uint64), np.arange(len(ids)), np.ones(len(ids)), tuple(map(str, ids)))
+    return Match(np.array(ids, np.uint64), np.ones(len(ids)), tuple(map(str, ids)))
 
 
 def score(scorer: ProximityScorer, chunks: list[list[int]]) -> tuple[list[float], list[float]]:
@@ -74,8 +74,8 @@ def test_function_words_count_in_pairs_alone() -> None:
 
 def test_a_word_is_read_as_what_it_matches_best() -> None:
     """Where a chunk's word matches two words of the query, the better match counts."""
-    weak = Match(np.array([0, 1], np.uint64), np.arange(2), np.array([1.0, 0.5]), ("0", "1"))
-    strong = Match(np.array([0, 1], np.uint64), np.arange(2), np.array([0.5, 1.0]), ("0", "1"))
+    weak = Match(np.array([0, 1], np.uint64), np.array([1.0, 0.5]), ("0", "1"))
+    strong = Match(np.array([0, 1], np.uint64), np.array([0.5, 1.0]), ("0", "1"))
     scorer = ProximityScorer([weak, strong], [1.0, 1.0], {(0, 1): 1})
     assert score(scorer, [[0, 1], [1, 0], [0, 0]]) == (pytest.approx([1 / 2.6, 0.0, 0.0]), [1.0, 1.0, 0.5])
 

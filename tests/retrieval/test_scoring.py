@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from relevance_gen import ChunkIndex, search
-from relevance_gen.retrieval.scoring import parse_query
-from relevance_gen.retrieval.weighting import Weighting
+from relevance_gen.retrieval.weighting import WeightingName
 from tests import reference, strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS, ranking, scores
 
@@ -33,13 +32,13 @@ UNKNOWN = "qqqqx"
 @example(
     " ".join(f"w{n}" for n in range(40)), [" ".join(f"w{n}" for n in range(0, 40, 2)), "w1 w2", "w38 w39"], "pivoted"
 )
-def test_scores_are_those_of_the_reference(query: str, chunks: list[str], weighting: Weighting) -> None:
+def test_scores_are_those_of_the_reference(query: str, chunks: list[str], weighting: WeightingName) -> None:
     """Every chunk's score is that of the formulas, computed one word at a time."""
     assert scores(query, chunks, weighting) == pytest.approx(reference.scores(query, chunks, weighting), abs=1e-9)
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_scores_of_many_chunks_are_those_of_the_reference(weighting: Weighting) -> None:
+def test_scores_of_many_chunks_are_those_of_the_reference(weighting: WeightingName) -> None:
     """With more chunks than proximity is looked at for, scores are still those of the formulas."""
     rng = random.Random(7)  # noqa: S311
     words = [f"w{number}" for number in range(30)] + ["the", "of", "can", "cans", "connect", "connected"]
@@ -75,14 +74,16 @@ def test_the_textbook_cosine_of_prose_is_that_of_scikit_learn() -> None:
 
 
 @given(strategies.queries, strategies.chunk_lists, weightings)
-def test_scores_lie_between_0_and_1(query: str, chunks: list[str], weighting: Weighting) -> None:
+def test_scores_lie_between_0_and_1(query: str, chunks: list[str], weighting: WeightingName) -> None:
     """A result's score is above 0 and at most 1."""
     found = search(query, chunks, ALL, weighting=weighting).results
     assert all(0.0 < result.chunk_score <= 1.0 for result in found)
 
 
 @given(strategies.chunk_texts, strategies.chunk_lists, st.integers(0, 8), weightings)
-def test_a_chunk_equal_to_the_query_scores_1(query: str, chunks: list[str], place: int, weighting: Weighting) -> None:
+def test_a_chunk_equal_to_the_query_scores_1(
+    query: str, chunks: list[str], place: int, weighting: WeightingName
+) -> None:
     """A chunk that is the query scores exactly 1.0, and none scores higher; only a text without terms is not found."""
     chunks.insert(place, query)
     found = scores(query, chunks, weighting)
@@ -92,7 +93,7 @@ def test_a_chunk_equal_to_the_query_scores_1(query: str, chunks: list[str], plac
 
 @given(strategies.queries, strategies.chunk_lists, weightings)
 def test_saying_it_again_and_again_is_not_better_than_saying_it(
-    query: str, chunks: list[str], weighting: Weighting
+    query: str, chunks: list[str], weighting: WeightingName
 ) -> None:
     """A chunk that repeats the query scores no more than one that is the query."""
     found = scores(query, [query, " ".join([query] * 5), *chunks], weighting)
@@ -101,7 +102,7 @@ def test_saying_it_again_and_again_is_not_better_than_saying_it(
 
 @given(strategies.queries, strategies.chunk_lists, st.randoms(use_true_random=False), weightings)
 def test_permuting_chunks_permutes_scores(
-    query: str, chunks: list[str], rng: random.Random, weighting: Weighting
+    query: str, chunks: list[str], rng: random.Random, weighting: WeightingName
 ) -> None:
     """A chunk's score has the same bits wherever it stands."""
     order = list(range(len(chunks)))
@@ -114,7 +115,7 @@ def test_permuting_chunks_permutes_scores(
 @given(strategies.word_texts(max_words=5), strategies.chunk_lists, st.booleans(), weightings)
 @example("cats purr", ["cats purr", "cats purr cats purr", "zebra"], True, "pivoted")
 def test_a_word_that_no_chunk_has_changes_no_order(
-    query: str, chunks: list[str], first: bool, weighting: Weighting
+    query: str, chunks: list[str], first: bool, weighting: WeightingName
 ) -> None:
     """An unrelated word in the query lowers every score by one factor, and so changes no order."""
     assume(not any(UNKNOWN in text for text in chunks))
@@ -136,7 +137,7 @@ def test_function_words_that_no_chunk_has_change_nothing(query: str, chunks: lis
 
 
 @given(strategies.queries, strategies.chunk_lists, weightings)
-def test_shares_add_up_to_the_score(query: str, chunks: list[str], weighting: Weighting) -> None:
+def test_shares_add_up_to_the_score(query: str, chunks: list[str], weighting: WeightingName) -> None:
     """What the terms, the pairs and the coverage gave is the score, below the knee."""
     index = ChunkIndex(chunks, weighting=weighting)
     found = scores(query, chunks, weighting)
@@ -145,7 +146,7 @@ def test_shares_add_up_to_the_score(query: str, chunks: list[str], weighting: We
         total = math.fsum([*(term.share for term in explained.terms), explained.pairs, explained.coverage])
         assert explained.score == score
         assert [term.term for term in explained.terms] == list(dict.fromkeys(term.term for term in explained.terms))
-        if total / index._scorer.plan(parse_query(query, weighting)).known_share < KNEE:
+        if total / index._state.collection.plan(query).known_share < KNEE:
             assert total == pytest.approx(score, abs=1e-9)
 
 

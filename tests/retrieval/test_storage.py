@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, IndexFormatError, InvalidRequestError
-from relevance_gen.retrieval.weighting import Weighting
+from relevance_gen.retrieval.weighting import WeightingName
 from relevance_gen.types import Chunk
 from tests import strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS
@@ -47,7 +47,7 @@ def folder() -> Iterator[Path]:
 
 @given(st.lists(chunks, max_size=6), strategies.queries, st.sampled_from(WEIGHTINGS))
 def test_a_loaded_index_answers_as_the_saved_one(
-    folder: Path, given_chunks: list[Chunk], query: str, weighting: Weighting
+    folder: Path, given_chunks: list[Chunk], query: str, weighting: WeightingName
 ) -> None:
     """Answers, explanations, texts and metadata are the same after saving and loading, twice over."""
     index = ChunkIndex(given_chunks, weighting=weighting)
@@ -98,11 +98,11 @@ def test_a_foreign_file_is_refused(folder: Path, content: bytes) -> None:
 def test_another_version_is_refused_by_name(folder: Path, saved: bytes) -> None:
     """A file of a later format is refused with both versions and the remedy."""
     (folder / "later").write_bytes(saved[:8] + (99).to_bytes(4, "little") + saved[12:])
-    with pytest.raises(IndexFormatError, match=r"format version 99.*reads 1; build it again"):
+    with pytest.raises(IndexFormatError, match=r"format version 99.*reads 2; build it again"):
         ChunkIndex.load(folder / "later")
 
 
-OF_INTEGERS = "text_end ids first chunk tf spelling spelling_first tokens first_token n_tokens".split()
+OF_INTEGERS = "text_end positions ids first chunk tf spelling spelling_first tokens first_token n_tokens".split()
 lengths = st.integers(-(1 << 63), 1 << 64) | st.integers(-70, 300)
 
 
@@ -148,6 +148,9 @@ def test_arrays_that_lie_are_refused_or_searched(folder: Path, saved: bytes, dat
         ("spelling_first", 1, 1),
         ("spelling", -1, ord("x")),
         ("chunk", 0, 3),
+        ("positions", 0, -1),
+        ("positions", 1, 0),
+        ("positions", -1, 3),
         ("first_token", 0, -1),
         ("first_token", 0, 5),
         ("n_tokens", 0, -1),
@@ -236,7 +239,7 @@ def refused_or_searched(path: Path, header: dict[str, Any], body: bytearray) -> 
 
 def with_checksum(header: bytes, body: bytes | bytearray) -> bytes:
     checked = len(header).to_bytes(8, "little") + header + body
-    return b"RelGenIx" + (1).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
+    return b"RelGenIx" + (2).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
 
 
 @pytest.mark.parametrize("header", [b"", b"[]", b"{}", b"null", b"[" * 100_000, b'{"arrays": []}', b"\xff"])
@@ -252,7 +255,8 @@ def test_what_is_loaded_cannot_be_written_to(folder: Path, saved: bytes) -> None
     path = folder / "mapped"
     path.write_bytes(saved)
     loaded = ChunkIndex.load(path)
-    arrays = [loaded._collection.tokens, loaded._collection.norms, loaded._collection.postings.ids]
+    (segment,) = loaded._state.collection.segments
+    arrays = [segment.tokens, segment.norms, segment.postings.ids]
     assert not any(array.flags.writeable for array in arrays)
     before = loaded.search("cats")
     ChunkIndex(["something else"]).save(path)
@@ -326,6 +330,23 @@ def test_another_encoding_is_refused(folder: Path, tmp_path: Path) -> None:
         ChunkIndex.load(folder / "encoded")
 
 
+def test_another_encoding_of_the_same_name_is_refused(folder: Path, tmp_path: Path) -> None:
+    """A rank file of the name that was saved, but with other ranks, is not the encoding that was saved."""
+    paths = []
+    for shift in (0, 1):
+        path = tmp_path / str(shift) / "bytes.tiktoken"
+        path.parent.mkdir()
+        ranks = ((bytes([byte]), (byte + shift) % 256) for byte in range(256))
+        path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks))
+        paths.append(path)
+    ChunkIndex(["a cat"], encoding=paths[0]).save(folder / "named")
+    assert len(ChunkIndex.load(folder / "named", encoding=paths[0])) == 1
+    with pytest.raises(
+        InvalidRequestError, match=r"encoding must be bytes, as when .*, got another encoding of that name"
+    ):
+        ChunkIndex.load(folder / "named", encoding=paths[1])
+
+
 def test_an_empty_index_is_saved_and_loaded(folder: Path) -> None:
     """No chunks, and chunks without terms, survive saving."""
     for texts in ([], ["..."]):
@@ -333,4 +354,4 @@ def test_an_empty_index_is_saved_and_loaded(folder: Path) -> None:
         loaded = ChunkIndex.load(folder / "empty")
         assert len(loaded) == len(texts)
         assert loaded.search("cat").results == ()
-        assert np.asarray(loaded._collection.tokens).size == 0
+        assert loaded._state.collection.n_terms == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import InvalidRequestError
+from relevance_gen.retrieval.segment import Statistics, exact_sum
 from relevance_gen.retrieval.weighting import (
-    check_weighting,
-    mean_norm,
     pivot,
     rarity,
     saturated,
     smoothed_idf,
     sublinear,
     sum_by,
+    weighting_named,
 )
 
 counts = st.integers(1, 2**31)
@@ -47,11 +48,18 @@ def test_rare_terms_weigh_more(df: int, n_chunks: int) -> None:
     assert smoothed_idf(np.array([df]), n_chunks)[0] == pytest.approx(1.0 + math.log((1 + n_chunks) / (1 + df)))
 
 
-@given(norms)
-def test_the_mean_norm_does_not_depend_on_order(values: list[float]) -> None:
-    """The mean has the same bits in whatever order the chunks stand."""
-    assert mean_norm(np.array(values)) == mean_norm(np.array(values[::-1]))
-    assert mean_norm(np.array(values)) == pytest.approx(sum(values) / len(values) if values else 0.0)
+@given(norms, norms)
+def test_sums_of_norms_are_exact(values: list[float], more: list[float]) -> None:
+    """Sums of norms add up in any order and any parts, and their mean is the float nearest to the truth."""
+    whole = exact_sum(np.array([*values, *more]))
+    assert (
+        whole == exact_sum(np.array([*more, *values][::-1])) == exact_sum(np.array(values)) + exact_sum(np.array(more))
+    )
+    assert whole == sum(map(Fraction, [*values, *more])) * 2**1126
+    if values:
+        mean = Statistics(len(values), exact_sum(np.array(values))).mean_norm
+        assert mean == float(sum(map(Fraction, values)) / len(values))
+    assert Statistics().mean_norm == 0.0
 
 
 @given(norms.filter(bool), st.floats(0.0, 1e6))
@@ -77,5 +85,5 @@ def test_sums_by_place_are_sums(pairs: list[tuple[int, float]]) -> None:
 def test_only_known_weightings_pass(name: object) -> None:
     """An unknown weighting is refused, and the known ones are named."""
     with pytest.raises(InvalidRequestError, match=r'weighting must be "pivoted" or "cosine", got') as caught:
-        check_weighting(name)
+        weighting_named(name)
     assert caught.value.field == "weighting"

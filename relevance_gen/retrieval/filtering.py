@@ -1,0 +1,86 @@
+"""Say which chunks a search may return: those at some positions, under a mask, or with some metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relevance_gen.checks import is_integer
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.postings import Flags
+from relevance_gen.types import Metadata
+
+Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
+"""Metadata to have, a callable of metadata, positions, or a mask with a place for every position.
+
+A mapping is the server's ``where``: a chunk has it if for each key its metadata has the value, or one of a list of
+values. Where the metadata's own value is a list, one of its items is enough."""
+
+_ALLOWED = "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
+
+
+def flags(where: Where, n_positions: int, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
+    """Tell which of some chunks a search may return, shape (N,).
+
+    Args:
+        where: what the caller said.
+        n_positions: number of positions that were ever given.
+        positions: the chunks' positions, shape (N,).
+        chunks: the chunks.
+
+    Raises:
+        InvalidRequestError: `where` is none of the kinds that are allowed, or a position or the mask is out of range.
+    """
+    if isinstance(where, Mapping):
+        wanted = {key: value if isinstance(value, list | tuple) else [value] for key, value in where.items()}
+        return _by_metadata(lambda metadata: has(metadata, wanted), chunks)
+    if callable(where):
+        return _by_metadata(where, chunks)
+    mask = _mask(where, n_positions)
+    taken: Flags = mask[positions]
+    return taken
+
+
+def has(metadata: Metadata, wanted: Mapping[str, Sequence[Any]]) -> bool:
+    """Tell whether metadata has one of the values wanted under each key.
+
+    >>> has({"tags": ["a", "b"], "page": 2}, {"tags": ["b"], "page": [1, 2]})
+    True
+    """
+    return all(key in metadata and _is_among(metadata[key], values) for key, values in wanted.items())
+
+
+def _is_among(value: Any, values: Sequence[Any]) -> bool:
+    owned = value if isinstance(value, list | tuple) else [value]
+    # Of one type, so that true is not 1.
+    return any(one == other and isinstance(one, bool) == isinstance(other, bool) for one in owned for other in values)
+
+
+def _by_metadata(holds: Callable[[Metadata], bool], chunks: Chunks) -> Flags:
+    n, metadata = len(chunks.texts), chunks.metadata
+    if not metadata:
+        return np.full(n, bool(holds({})) if n else False)
+    return np.fromiter((bool(holds(metadata.get(number, {}))) for number in range(n)), bool, n)
+
+
+def _mask(where: Any, n_positions: int) -> Flags:
+    if isinstance(where, str | bytes) or not isinstance(where, Sequence | np.ndarray):
+        raise InvalidRequestError.must_be("where", _ALLOWED, where)
+    values = where.tolist() if isinstance(where, np.ndarray) else list(where)
+    if values and all(isinstance(value, bool) for value in values):
+        if len(values) != n_positions:
+            raise InvalidRequestError(
+                f"where must be a mask of {n_positions} booleans, one for each position, got {len(values)}",
+                field="where",
+            )
+        return np.array(values, bool)
+    for place, value in enumerate(values):
+        if not is_integer(value) or not 0 <= value < n_positions:
+            raise InvalidRequestError.must_be(f"where[{place}]", f"an integer in [0, {n_positions})", value)
+    mask = np.zeros(n_positions, bool)
+    mask[np.array(values, np.int64)] = True
+    return mask

@@ -1,0 +1,54 @@
+"""Remember what was computed last, in a bounded number of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+_ENTRY_BYTES = 400
+"""About what Python itself takes for one key, its value's object and the place in the dictionary."""
+
+
+class Memory(Generic[Value]):
+    """The values used last, as many as `limit_bytes` hold; safe to share between threads.
+
+    Unlike `functools.lru_cache` over a method, it counts its bytes and is part of no reference cycle: what is
+    remembered goes with its owner.
+
+    Args:
+        limit_bytes: most bytes of all values together.
+        size_of: tells how many bytes a value takes.
+    """
+
+    def __init__(self, limit_bytes: int, size_of: Callable[[Value], int]) -> None:
+        self._limit_bytes = limit_bytes
+        self._size_of = size_of
+        self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.nbytes = 0
+
+    def get(self, key: Hashable) -> Value | None:
+        """Return the value under `key`, or None."""
+        with self._lock:
+            found = self._values.get(key)
+            if found is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Hashable, value: Value) -> None:
+        """Remember a value, if it fits at all, and forget those that were not used for longest."""
+        n_bytes = self._size_of(value) + _ENTRY_BYTES
+        if n_bytes > self._limit_bytes:
+            return
+        with self._lock:
+            _, replaced_bytes = self._values.pop(key, (None, 0))
+            self._values[key] = value, n_bytes
+            self.nbytes += n_bytes - replaced_bytes
+            while self.nbytes > self._limit_bytes:
+                _, (_, freed_bytes) = self._values.popitem(last=False)
+                self.nbytes -= freed_bytes

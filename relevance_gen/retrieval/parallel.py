@@ -1,0 +1,189 @@
+"""Build segments in several processes.
+
+Threads over numpy are slower than one, for its many small calls fight for the interpreter's lock. Processes are
+faster where there is text enough. On Linux, while no other thread runs, they are forked and inherit the texts;
+otherwise they are started anew and are sent them. Each writes the arrays of its segment into memory that it hands back
+as a file descriptor, so that nothing is copied and nothing is left behind if a process dies.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from attrs import define
+
+from relevance_gen.checks import is_integer
+from relevance_gen.errors import IndexBuildError, InvalidRequestError
+from relevance_gen.machine import usable_cpus
+from relevance_gen.retrieval import storage
+from relevance_gen.retrieval.building import Progress, build
+from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.segment import Segment, lengths
+from relevance_gen.retrieval.terms import Offsets
+
+_CHARS_PER_PROCESS: Final = 4 << 20
+"""With less text for each, starting processes takes longer than they save: see bench/RESULTS.md."""
+_MAX_PROCESSES: Final = 4
+"""Each process makes a segment, and a question takes longer the more segments there are."""
+
+
+def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
+    """Return how many processes build an index of some chunks.
+
+    Args:
+        n_jobs: most processes; None means 1, and -1 as many as there are cores that this process may use.
+        chunks: the chunks.
+
+    Raises:
+        InvalidRequestError: `n_jobs` is no integer of at least 1, nor -1 nor None.
+    """
+    if n_jobs is None:
+        return 1
+    if not is_integer(n_jobs) or (n_jobs < 1 and n_jobs != -1):
+        raise InvalidRequestError.must_be("n_jobs", "an integer of at least 1, -1 or None", n_jobs)
+    wanted = usable_cpus() if n_jobs == -1 else n_jobs
+    return max(1, min(wanted, _MAX_PROCESSES, sum(map(len, chunks.texts)) // _CHARS_PER_PROCESS))
+
+
+@define
+class _Worker:
+    """A process that builds one segment.
+
+    Attributes:
+        part: its chunks' positions.
+        process: the process.
+        connection: tells of progress and at the end of the arrays.
+        n_done: chunks done.
+        segment: what it built, once it is there.
+    """
+
+    part: slice
+    process: BaseProcess
+    connection: Connection
+    n_done: int = 0
+    segment: Segment | None = None
+
+
+@contextmanager
+def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None], list[Segment]]]:
+    """Start to make segments of chunks, each in a process of its own; yield the function that waits for them.
+
+    No process is left at the end, whatever happens. Positions count from 0.
+
+    Args:
+        chunks: the chunks.
+        n_parts: number of processes.
+
+    Raises:
+        IndexBuildError: a process died; raised by the function.
+    """
+    workers: list[_Worker] = []
+    try:
+        for part in _parts(chunks.texts, n_parts):
+            workers.append(_start(chunks, part))  # noqa: PERF401 those started so far must be known where one fails
+        yield lambda progress: _wait(workers, chunks, progress)
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.join()
+            worker.connection.close()
+
+
+def _start(chunks: Chunks, part: slice) -> _Worker:
+    forks = sys.platform == "linux" and threading.active_count() == 1
+    context: Any = multiprocessing.get_context("fork" if forks else "spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, chunks.texts[part], part.start), daemon=True)
+    with warnings.catch_warnings():  # Python warns of forking beside any thread. Those of numpy do no harm.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    theirs.close()
+    return _Worker(part, process, ours)
+
+
+def _wait(workers: Sequence[_Worker], chunks: Chunks, progress: Progress | None) -> list[Segment]:
+    while waiting := {worker.connection: worker for worker in workers if worker.segment is None}:
+        for ready in wait(list(waiting)):
+            worker = waiting[ready]  # type: ignore[index]
+            n_before = worker.n_done
+            _hear(worker, chunks)
+            if progress is not None and worker.n_done > n_before:
+                progress(sum(one.n_done for one in workers), len(chunks.texts))
+    return [worker.segment for worker in workers if worker.segment is not None]
+
+
+def _parts(texts: Sequence[str], n_parts: int) -> Iterator[slice]:
+    """Cut the chunks into runs of about as many characters each, none of them empty."""
+    ends = np.cumsum(lengths(texts))
+    wanted = ends[-1] * np.arange(1, n_parts) // n_parts
+    cuts = np.unique(np.concatenate(([0], np.searchsorted(ends, wanted) + 1, [len(texts)])))
+    yield from (slice(start, end) for start, end in itertools.pairwise(cuts.tolist()))
+
+
+def _hear(worker: _Worker, chunks: Chunks) -> None:
+    """Take what a process has to tell."""
+    try:
+        told = worker.connection.recv()
+        if isinstance(told, int):
+            worker.n_done = told
+            return
+        if isinstance(told, BaseException):
+            raise told
+        own = chunks.take(range(worker.part.start, worker.part.stop))
+        worker.segment = storage.read_arrays(_mapped(recv_handle(worker.connection)), own)
+    except (EOFError, ConnectionError):
+        worker.process.join()
+        raise IndexBuildError(
+            f"a process that built a part of the index ended with status {worker.process.exitcode}; "
+            "build with fewer n_jobs if it was memory that ran out"
+        ) from None
+
+
+def _mapped(descriptor: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Map a whole file into memory and close its descriptor."""
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), np.uint8)
+    finally:
+        os.close(descriptor)
+
+
+# ── In the processes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _work(connection: Connection, texts: Sequence[str], first: int) -> None:
+    """Build a segment and hand it back. A ^C is for the process that asked, which ends this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        positions: Offsets = np.arange(first, first + len(texts))
+        segment = build(Chunks(texts, {}), positions, progress=lambda done, _: connection.send(done))
+        with _shared_file() as file:
+            storage.write_arrays(file, segment)
+            file.flush()
+            connection.send("built")
+            send_handle(connection, file.fileno(), os.getppid())
+    except BrokenPipeError:
+        pass  # whoever asked is gone
+    except Exception as error:
+        connection.send(error)
+
+
+def _shared_file() -> BinaryIO:
+    """Open a file in memory, or where the system has none, one without a name."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("relevance_gen segment"), "w+b")
+    return tempfile.TemporaryFile()

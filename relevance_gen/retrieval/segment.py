@@ -1,0 +1,274 @@
+"""Hold some chunks made searchable, and what several such holdings have in common.
+
+A segment never changes. All that a score needs from outside its segment is statistics, and statistics add up: so
+however chunks are cut into segments, in whatever order and place, results are the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from attrs import evolve, frozen
+
+from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.postings import Postings
+from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges, tokenize
+
+Floats = npt.NDArray[np.float64]
+Votes = npt.NDArray[np.int32]
+
+_NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
+_NO_COUNTS: Final[Offsets] = np.zeros(0, np.int64)
+_MANTISSA_BITS: Final = 53
+_LOW_BITS: Final = 27
+_LEAST_EXPONENT: Final = -1073
+"""The exponent of the least float above 0, as `math.frexp` has it."""
+_BLOCK_CHARS: Final = 1 << 18
+
+
+@frozen(eq=False)
+class Statistics:
+    """Facts of chunks that scores need from everywhere; those of two sets of chunks add up to those of both.
+
+    Attributes:
+        n_chunks: number of chunks, N.
+        norm_sum: exact sum of their norms; see `exact_sum`.
+        votes: frequent words of English among their words, less those of other languages.
+        ids: ids of all terms, ascending, shape (V,); empty where the weighting does not need them.
+        df: number of chunks that hold each, shape (V,).
+    """
+
+    n_chunks: int = 0
+    norm_sum: int = 0
+    votes: int = 0
+    ids: Ids = _NO_IDS
+    df: Offsets = _NO_COUNTS
+
+    def __add__(self, other: Statistics) -> Statistics:
+        ids, df = self.ids, self.df
+        if not ids.size:
+            ids, df = other.ids, other.df
+        elif other.ids.size:
+            ids, place = np.unique(np.concatenate((self.ids, other.ids)), return_inverse=True)
+            df = np.bincount(place, np.concatenate((self.df, other.df)), ids.size).astype(np.int64)
+        return Statistics(
+            self.n_chunks + other.n_chunks, self.norm_sum + other.norm_sum, self.votes + other.votes, ids, df
+        )
+
+    @property
+    def mean_norm(self) -> float:
+        """Mean of the norms; 0 of no chunks."""
+        return self.norm_sum / (self.n_chunks << (_MANTISSA_BITS - _LEAST_EXPONENT)) if self.n_chunks else 0.0
+
+    @property
+    def is_english(self) -> bool:
+        """Whether frequent words of other languages are in the minority, as they are where there are none of either."""
+        return self.votes >= 0
+
+
+def exact_sum(values: Floats) -> int:
+    """Return the sum of floats that are not negative as a multiple of 2⁻¹¹²⁶: exact, whatever the order.
+
+    Args:
+        values: at most 2²⁶ of them.
+
+    >>> exact_sum(np.array([0.1] * 10)) == 10 * exact_sum(np.array([0.1]))
+    True
+    """
+    mantissa, exponent = np.frexp(values)
+    whole = (mantissa * (1 << _MANTISSA_BITS)).astype(np.int64)
+    shift = exponent - _LEAST_EXPONENT
+    # Halves of the mantissas, so that their sums are exact as floats.
+    high = np.bincount(shift, whole >> _LOW_BITS)
+    low = np.bincount(shift, whole & ((1 << _LOW_BITS) - 1))
+    return sum(((int(high[at]) << _LOW_BITS) + int(low[at])) << int(at) for at in np.flatnonzero(high + low))
+
+
+@frozen(eq=False)
+class Segment:
+    """Some chunks made searchable. Chunks have numbers in their segment and positions in the whole collection.
+
+    Attributes:
+        positions: position of each chunk, ascending, shape (N,).
+        chunks: their texts and metadata.
+        postings: where each term stands.
+        tokens: term id of every token, shape (T,). None for a single question, which looks at so few chunks that
+            cutting these again is quicker than keeping the tokens of all.
+        first_token: offset in `tokens` of each chunk's first, shape (N,).
+        n_tokens: tokens of each chunk, shape (N,).
+        norms: Euclidean length of each chunk's vector of saturated counts, shape (N,).
+        votes: frequent English words among each chunk's words, less those of other languages, shape (N,).
+    """
+
+    positions: Offsets
+    chunks: Chunks
+    postings: Postings
+    tokens: Ids | None
+    first_token: Offsets
+    n_tokens: Offsets
+    norms: Floats
+    votes: Votes
+
+    @property
+    def size(self) -> int:
+        """Number of chunks, those included that were taken out since."""
+        return self.positions.size
+
+    @property
+    def live(self) -> npt.NDArray[np.bool_]:
+        """Whether each chunk is still there, shape (N,)."""
+        return np.ones(self.size, bool) if self.postings.live is None else self.postings.live
+
+    @functools.cached_property
+    def statistics(self) -> Statistics:
+        """The facts of its chunks, but for the terms'."""
+        live = self.live
+        return Statistics(int(live.sum()), exact_sum(self.norms[live]), int(self.votes[live].sum(dtype=np.int64)))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of texts and arrays, in bytes; metadata is not counted."""
+        return self.array_bytes + sum(map(sys.getsizeof, self.chunks.texts))
+
+    @property
+    def array_bytes(self) -> int:
+        """Memory of the arrays, in bytes."""
+        return sum(array.nbytes for array in self._arrays())
+
+    def _arrays(self) -> Iterator[npt.NDArray[Any]]:
+        postings = self.postings
+        yield from (postings.ids, postings.first, postings.chunk, postings.tf, postings.spelling)
+        yield from (postings.spelling_first, self.positions, self.first_token, self.n_tokens, self.norms, self.votes)
+        yield from (array for array in (self.tokens, postings.live) if array is not None)
+
+    def tokens_of(self, numbers: Offsets) -> tuple[Ids, Offsets]:
+        """Return the term ids of some chunks' tokens, chunk after chunk, and how many each has."""
+        counts = self.n_tokens[numbers]
+        if self.tokens is not None:
+            return self.tokens[ragged_ranges(self.first_token[numbers], counts)], counts
+        texts = [self.chunks.texts[number] for number in numbers.tolist()]
+        blocks = (tokenize(texts[start:end]).ids for start, end in cut_by_size(lengths(texts), _BLOCK_CHARS))
+        return np.concatenate([_NO_IDS, *blocks]), counts
+
+    def find(self, positions: Offsets) -> Offsets:
+        """Return the numbers of the chunks at some positions; -1 for one that is not here."""
+        if not self.size:
+            return np.full(positions.size, -1)
+        numbers = np.minimum(np.searchsorted(self.positions, positions), self.size - 1)
+        here = self.positions[numbers] == positions
+        if self.postings.live is not None:
+            here &= self.postings.live[numbers]
+        return np.where(here, numbers, -1)
+
+    def without(self, numbers: Offsets) -> Segment:
+        """Return the segment without some of its chunks. It shares its arrays with this one."""
+        live = self.live.copy()
+        live[numbers] = False
+        return evolve(self, postings=evolve(self.postings, live=live))
+
+
+def lengths(texts: Sequence[str]) -> Offsets:
+    """Return the number of characters of each text."""
+    return np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def cut_by_size(n_chars: Offsets, block_chars: int, most_texts: int = sys.maxsize) -> Iterator[tuple[int, int]]:
+    """Yield where runs of texts begin and end that have about so many characters together, each one text at least."""
+    ends = np.cumsum(n_chars + 1)
+    start = 0
+    while start < n_chars.size:
+        before = int(ends[start - 1]) if start else 0
+        end = int(np.searchsorted(ends, before + block_chars, "right"))
+        end = min(max(end, start + 1), start + most_texts)
+        yield start, end
+        start = end
+
+
+# ── Merging ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def merge(segments: Sequence[Segment]) -> Segment:
+    """Return one segment of the chunks of several, without those that were taken out. Their tokens must be kept."""
+    live = [np.flatnonzero(segment.live) for segment in segments]
+    positions = np.concatenate([segment.positions[kept] for segment, kept in zip(segments, live, strict=True)])
+    order = np.argsort(positions, kind="stable")
+    new_number = np.empty(order.size, np.int64)
+    new_number[order] = np.arange(order.size)
+
+    def gather(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return one value a chunk, in the order of their positions."""
+        return np.concatenate([array[kept] for array, kept in zip(arrays, live, strict=True)])[order]
+
+    n_tokens = gather([segment.n_tokens for segment in segments])
+    starts = np.cumsum([0, *(segment.size for segment in segments)])
+    renumbered = np.full(int(starts[-1]), -1, np.int64)  # by the numbers of all segments, one behind the other
+    renumbered[np.concatenate([kept + start for kept, start in zip(live, starts.tolist(), strict=False)])] = new_number
+    parts = [segment.chunks.take(kept.tolist()) for segment, kept in zip(segments, live, strict=True)]
+    return Segment(
+        positions=positions[order],
+        chunks=_joined(parts).take(order.tolist()),
+        postings=_merge_postings([segment.postings for segment in segments], renumbered, starts),
+        tokens=_merge_tokens(segments, live, order),
+        first_token=np.cumsum(n_tokens) - n_tokens,
+        n_tokens=n_tokens,
+        norms=gather([segment.norms for segment in segments]),
+        votes=gather([segment.votes for segment in segments]),
+    )
+
+
+def _joined(parts: Sequence[Chunks]) -> Chunks:
+    texts: list[str] = []
+    metadata = {}
+    for part in parts:
+        metadata.update({len(texts) + number: data for number, data in part.metadata.items()})
+        texts += part.texts
+    return Chunks(texts, metadata)
+
+
+def _merge_tokens(segments: Sequence[Segment], live: Sequence[Offsets], order: Offsets) -> Ids:
+    read = [segment.tokens_of(kept) for segment, kept in zip(segments, live, strict=True)]
+    tokens, counts = (np.concatenate(arrays) for arrays in zip(*read, strict=True))
+    first = np.cumsum(counts) - counts
+    return tokens[ragged_ranges(first[order], counts[order])]
+
+
+def _merge_postings(parts: Sequence[Postings], renumbered: Offsets, starts: Offsets) -> Postings:
+    """Merge inverted indexes.
+
+    Args:
+        parts: the indexes, one behind the other.
+        renumbered: the new number of each chunk, by the numbers of all parts; -1 for one that goes.
+        starts: where each part's numbers begin.
+    """
+    df = np.concatenate([part.document_frequency() for part in parts])
+    ids = np.concatenate([part.ids for part in parts])
+    order = np.argsort(ids, kind="stable")
+    order = order[df[order] > 0]
+    new = np.concatenate((np.ones(min(1, order.size), bool), ids[order[1:]] != ids[order[:-1]]))
+    first = np.concatenate(([0], np.cumsum(df[order])))
+    heads = np.flatnonzero(new)
+
+    chunk = np.concatenate([part.chunk + start for part, start in zip(parts, starts.tolist(), strict=False)])
+    kept = renumbered[chunk.astype(np.int64)]
+    alive = kept >= 0
+    start_of = np.cumsum(df) - df
+    at = ragged_ranges(start_of[order], df[order])
+    tf = np.concatenate([part.tf for part in parts])[alive]
+
+    letters = np.concatenate([part.spelling for part in parts])
+    spelled = np.concatenate([np.diff(part.spelling_first) for part in parts])
+    spelled_from = np.cumsum(spelled) - spelled
+    shown = order[heads]
+    return Postings(
+        ids=ids[shown],
+        first=np.append(first[heads], first[-1]),
+        chunk=kept[alive].astype(np.uint32)[at],
+        tf=tf[at],
+        spelling=letters[ragged_ranges(spelled_from[shown], spelled[shown])],
+        spelling_first=np.concatenate(([0], np.cumsum(spelled[shown]))),
+    )

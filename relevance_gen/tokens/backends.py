@@ -1,0 +1,79 @@
+"""Count tokens with tiktoken, which defines the encodings, or with gigatoken, which counts faster; counts are equal."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.tokens.encodings import CL100K_PATTERN, O200K_PATTERN, Definition
+
+if TYPE_CHECKING:
+    import tiktoken
+
+Count: TypeAlias = Callable[[list[str]], int]
+
+_GIGATOKEN_SCHEMES: Final = {CL100K_PATTERN: "gpt4", O200K_PATTERN: "o200k"}
+
+LITTLE_CHARS: Final = 1 << 20
+"""Less text than this gigatoken counts text by text, in a few milliseconds and under the interpreter's lock. A batch
+comes back as an awkward array, and importing awkward alone takes 0.2 s."""
+
+_RENEW_AFTER_CHARS: Final = 1 << 25
+"""gigatoken keeps every distinct word it has met, 1.4 GiB after 200 million characters of ever-new words, and cannot be
+told to forget. A new one after this much text keeps that below 400 MiB, and below 50 on prose and code, for a load of
+40 ms; after twice as much, 600 MiB."""
+
+
+def by_tiktoken(encoding: tiktoken.Encoding) -> Count:
+    """Return the function that counts by tiktoken."""
+
+    def count(texts: list[str]) -> int:
+        try:
+            return sum(len(encoding.encode_ordinary(text)) for text in texts)
+        except BaseException as error:
+            # A Rust panic is no Exception, and its class has no name to import.
+            if type(error).__name__ == "PanicException":
+                message = f"encoding {encoding.name} cannot split or merge this text: {error}"
+                raise InvalidRequestError(message, field="encoding") from None
+            raise
+
+    return count
+
+
+class ByGigatoken:
+    """Count by gigatoken, with a new tokenizer whenever the old one has read `_RENEW_AFTER_CHARS`."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._scheme = _GIGATOKEN_SCHEMES[definition.pattern]
+        self._rank_file = definition.rank_file()
+        self._lock = Lock()
+        self._renew()
+
+    def _renew(self) -> None:
+        from gigatoken import Tokenizer
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "ranks.tiktoken"
+            path.write_bytes(self._rank_file)
+            backend = Tokenizer.from_tiktoken(path, self._scheme).backend
+        self._encode, self._encode_batch = backend.encode, backend.encode_batch
+        self._chars_left = _RENEW_AFTER_CHARS
+
+    def __call__(self, texts: list[str]) -> int:
+        """Return the number of tokens in all texts together."""
+        with self._lock:  # its cache takes one writer at a time
+            return self._count(texts)
+
+    def _count(self, texts: list[str]) -> int:
+        n_chars = sum(map(len, texts))
+        self._chars_left -= n_chars
+        if self._chars_left < 0:
+            self._renew()
+        if n_chars < LITTLE_CHARS:
+            return sum(len(self._encode(text)) for text in texts)
+        # Outside the interpreter's lock, so that other threads go on.
+        return int(self._encode_batch(texts, parallel=False).layout.offsets.data[-1])

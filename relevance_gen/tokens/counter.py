@@ -1,0 +1,185 @@
+"""Count how many tokens of an encoding a text is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Future
+from os import PathLike
+from pathlib import Path
+from threading import Thread
+from typing import Final, Literal, TypeAlias
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.tokens.backends import LITTLE_CHARS, ByGigatoken, Count, by_tiktoken
+from relevance_gen.tokens.encodings import (
+    EMBEDDED,
+    Definition,
+    Encoding,
+    define,
+    is_tiktoken_encoding,
+    modified,
+    published_names,
+)
+
+Backend: TypeAlias = Literal["gigatoken", "tiktoken"]
+
+PIECE_CHARS: Final = 1 << 18
+"""Longest text that is counted whole. tiktoken's regular expressions fail on a run of about a million characters of
+one kind, so this keeps well away from that, and it bounds the memory that one count takes."""
+
+_REACH_CHARS: Final = 1 << 12
+"""How far back from `PIECE_CHARS` a place to cut is looked for."""
+
+_BATCH_CHARS: Final = 1 << 22
+"""Texts are handed to the library in batches of about so many characters: it bounds the ids held at once."""
+
+
+class TokenCounter:
+    """Count the tokens of texts under one encoding; made by `token_counter`. Safe to share between threads.
+
+    Special-token text such as ``<|endoftext|>`` is ordinary text. A surrogate pair counts as its character and a lone
+    surrogate as U+FFFD. A text of more than `PIECE_CHARS` characters counts as the sum of its pieces: each is cut
+    before the last space that follows a character other than white space, where the split patterns of the published
+    encodings break anyway, so that the sum is the count of the whole text. Only if there is no such space among the
+    last 4,096 characters of a piece, the cut falls at `PIECE_CHARS`.
+
+    Attributes:
+        name: the encoding's name.
+        fingerprint: a hash of what the encoding is: encodings that count differently have different ones.
+        backend: the library that counts, ``"gigatoken"`` or ``"tiktoken"``; the counts are the same.
+    """
+
+    def __init__(self, definition: Definition, backend: Backend, count_pieces: Count) -> None:
+        self.name = definition.name
+        self.backend = backend
+        self._definition = definition
+        self._count_pieces = count_pieces
+        self._aside_from_chars = LITTLE_CHARS if backend == "gigatoken" else 0
+
+    def __repr__(self) -> str:
+        return f"<TokenCounter {self.name} by {self.backend}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        source = self._definition.source
+        return token_counter, (None if source == EMBEDDED else source,)
+
+    @property
+    def fingerprint(self) -> str:  # noqa: D102 described with the class
+        return self._definition.fingerprint
+
+    def count(self, text: str) -> int:
+        """Return the number of tokens in `text`.
+
+        >>> token_counter().count("What is machine learning?")
+        5
+        """
+        return self.count_all([text]) if len(text) > PIECE_CHARS else self._count_batch([text])
+
+    def count_all(self, texts: Iterable[str]) -> int:
+        """Return the number of tokens in `texts` together, each counted alone."""
+        return sum(map(self._count_batch, _batches(texts)))
+
+    def _count_batch(self, texts: list[str]) -> int:
+        try:
+            return self._count_pieces(texts)
+        except (UnicodeEncodeError, TypeError):  # surrogates, as tiktoken and gigatoken refuse them
+            return self._count_pieces([_well_formed(text) for text in texts])
+
+    def count_all_aside(self, texts: Collection[str]) -> Future[int]:
+        """Return the future of `count_all`. It runs in a thread only if the backend releases the interpreter's lock."""
+        counted: Future[int] = Future()
+
+        def count() -> None:
+            try:
+                counted.set_result(self.count_all(texts))
+            except BaseException as error:
+                counted.set_exception(error)
+
+        if sum(map(len, texts)) < self._aside_from_chars:
+            count()
+        else:
+            Thread(target=count, name="relevance_gen token counts", daemon=True).start()
+        return counted
+
+
+def token_counter(encoding: Encoding | None = None, *, backend: Backend | None = None) -> TokenCounter:
+    """Return the counter of an encoding, made once and kept.
+
+    Args:
+        encoding: ``None`` for the embedded encoding, which needs no network; the name of a tiktoken encoding, such as
+            ``"o200k_base"``, which tiktoken downloads on first use; the path of a rank file in tiktoken's format,
+            read with the cl100k split pattern (a file named ``o200k_base`` with its own); or a `tiktoken.Encoding`.
+        backend: the library to count with; by default gigatoken where it is installed and knows the encoding's
+            split pattern, else tiktoken. Both give the same counts.
+
+    Raises:
+        InvalidRequestError: the name is unknown, or the encoding or the backend cannot be loaded.
+    """
+    if backend not in (None, "gigatoken", "tiktoken"):
+        raise InvalidRequestError.must_be("backend", '"gigatoken", "tiktoken" or None', backend)
+    if encoding is None:
+        return _counter(EMBEDDED, 0, backend)
+    if isinstance(encoding, str) and encoding in published_names():
+        return _counter(encoding, 0, backend)
+    if isinstance(encoding, str | PathLike):
+        path = Path(encoding).absolute()
+        return _counter(path, modified(path), backend)
+    if not is_tiktoken_encoding(encoding):
+        raise InvalidRequestError.must_be("encoding", "a name, a path or a tiktoken.Encoding", encoding)
+    return _counter(encoding, 0, backend)
+
+
+@functools.lru_cache(maxsize=8)
+def _counter(source: Encoding, _modified: int, backend: Backend | None) -> TokenCounter:
+    """Make the counter of a published name, of a file as it was when last modified, or of a tiktoken encoding."""
+    definition = define(source)
+    if backend != "tiktoken":
+        try:
+            return TokenCounter(definition, "gigatoken", ByGigatoken(definition))
+        # Not installed; no such split pattern; no temporary file; ranks it does not read (gaps in r50k's and p50k's).
+        except (ImportError, LookupError, OSError, RuntimeError) as error:
+            if backend == "gigatoken":
+                message = f"backend must be one that can count {definition.name}: gigatoken cannot ({error})"
+                raise InvalidRequestError(message, field="backend") from None
+    return TokenCounter(definition, "tiktoken", by_tiktoken(definition.encoding()))
+
+
+# ── Long texts and broken ones ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _well_formed(text: str) -> str:
+    """Join surrogate pairs, and replace each lone surrogate by U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Group texts, and the pieces of long ones, into batches of about `_BATCH_CHARS` characters."""
+    batch: list[str] = []
+    n_chars = 0
+    for text in texts:
+        if len(text) <= PIECE_CHARS:
+            batch.append(text)
+        else:
+            batch += _pieces(_well_formed(text))
+        n_chars += len(text)
+        if n_chars >= _BATCH_CHARS:
+            yield batch
+            batch, n_chars = [], 0
+    if batch:
+        yield batch
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Cut `text` into pieces of at most `PIECE_CHARS`, by the rule that `TokenCounter` documents."""
+    start = 0
+    while len(text) - start > PIECE_CHARS:
+        end = start + PIECE_CHARS
+        cut = text.rfind(" ", end - _REACH_CHARS, end)
+        while cut >= 0 and text[cut - 1].isspace():
+            cut = text.rfind(" ", end - _REACH_CHARS, cut)
+        if cut < 0:
+            cut = end
+        yield text[start:cut]
+        start = cut
+    yield text[start:]

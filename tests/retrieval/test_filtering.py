@@ -1,0 +1,109 @@
+"""Filtering: only the chunks that the caller allows are ranked, with the statistics of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import ChunkIndex, InvalidRequestError, search
+from tests import strategies
+from tests.retrieval.asking import ALL, WEIGHTINGS
+
+TAGGED = [
+    {"text": "a red cat", "metadata": {"colour": "red", "page": 1, "tags": ["pet", "small"]}},
+    {"text": "a blue cat", "metadata": {"colour": "blue", "page": 2, "tags": ["pet"], "wild": True}},
+    {"text": "a green cat", "metadata": {"colour": "green", "page": 2, "wild": False}},
+    "a cat",
+]
+
+
+def found(where: Any, **options: Any) -> list[int]:
+    results = search("cat", TAGGED, ALL, where=where, **options).results
+    index = ChunkIndex(TAGGED[:2])
+    index.add(TAGGED[2:])
+    assert index.search("cat", ALL, where=where).results == results
+    return [result.original_index for result in results]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"colour": "red"}, [0]),
+        ({"colour": ["red", "blue"]}, [0, 1]),
+        ({"colour": ["red", "blue"], "page": 2}, [1]),
+        ({"tags": "pet"}, [0, 1]),
+        ({"tags": ["small", "large"]}, [0]),
+        ({"page": "2"}, []),
+        ({"page": 2.0}, [1, 2]),
+        ({"page": True}, []),
+        ({"wild": True}, [1]),
+        ({"wild": 1}, []),
+        ({"wild": []}, []),
+        ({"nothing": None}, []),
+        ([], []),
+        ([3, 0], [0, 3]),
+        ((1, 1), [1]),
+        (np.array([2]), [2]),
+        (range(2, 4), [2, 3]),
+        ([True, False, False, True], [0, 3]),
+        (np.array([False, True, True, False]), [1, 2]),
+        (lambda metadata: metadata.get("page", 0) > 1, [1, 2]),
+        (lambda metadata: not metadata, [3]),
+    ],
+)
+def test_only_chunks_that_are_allowed_are_found(where: object, expected: list[int]) -> None:
+    """Metadata, a callable of it, positions or a mask say which chunks may be found."""
+    assert found(where) == expected
+
+
+@given(strategies.queries, strategies.chunk_lists, st.data(), st.sampled_from(WEIGHTINGS))
+def test_scores_are_those_among_all(query: str, chunks: list[str], data: st.DataObject, weighting: Any) -> None:
+    """A chunk has the score that it has without the filter, up to the bonus that only the best are given."""
+    mask = data.draw(st.lists(st.booleans(), min_size=len(chunks), max_size=len(chunks)))
+    everything = search(query, chunks, ALL, weighting=weighting).results
+    some = search(query, chunks, ALL, weighting=weighting, where=mask).results
+    assert [(one.original_index, one.chunk_score) for one in some] == [
+        (one.original_index, one.chunk_score) for one in everything if mask[one.original_index]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("where", "field", "message"),
+    [
+        (["0"], "where[0]", "an integer in [0, 4)"),
+        ([0, 4], "where[1]", "an integer in [0, 4)"),
+        ([-1], "where[0]", "an integer in [0, 4)"),
+        ([0, True], "where[1]", "an integer in [0, 4)"),
+        ([0.0], "where[0]", "an integer in [0, 4)"),
+        ([True, False], "where", "a mask of 4 booleans, one for each position, got 2"),
+        ("red", "where", "a mapping of metadata, a callable, a list of positions"),
+        (7, "where", "a mapping of metadata, a callable, a list of positions"),
+    ],
+)
+def test_what_is_no_filter_is_refused_by_name(where: object, field: str, message: str) -> None:
+    """A filter of another kind, a position that never was, or a mask of another length is named."""
+    with pytest.raises(InvalidRequestError) as caught:
+        found(where)
+    assert caught.value.field == field
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("of_removed", [[1], [False, True, False, False]])
+def test_removed_chunks_are_not_found(of_removed: object) -> None:
+    """The position of a chunk that was removed may be allowed, and finds nothing."""
+    index = ChunkIndex(TAGGED)
+    index.remove([1])
+    assert index.search("cat", where=of_removed).results == ()
+
+
+def test_an_error_of_the_callable_is_the_callers() -> None:
+    """What the callable raises comes out as it is."""
+    broken: Callable[[Any], bool] = lambda metadata: metadata["page"] > 1  # noqa: E731
+    with pytest.raises(KeyError, match="page"):
+        found(broken)

@@ -1,0 +1,129 @@
+"""Parallel: segments built in processes are those built here, and no process outlives the building."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from relevance_gen import ChunkIndex, IndexBuildError, InvalidRequestError
+from relevance_gen.machine import usable_cpus
+from relevance_gen.retrieval import parallel
+from relevance_gen.retrieval.chunks import Chunks
+from tests import corpus
+
+CHUNKS = [*corpus.prose(300, 30), "Größe столица 猫", {"text": "a cat", "metadata": {"page": 1}}]
+
+
+@pytest.fixture(autouse=True)
+def any_text_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let little text be worth a process."""
+    monkeypatch.setattr(parallel, "_CHARS_PER_PROCESS", 1)
+
+
+@pytest.mark.parametrize("n_jobs", [2, 3, 4, -1])
+def test_an_index_of_processes_answers_as_one_of_none(n_jobs: int) -> None:
+    """However many processes build an index, its answers have the same bits, and it can be added to and saved."""
+    alone, together = ChunkIndex(CHUNKS), ChunkIndex(CHUNKS, n_jobs=n_jobs)
+    queries = [" ".join(chunk.split()[:4]) for chunk in CHUNKS[:40] if isinstance(chunk, str)] + ["Größe 猫", "cat"]
+    assert together.search(queries, 20) == alone.search(queries, 20)
+    assert len(together._state.collection.segments) == min(4, usable_cpus() if n_jobs < 0 else n_jobs)
+    for index in (alone, together):
+        index.add(["one cat more"])
+        index.remove([0, 150])
+    assert together.search(queries) == alone.search(queries)
+    assert multiprocessing.active_children() == []
+
+
+def test_beside_threads_processes_are_started_anew() -> None:
+    """While another thread runs nothing is forked, and the answers are the same."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        assert ChunkIndex(CHUNKS, n_jobs=2).search("cat") == ChunkIndex(CHUNKS).search("cat")
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_progress_counts_up_to_all_chunks() -> None:
+    """Progress of all processes together never goes back and ends with all chunks done."""
+    told: list[tuple[int, int]] = []
+    ChunkIndex(CHUNKS, n_jobs=3, progress=lambda done, n_chunks: told.append((done, n_chunks)))
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert told[-1] == (len(CHUNKS), len(CHUNKS))
+
+
+def test_a_killed_process_is_an_error_and_leaves_none() -> None:
+    """Where a process is killed the building ends with an error that says so, and the others are ended."""
+    with parallel.building(Chunks.read(CHUNKS * 50), 3) as wait:
+        victim = multiprocessing.active_children()[0]
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGKILL)
+        with pytest.raises(IndexBuildError, match=r"ended with status -9; build with fewer n_jobs"):
+            wait(None)
+    assert multiprocessing.active_children() == []
+
+
+def test_an_interrupt_ends_the_processes() -> None:
+    """An exception while the processes work, a KeyboardInterrupt say, ends them all."""
+
+    def stop(done: int, n_chunks: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ChunkIndex(CHUNKS, n_jobs=2, progress=stop)
+    assert multiprocessing.active_children() == []
+
+
+INTERRUPTED = """
+from relevance_gen import ChunkIndex
+from relevance_gen.retrieval import parallel
+parallel._CHARS_PER_PROCESS = 1
+chunks = [f"text number {number} of very many " * 20 for number in range(100_000)]
+print("ready", flush=True)
+try:
+    ChunkIndex(chunks, n_jobs=2)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise SystemExit(130)
+"""
+
+
+def test_control_c_ends_with_130_and_without_a_traceback() -> None:
+    """^C in a terminal reaches all processes: the one that asked says so once, and the others are silent."""
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "interrupted\n", "")
+
+
+def test_little_text_is_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many processes work as there is text enough for, and never more than asked for."""
+    monkeypatch.setattr(parallel, "_CHARS_PER_PROCESS", 100)
+    chunks = Chunks.read(["x" * 50] * 6)
+    assert [parallel.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4, 100)] == [1, 1, 2, 3, 3]
+    assert parallel.n_processes(-1, Chunks.read([])) == 1
+
+
+@pytest.mark.parametrize("n_jobs", [0, -2, True, 1.0, "2"])
+def test_only_numbers_of_processes_are_allowed(n_jobs: object) -> None:
+    """A number of processes is a positive integer, or -1."""
+    with pytest.raises(InvalidRequestError, match="n_jobs must be an integer of at least 1, -1 or None, got"):
+        ChunkIndex(["a cat"], n_jobs=n_jobs)  # type: ignore[arg-type]
