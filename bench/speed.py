@@ -19,8 +19,12 @@ import numpy as np
 
 from bench.texts import cut, read_text
 from relevance_gen import ChunkIndex, search, token_counter
-from relevance_gen.retrieval.collection import collect
-from relevance_gen.retrieval.scoring import Scorer, parse_query
+from relevance_gen.retrieval import parallel
+from relevance_gen.retrieval.building import build
+from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.query import parse
+from relevance_gen.retrieval.weighting import weighting_named
 
 QUERY = "What did the captain say about the white whale and the sea?"
 QUERIES = [
@@ -38,8 +42,10 @@ Job = Callable[[list[str], str], object]
 
 def without_counts(chunks: list[str], query: str) -> object:
     """Search without counting tokens."""
-    parsed = parse_query(query, "pivoted")
-    return Scorer(collect(chunks, "pivoted", only_for=parsed.beginnings), "pivoted").best(parsed, 10)
+    weighting = weighting_named("pivoted")
+    wanted = parse(query, weighting).beginnings
+    segment = build(Chunks(chunks, {}), np.arange(len(chunks)), keep_tokens=False, only_for=wanted)
+    return Collection([segment], weighting).rank(query, 10)
 
 
 def scikit_learn(chunks: list[str], query: str) -> object:
@@ -135,7 +141,32 @@ def main() -> None:
             "scikit-learn, character pairs": lambda texts=texts, query=query: scikit_learn_bigrams(texts, query),
         }
         compare(f"{path.name}: {len(texts):,} chunks, {sum(map(len, texts)):,} characters", jobs, 3)
+    compare_changes(chunks, args.rounds)
+    compare_processes(chunks, args.rounds)
     compare_queries(chunks, 60 * args.rounds)
+
+
+def compare_changes(chunks: list[str], rounds: int) -> None:
+    """Compare adding a few chunks to an index with building it anew; each round adds to what the last one left."""
+    new = itertools.cycle([chunks[start : start + 250] for start in range(0, len(chunks), 250)])
+    index = ChunkIndex(chunks)
+    jobs = {
+        "ChunkIndex.add, 250 chunks": lambda: index.add(next(new)),
+        "ChunkIndex(), all of them": lambda: ChunkIndex(chunks),
+    }
+    compare(f"250 chunks more for {len(chunks):,}", jobs, rounds)
+
+
+def compare_processes(chunks: list[str], rounds: int) -> None:
+    """Compare building in one process with building in several, whether or not there is text enough for it."""
+    parallel._CHARS_PER_PROCESS = 1  # type: ignore[misc]
+    for times in (1, 2, 4):
+        texts = chunks * times
+        jobs = {
+            f"ChunkIndex(), n_jobs={n_jobs}": lambda texts=texts, n_jobs=n_jobs: ChunkIndex(texts, n_jobs=n_jobs)
+            for n_jobs in (1, 2, 4)
+        }
+        compare(f"Building an index of {len(texts):,} chunks in processes", jobs, rounds)
 
 
 def compare_queries(chunks: list[str], rounds: int) -> None:
