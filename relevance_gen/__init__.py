@@ -31,7 +31,6 @@ from relevance_gen.types import (
 if TYPE_CHECKING:
     from relevance_gen.chunking import split
     from relevance_gen.generation.api import generate
-    from relevance_gen.generation.pool import RunnerPool
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
@@ -58,7 +57,6 @@ __all__ = [
     "RequestCancelledError",
     "Runner",
     "RunnerClosedError",
-    "RunnerPool",
     "SearchMetadata",
     "SearchRequest",
     "SearchResponse",
@@ -78,7 +76,6 @@ _LOADED_WHEN_USED = {
     "ChunkIndex": "relevance_gen.retrieval.index",
     "Explanation": "relevance_gen.retrieval.explaining",
     "Runner": "relevance_gen.generation.runner",
-    "RunnerPool": "relevance_gen.generation.pool",
     "TermShare": "relevance_gen.retrieval.explaining",
     "TextPiece": "relevance_gen.generation.stream",
     "TextStream": "relevance_gen.generation.stream",

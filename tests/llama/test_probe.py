@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from relevance_gen.generation.probe import extra_buffers_are_safe
+from relevance_gen.llama.probe import extra_buffers_are_safe
 
 AMX = "CPU : AVX512 = 1 | AMX_INT8 = 1 | "
 LIVES = (sys.executable, "-c", "")
@@ -65,6 +65,6 @@ def test_the_remedy_is_logged(tmp_path, caplog):
 def test_the_real_probe_runs():
     """The probe's own command decodes with the shipped model and ends well on this machine."""
     ended = subprocess.run(
-        [sys.executable, "-m", "relevance_gen.generation.probe"], capture_output=True, timeout=60, check=False
+        [sys.executable, "-m", "relevance_gen.llama.trial"], capture_output=True, timeout=60, check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")

@@ -1,4 +1,4 @@
-"""The loaded library: its log goes to Python's, its aborts to `relevance_gen.generation.aborts`."""
+"""The loaded library: its log goes to Python's, its aborts to `relevance_gen.llama.aborts`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 from numpy.typing import NDArray
 
-from relevance_gen.generation import aborts
+from relevance_gen.llama import aborts
 
 _log = logging.getLogger("relevance_gen.llama")
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.INFO}
@@ -48,7 +48,7 @@ def reasons() -> str:
 
 
 def forget_reasons() -> None:
-    """Start anew: what is logged from here on belongs to what is tried next."""
+    """Forget the errors so far, so that `reasons` tells of the next attempt alone."""
     _last_errors.clear()
 
 

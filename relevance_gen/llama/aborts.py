@@ -18,9 +18,9 @@ _handlers: dict[int, Callable[[str], None]] = {}
 
 @contextlib.contextmanager
 def guard(handler: Callable[[str], None]) -> Iterator[None]:
-    """Call `handler` with the reason if llama.cpp gives up in this thread, or in a worker thread of anybody's.
+    """Call `handler` with the reason if llama.cpp gives up in this thread, or in one of its own.
 
-    The thread that calls it never comes back.
+    `handler` is called in the thread that gave up, which never comes back.
     """
     _handlers[threading.get_ident()] = handler
     try:
@@ -41,7 +41,7 @@ def install(library: Any) -> None:
 def _on_abort(message: bytes) -> None:
     if not _handlers:
         return  # nobody would notice: the process may as well end
-    # A worker thread belongs to no one in particular; then every guarded thread is told.
+    # A thread of llama.cpp's own computes for any of the guarded threads, so all of them are told.
     own = _handlers.get(threading.get_ident())
     for handler in [own] if own else list(_handlers.values()):
         handler(message.decode(errors="replace"))

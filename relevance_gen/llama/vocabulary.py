@@ -11,8 +11,8 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.llama.library import pointer
-from relevance_gen.generation.model import Tokens
+from relevance_gen.llama.language_model import Tokens
+from relevance_gen.llama.library import pointer
 
 _BYTES_PER_TOKEN, _SPARE_BYTES = 32, 1 << 16
 """More than texts have: of what is longer than this for the tokens that are wanted, only the end is looked at."""
@@ -79,9 +79,8 @@ class Vocabulary:
         """Return the bytes that a token prints; control tokens print nothing."""
         piece = self._pieces.get(token)
         if piece is None:
-            buffer = ctypes.create_string_buffer(256)
-            n = lib.llama_token_to_piece(self._handle, token, buffer, len(buffer), 0, False)
-            if n < 0:
+            n = -256
+            while n < 0:  # so many bytes are needed
                 buffer = ctypes.create_string_buffer(-n)
                 n = lib.llama_token_to_piece(self._handle, token, buffer, len(buffer), 0, False)
             piece = self._pieces[token] = buffer.raw[:n]

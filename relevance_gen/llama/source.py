@@ -12,9 +12,11 @@ from pathlib import Path
 from relevance_gen.errors import ModelLoadError
 
 MODEL_VARIABLE = "RELEVANCE_GEN_MODEL"
+NO_MODEL = "none"
+"""What the server takes in place of a model to serve search alone."""
 EMBEDDED_MODEL = Path(__file__).parents[1] / "assets" / "embedded.gguf"
 _HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.gguf))?")
-_log = logging.getLogger("relevance_gen.generation")
+_log = logging.getLogger(__name__)
 
 
 def resolve(
@@ -34,6 +36,11 @@ def resolve(
     """
     if model is None:
         model = environment.get(MODEL_VARIABLE) or None
+    if model == NO_MODEL:
+        raise ModelLoadError(
+            f"the model {NO_MODEL!r} is for servers of search alone: to generate, pass the path of a GGUF file, or set "
+            f"{MODEL_VARIABLE} to it, or unset {MODEL_VARIABLE} for the embedded model"
+        )
     if model is None:
         if not embedded.exists():
             raise ModelLoadError(

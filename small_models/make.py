@@ -1,4 +1,4 @@
-"""Make the models the tests run on: `python -m tests.models.make` writes them, byte for byte the same.
+"""Make the models that tests run on: `python -m small_models.make` writes them, byte for byte the same.
 
 All use the same byte-level BPE vocabulary idea: ids 0 and 1 are control tokens, then single bytes, then merged words.
 
@@ -7,7 +7,7 @@ All use the same byte-level BPE vocabulary idea: ids 0 and 1 are control tokens,
 - *bigram*: logits(next) = `bigram_table()[current]`, whatever came before. A one-hot embedding passes attention and
   feed-forward of zeros unchanged, RMSNorm scales it by √V, and the output matrix is TABLEᵀ/√V. Greedy text, log
   probabilities and every sampling distribution then have closed forms.
-- *probe*: zeros. It ships with the package, for the probe of `relevance_gen.generation.probe`.
+- *trial*: zeros. It ships with the package, for `relevance_gen.llama.trial`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from relevance_gen.generation.probe import PROBE_MODEL
-from tests.models import BIGRAM, TINY
-from tests.models.bigram import BIGRAM_TOKENS, bigram_table
+from relevance_gen.llama.trial import TRIAL_MODEL
+from small_models import BIGRAM, BIGRAM_TOKENS, TINY, bigram_table
 
 CONTROL = ("<|begin|>", "<|end|>")
 _MERGED_WORDS = ("the", "and", "ing", "ion", "ent", "er", "re", "on", "at", "is", "or", "es", "st", "an", "en")
@@ -166,7 +165,7 @@ def write_bigram(path: Path) -> None:
     )  # fmt: skip
 
 
-def write_probe(path: Path) -> None:
+def write_trial(path: Path) -> None:
     """Write a Q8_0 model of zeros, every matrix wide enough for AMX tiles: it compresses to nothing in a wheel."""
     tokens, merges = byte_level_vocabulary(288)
     tensors = random_tensors(n_vocab=len(tokens), n_embd=128, n_ff=256, n_layer=1)
@@ -180,4 +179,4 @@ def write_probe(path: Path) -> None:
 if __name__ == "__main__":
     write_random(TINY, n_vocab=512, n_embd=64, n_ff=128, n_layer=2, n_head=2, n_ctx=2048)
     write_bigram(BIGRAM)
-    write_probe(PROBE_MODEL)
+    write_trial(TRIAL_MODEL)

@@ -1,9 +1,17 @@
-"""The closed form of the bigram model: its vocabulary, and the table its logits come from."""
+"""Small language models for tests and benches; `small_models.make` says how they are made.
+
+Of the bigram model this is also the closed form: its vocabulary, and the table its logits come from.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
+
+TINY = Path(__file__).parent / "tiny.gguf"
+BIGRAM = Path(__file__).parent / "bigram.gguf"
 
 STORY = "Once upon a café, ends 🙂! "
 """What the model writes greedily, round and round, after the letter z."""

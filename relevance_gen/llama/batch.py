@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from relevance_gen.generation.llama.library import pointer
-from relevance_gen.generation.model import Tokens
+from relevance_gen.llama.language_model import Tokens
+from relevance_gen.llama.library import pointer
 
 _Integers: TypeAlias = Sequence[int] | Tokens
 

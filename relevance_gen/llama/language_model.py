@@ -1,4 +1,4 @@
-"""What the engine needs of a model, whoever makes it."""
+"""What generating needs of a model, whoever makes it; `Decoder` is the one that llama.cpp computes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Interrupted(Exception):  # noqa: N818 - a signal between model and engine,
 
 
 class LanguageModel(Protocol):
-    """What the engine needs of a model: a context of slots, each with one sequence of tokens."""
+    """A context of slots, each with one sequence of tokens. All of it but `interrupt` belongs to one thread."""
 
     n_ctx: int
     """Most tokens of one sequence, prompt and generated."""
@@ -36,7 +36,7 @@ class LanguageModel(Protocol):
         """Return the bytes that a token prints."""
 
     def prefill(self, slot: int, tokens: Tokens, start: int) -> Logits:
-        """Append `tokens` at position `start`; return the last one's logits, shape (V,)."""
+        """Append `tokens` at position `start`; return the last one's logits, shape (V,), valid until the next call."""
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
         """Append one token to each slot; return logits of shape (B, V), valid until the next call.
@@ -53,8 +53,8 @@ class LanguageModel(Protocol):
     def save(self, slot: int) -> SavedState:
         """Return what a slot holds as bytes."""
 
-    def load(self, slot: int, state: SavedState) -> None:
-        """Put what `save` returned into an empty slot."""
+    def restore(self, slot: int, state: SavedState) -> None:
+        """Replace what a slot holds by what `save` returned."""
 
     def interrupt(self) -> None:
-        """Make the computation under way raise `Interrupted`; called from any thread."""
+        """Make the computation under way, or else the next one, raise `Interrupted`; called from any thread."""

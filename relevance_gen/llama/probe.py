@@ -1,9 +1,9 @@
 """Find out, in a process of its own, whether this build of llama.cpp survives its AMX kernels.
 
 GCC 12 miscompiles the tile configuration of llama.cpp's AMX backend: decoding two or more tokens on quantized weights
-then kills the process. Nothing in the build tells; only trying does. So on a CPU with AMX a subprocess decodes
-a few tokens with a small model once, the answer is remembered, and where the subprocess died the weights are loaded
-without the AMX layout (``use_extra_bufts=False``): slower, never fatal.
+then kills the process. Nothing in the build tells; only trying does. So on a CPU with AMX a subprocess runs
+`relevance_gen.llama.trial` once, and its answer is remembered. Where it died, weights are loaded without the AMX
+layout (``use_extra_bufts=False``), which is slower and never fatal.
 """
 
 from __future__ import annotations
@@ -16,23 +16,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-PROBE_MODEL = Path(__file__).parent / "probe.gguf"
-"""A llama model of zeros, Q8_0, wide enough for AMX tiles; `tests/models/make.py` makes it."""
-
-REMEDY = (
+_REMEDY = (
     "llama.cpp crashes in its AMX kernels as built here, so they are switched off. For two to four times the speed, "
     "rebuild it: CMAKE_ARGS='-DCMAKE_CXX_FLAGS=-fno-tree-dse\\ -fno-dse' "
     "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 )
 _TIMEOUT_S = 60
-_log = logging.getLogger("relevance_gen.generation")
+_log = logging.getLogger(__name__)
 
 
 def extra_buffers_are_safe(
     system_info: str,
     build: str,
     *,
-    command: Sequence[str] = (sys.executable, "-m", "relevance_gen.generation.probe"),
+    command: Sequence[str] = (sys.executable, "-m", "relevance_gen.llama.trial"),
     cache_dir: Path | None = None,
 ) -> bool:
     """Tell whether the CPU's extra weight layouts may be used.
@@ -40,7 +37,7 @@ def extra_buffers_are_safe(
     Args:
         system_info: what `llama_print_system_info` says.
         build: names the library file; an answer is remembered for a build and a CPU.
-        command: decodes with the layouts on; survives where they are safe.
+        command: decodes with the layouts on, and ends with status 0 where they are safe.
         cache_dir: where the answer is remembered; the user's cache directory by default.
     """
     if "AMX_INT8 = 1" not in system_info:
@@ -52,10 +49,11 @@ def extra_buffers_are_safe(
     except OSError:
         status = _status(command)
         safe = status == 0
-        if status is not None and status <= 0:  # what failed for another reason than a crash may work the next time
+        # A positive status is a failure of another kind than a crash: it may be gone the next time, so ask again then.
+        if status is not None and status <= 0:
             _remember(answer, "safe" if safe else "crashes")
     if not safe:
-        _log.warning(REMEDY)
+        _log.warning(_REMEDY)
     return safe
 
 
@@ -80,20 +78,3 @@ def _remember(path: Path, answer: str) -> None:
 
 def _user_cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relevance_gen"
-
-
-def main() -> None:
-    """Decode a chunk and a batch with every weight layout on; the process ends with status 0 if it lives."""
-    from relevance_gen.generation.llama import Model
-    from relevance_gen.llama.options import ModelOptions
-
-    options = ModelOptions(n_ctx=64, n_slots=2, n_gpu_layers=0, use_extra_bufts=True)
-    with Model(PROBE_MODEL, options) as model:
-        prompt = model.tokenize("probe" * 8, 0)
-        for slot in range(2):
-            model.prefill(slot, prompt, 0)
-        model.decode([0, 1], [3, 4], [len(prompt)] * 2)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,12 @@
 """Which model is meant."""
 
+from pathlib import Path
+
 import pytest
 
 from relevance_gen.errors import ModelLoadError
-from relevance_gen.generation.source import choose_file, resolve
-from tests.models import TINY
+from relevance_gen.llama.source import choose_file, resolve
+from small_models import TINY
 
 
 def test_a_path_is_itself():
@@ -25,6 +27,15 @@ def test_without_any_model_the_error_says_what_to_do(tmp_path):
     """No path, no variable, no embedded model: the message names the variable."""
     with pytest.raises(ModelLoadError, match="set RELEVANCE_GEN_MODEL"):
         resolve(environment={}, embedded=tmp_path / "none.gguf")
+
+
+@pytest.mark.parametrize("named", [{"model": "none"}, {"environment": {"RELEVANCE_GEN_MODEL": "none"}}])
+def test_the_servers_word_for_no_model_says_what_to_do(tmp_path, monkeypatch, named):
+    """`none` asks for search alone: whoever wants to generate is told how, though a file of that name be there."""
+    monkeypatch.chdir(tmp_path)
+    Path("none").touch()
+    with pytest.raises(ModelLoadError, match="unset RELEVANCE_GEN_MODEL for the embedded model"):
+        resolve(**named)
 
 
 def test_what_is_neither_a_file_nor_a_repository_does_not_exist():
