@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 import relevance_gen
-from relevance_gen.serve.edge.route import Route
+from relevance_gen.serve.edge.route import Route, name_of
 
 _STATIC = files("relevance_gen.serve").joinpath("static")
 
@@ -53,10 +53,10 @@ def document(routes: tuple[Route, ...]) -> bytes:
 def _operation(route: Route, path: str, operation: dict[str, Any]) -> dict[str, Any]:
     same = f" (the same as {route.path})" if path != route.path else ""
     return {
-        "operationId": re.sub(r"\W+", "_", path.strip("/")),
-        "summary": route.summary + same,
-        "security": _SECURITY[route.key],
         **operation,
+        "operationId": name_of(path),
+        "summary": operation["summary"] + same,
+        "security": _SECURITY[route.key],
     }
 
 

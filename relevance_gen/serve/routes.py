@@ -6,48 +6,25 @@ import attrs
 
 from relevance_gen.serve import pages
 from relevance_gen.serve.dialects import own
-from relevance_gen.serve.edge import handlers
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.forwarding import forward
+from relevance_gen.serve.edge.handlers import generate, health, metrics, search, stats, stream
 from relevance_gen.serve.edge.problems import STATUSES
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.metrics import Layout
 
 ROUTES: tuple[Route, ...] = (
-    Route(
-        *("POST", "/search", "search", handlers.search(own.read_search)),
-        "Search chunks",
-        key="always",
-        work="search",
-        aliases=("/distributor/search",),
-    ),
-    Route(
-        *("POST", "/generate", "generate", handlers.generate(own.read_generation)),
-        "Generate completions",
-        key="setting",
-        work="generation",
-        is_exact=True,
-    ),
-    Route(
-        *("POST", "/generate_stream", "generate_stream", handlers.stream(own.read_stream)),
-        "Generate completions, text as it comes",
-        key="setting",
-        work="generation",
-        is_exact=True,
-    ),
-    Route("GET", "/health", "health", handlers.health, "Tell whether generation is available", tells_of_model=True),
-    Route(
-        *("GET", "/stats", "stats", handlers.stats),
-        "Tell the backlog and the runners",
-        key="setting",
-        tells_of_model=True,
-    ),
-    Route("GET", "/metrics", "metrics", handlers.metrics, "Metrics in Prometheus' text format"),
-    Route("GET", "/openapi.json", "openapi", lambda _: pages.describe(ROUTES), "This description"),
-    Route("GET", "/docs", "docs", pages.docs, "This description as a page"),
+    Route("POST", "/search", search(own.read_search), key="always", work="search", aliases=("/distributor/search",)),
+    Route("POST", "/generate", generate(own.read_generation), key="setting", work="generation", is_exact=True),
+    Route("POST", "/generate_stream", stream(own.read_stream), key="setting", work="generation", is_exact=True),
+    Route("GET", "/health", health, tells_of_model=True),
+    Route("GET", "/stats", stats, key="setting", tells_of_model=True),
+    Route("GET", "/metrics", metrics),
+    Route("GET", "/openapi.json", lambda _: pages.describe(ROUTES)),
+    Route("GET", "/docs", pages.docs),
 )
 
-LAYOUT = Layout((*dict.fromkeys(route.endpoint for route in ROUTES), OTHER), STATUSES)
+LAYOUT = Layout((*(route.endpoint for route in ROUTES), OTHER), STATUSES)
 """Where the processes of the server count requests."""
 
 

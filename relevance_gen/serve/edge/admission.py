@@ -7,6 +7,7 @@ from aiohttp import web
 from relevance_gen.errors import ShuttingDownError
 from relevance_gen.serve.edge import bodies
 from relevance_gen.serve.edge.auth import HEADER, presented_key
+from relevance_gen.serve.edge.lanes import lane_name
 from relevance_gen.serve.edge.problems import UnauthorizedError
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.edge.service import KEY_ID, LANE, RATE_HEADERS, SERVICE
@@ -37,5 +38,5 @@ async def admit(route: Route, request: web.Request) -> None:
             raise UnauthorizedError(f"the key in {HEADER} (or Authorization: Bearer) is {what}", _CHALLENGE)
         request[RATE_HEADERS] = await service.rate.admit(key_id)
     if route.work is not None:
-        request[LANE] = service.lanes.of(route.work, has_key=key_id is not None)
+        request[LANE] = service.lanes[lane_name(route.work, has_key=key_id is not None)]
         bodies.require_json(request, is_exact=route.is_exact)

@@ -41,7 +41,12 @@ class Forwarder:
         self._timeout_s = timeout_s
         connector = aiohttp.UnixConnector(str(path), limit=0)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=timeout,
+            auto_decompress=False,
+            skip_auto_headers=("Accept-Encoding",),  # aiohttp would ask for gzip where the client did not
+        )
 
     is_loading = False
     """Loading is the model process's business, and nothing that this process has to wait for."""

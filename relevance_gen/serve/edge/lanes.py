@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from attrs import frozen
 
@@ -27,43 +26,15 @@ class Lane:
     budget: Budget
 
 
-@frozen
-class Lanes:
-    """Every lane: searches always have a key, generations with a key are kept apart from those without."""
+def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
+    """Make the lanes of one process, by name, and start their threads."""
+    waits: dict[str, Any] = {"max_wait_s": settings.queue_timeout_s, "metrics": metrics}
+    n_search_threads = settings.search_threads or max(1, usable_cpus() // settings.workers)
+    gates = {name: Gate(name, 1, max_waiting=_MAX_WAITING_GENERATIONS, **waits) for name in LANES if name != "search"}
+    gates["search"] = Gate("search", n_search_threads, max_waiting=settings.search_queue, **waits)
+    return {name: Lane(gate, Budget(name, settings.max_buffered_bytes, metrics)) for name, gate in gates.items()}
 
-    search: Lane
-    generation: Lane
-    open_generation: Lane
 
-    @classmethod
-    def make(cls, settings: Settings, metrics: Metrics) -> Self:
-        """Make the lanes of one process and start their threads."""
-
-        def lane(name: str) -> Lane:
-            n_threads, max_waiting = 1, _MAX_WAITING_GENERATIONS
-            if name == "search":
-                n_threads = settings.search_threads or max(1, usable_cpus() // settings.workers)
-                max_waiting = settings.search_queue
-            gate = Gate(name, n_threads, max_waiting=max_waiting, max_wait_s=settings.queue_timeout_s, metrics=metrics)
-            return Lane(gate, Budget(name, settings.max_buffered_bytes, metrics))
-
-        return cls(*map(lane, LANES))
-
-    def of(self, work: Work, *, has_key: bool) -> Lane:
-        """Return the lane of a request for `work`."""
-        if work == "search":
-            return self.search
-        return self.generation if has_key else self.open_generation
-
-    def __iter__(self) -> Iterator[Lane]:
-        return iter((self.search, self.generation, self.open_generation))
-
-    @property
-    def n_running(self) -> int:
-        """Tasks that threads are working on."""
-        return sum(lane.gate.n_running for lane in self)
-
-    def close(self) -> None:
-        """Take no more work, and refuse what waits."""
-        for lane in self:
-            lane.gate.close()
+def lane_name(work: Work, *, has_key: bool) -> str:
+    """Return the lane of a request: every search has a key, and generations with one are apart from those without."""
+    return "open_generation" if work == "generation" and not has_key else work

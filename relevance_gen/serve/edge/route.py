@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Literal, TypeAlias
 
@@ -15,6 +16,15 @@ from relevance_gen.serve.edge.problems import WriteError
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+def name_of(path: str) -> str:
+    """Return a path as a name.
+
+    >>> name_of("/distributor/search")
+    'distributor_search'
+    """
+    return re.sub(r"\W+", "_", path.strip("/")) or "root"
+
+
 @frozen
 class Route:
     """One row of the table of routes.
@@ -22,9 +32,7 @@ class Route:
     Attributes:
         method: "GET", which answers HEAD too, or "POST".
         path: where it is.
-        endpoint: its name in metrics, and of its text in ``static/openapi.json``.
         handler: what answers.
-        summary: what it does, for OpenAPI.
         key: whether it asks for an API key; "setting" leaves that to ``generation_requires_key``.
         work: the work that it gives, which says whose threads and memory it takes; a process that holds no model
             passes "generation" on. ``None`` where it gives none.
@@ -36,15 +44,18 @@ class Route:
 
     method: Literal["GET", "POST"]
     path: str
-    endpoint: str
     handler: Handler
-    summary: str
     key: Literal["always", "setting", "never"] = "never"
     work: Work | None = None
     tells_of_model: bool = False
     aliases: tuple[str, ...] = ()
     is_exact: bool = False
     write_error: WriteError = own.error
+
+    @property
+    def endpoint(self) -> str:
+        """Its name in metrics, and of its text in ``static/openapi.json``."""
+        return name_of(self.path)
 
     @property
     def paths(self) -> tuple[str, ...]:

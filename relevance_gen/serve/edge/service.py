@@ -10,7 +10,7 @@ from aiohttp import web
 from attrs import define, field
 
 from relevance_gen.errors import ShuttingDownError
-from relevance_gen.serve.edge.lanes import Lane, Lanes
+from relevance_gen.serve.edge.lanes import Lane
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
@@ -25,6 +25,7 @@ class Service:
     Attributes:
         identify: returns the id of the valid key that a request's headers show.
         stats: returns the runners' state, wherever they live.
+        lanes: threads and memory, by the name of the lane.
         draining: the process is ending and takes no new work.
         n_working: requests being answered now.
     """
@@ -32,7 +33,7 @@ class Service:
     settings: Settings
     identify: Callable[[Mapping[str, str]], str | None]
     rate: RateLimit
-    lanes: Lanes
+    lanes: Mapping[str, Lane]
     searcher: Searcher
     stats: Callable[[], Awaitable[Stats]]
     metrics: Metrics

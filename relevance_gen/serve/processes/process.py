@@ -23,7 +23,7 @@ from relevance_gen.serve.edge.app import make_app
 from relevance_gen.serve.edge.exchange import surround
 from relevance_gen.serve.edge.forwarding import FORWARDER, Forwarder
 from relevance_gen.serve.edge.handlers import GENERATOR
-from relevance_gen.serve.edge.lanes import Lanes
+from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.edge.service import Service
@@ -115,11 +115,13 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     )
     await runner.listen(plan.listener)
     if plan.role != "model":
-        service.lanes.search.gate.submit(service.searcher.warm_up)
+        service.lanes["search"].gate.submit(service.searcher.warm_up)
     await ended.wait()
     was_cut = await _drain(service)
-    still_working = was_cut or service.lanes.n_running > 0 or generation.is_loading
-    service.lanes.close()
+    gates = [lane.gate for lane in service.lanes.values()]
+    still_working = was_cut or any(gate.n_running for gate in gates) or generation.is_loading
+    for gate in gates:
+        gate.close()
     await runner.cleanup()
     await generation.close()
     return still_working
@@ -200,7 +202,7 @@ def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, ma
         settings=settings,
         identify=auth.passed_on_key_id if is_model else keys.identify,
         rate=RateLimit(settings.rate_limit, settings.rate_limit_storage, metrics),
-        lanes=Lanes.make(settings, metrics),
+        lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, make_retrieval(settings), metrics),
         stats=generation.stats,
         metrics=http_metrics,

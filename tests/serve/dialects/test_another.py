@@ -16,7 +16,7 @@ from relevance_gen.serve.edge.app import make_app
 from relevance_gen.serve.edge.auth import Keys, digest
 from relevance_gen.serve.edge.connection import Runner
 from relevance_gen.serve.edge.exchange import surround
-from relevance_gen.serve.edge.lanes import Lanes
+from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.edge.service import Service
@@ -69,14 +69,14 @@ def write_error(kind: str, message: str, field: str | None) -> object:
 
 TABLE = (
     Route(
-        *("POST", "/rank", "rank", handlers.search(read_rerank), "Rank"),
+        *("POST", "/rank", handlers.search(read_rerank)),
         key="always",
         work="search",
         aliases=("/v9/rank",),
         write_error=write_error,
     ),
     Route(
-        *("POST", "/say", "say", handlers.stream(read_lines), "Say"),
+        *("POST", "/say", handlers.stream(read_lines)),
         key="setting",
         work="generation",
         write_error=write_error,
@@ -93,7 +93,7 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
         settings=settings,
         identify=Keys([digest("key")]).identify,
         rate=RateLimit("off", "memory://", metrics),
-        lanes=Lanes.make(settings, metrics),
+        lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, LibraryRetrieval(settings), metrics),
         stats=generator.stats,
         metrics=metrics,
@@ -116,7 +116,8 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
             return answers
     finally:
         await runner.cleanup()
-        service.lanes.close()
+        for lane in service.lanes.values():
+            lane.gate.close()
         await generator.close()
 
 

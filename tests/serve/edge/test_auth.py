@@ -103,12 +103,35 @@ def test_the_log_has_neither_keys_nor_bodies(server: Server) -> None:
     assert (line["method"], line["path"], line["status"]) == ("POST", "/search", 200)
 
 
+def test_a_bearer_key_is_as_good(server: Server) -> None:
+    """``Authorization: Bearer`` opens what ``X-API-Key`` opens; other schemes do not; of two keys X-API-Key counts."""
+    for shown, status in (
+        ({"Authorization": f"Bearer {KEY}"}, 200),
+        ({"authorization": f"bearer  {KEY} "}, 200),
+        ({"Authorization": f"Bearer {KEY}x"}, 401),
+        ({"Authorization": "Bearer"}, 401),
+        ({"Authorization": f"Basic {KEY}"}, 401),
+        ({"Authorization": KEY}, 401),
+        ({"Authorization": "Bearer wrong", "X-API-Key": KEY}, 200),
+        ({"Authorization": f"Bearer {KEY}", "X-API-Key": "wrong"}, 401),
+    ):
+        answer = server.search(BODY, {**JSON, **shown})
+        assert answer.status == status
+        assert status == 200 or "Bearer" in answer.headers["WWW-Authenticate"]
+    bearer = {**JSON, "Authorization": f"Bearer {KEY}", "X-Request-ID": "bearer"}
+    server.search(BODY, bearer)
+    assert eventually(lambda: any(line.get("request_id") == "bearer" for line in server.log_lines))
+    line = next(line for line in server.log_lines if line.get("request_id") == "bearer")
+    assert line["key"] == hashlib.sha256(KEY.encode()).hexdigest()[:12]
+
+
 def test_generation_can_be_closed() -> None:
     """With the setting, generation asks for a key; /health stays open for those who watch."""
     with Server("--generation-requires-key", "on") as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         for path in ("/generate", "/generate_stream"):
             assert server.call("POST", path, {"text": "x", "max_tokens": 1}, JSON).status == 401
-            assert server.call("POST", path, {"text": "x", "max_tokens": 1}, KEYED).status == 200
+            for headers in (KEYED, {**JSON, "Authorization": f"Bearer {KEY}"}):
+                assert server.call("POST", path, {"text": "x", "max_tokens": 1}, headers).status == 200
         assert server.call("GET", "/stats").status == 401
         assert server.call("GET", "/stats", headers=KEYED).status == 200

@@ -121,7 +121,8 @@ def test_pages_of_allowed_origins_may_call() -> None:
             here = server.call(method, path, headers={"Origin": "http://two.example"})
             assert here.headers["Access-Control-Allow-Origin"] == "http://two.example"
             assert here.headers["Vary"] == "Accept-Encoding, Origin"
-            assert "X-API-Key" in here.headers["Access-Control-Allow-Headers"]
+            for name in ("X-API-Key", "Authorization"):
+                assert name in here.headers["Access-Control-Allow-Headers"]
             assert "RateLimit-Reset" in here.headers["Access-Control-Expose-Headers"]
             there = server.call(method, path, headers={"Origin": "http://three.example"})
             assert "Access-Control-Allow-Origin" not in there.headers

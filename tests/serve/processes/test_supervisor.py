@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -49,6 +50,30 @@ def test_refusals_pass_through(several: Server) -> None:
     answer = several.generate({"text": "x", "num_samples": 100})
     assert (answer.status, answer.headers["Retry-After"]) == (429, "3")
     assert several.generate(b"{}", {"Content-Type": "text/plain"}).body == b""
+
+
+def test_an_answer_is_compressed_only_for_those_who_ask(several: Server) -> None:
+    """A client that says nothing of content codings gets none, though the answer comes through two processes."""
+    body = json.dumps({"text": "x " * 2000, "max_tokens": 1}).encode()
+    plain = several.exchange(request_bytes("POST", "/generate", body, {**JSON, "Connection": "close"}))
+    assert b"Content-Encoding" not in plain
+    assert json.loads(plain.split(b"\r\n\r\n", 1)[1])["prompt"] == "x " * 2000
+    asked = several.generate(body, {**JSON, "Accept-Encoding": "gzip"})
+    assert json.loads(gzip.decompress(asked.body))["prompt"] == "x " * 2000
+
+
+@pytest.mark.parametrize(("key", "lane"), [("a-test-key", "generation"), ("wrong", "open_generation")])
+def test_the_process_with_the_model_knows_who_has_a_key(several: Server, key: str, lane: str) -> None:
+    """A generation takes the lane of its key in the worker and in the process that holds the model, and no other."""
+    lanes = ("search", "generation", "open_generation")
+    body = json.dumps({"text": "x" * 50_000, "max_tokens": 100_000}).encode()
+    headers = {**JSON, "X-API-Key": key, "X-Relevance-Gen-Key-ID": "forged"}
+    with several.raw() as sock:
+        sock.sendall(request_bytes("POST", "/generate", body, headers))
+        assert eventually(lambda: several.metric(f'request_body_bytes_held{{lane="{lane}"}}') > 100_000)
+        held = [several.metric(f'request_body_bytes_held{{lane="{one}"}}') for one in lanes]
+        assert [n_bytes > 0 for n_bytes in held] == [one == lane for one in lanes]
+    assert eventually(lambda: several.metric(f'request_body_bytes_held{{lane="{lane}"}}') == 0)
 
 
 def test_metrics_are_of_all_processes(several: Server) -> None:
