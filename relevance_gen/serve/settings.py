@@ -136,7 +136,7 @@ class Settings:
     search_queue: int = _search(
         512, "searches that may wait in one worker; more are refused with 429", integer(0, 1_000_000)
     )
-    queue_timeout_s: float = _search(30.0, "seconds a search may wait for a thread, then 503")
+    queue_timeout_s: float = _search(30.0, "seconds a request may wait for a thread, then 503")
     index_cache_bytes: int = _search(
         256 << 20, "memory for indexes of chunks already seen, in each worker; 0 keeps none", parse=_size
     )

@@ -80,7 +80,8 @@ class Account:
         with self._lock:
             needed_bytes, limit_bytes = self.taken_bytes + n_bytes, self._budget.limit_bytes
             if needed_bytes > limit_bytes:
-                raise TooLargeError(f"parsing the body must take at most {limit_bytes} bytes, got {needed_bytes}")
+                message = f"reading the body may take {limit_bytes} bytes of memory, and takes {needed_bytes}"
+                raise TooLargeError(message)
             self._budget.take(n_bytes)
             self.taken_bytes += n_bytes
 

@@ -9,20 +9,7 @@ from typing import TypeAlias
 from aiohttp import web
 from attrs import frozen
 
-from relevance_gen import wire
-from relevance_gen.errors import (
-    BusyError,
-    GenerationError,
-    InvalidRequestError,
-    ModelLoadError,
-    OverloadedError,
-    RelevanceGenError,
-    RequestCancelledError,
-    RunnerClosedError,
-    ShuttingDownError,
-    TimedOutError,
-    TooLargeError,
-)
+from relevance_gen import errors, wire
 from relevance_gen.serve.dialects import own
 
 _log = logging.getLogger(__name__)
@@ -31,7 +18,7 @@ WriteError: TypeAlias = Callable[[str, str, "str | None"], object]
 """A dialect's words for an error: kind, message and field → the body."""
 
 
-class HTTPError(RelevanceGenError):
+class HTTPError(errors.RelevanceGenError):
     """Refuse a request for a reason that only HTTP has.
 
     Attributes:
@@ -65,16 +52,16 @@ class ExactMediaTypeError(MediaTypeError):
 
 TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     # error, status, the word for programs, the message (None: the error's own); the first row that fits counts
-    (TooLargeError, 413, "too_large", None),
-    (InvalidRequestError, 400, "invalid_request", None),
-    (BusyError, 503, "overloaded", None),
-    (OverloadedError, 429, "overloaded", None),
-    (TimedOutError, 503, "timeout", None),
-    (ShuttingDownError, 503, "draining", None),
-    (RunnerClosedError, 503, "no_runner", "no runner is available"),
-    (ModelLoadError, 503, "no_runner", "no runner is available"),
-    (GenerationError, 503, "no_runner", "the model failed while it was generating"),
-    (RequestCancelledError, 503, "cancelled", "the request was cancelled by the server"),
+    (errors.TooLargeError, 413, "too_large", None),
+    (errors.InvalidRequestError, 400, "invalid_request", None),
+    (errors.BusyError, 503, "overloaded", None),
+    (errors.OverloadedError, 429, "overloaded", None),
+    (errors.TimedOutError, 503, "timeout", None),
+    (errors.ShuttingDownError, 503, "draining", None),
+    (errors.RunnerClosedError, 503, "no_runner", "no runner is available"),
+    (errors.ModelLoadError, 503, "no_runner", "no runner is available"),
+    (errors.GenerationError, 503, "no_runner", "the model failed while it was generating"),
+    (errors.RequestCancelledError, 503, "cancelled", "the request was cancelled by the server"),
     (UnauthorizedError, 401, "unauthorized", None),
     (RateLimitedError, 429, "rate_limited", None),
     (SlowBodyError, 408, "timeout", None),

@@ -92,7 +92,7 @@ def run(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBackend) ->
         _log.critical("the process cannot go on", exc_info=True)
         sys.exit(1)
     if still_working:
-        # Threads cannot be stopped, and waiting for them is what the drain's limit forbids.
+        # Threads cannot be stopped, and the time to wait for them is over.
         logging.shutdown()
         os._exit(0)
 
@@ -149,16 +149,16 @@ async def _is_idle_within(service: Service, timeout_s: float) -> bool:
 
 
 def _end_asked_for(plan: Plan) -> asyncio.Event:
-    """Return an event that SIGTERM sets, as do SIGINT and the supervisor's death where they should."""
+    """Return an event that SIGTERM sets; so does SIGINT without a supervisor, or the death of the supervisor."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
     def ask(signal_number: int) -> None:
         if ended.is_set() and plan.role == "alone":
-            os._exit(128 + signal_number)  # the second time, at once
+            os._exit(128 + signal_number)  # on the second signal, at once
         ended.set()
 
     def orphaned(sentinel: int) -> None:
-        loop.remove_reader(sentinel)  # it stays readable, and would be called without end while work is drained
+        loop.remove_reader(sentinel)  # it stays readable: this would be called again and again
         ended.set()
 
     loop.add_signal_handler(signal.SIGTERM, ask, signal.SIGTERM)

@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 Target: TypeAlias = Callable[[Plan], None]
 
 _GRACE_S = 5.0
-"""Beyond the drain's limit, for a process to end itself before it is killed."""
+"""How long a process may take to end itself, beyond the drain's limit, before it is killed."""
 
 _STEADY_S = 10.0
-"""A process that lived this long started well: its next death is answered at once again."""
+"""A process that lived this long is replaced at once; one that lived shorter, after a delay that doubles each time."""
 
 _MAX_DELAY_S = 30.0
 
@@ -174,8 +174,8 @@ def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
     alone = _listener(family, address, shared=False)
     if n_workers == 1:
         return [alone]
-    # That it could be had alone says that no other server is there: workers' sockets would share its port with it.
-    # With port 0 it took a free one, which the workers take after it.
+    # The first socket does not share its port, so binding it fails where another server listens; the workers' sockets
+    # would bind all the same, and share that server's port. It also finds the free port where 0 was asked for.
     address = alone.getsockname()
     alone.close()
     listeners: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""Generation in the server, apart from HTTP."""
+"""Handlers: what is done on the event loop, and what is not."""
 
 from __future__ import annotations
 
