@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from relevance_gen.errors import (
+    BusyError,
     GenerationError,
     IndexBuildError,
     IndexFormatError,
@@ -15,6 +16,9 @@ from relevance_gen.errors import (
     RelevanceGenError,
     RequestCancelledError,
     RunnerClosedError,
+    ShuttingDownError,
+    TimedOutError,
+    TooLargeError,
 )
 from relevance_gen.types import (
     Chunk,
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BusyError",
     "Chunk",
     "ChunkIndex",
     "Completion",
@@ -61,11 +66,14 @@ __all__ = [
     "SearchRequest",
     "SearchResponse",
     "SearchResult",
+    "ShuttingDownError",
     "Stats",
     "TermShare",
     "TextPiece",
     "TextStream",
+    "TimedOutError",
     "TokenCounter",
+    "TooLargeError",
     "generate",
     "search",
     "split",
