@@ -20,6 +20,9 @@ FinishReason: TypeAlias = Literal["eos", "stop", "length"]
 MAX_SAMPLES = 256
 """Most completions of one request: the number of sequences one llama.cpp context can hold."""
 
+MAX_TOKEN_ID = 2**31 - 1
+"""The largest number that llama.cpp takes for a token."""
+
 
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -136,7 +139,10 @@ class GenerationRequest:
     eos_token_ids: tuple[int, ...] = field(
         default=(),
         converter=checks.as_tuple,
-        validator=checks.items("an integer of at least 0", lambda v: checks.is_integer(v) and v >= 0),
+        # Larger integers could be chosen so that all collide as hashes.
+        validator=checks.items(
+            f"an integer in [0, {MAX_TOKEN_ID}]", lambda v: checks.is_integer(v) and 0 <= v <= MAX_TOKEN_ID
+        ),
     )
     max_input_tokens: int = field(default=0, validator=checks.integer(0))
     num_samples: int = field(default=1, validator=checks.integer(1, MAX_SAMPLES))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import json
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import attrs
@@ -44,7 +47,8 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
         InvalidRequestError: not UTF-8, not JSON, nested too deeply, or a number too large to convert.
     """
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        with _collector_paused():
+            value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"the body must be UTF-8: byte {error.start} is not") from None
     except json.JSONDecodeError as error:
@@ -60,6 +64,32 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
     if _is_deeper(value, max_depth):
         raise _too_deep(max_depth)
     return value
+
+
+_pausing = threading.Lock()
+_n_pauses = 0
+_was_enabled = False
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from looking through what is being parsed, which has no cycles.
+
+    Of a million lists it would look at each about six times, and take seven eighths of the time.
+    """
+    global _n_pauses, _was_enabled
+    with _pausing:
+        if not _n_pauses:
+            _was_enabled = gc.isenabled()
+            gc.disable()
+        _n_pauses += 1
+    try:
+        yield
+    finally:
+        with _pausing:
+            _n_pauses -= 1
+            if _was_enabled and not _n_pauses:
+                gc.enable()
 
 
 def _is_deeper(value: object, max_depth: int) -> bool:
