@@ -8,6 +8,8 @@ code unit to one code unit:
 * accents off Latin and Greek letters (``é`` → ``e``, ``ß`` → ``ss``, ``ł`` → ``l``), ``ё`` to ``е``; Arabic and Hebrew
   vowel points and tatweel off, the Arabic letter variants ``أإآٱىة`` to ``اااايه``; other marks stay: in Indic scripts
   they are vowels, in Cyrillic they tell ``й`` from ``и``, and there a letter and its mark are composed (NFC);
+* Vietnamese letters that carry a tone, a horn or both stay, for there they tell words apart; a word with any comes out
+  twice, the second time without (``tiếng`` → ``tiếng tieng``), so that what is typed without tones finds it, too;
 * joiners, soft hyphens and variation selectors to nothing, whatever is no letter, mark, number or emoji to a space.
 
 The result is UTF-8 in which the lead byte of a character tells how its script is cut into terms: see
@@ -50,7 +52,8 @@ _VANISHING: Final = re.compile(
 """Accents, vowel points, joiners, soft hyphen, direction marks, variation selectors."""
 
 _DECOMPOSED: Final = re.compile(
-    "[\u0400-\u04ff\u0600-\u06ff\u0900-\u0dff\u1000-\u109f\u1b00-\u1b7f\u3040-\u30ff]"
+    "[A-Za-z\u00c0-\u01b0\u1ea0-\u1ef9][\u0300-\u036f]{1,3}"
+    "|[\u0400-\u04ff\u0600-\u06ff\u0900-\u0dff\u1000-\u109f\u1b00-\u1b7f\u3040-\u30ff]"
     "[\u0300-\u036f\u0653-\u0655\u093c\u09be\u09d7\u0b3e\u0b56\u0b57\u0bbe\u0bd7\u0c56\u0cc2\u0cd5\u0cd6\u0d3e\u0d57"
     "\u0dca\u0dcf\u0ddf\u102e\u1b35\u3099\u309a]{1,3}"
     "|[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?|[\uac00-\ud7a3][\u11a8-\u11c2]|[\uff66-\uff9d][\uff9e\uff9f]"
@@ -90,6 +93,11 @@ _VARIANTS: Final = str.maketrans(
 _UNCHANGED: Final = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xD800, 0xE000))
 """Blocks without any case, variant or accent: unified Han, Hangul, and the halves of surrogate pairs."""
 
+_TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
+_TONED_LETTER: Final = re.compile(f"[{_TONED}]")
+_TONED_WORD: Final = re.compile(rf"[^\W_]*[{_TONED}][^\W_]*")
+"""Vietnamese letters that other languages do not have, and words with any."""
+
 _ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")
 
 
@@ -105,6 +113,12 @@ def fold_character(character: str) -> str:
         return str(unicodedata.decimal(character))
     if _VANISHING.match(character):
         return ""
+    if _TONED_LETTER.match(character):
+        return character.lower()
+    return _fold_plainly(character)
+
+
+def _fold_plainly(character: str) -> str:
     plain = character.translate(_VARIANTS)
     if any(ord(c) < 0x400 or 0x1E00 <= ord(c) < 0x2000 for c in unicodedata.normalize("NFKC", plain)):  # Latin, Greek
         plain = _VANISHING.sub("", unicodedata.normalize("NFKD", plain))
@@ -112,6 +126,19 @@ def fold_character(character: str) -> str:
     plain = _VANISHING.sub("", plain).translate(_VARIANTS)
     folded = "".join(c if unicodedata.category(c)[0] in "LMN" else " " for c in plain)
     return folded.upper() if character.isupper() and folded.isascii() else folded
+
+
+def add_toneless(folded: str) -> str:
+    """Write every Vietnamese word with a tone a second time without.
+
+    >>> add_toneless("tiếng Việt nam")
+    'tiếng tieng Việt viet nam'
+    """
+    return _TONED_WORD.sub(lambda match: f"{match[0]} {_TONED_LETTER.sub(_without_tone, match[0]).lower()}", folded)
+
+
+def _without_tone(match: re.Match[str]) -> str:
+    return _fold_plainly(match[0])
 
 
 def _is_emoji(character: str) -> bool:
@@ -208,7 +235,10 @@ def _fold_text(text: str) -> bytes:
         folded = table.fold(_code_units(text))
     if (folded == _DROP).any():
         folded = folded[folded != _DROP]
-    return folded.tobytes().decode("utf-16-le").encode("utf-8")
+    text = folded.tobytes().decode("utf-16-le")
+    if ((folded - np.uint16(0x1EA0)) < 0x5A).any() or ((folded - np.uint16(0x1A0)) < 0x11).any():
+        text = add_toneless(text)
+    return text.encode("utf-8")
 
 
 @functools.cache
