@@ -94,3 +94,5 @@ _CHUNK_BITS: Final = np.uint64(8)
 _CHUNK_MASK: Final = np.uint64(MAX_CHUNKS - 1)
 _NO_FEATURES: Final[Numbers] = np.zeros(0, np.uint32)
 _NO_PLACES: Final[Offsets] = np.zeros(0, np.int64)
+EMPTY: Final = Bag(_NO_FEATURES, _NO_PLACES)
+"""The bag of no chunks."""

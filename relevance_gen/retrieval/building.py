@@ -56,7 +56,7 @@ def build(
     done = n_seen = 0
     for numbers in _blocks(texts):
         block = tokenize([texts[number] for number in numbers.tolist()])
-        found = count_terms(block.ids, block.counts)
+        found = count_terms(block.ids, block.counts, keep_tokens=keep_tokens)
         builder.add(block, found, numbers)
         squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
         votes[numbers] = _votes(found, numbers.size)
@@ -84,9 +84,11 @@ def build(
 
 def _hash_chunks(block: Tokens) -> Ids:
     """Return a hash of each chunk's words, whatever their order."""
-    summed = np.concatenate((np.zeros(1, np.uint64), np.cumsum(block.ids, dtype=np.uint64)))
-    ends = np.cumsum(block.counts)
-    hashes: Ids = (summed[ends] - summed[ends - block.counts]) * _HASH_MULTIPLIER
+    hashes = np.zeros(block.counts.size, np.uint64)
+    some = np.flatnonzero(block.counts)
+    if some.size:
+        hashes[some] = np.add.reduceat(block.ids, (np.cumsum(block.counts) - block.counts)[some])
+    hashes *= _HASH_MULTIPLIER
     return hashes ^ (hashes >> np.uint64(32))
 
 

@@ -7,7 +7,7 @@ these, and bring the scores onto their scale. Nothing here depends on how the ch
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -57,8 +57,15 @@ class Assessment:
 
     def take(self, kept: Offsets) -> Assessment:
         """Return some of the chunks."""
-        parts = (self.positions, self.cosines, self.bonuses, self.letters, self.own, self.likeness, self.scores)
-        return Assessment(*(part[..., kept] for part in parts))
+        return Assessment(
+            self.positions[kept],
+            self.cosines[kept],
+            self.bonuses[:, kept],
+            self.letters[kept],
+            self.own[kept],
+            self.likeness[kept],
+            self.scores[kept],
+        )
 
 
 class Collection:
@@ -170,14 +177,15 @@ class Collection:
         positions, scores = cosines.positions, cosines.scores.copy()
         bonuses = np.zeros((len(BONUSES), scores.size))
         letters, alike = np.zeros((2, scores.size))
-        promising = _NOTHING
+        promising = looked_at = _NOTHING
+        words: Bag | None = None
         if plan.proximity:
             promising = at_least_as_good(scores, _N_PROMISING)
             looked_at = promising
             if allowed is not None:
                 few = np.flatnonzero(is_allowed)
                 looked_at = np.union1d(promising, few[at_least_as_good(scores[few], _N_PROMISING)])
-            bonuses[:, looked_at] = self._bonuses(plan, positions[looked_at])
+            bonuses[:, looked_at], words = self._look(plan, positions[looked_at])
             scores += bonuses.sum(axis=0)
             if plan.reads_letters:
                 some = _most_promising(promising, scores, N_CANDIDATES)
@@ -189,7 +197,11 @@ class Collection:
         if promising.size:
             some = _most_promising(promising, own, _N_PROMISING)
             if some.size:
-                alike[some] = likeness(self._bag(SegmentScorer.words, positions[some]), own[some], self._sample)
+                if words is None:
+                    words = self._bag(SegmentScorer.words, positions[some])
+                elif some.size < looked_at.size:
+                    words = words.take(looked_at.searchsorted(some))
+                alike[some] = likeness(words, own[some], self._sample)
         blended = self.weighting.blend(own, alike)
         blended[verbatim] = 1.0
         blended *= plan.known_share
@@ -226,27 +238,31 @@ class Collection:
             np.isin(positions, more.positions),
         )
 
-    def _bonuses(self, plan: Plan, positions: Offsets) -> Floats:
-        """Return what proximity adds to the cosines of some chunks, shape (number of bonuses, n)."""
-        if len(self._scorers) == 1:
-            scorer = self._scorers[0]
-            return scorer.bonuses(plan, scorer.segment.find(positions))
+    def _look(self, plan: Plan, positions: Offsets) -> tuple[Floats, Bag | None]:
+        """Return what proximity adds to the cosines of some chunks, and if they are few, their words."""
         bonuses = np.zeros((len(BONUSES), positions.size))
+        bags, places = [], []
+        for scorer, (numbers, here) in zip(self._scorers, self._whereabouts(positions), strict=True):
+            look = scorer.look(plan, numbers)
+            bonuses[:, here] = look.bonuses
+            places.append(here)
+            if look.words is not None:
+                bags.append(look.words)
+        few = len(bags) == len(places) and positions.size <= MAX_CHUNKS
+        return bonuses, Bag.merge(bags, places) if few else None
+
+    def _whereabouts(self, positions: Offsets) -> Iterator[tuple[Offsets, Offsets]]:
+        """Yield for each segment the numbers of the chunks that it holds, and their places among the positions."""
         for scorer in self._scorers:
             numbers = scorer.segment.find(positions)
-            here = np.flatnonzero(numbers >= 0)
-            bonuses[:, here] = scorer.bonuses(plan, numbers[here])
-        return bonuses
+            here: Offsets = (numbers >= 0).nonzero()[0]
+            yield numbers.take(here), here
 
     def _bag(self, read: Callable[[SegmentScorer, Offsets], Bag], positions: Offsets) -> Bag:
         """Return what is in some chunks, those of all segments together."""
-        bags, places = [], []
-        for scorer in self._scorers:
-            numbers = scorer.segment.find(positions)
-            here = np.flatnonzero(numbers >= 0)
-            bags.append(read(scorer, numbers[here]))
-            places.append(here)
-        return Bag.merge(bags, places)
+        found = list(self._whereabouts(positions))
+        bags = [read(scorer, numbers) for scorer, (numbers, _) in zip(self._scorers, found, strict=True)]
+        return Bag.merge(bags, [here for _, here in found])
 
     @functools.cached_property
     def _sample(self) -> Sample:

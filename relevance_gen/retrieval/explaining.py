@@ -81,4 +81,5 @@ def explain(collection: Collection, query: str, position: int) -> Explanation:
             plan.query.terms, plan.matches, plan.df, plan.idf, scorer.shares(plan, number), strict=True
         )
     )
-    return Explanation(score, terms, *(bonus * scale for bonus in bonuses), letters * scale, likeness)
+    pairs, coverage, head, run = (bonus * scale for bonus in bonuses)
+    return Explanation(score, terms, pairs, coverage, head, run, letters * scale, likeness)

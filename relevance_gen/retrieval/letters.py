@@ -8,8 +8,8 @@ With n candidates, and g the 4-grams of the letters of words (of a shorter word,
 
 It is looked at where the chunks or the query are not in English: English inflects little, and stems know how.
 
-Source: McNamee and Mayfield, "Character N-Gram Tokenization for European Language Text Retrieval", 2004; as a second look
-at the best few it costs little. The formula is that of the words' cosine.
+Source: McNamee and Mayfield, "Character N-Gram Tokenization for European Language Text Retrieval", 2004; as a
+second look at the best few it costs little. The formula is that of the words' cosine.
 """
 
 from __future__ import annotations

@@ -94,4 +94,4 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     order = np.lexsort((added, feature))
     profile = np.bincount(feature.take(order), added.take(order), tally.features.size)
     value *= profile.take(tally.feature)
-    return np.minimum(np.bincount(tally.chunk, value, tally.n_chunks), scores.max())
+    return np.asarray(np.minimum(np.bincount(tally.chunk, value, tally.n_chunks), scores.max()))

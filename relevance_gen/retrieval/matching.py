@@ -9,11 +9,11 @@ No chunk is ever stemmed: the query's word is compared with the words of the voc
 
       s(q, v) = lcp(q, v) / max(|q|, |v|)    if lcp ≥ 4 letters and s ≥ 1/2, else 0
 
-  where lcp is the length of the longest common prefix; outside Latin three letters do if s ≥ 3/5. This holds for words in other alphabets than Latin, and for
-  Latin words where the chunks' frequent words are not English ones.
+  where lcp is the length of the longest common prefix; outside Latin three letters do if s ≥ 3/5. This holds for words
+  in other alphabets than Latin, and for Latin words where the chunks' frequent words are not English ones.
 * A run of a script without spaces that is shorter than its n-grams (猫) matches all n-grams that it is part of (黒猫),
   with weight one over the number of n-grams that one occurrence is part of.
-* A word has at most 1,024 forms in all chunks: where more words are alike, they are made up, and it matches only itself.
+* A word has at most 1,024 forms in all chunks: where more words are alike, they are made up, and it matches itself.
 * Of a query with more than 256 different words, the others match only themselves.
 * Numbers, identifiers, words of one or two letters, or of 64 bytes and more, and n-grams match only themselves.
 
@@ -22,6 +22,7 @@ Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the p
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Sequence
@@ -51,9 +52,11 @@ MAX_INFLECTED: Final = 256
 
 _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 _NO_WEIGHT: Final[Floats] = np.zeros(0)
+_ONE: Final[Floats] = np.ones(1)
 _stemmers = threading.local()
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def stem(word: str) -> str:
     """Return the English stem of a folded word; a word in another alphabet is its own.
 
@@ -111,6 +114,11 @@ class Match:
             return matches[0]
         ids, first = np.unique(np.concatenate([_NO_IDS, *(match.ids for match in matches)]), return_index=True)
         return cls(ids, np.concatenate([_NO_WEIGHT, *(match.weight for match in matches)])[first])
+
+    @classmethod
+    def exact(cls, term_id: int) -> Match:
+        """Return the match of a term with itself."""
+        return cls(np.array([term_id], np.uint64), _ONE)
 
     @property
     def is_crowded(self) -> bool:

@@ -6,18 +6,20 @@ which takes the same time on every machine and needs no vector instructions.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from attrs import evolve, frozen
+from attrs import frozen
 
 from relevance_gen.retrieval.growing import GrowingArray
 from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, Tokens, beginnings, buckets, ragged_ranges
 from relevance_gen.retrieval.vocabulary import Flags, Numbers, Vocabulary, vocabulary_of
 
 Chunks = npt.NDArray[np.uint32]
+Number = TypeVar("Number", bound=np.number)
 Counts = npt.NDArray[np.uint32]
 
 MAX_BLOCK_CHUNKS: Final = 1 << 16
@@ -33,32 +35,17 @@ class TermCounts:
         ids: id of the term, shape (P,); equal ids are mostly neighbours.
         chunk: number of the chunk in the block, shape (P,).
         tf: tokens of that term in that chunk, at least 1, shape (P,).
-        order: the tokens' numbers in runs of equal ones, shape (T,).
-        run_length: tokens of each run, shape (R,).
-        count_of_run: number of the count that each run went into, shape (R,); most runs are a count of their own.
+        of_token: number of the count that each token went into, shape (T,); None unless it was asked for.
     """
 
     token: Offsets
     ids: Ids
     chunk: Offsets
     tf: Offsets
-    order: Offsets
-    run_length: Offsets
-    count_of_run: Offsets
-
-    def of_tokens(self) -> Offsets:
-        """Return the number of the count that each token went into, shape (T,)."""
-        counts = np.empty(self.order.size, np.int64)
-        counts[self.order] = np.repeat(self.count_of_run, self.run_length)
-        return counts
-
-    def take(self, kept: Offsets) -> TermCounts:
-        """Return some of the counts, by their numbers; which token went into which is forgotten."""
-        nothing = kept[:0]
-        return TermCounts(self.token[kept], self.ids[kept], self.chunk[kept], self.tf[kept], nothing, nothing, nothing)
+    of_token: Offsets | None = None
 
 
-def count_terms(ids: Ids, counts: Offsets) -> TermCounts:
+def count_terms(ids: Ids, counts: Offsets, *, keep_tokens: bool = False) -> TermCounts:
     """Count the terms of each chunk of one block.
 
     For every chunk the result is the same, and in the same order, whatever other chunks share its block.
@@ -66,6 +53,7 @@ def count_terms(ids: Ids, counts: Offsets) -> TermCounts:
     Args:
         ids: term id of each token, chunk after chunk, shape (T,).
         counts: tokens of each chunk, at most `MAX_BLOCK_CHUNKS` of them, summing to T.
+        keep_tokens: whether to tell which count each token went into.
     """
     bucket = buckets(ids)
     order = np.argsort(bucket, kind="stable")  # radix sort
@@ -76,7 +64,11 @@ def count_terms(ids: Ids, counts: Offsets) -> TermCounts:
     edges = np.concatenate(([0], edges, [ids.size])) if ids.size else np.zeros(1, np.int64)
     token, tf = order.take(edges[:-1]), np.diff(edges)
     chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).view(np.int64)
-    found = TermCounts(token, ids.take(token), chunk, tf, order, tf, np.arange(tf.size))
+    of_token = None
+    if keep_tokens:
+        of_token = np.empty(ids.size, np.int64)
+        of_token[order] = np.repeat(np.arange(tf.size), tf)
+    found = TermCounts(token, ids.take(token), chunk, tf, of_token)
     beside = (chunk[1:] == chunk[:-1]) & ((found.ids[1:] ^ found.ids[:-1]) < np.uint64(1 << 48))
     middle = np.flatnonzero(beside[1:] & beside[:-1]) + 1
     return _join_split_runs(found, middle) if middle.size else found
@@ -95,15 +87,27 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
     if not again.any():
         return found
     leads = np.concatenate(([True], ~again))
-    leader = order[np.maximum.accumulate(np.where(leads, np.arange(order.size), 0))]
     tf = found.tf.copy()
     tf[order[leads]] = np.add.reduceat(tf[order], np.flatnonzero(leads))
-    kept = np.ones(tf.size, bool)
-    kept[order[~leads]] = False
-    count_of_run = np.cumsum(kept) - 1
-    count_of_run[order] = count_of_run[leader]
-    joined = TermCounts(found.token, found.ids, found.chunk, tf, *[found.order] * 3).take(np.flatnonzero(kept))
-    return evolve(joined, order=found.order, run_length=found.tf, count_of_run=count_of_run)
+    joined = np.sort(order[~leads])
+    of_token = found.of_token
+    if of_token is not None:
+        number = np.arange(tf.size)
+        number[order] = order[np.maximum.accumulate(np.where(leads, np.arange(order.size), 0))]
+        of_token = (number - np.searchsorted(joined, number)).take(of_token)
+    dropped = [-1, *joined.tolist(), tf.size]
+    return TermCounts(
+        _without(found.token, dropped),
+        _without(found.ids, dropped),
+        _without(found.chunk, dropped),
+        _without(tf, dropped),
+        of_token,
+    )
+
+
+def _without(values: npt.NDArray[Number], dropped: list[int]) -> npt.NDArray[Number]:
+    """Return the values but for those at `dropped`, a few places ascending between -1 and the length."""
+    return np.concatenate([values[before + 1 : place] for before, place in itertools.pairwise(dropped)])
 
 
 @frozen(eq=False)
@@ -192,7 +196,7 @@ class PostingsBuilder:
             heads = beginnings(found.ids)  # ascending, as the ids' top 16 bits are
             low = np.searchsorted(heads, self._wanted, "left")
             kept = ragged_ranges(low, np.searchsorted(heads, self._wanted, "right") - low)
-            found = found.take(kept)
+            found = TermCounts(found.token[kept], found.ids[kept], found.chunk[kept], found.tf[kept])
         if not found.ids.size:
             return
         new = np.concatenate(([True], found.ids[1:] != found.ids[:-1]))
@@ -201,8 +205,8 @@ class PostingsBuilder:
         letters = np.frombuffer(tokens.folded, np.uint8)
         entries = (np.cumsum(new) + (len(self._ids) - 1)).astype(np.uint32)
         self._entries.extend(entries)
-        if self._tokens is not None:
-            self._tokens.extend(entries.take(found.of_tokens()))
+        if self._tokens is not None and found.of_token is not None:
+            self._tokens.extend(entries.take(found.of_token))
         self._chunks.extend(chunk_numbers.take(found.chunk).astype(np.uint32))
         self._tfs.extend(found.tf.astype(np.uint32))
         self._ids.extend(found.ids[new])

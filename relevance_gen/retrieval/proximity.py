@@ -153,16 +153,17 @@ class ProximityScorer:
         if kinds == 1:
             return run, run
         size = self._n_words + 1
-        number = np.zeros(size * size, np.uint16)
+        kind = np.uint8 if size * size <= 256 else np.uint16
+        number_of = np.zeros(size * size, kind)
         for place, (left, right) in enumerate(self._pairs, 1):
-            number[(left + 1) * size + right + 1] = place
-        left = word[:-1].astype(np.uint16)
-        left *= np.uint16(size)
-        left += word[1:]
-        number = number.take(left)
+            number_of[(left + 1) * size + right + 1] = place
+        neighbours = word[:-1] * kind(size)
+        neighbours += word[1:]
+        number = number_of.take(neighbours)
         at: Offsets = number.nonzero()[0]
         chunk = starts.searchsorted(at, "right") - 1
-        tf = np.bincount(chunk * kinds + number.take(at), minlength=n * kinds).reshape(n, kinds)
+        counted: Offsets = chunk * kinds + number.take(at).astype(np.int64)
+        tf = np.bincount(counted, minlength=n * kinds).reshape(n, kinds)
         pairs = (saturated(tf[:, 1:]) * np.array(self._pair_weight)).sum(axis=1)
         if at.size:
             weight = np.array([0.0, *self._run_weight])

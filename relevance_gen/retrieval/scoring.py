@@ -2,8 +2,8 @@
 
 1. `SegmentScorer.match`: which words of the segment does each word of the query stand for, and in how many chunks?
 2. `SegmentScorer.candidates`: which chunks have the highest cosine, and which say exactly what the query says?
-3. `SegmentScorer.bonuses`: how close together do the best of all segments hold the query's words?
-4. `SegmentScorer.words` and `SegmentScorer.letters`: what else is in these, so that they can be compared?
+3. `SegmentScorer.look`: how close together do the best of all hold the query's words, and what else is in them?
+4. `SegmentScorer.letters`: which letters in a row are in the best of these?
 
 Between the rounds `relevance_gen.retrieval.collection` puts together what the segments tell. What goes in and comes out
 is small and can be pickled, so a segment may be anywhere.
@@ -19,21 +19,21 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.bags import Bag
+from relevance_gen.retrieval.bags import EMPTY, MAX_CHUNKS, Bag
 from relevance_gen.retrieval.matching import Match, match_exactly, match_inflections
 from relevance_gen.retrieval.memory import Memory
 from relevance_gen.retrieval.plan import Plan
 from relevance_gen.retrieval.postings import Chunks as ChunkNumbers
 from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
-from relevance_gen.retrieval.segment import Floats, Segment, Statistics
+from relevance_gen.retrieval.segment import Floats, Reading, Segment, Statistics
 from relevance_gen.retrieval.terms import Offsets, ragged_ranges
 from relevance_gen.retrieval.vocabulary import Flags
-from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting
+from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting, sum_by
 
 BONUSES: Final = ("pairs", "coverage", "head", "run")
-"""What `SegmentScorer.bonuses` tells, row by row."""
-_BATCH: Final = 256
+"""What proximity adds, row by row."""
+_BATCH: Final = MAX_CHUNKS
 """Chunks read together: ties may make them many."""
 _DENSE: Final = 8
 """Postings are added up in an array of all chunks where there are more of them than chunks divided by this."""
@@ -86,6 +86,19 @@ class Candidates:
     verbatim: Offsets
 
 
+@frozen(eq=False)
+class Look:
+    """What a look at some chunks tells.
+
+    Attributes:
+        bonuses: what proximity adds to their cosines, a row for each of `BONUSES`, shape (4, n).
+        words: the beginnings of their words; None for very many chunks.
+    """
+
+    bonuses: Floats
+    words: Bag | None
+
+
 class SegmentScorer:
     """Scores one segment, query after query; safe to share between threads.
 
@@ -119,7 +132,16 @@ class SegmentScorer:
 
     def match(self, terms: tuple[QueryTerm, ...]) -> tuple[TermMatch, ...]:
         """Return what each term of a query stands for here."""
-        return tuple([self._match(term) for term in terms])
+        vocabulary, postings = self.segment.postings.vocabulary, self.segment.postings
+        # Words that only match themselves are mostly function words: in every chunk, and of no weight.
+        exact = [number for number, term in enumerate(terms) if not term.inflected]
+        found = vocabulary.find(np.array([terms[number].term_id for number in exact], np.uint64))
+        df = np.zeros(found.size, np.int64)
+        df[found >= 0] = postings.df(found[found >= 0])
+        matched: list[TermMatch | None] = [None] * len(terms)
+        for number, n in zip(exact, df.tolist(), strict=True):
+            matched[number] = TermMatch(Match.exact(terms[number].term_id), n) if n else _NO_MATCH
+        return tuple([known or self._match(term) for known, term in zip(matched, terms, strict=True)])
 
     def candidates(self, plan: Plan, n: int, allowed: Flags | None = None) -> Candidates:
         """Return the chunks whose cosines reach the n-th best of the segment, and those that say the same.
@@ -139,22 +161,25 @@ class SegmentScorer:
         positions = self.segment.positions
         return Candidates(Ranking(positions.take(numbers), cosines.take(numbers)), positions.take(verbatim))
 
-    def bonuses(self, plan: Plan, numbers: Offsets) -> Floats:
-        """Return what proximity adds to the cosines of some chunks, a row for each of `BONUSES`, shape (4, n)."""
+    def look(self, plan: Plan, numbers: Offsets) -> Look:
+        """Read some chunks, and return what proximity adds to their cosines and, if they are few, their words."""
         rows = [np.zeros((len(BONUSES), 0))]
+        words = None
         for some in _batches(numbers):
-            near = plan.proximity.score(self.segment.read(some))
+            reading = self.segment.read(some)
+            near = plan.proximity.score(reading)
             pairs = PAIR_WEIGHT * near.pairs
             pairs /= self.denominators.take(some) * plan.norm
             coverage, head, run = COVERAGE_WEIGHT * near.coverage, HEAD_WEIGHT * near.head, RUN_WEIGHT * near.run**3
             rows.append(np.array((pairs, coverage, head, run)))
-        return np.concatenate(rows, axis=1) if len(rows) > 2 else rows[-1]
+            words = _words_of(reading)
+        if len(rows) == 2:
+            return Look(rows[1], words)
+        return Look(np.concatenate(rows, axis=1), None if numbers.size else EMPTY)
 
     def words(self, numbers: Offsets) -> Bag:
         """Return the beginnings of the words of some chunks."""
-        reading = self.segment.read(numbers)
-        stumps = reading.vocabulary.stumps.take(reading.words)
-        return Bag(stumps[reading.is_word], reading.counts)
+        return Bag(*self.segment.stumps(numbers))
 
     def letters(self, numbers: Offsets) -> Bag:
         """Return all four letters in a row in the words of some chunks."""
@@ -192,7 +217,7 @@ class SegmentScorer:
         if not parts:
             return np.zeros(self.segment.size)
         chunk, value = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        cosines = np.bincount(chunk, value, self.segment.size)
+        cosines = sum_by(chunk, value, self.segment.size)
         cosines /= self.denominators
         return cosines
 
@@ -211,13 +236,8 @@ class SegmentScorer:
         return np.concatenate(found)
 
     def _match(self, term: QueryTerm) -> TermMatch:
-        if term.inflected:
-            found = self._find(term)
-            return TermMatch(found.match, found.chunk.size)
-        # Words that only match themselves are mostly function words: in every chunk, and of no weight.
-        postings = self.segment.postings
-        match = match_exactly(postings, term.term_id)
-        return TermMatch(match, int(postings.df(postings.vocabulary.find(match.ids)).sum()))
+        found = self._find(term)
+        return TermMatch(found.match, found.chunk.size)
 
     def _find(self, term: QueryTerm) -> TermPostings:
         """Find the chunks that hold a term of the query, or remember them."""
@@ -257,6 +277,15 @@ class SegmentScorer:
 
 
 _NOTHING: Final[Offsets] = np.zeros(0, np.int64)
+_NO_MATCH: Final = TermMatch(Match.union([]), 0)
+
+
+def _words_of(reading: Reading) -> Bag:
+    """Return the beginnings of the words that were read; function words, and places of no word, have none."""
+    stumps = reading.vocabulary.stumps.take(reading.words)
+    at: Offsets = stumps.nonzero()[0]
+    ends = at.searchsorted(reading.starts + reading.counts)
+    return Bag(stumps.take(at), np.diff(ends, prepend=0))
 
 
 def _batches(chunks: Offsets) -> Iterator[Offsets]:

@@ -19,7 +19,7 @@ from attrs import evolve, frozen
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges, tokenize
-from relevance_gen.retrieval.vocabulary import Flags, Numbers, Vocabulary, vocabulary_of
+from relevance_gen.retrieval.vocabulary import Flags, Numbers, Vocabulary, stumps_of, vocabulary_of
 
 Floats = npt.NDArray[np.float64]
 Votes = npt.NDArray[np.int32]
@@ -130,8 +130,8 @@ class Segment:
         positions: position of each chunk, ascending, shape (N,).
         chunks: their texts and metadata.
         postings: where each term stands.
-        tokens: number in the postings' vocabulary of every token, shape (T,). None for a single question, which looks at so few chunks that
-            cutting these again is quicker than keeping the tokens of all.
+        tokens: number in the postings' vocabulary of every token, shape (T,). None for a single question, which looks
+            at so few chunks that cutting these again is quicker than keeping the tokens of all.
         first_token: offset in `tokens` of each chunk's first, shape (N,).
         n_tokens: tokens of each chunk, shape (N,).
         norms: Euclidean length of each chunk's vector of saturated counts, shape (N,).
@@ -202,6 +202,16 @@ class Segment:
         for first, n in zip(self.first_token[numbers].tolist(), counts.tolist(), strict=True):
             pieces += (self.tokens[first : first + n], between)
         return Reading(self.postings.vocabulary, np.concatenate(pieces), _starts(counts), counts)
+
+    def stumps(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
+        """Return the stumps of the words of some chunks, chunk after chunk, and how many each has."""
+        if self.tokens is not None:
+            reading = self.read(numbers)
+            return reading.vocabulary.stumps.take(reading.words[reading.is_word]), reading.counts
+        texts = [self.chunks.texts[number] for number in numbers.tolist()]
+        blocks = [tokenize(texts[start:end]) for start, end in cut_by_size(lengths(texts), _BLOCK_CHARS)]
+        stumps = [stumps_of(block.ids, block.folded, block.start, block.length) for block in blocks]
+        return np.concatenate([np.zeros(0, np.uint32), *stumps]), self.n_tokens[numbers]
 
     def _read_again(self, texts: Sequence[str], counts: Offsets) -> Reading:
         blocks = [tokenize(texts[start:end]) for start, end in cut_by_size(lengths(texts), _BLOCK_CHARS)]

@@ -31,7 +31,7 @@ Offsets = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 _Flags = npt.NDArray[np.bool_]
 
-_LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
+LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 """Masks that keep the first n of 8 bytes (little-endian)."""
 _MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F], np.uint64)
 """Odd multipliers that spread bits over the whole word (golden ratio; Pelle Evensen's rrmxmx; xxHash)."""
@@ -115,7 +115,7 @@ def tokenize(texts: Sequence[str]) -> Tokens:
     edges = np.flatnonzero(word[1:] != word[:-1]) + 1
     start, length = edges[::2], edges[1::2] - edges[::2]
     parts = _identifier_parts(letters, start, length, cuts) if cuts.size else None
-    if _ARTICLES[-2] in lowered or _ARTICLES[-1] in lowered:
+    if not folded.isascii() and (_ARTICLES[-2] in lowered or _ARTICLES[-1] in lowered):
         start, length = _without_articles(lowered, start, length, cuts)
     if parts is not None:
         start, length = _merge(start, length, *parts)
@@ -127,11 +127,11 @@ def tokenize(texts: Sequence[str]) -> Tokens:
 
 def _without_articles(lowered: bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
     """Take the Arabic article off the words that keep two letters or more, but for identifiers, those that are cut."""
-    first = _eight_bytes(lowered).take(start)
+    first = eight_bytes(lowered).take(start)
     cut = np.zeros(start.size, np.int64)
     for article in _ARTICLES:
         n = len(article)
-        begins = (first & _LOW_BYTES[n]) == np.uint64(int.from_bytes(article, "little"))
+        begins = (first & LOW_BYTES[n]) == np.uint64(int.from_bytes(article, "little"))
         cut[begins & (cut == 0) & (length >= n + 2 * _ARABIC_LETTER_BYTES)] = n
     cut[np.searchsorted(start, cuts, "right") - 1] = 0
     return start + cut, length - cut
@@ -225,7 +225,7 @@ def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
     return np.arange(ends[-1] if ends.size else 0) + np.repeat(start - ends + length, length)
 
 
-def _eight_bytes(lowered: bytes) -> Ids:
+def eight_bytes(lowered: bytes) -> Ids:
     """Return a view of the eight bytes from each offset on, as one number."""
     return np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
 
@@ -248,7 +248,7 @@ def identify(word: str) -> int:
 
 def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     """Hash each token to its term's id."""
-    words = _eight_bytes(lowered)
+    words = eight_bytes(lowered)
     long = length > 8
     if TRIPLE_LEAD in lowered:
         # A triple has nine bytes. Its first is the same in all of them, so the other eight tell triples apart.
@@ -256,7 +256,7 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
         long &= ~triples
         start = start + triples
     first = words.take(start)  # copies the strided words first, which still beats indexing for many tokens
-    first &= _LOW_BYTES.take(length, mode="clip")
+    first &= LOW_BYTES.take(length, mode="clip")
     hashed: Ids = first * _MIX[0]
     hashed ^= hashed >> np.uint64(32)
     rest = np.flatnonzero(long)
@@ -268,7 +268,7 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     if not lowered.isascii():
         beginning = first & np.where(first & np.uint64(0x80), _OTHER_BEGINNING, _ASCII_BEGINNING)
     beginning *= _MIX[2]
-    beginning &= ~_LOW_BYTES[7]
+    beginning &= ~LOW_BYTES[7]
     hashed |= beginning
     return hashed
 
@@ -282,7 +282,7 @@ def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Off
     for offset in range(8, _LONG_BYTES, 8):
         if not rest.size:
             return
-        word = words[start[rest] + offset] & _LOW_BYTES.take(length[rest] - offset, mode="clip")
+        word = words[start[rest] + offset] & LOW_BYTES.take(length[rest] - offset, mode="clip")
         mixed = (hashed[rest] ^ word) * _MIX[1]
         hashed[rest] = mixed ^ (mixed >> np.uint64(29))
         rest = rest[length[rest] > offset + 8]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,12 @@ from attrs import field, frozen
 from relevance_gen.retrieval.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
 from relevance_gen.retrieval.stopwords import ENGLISH
 from relevance_gen.retrieval.terms import (
+    LOW_BYTES,
     SPELLED_BYTES,
     Ids,
     Offsets,
     beginning_bounds,
+    eight_bytes,
     ragged_ranges,
     tokenize,
 )
@@ -34,6 +36,7 @@ Bytes = npt.NDArray[np.uint8]
 MIN_LETTERS: Final = 3
 """Fewest letters of a word that has other forms."""
 _STUMP_LETTERS: Final = 5
+_STUMP_BYTES: Final = 16
 _GRAM_LETTERS: Final = 4
 _LINE_END: Final = ord("\n")
 _MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F, 0xA0761D6478BD642F], np.uint64)
@@ -107,7 +110,8 @@ class Vocabulary:
                 0 if word in ENGLISH else hash(stem) for word, stem in zip(words, stem_all(words), strict=True)
             ]
             self._stems[term_id >> 56] = stems
-        return (stems == hash(root)).nonzero()[0] + low
+        numbers: Offsets = (stems == hash(root)).nonzero()[0] + low
+        return numbers
 
     def sharing(self, term_id: int, prefix: bytes, word: bytes) -> tuple[Offsets, Offsets, Offsets]:
         """Return the words that begin as a term does and with a prefix, and may have other forms.
@@ -156,20 +160,10 @@ class Vocabulary:
 
     @functools.cached_property
     def stumps(self) -> Numbers:
-        """A hash of each word's first five letters; 0 for function words, and for no word, the last. Shape (V + 1,)."""
-        stumps = np.zeros(self.size + 1, np.uint32)
-        if self.size:
-            first = self.spelling_first[:-1]
-            lead = self.spelling[first]
-            letter_bytes = 1 + (lead >= 0xC0).astype(np.int64) + (lead >= 0xE0)
-            n_bytes = np.minimum(np.diff(self.spelling_first) - 1, _STUMP_LETTERS * letter_bytes)
-            place = np.arange(3 * _STUMP_LETTERS + 1)
-            letters = self.spelling.take(first[:, np.newaxis] + place, mode="clip")
-            letters[place >= n_bytes[:, np.newaxis]] = 0
-            stumps[:-1] = _hash(letters.view("<u8"))
-            stopped = self.find(_function_words())
-            stumps[stopped[stopped >= 0]] = 0
-        return stumps
+        """The stump of each word, and 0 for no word, the last; shape (V + 1,): see `stumps_of`."""
+        first = self.spelling_first
+        padded = self.spelling.tobytes() + bytes(_STUMP_BYTES)
+        return np.append(stumps_of(self.ids, padded, first[:-1], np.diff(first) - 1), np.uint32(0))
 
     def grams(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
         """Return hashes of all four letters in a row of some words, or of a shorter word, and how many each has.
@@ -195,16 +189,34 @@ class Vocabulary:
         return (hashed * _MIX[1] >> np.uint64(32)).astype(np.uint32), n_grams
 
 
+def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Numbers:
+    """Return a hash of the first five letters of some words; 0 for English function words.
+
+    Args:
+        ids: their ids, shape (n,).
+        letters: folded text, with 16 bytes or more behind the last word.
+        start: where each word begins in it, shape (n,).
+        length: bytes of each, shape (n,).
+    """
+    lead = np.frombuffer(letters, np.uint8).take(start)
+    n_bytes = np.minimum(length, _STUMP_LETTERS + np.where(lead >= 0xC0, _STUMP_LETTERS, 0))
+    n_bytes += np.where(lead >= 0xE0, np.minimum(length - n_bytes, _STUMP_LETTERS), 0)
+    eight = eight_bytes(letters)
+    stumps = (eight.take(start) & LOW_BYTES.take(n_bytes, mode="clip")) * _MIX[0]
+    longer: Offsets = (n_bytes > 8).nonzero()[0]
+    rest = eight.take(start[longer] + 8) & LOW_BYTES.take(n_bytes[longer] - 8)
+    stumps[longer] ^= rest * _MIX[2]
+    stumps ^= stumps >> np.uint64(32)
+    hashed: Numbers = np.maximum((stumps * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1))
+    stopped = _function_words()
+    at = stopped.searchsorted(ids)
+    hashed[stopped.take(at, mode="clip") == ids] = 0
+    return hashed
+
+
 @functools.cache
 def _function_words() -> Ids:
     return np.unique(tokenize(sorted(ENGLISH)).ids)
-
-
-def _hash(pairs: npt.NDArray[Any]) -> Numbers:
-    """Hash pairs of 64 bits to 32, never to 0; shape (n, 2) to (n,)."""
-    mixed = pairs[:, 0] * _MIX[0] ^ pairs[:, 1] * _MIX[2]
-    mixed ^= mixed >> np.uint64(32)
-    return np.maximum((mixed * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1))
 
 
 def vocabulary_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Vocabulary:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval.terms import beginnings, ragged_ranges, identify, tokenize
+from relevance_gen.retrieval.terms import beginnings, identify, ragged_ranges, tokenize
 from tests import reference, strategies
 
 
