@@ -89,7 +89,7 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     share[best] = weight / weight.sum() * scores[best]
     # The sum of the vectors of the best, each times its weight, is added up by size: the same in any order of chunks.
     given = share.take(tally.chunk)
-    of_best: Offsets = given.nonzero()[0]
+    of_best: Offsets = (given > 0.0).nonzero()[0]
     feature, added = tally.feature.take(of_best), (value * given).take(of_best)
     order = np.lexsort((added, feature))
     profile = np.bincount(feature.take(order), added.take(order), tally.features.size)

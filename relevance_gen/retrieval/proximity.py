@@ -160,7 +160,7 @@ class ProximityScorer:
         neighbours = word[:-1] * kind(size)
         neighbours += word[1:]
         number = number_of.take(neighbours)
-        at: Offsets = number.nonzero()[0]
+        at: Offsets = (number != 0).nonzero()[0]  # much quicker on booleans
         chunk = starts.searchsorted(at, "right") - 1
         counted: Offsets = chunk * kinds + number.take(at).astype(np.int64)
         tf = np.bincount(counted, minlength=n * kinds).reshape(n, kinds)

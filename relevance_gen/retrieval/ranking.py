@@ -67,9 +67,9 @@ def at_least_as_good(scores: Floats, n: int) -> Offsets:
         n_blocks = scores.size // width
         maxima = scores[: n_blocks * width].reshape(width, n_blocks).max(axis=0)
         bound = np.partition(maxima, n_blocks - n)[n_blocks - n]
-        positive: Offsets = (scores >= bound if bound > 0.0 else scores).nonzero()[0]
+        positive: Offsets = (scores >= bound if bound > 0.0 else scores > 0.0).nonzero()[0]
     else:
-        positive = scores.nonzero()[0]
+        positive = (scores > 0.0).nonzero()[0]
     if positive.size <= n:
         return positive
     values = scores[positive]

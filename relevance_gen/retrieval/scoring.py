@@ -267,7 +267,7 @@ class SegmentScorer:
         """Add up the postings of several terms, in the order of the terms."""
         if chunk.size * _DENSE > self.segment.size:
             dense = np.bincount(chunk, tf, self.segment.size)
-            chunk = dense.nonzero()[0].astype(np.uint32)
+            chunk = (dense > 0.0).nonzero()[0].astype(np.uint32)
             return chunk, dense.take(chunk)
         order = chunk.argsort(kind="stable")
         chunk = chunk.take(order)
@@ -283,7 +283,7 @@ _NO_MATCH: Final = TermMatch(Match.union([]), 0)
 def _words_of(reading: Reading) -> Bag:
     """Return the beginnings of the words that were read; function words, and places of no word, have none."""
     stumps = reading.vocabulary.stumps.take(reading.words)
-    at: Offsets = stumps.nonzero()[0]
+    at: Offsets = (stumps != 0).nonzero()[0]  # much quicker on booleans
     ends = at.searchsorted(reading.starts + reading.counts)
     return Bag(stumps.take(at), np.diff(ends, prepend=0))
 
