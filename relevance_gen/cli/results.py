@@ -11,6 +11,7 @@ from typing import TextIO
 
 from attrs import frozen
 
+from relevance_gen.checks import is_integer
 from relevance_gen.cli.highlighting import Span, matches
 from relevance_gen.cli.reading import STDIN
 from relevance_gen.cli.terminal import visible, wants_colour, width
@@ -61,11 +62,11 @@ class Printer:
         text = result.chunk_txt
         found = matches(text, self.spellings)
         lines = _best_lines(_wrap(text, self.columns), found, text, self.max_lines)
-        source = result.metadata["source"]
+        source = str(result.metadata.get("source", f"chunk {result.original_index}"))
         name = "(standard input)" if source == STDIN else visible(source)
-        line = result.metadata["line"] + text.count("\n", 0, lines[0][0])
         score = self._coloured(f"{result.chunk_score:.2f}", _SCORE)
-        self.stream.write(f"{score}  {self._coloured(name, _PATH)}:{self._coloured(str(line), _LINE)}\n")
+        place = visible(_place(result, text.count("\n", 0, lines[0][0])))
+        self.stream.write(f"{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}\n")
         for span in lines:
             self.stream.write(f"{_INDENT}{self._marked(text, span, found)}\n")
         self.stream.write("\n")
@@ -84,6 +85,14 @@ class Printer:
 
     def _coloured(self, text: str, colour: str) -> str:
         return f"{colour}{text}{_PLAIN}" if self.colour else text
+
+
+def _place(result: SearchResult, n_lines_before: int) -> str:
+    """Say where in its file a result stands: the line, or the page, slide or sheet."""
+    metadata = result.metadata
+    if "line" in metadata and is_integer(metadata["line"]):
+        return str(metadata["line"] + n_lines_before)
+    return next((f"{kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), "?")
 
 
 def _wrap(text: str, columns: int) -> list[Span]:

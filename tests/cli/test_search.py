@@ -99,11 +99,15 @@ def test_control_characters_do_not_reach_the_terminal(folder: Path, capsys: pyte
 
 
 def test_nothing_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing found is exit status 1 and no output; as JSON it is an empty list."""
-    assert main(["search", "zebra", "fruit.txt"]) == 1
-    assert capsys.readouterr().out == ""
+    """Nothing found is exit status 1 and a line that says what was looked at; as JSON it is an empty list alone."""
+    assert main(["search", "zebra", "."]) == 1
+    assert capsys.readouterr() == ("", "relevance-gen: nothing found in 2 chunks of 2 files\n")
+    assert main(["search", "zebra", ".", "-g", "*.nothing"]) == 1
+    said = "relevance-gen: nothing found in 0 chunks of 0 files; --no-ignore and --hidden take more files\n"
+    assert capsys.readouterr() == ("", said)
     assert main(["search", "zebra", "fruit.txt", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["results"] == []
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out)["results"], shown.err) == ([], "")
 
 
 def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +150,7 @@ def test_binary_files_are_skipped(folder: Path, capsys: pytest.CaptureFixture[st
     """A binary file is skipped with a note, and is no trouble."""
     Path("picture.png").write_bytes(b"\x89PNG\0\0apples")
     assert main(["search", "apples", "."]) == 0
-    assert "relevance-gen: skipped 1 binary file\n" in capsys.readouterr().err
+    assert capsys.readouterr().err == "relevance-gen: skipped 1 binary file\n"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16", "utf-8-sig"])
@@ -174,14 +178,16 @@ def test_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkey
         assert "  (standard input):1\n" in capsys.readouterr().out
 
 
-def test_no_input_is_trouble(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a file and with a terminal as standard input, the command says what it needs instead of waiting."""
+def test_at_a_terminal_the_working_folder_is_searched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a file and with a terminal as standard input, nothing waits for typing: the folder is searched."""
     master, slave = pty.openpty()
     with os.fdopen(slave) as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
-        assert main(["search", "bananas"]) == 2
+        assert main(["search", "bananas"]) == 0
     os.close(master)
-    assert "name the files to search" in capsys.readouterr().err
+    assert "  fruit.txt:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
