@@ -25,6 +25,7 @@ from relevance_gen.types import (
     SearchRequest,
     SearchResponse,
     SearchResult,
+    Span,
     Stats,
 )
 
@@ -63,6 +64,7 @@ __all__ = [
     "SearchRequest",
     "SearchResponse",
     "SearchResult",
+    "Span",
     "Stats",
     "TermShare",
     "TextPiece",
