@@ -64,7 +64,7 @@ def _command(arguments: list[str]) -> Callable[[], int]:
 
 def _serve(arguments: list[str]) -> int:
     try:
-        server = importlib.import_module("relevance_gen.serve.__main__")
+        server = importlib.import_module("relevance_gen.serve.processes.command")
     except ModuleNotFoundError as error:
         sys.stderr.write(f"{PROGRAM}: {error}; install it with: pip install 'relevance_gen[server]'\n")
         return FAILED

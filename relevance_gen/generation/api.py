@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from relevance_gen import wire
-from relevance_gen.generation.front import Front
 from relevance_gen.generation.runner import Runner
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
@@ -15,13 +14,13 @@ _lock = threading.Lock()
 _default: Runner | None = None
 
 
-def generate(request: GenerationRequest | Mapping[str, Any], *, runner: Front | None = None) -> GenerationResponse:
+def generate(request: GenerationRequest | Mapping[str, Any], *, runner: Runner | None = None) -> GenerationResponse:
     """Continue a text with a language model.
 
     Args:
         request: a `GenerationRequest`, or a mapping of its fields; ``text`` alone is required.
-        runner: a `Runner` or `RunnerPool`; by default one that is made at the first call and kept for the process, with
-            the model that ``RELEVANCE_GEN_MODEL`` names, else the embedded one.
+        runner: by default one that is made at the first call and kept for the process, with the model that
+            ``RELEVANCE_GEN_MODEL`` names, else the embedded one.
 
     Returns:
         The completions, with token counts and times.

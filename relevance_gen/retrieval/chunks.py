@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from attrs import frozen
@@ -32,7 +32,7 @@ class Chunks:
     @classmethod
     def read(
         cls,
-        values: Iterable[str | Metadata | Chunk] | Chunks,
+        values: Iterable[object],
         *,
         path: str = "chunks",
         kinds: str = "a string, a mapping or a Chunk",
@@ -75,6 +75,9 @@ class Chunks:
             if data:
                 metadata[position] = data
         return cls(texts, metadata)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return (Chunk(text, self.metadata_of(number)) for number, text in enumerate(self.texts))
 
     def metadata_of(self, number: int) -> Metadata:
         """Return the metadata of a chunk, ``{}`` where it came without."""

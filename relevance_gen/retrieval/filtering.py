@@ -45,6 +45,12 @@ def flags(where: Where, n_positions: int, positions: npt.NDArray[np.int64], chun
     return taken
 
 
+def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:
+    """Tell which chunks have some metadata, shape (N,): a mask that can be used in place of `where`."""
+    n = len(chunks.texts)
+    return flags(where, n, np.arange(n), chunks)
+
+
 def has(metadata: Metadata, wanted: Mapping[str, Sequence[Any]]) -> bool:
     """Tell whether metadata has one of the values wanted under each key.
 

@@ -130,12 +130,12 @@ class Segment:
         live = self.live
         return Statistics(int(live.sum()), exact_sum(self.norms[live]), int(self.votes[live].sum(dtype=np.int64)))
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
         """Memory of texts and arrays, in bytes; metadata is not counted."""
         return self.array_bytes + sum(map(sys.getsizeof, self.chunks.texts))
 
-    @property
+    @functools.cached_property
     def array_bytes(self) -> int:
         """Memory of the arrays, in bytes."""
         return sum(array.nbytes for array in self._arrays())

@@ -9,8 +9,7 @@ import pytest
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import generate
 from relevance_gen.types import GenerationRequest
-from tests.models import BIGRAM
-from tests.models.bigram import STORY
+from small_models import BIGRAM, STORY
 
 
 def run(code, tmp_path, **environment):
@@ -51,6 +50,19 @@ api.generate(request)
 """
     ended = run(code, tmp_path, RELEVANCE_GEN_MODEL=str(BIGRAM))
     assert (ended.stdout, ended.returncode) == (STORY + "\n", 0), ended.stderr
+
+
+def test_without_a_model_generating_is_refused(tmp_path):
+    """Where RELEVANCE_GEN_MODEL says that there is none, `generate` and `Runner` say in their error what to do."""
+    code = """
+import relevance_gen
+for ask in (lambda: relevance_gen.generate({"text": "a"}), relevance_gen.Runner):
+    try:
+        ask()
+    except relevance_gen.ModelLoadError as error:
+        print("unset RELEVANCE_GEN_MODEL" in str(error))
+"""
+    assert run(code, tmp_path, RELEVANCE_GEN_MODEL="none").stdout == "True\nTrue\n"
 
 
 def test_importing_generation_loads_no_model_library(tmp_path):

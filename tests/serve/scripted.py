@@ -9,16 +9,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from attrs import define, field
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
-from relevance_gen.serve import process
-from relevance_gen.serve.command import main
-from relevance_gen.serve.process import Plan
-from relevance_gen.settings import Settings
+from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.serve.processes import process
+from relevance_gen.serve.processes.command import main
+from relevance_gen.serve.processes.process import Plan
+from relevance_gen.serve.settings import Settings
 from relevance_gen.types import (
     Completion,
     GenerationRequest,
@@ -35,7 +36,7 @@ OnText = Callable[[int, str], None]
 class ObviousIndex:
     """Scores a chunk by the share of the query's words that it has."""
 
-    def __init__(self, texts: list[str]) -> None:
+    def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         self.nbytes = sum(map(len, texts))
 
@@ -60,13 +61,13 @@ class ObviousRetrieval:
     def __init__(self, settings: Settings) -> None:
         pass
 
-    def search(self, query: str, texts: list[str], top_n: int, true_order: bool) -> SearchResponse:
-        """Rank `texts`."""
-        return ObviousIndex(texts).search(query, top_n, true_order)
+    def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool) -> SearchResponse:
+        """Rank `chunks`."""
+        return ObviousIndex(chunks.texts).search(query, top_n, true_order)
 
-    def index(self, texts: list[str]) -> ObviousIndex:
-        """Index `texts`."""
-        return ObviousIndex(texts)
+    def index(self, chunks: Chunks) -> ObviousIndex:
+        """Index `chunks`."""
+        return ObviousIndex(chunks.texts)
 
 
 @define(eq=False)
