@@ -81,5 +81,5 @@ def search(
             only_for=None if weigher.needs_all_terms else parse(question.query, weigher).beginnings,
             progress=report,
         )
-        token_counts = SearchMetadata(n_query_tokens, counted.result())
+        token_counts = SearchMetadata(n_query_tokens, counted())
     return answer(question, wanted, Collection([segment], weigher), len(checked.texts), token_counts)

@@ -94,11 +94,11 @@ class ChunkIndex:
             if n_processes > 1:
                 with parallel.building(kept, n_processes) as wait, counter.counting_all(kept.texts) as counted:
                     segments = [evolve(part, positions=positions[part.positions]) for part in wait(report)]
-                    n_tokens = counted.result()
+                    n_tokens = counted()
             else:
                 with counter.counting_all(kept.texts) as counted:
                     segments = [build(kept, positions, progress=report)]
-                    n_tokens = counted.result()
+                    n_tokens = counted()
         self._keep(segments, weigher, counter, n_positions=len(checked.texts), n_tokens=n_tokens)
 
     def _keep(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import Future
+import time
+from _thread import start_new_thread
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from threading import Event, Thread
+from threading import Lock
 from typing import Final, Literal, TypeAlias
 
 from relevance_gen.errors import InvalidRequestError
@@ -89,22 +90,21 @@ class TokenCounter:
             return self._count_pieces([_well_formed(text) for text in texts])
 
     @contextmanager
-    def counting_all(self, texts: Collection[str]) -> Iterator[Future[int]]:
-        """Yield the future of `count_all`; it runs in a thread if the backend releases the interpreter's lock.
+    def counting_all(self, texts: Collection[str]) -> Iterator[Callable[[], int]]:
+        """Yield the function that returns `count_all`; it counts in a thread if the backend releases the GIL.
 
         The thread has ended when the context has, also by an error or by ^C, which stop it after the batch in hand. A
         thread that is inside the backend's Rust code while the interpreter shuts down would abort the process.
         """
         if sum(map(len, texts)) < self._aside_from_chars:
-            counted: Future[int] = Future()
-            counted.set_result(self.count_all(texts))
-            yield counted
+            n_tokens = self.count_all(texts)
+            yield lambda: n_tokens
             return
         aside = _CountAside(self, texts)
         _running.add(aside)
         try:
-            Thread(target=aside.count, name="relevance_gen token counts").start()
-            yield aside.counted
+            start_new_thread(aside.count, ())
+            yield aside.result
         finally:
             interrupted = aside.end()
             _running.discard(aside)
@@ -115,40 +115,52 @@ class TokenCounter:
 class _CountAside:
     """A count that runs in a thread and can be given up.
 
-    Not `Thread.join`: in Python 3.11 one that ^C interrupts takes the thread for ended.
+    Its flags and its one lock are safe from ^C. In `threading.Thread` and in futures, a KeyboardInterrupt at the wrong
+    moment leaves a lock held for ever, or takes a thread that runs for one that has ended.
     """
 
     def __init__(self, counter: TokenCounter, texts: Collection[str]) -> None:
-        self.counted: Future[int] = Future()
         self._counter = counter
         self._texts = texts
-        self._begun, self._given_up = Event(), Event()
+        self._n_tokens = 0
+        self._error: BaseException | None = None
+        self._begun = self._given_up = self._ended = False
+        self._counting = Lock()
+        self._counting.acquire()
 
     def count(self) -> None:
         """Count, batch after batch, until all is counted or nobody wants to know any more."""
-        self._begun.set()
-        n_tokens = 0
+        self._begun = True
         try:
             for batch in _batches(self._texts):
-                if self._given_up.is_set():
+                if self._given_up:
                     break
-                n_tokens += self._counter._count_batch(batch)
-            self.counted.set_result(n_tokens)
+                self._n_tokens += self._counter._count_batch(batch)
         except BaseException as error:
-            self.counted.set_exception(error)
+            self._error = error
+        self._ended = True
+        self._counting.release()
+
+    def result(self) -> int:
+        """Wait for the count."""
+        self._counting.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._n_tokens
 
     def end(self) -> bool:
         """Give the count up if it still runs, wait until it has stopped, and tell whether ^C came meanwhile."""
         interrupted = False
-        self._given_up.set()
-        while self._begun.is_set() and not self.counted.done():  # one that begins after this stops at once
+        self._given_up = True
+        while self._begun and not self._ended:  # one that begins after this stops at once
             try:
-                self.counted.exception()
+                time.sleep(_POLL_S)
             except KeyboardInterrupt:
                 interrupted = True
         return interrupted
 
 
+_POLL_S: Final = 0.001
 _running: Final[set[_CountAside]] = set()
 
 
