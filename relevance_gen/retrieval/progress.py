@@ -55,7 +55,10 @@ class _TqdmBar:
     def __init__(self) -> None:
         from tqdm.auto import tqdm
 
-        self._bar = tqdm(total=0, unit=" chunks", unit_scale=True)
+        class Bar(tqdm):  # type: ignore[misc]
+            monitor_interval = 0  # no thread beside the bar: beside one, processes could not be forked
+
+        self._bar = Bar(total=0, unit=" chunks", unit_scale=True)
 
     def show(self, done: int, total: int) -> None:
         self._bar.total = total
