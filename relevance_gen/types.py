@@ -147,7 +147,7 @@ class SearchMetadata:
 
     num_query_tokens: int
     num_context_tokens: int
-    confidence: float | None = None
+    confidence: float | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them."""
