@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from relevance_gen.errors import InvalidRequestError
@@ -29,6 +30,31 @@ def test_a_request_and_a_mapping_are_the_same(bigram):
     fields = {"text": "z", "max_tokens": 12, "temperature": 0}
     assert generate(fields, runner=bigram).responses[0].text == STORY
     assert generate(GenerationRequest(**fields), runner=bigram).responses[0].text == STORY
+
+
+def test_a_text_and_keywords_are_a_request(bigram):
+    """A text with fields as keywords is a request; keywords go before the fields of a request or a mapping."""
+    assert generate("z", max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
+    assert generate(text="z", max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
+    for request in ({"text": "z", "temperature": 1}, GenerationRequest("z", temperature=1, max_tokens=3)):
+        assert generate(request, max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
+    assert generate(np.str_("z"), max_tokens=np.int64(12), temperature=np.float32(0), runner=bigram).responses
+
+
+@pytest.mark.parametrize(
+    ("request_", "fields", "message"),
+    [
+        ("a", {"max_token": 3}, "did you mean max_tokens"),
+        ("a", {"max_tokens": 0}, "max_tokens must be an integer of at least 1"),
+        (None, {}, "text is required"),
+        (None, {"max_tokens": 3}, "text is required"),
+        (["a"], {"max_tokens": 3}, "must be an object"),
+    ],
+)
+def test_wrong_keywords_are_refused_by_name(request_, fields, message):
+    """A keyword that is no field, or not allowed, is refused as a field is."""
+    with pytest.raises(InvalidRequestError, match=message):
+        generate(request_, **fields)
 
 
 @pytest.mark.parametrize("request_", [{}, {"text": 1}, {"text": "a", "top_p": 2}, {"text": "a", "topp": 1}, [], None])
