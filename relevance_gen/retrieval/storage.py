@@ -313,11 +313,12 @@ def _segment(arrays: Mapping[str, Any], chunks: Chunks) -> Segment:
 def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int) -> bool:
     """Tell whether every offset leads to where it must, so that no search goes astray."""
     text, text_end, chunk, tokens = (arrays[name] for name in ("text", "text_end", "chunk", "tokens"))
-    spelling, spelling_first = arrays["spelling"], arrays["spelling_first"]
+    ids, spelling, spelling_first = arrays["ids"], arrays["spelling"], arrays["spelling_first"]
     first_token, n_tokens, positions = arrays["first_token"], arrays["n_tokens"], arrays["positions"]
     return (
         all(len({arrays[name].size for name in names}) == 1 for names in _EQUALLY_LONG)
-        and spelling_first.size == arrays["ids"].size + 1
+        and bool((ids[1:] > ids[:-1]).all())
+        and spelling_first.size == ids.size + 1
         and _ascend(spelling_first, spelling.size)
         and bool((spelling[spelling_first[1:] - 1] == _LINE_END).all())
         and _ascend(arrays["first"], chunk.size)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Final, Literal, TypeAlias
 
 from relevance_gen.errors import InvalidRequestError
@@ -86,21 +88,75 @@ class TokenCounter:
         except (UnicodeEncodeError, TypeError):  # surrogates, as tiktoken and gigatoken refuse them
             return self._count_pieces([_well_formed(text) for text in texts])
 
-    def count_all_aside(self, texts: Collection[str]) -> Future[int]:
-        """Return the future of `count_all`. It runs in a thread only if the backend releases the interpreter's lock."""
-        counted: Future[int] = Future()
+    @contextmanager
+    def counting_all(self, texts: Collection[str]) -> Iterator[Future[int]]:
+        """Yield the future of `count_all`; it runs in a thread if the backend releases the interpreter's lock.
 
-        def count() -> None:
-            try:
-                counted.set_result(self.count_all(texts))
-            except BaseException as error:
-                counted.set_exception(error)
-
+        The thread has ended when the context has, also by an error or by ^C, which stop it after the batch in hand. A
+        thread that is inside the backend's Rust code while the interpreter shuts down would abort the process.
+        """
         if sum(map(len, texts)) < self._aside_from_chars:
-            count()
-        else:
-            Thread(target=count, name="relevance_gen token counts", daemon=True).start()
-        return counted
+            counted: Future[int] = Future()
+            counted.set_result(self.count_all(texts))
+            yield counted
+            return
+        aside = _CountAside(self, texts)
+        _running.add(aside)
+        try:
+            Thread(target=aside.count, name="relevance_gen token counts").start()
+            yield aside.counted
+        finally:
+            interrupted = aside.end()
+            _running.discard(aside)
+            if interrupted:
+                raise KeyboardInterrupt
+
+
+class _CountAside:
+    """A count that runs in a thread and can be given up.
+
+    Not `Thread.join`: in Python 3.11 one that ^C interrupts takes the thread for ended.
+    """
+
+    def __init__(self, counter: TokenCounter, texts: Collection[str]) -> None:
+        self.counted: Future[int] = Future()
+        self._counter = counter
+        self._texts = texts
+        self._begun, self._given_up = Event(), Event()
+
+    def count(self) -> None:
+        """Count, batch after batch, until all is counted or nobody wants to know any more."""
+        self._begun.set()
+        n_tokens = 0
+        try:
+            for batch in _batches(self._texts):
+                if self._given_up.is_set():
+                    break
+                n_tokens += self._counter._count_batch(batch)
+            self.counted.set_result(n_tokens)
+        except BaseException as error:
+            self.counted.set_exception(error)
+
+    def end(self) -> bool:
+        """Give the count up if it still runs, wait until it has stopped, and tell whether ^C came meanwhile."""
+        interrupted = False
+        self._given_up.set()
+        while self._begun.is_set() and not self.counted.done():  # one that begins after this stops at once
+            try:
+                self.counted.exception()
+            except KeyboardInterrupt:
+                interrupted = True
+        return interrupted
+
+
+_running: Final[set[_CountAside]] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Wait for counts that a ^C at the wrong moment has left behind."""
+    for aside in list(_running):
+        aside.end()
 
 
 def token_counter(encoding: Encoding | None = None, *, backend: Backend | None = None) -> TokenCounter:
