@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 from relevance_gen.cli.filetypes import listing
-from relevance_gen.cli.highlighting import matched_spellings
 from relevance_gen.cli.indexing import Searched, build, load, save
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
@@ -131,14 +130,15 @@ def run(args: argparse.Namespace) -> int:
     status = StatusLine(sys.stderr)
     searched = build(args, status) if args.index is None else load(args)
     index = searched.index
-    response = index.search(question.query, question.top_n, question.true_order, where=_where(args.where))
+    response = index.search(
+        question.query, question.top_n, question.true_order, where=_where(args.where), spans=not args.json
+    )
     seconds = time.perf_counter() - started
     kept = args.save is None or save(index, args.save, status.say)
     if args.json:
         sys.stdout.write(serialize(response).decode("ascii") + "\n")
     elif response.results:
-        spellings = matched_spellings(index, args.query, response.results[0].original_index)
-        Printer.of(args, sys.stdout, spellings).print(response, n_chunks=len(index), seconds=seconds)
+        Printer.of(args, sys.stdout).print(response, n_chunks=len(index), seconds=seconds)
     else:
         status.say(_nothing_found(searched))
     if searched.failed or not kept:

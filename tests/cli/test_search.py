@@ -67,11 +67,29 @@ def test_shows_the_lines_that_say_most(folder: Path, capsys: pytest.CaptureFixtu
     assert len(capsys.readouterr().out.splitlines()) == 33
 
 
+def test_shows_the_line_that_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is shown begins with the passage that the search points at, and not with a line above it."""
+    options = "".join(
+        f"`--{name}`: {purpose}\n"
+        for name, purpose in {
+            "n-ctx": "most tokens of a sequence; by default the model's",
+            "n-threads": "number of threads that decode",
+            "n-slots": "sequences at a time",
+        }.items()
+    )
+    Path("options.md").write_text(options)
+    for n_lines in ("1", "2", "4"):
+        assert main(["search", "how do I set the number of threads", "options.md", "--lines", n_lines]) == 0
+        place, line, *_ = capsys.readouterr().out.splitlines()
+        assert place.endswith("  options.md:2")
+        assert line == "  `--n-threads`: number of threads that decode"
+
+
 @pytest.mark.parametrize(
     ("text", "query", "marked"),
     [
         ("Connections were connected.", "connection", ["Connections", "connected"]),
-        ("call get_user_name(x)", "user", ["get_user_name"]),
+        ("call get_user_name(x)", "user", ["user"]),
         ("Größe und Grösse", "grösse", ["Größe", "Grösse"]),
         ("今天天气很好", "天气", ["天气"]),
         ("the cat is on the mat", "what is on the mat", ["mat"]),
@@ -175,7 +193,7 @@ def test_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkey
     for arguments in (["search", "bananas"], ["search", "bananas", "-"]):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FRUIT.encode())))
         assert main(arguments) == 0
-        assert "  (standard input):1\n" in capsys.readouterr().out
+        assert "  (standard input):3\n" in capsys.readouterr().out
 
 
 def test_at_a_terminal_the_working_folder_is_searched(

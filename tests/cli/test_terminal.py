@@ -26,7 +26,7 @@ def test_runs_as_a_module(folder: Path) -> None:
         command("search", "bananas", "-"), input=FRUIT.encode(), capture_output=True, check=False, env=ENVIRONMENT
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"(standard input):1" in done.stdout
+    assert b"(standard input):3" in done.stdout
 
 
 def in_terminal(*arguments: str, **environment: str) -> str:
