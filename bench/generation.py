@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import json
 import os
+import secrets
 import statistics
 import subprocess
 import time
@@ -23,12 +24,12 @@ import numpy as np
 
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
-from relevance_gen.generation.jobs import Job
-from relevance_gen.generation.llama import Model
+from relevance_gen.generation.ticket import Ticket
+from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.machine import usable_cores
-from relevance_gen.types import GenerationRequest
-from tests.models.make import write_random
+from relevance_gen.types import GenerationRequest, GenerationResponse
+from small_models.make import write_random
 
 MODEL = Path(__file__).parent / "models" / "125m.gguf"
 N_PROMPT, N_NEW = 256, 64
@@ -62,23 +63,39 @@ def timed(work: Callable[[], object]) -> float:
     return _clock() - started
 
 
-def engine_seconds(model: Model, requests: list[GenerationRequest], cache: PrefixCache | None = None) -> float:
+class Answers:
+    """Counts the requests that are done."""
+
+    n_done = 0
+
+    def started(self, *_: object) -> None:
+        """Take no note."""
+
+    text = started
+
+    def done(self, _: Ticket, outcome: object) -> None:
+        """Count a response."""
+        assert isinstance(outcome, GenerationResponse), outcome
+        self.n_done += 1
+
+
+def engine_seconds(model: Decoder, requests: list[GenerationRequest], cache: PrefixCache | None = None) -> float:
     """Serve `requests`, all at once, with the engine."""
-    answers: list[object] = []
-    engine = Engine(model, PrefixCache(0) if cache is None else cache)
-    for request in requests:
-        engine.add(Job(request, time.time(), lambda *_: None, answers.append))
+    answers = Answers()
+    engine = Engine(model, PrefixCache(0) if cache is None else cache, answers)
+    for number, request in enumerate(requests):
+        engine.add(Ticket(number, request, secrets.randbits(128), time.time()))
 
     def work() -> None:
         while not engine.idle:
             engine.step()
 
     seconds = timed(work)
-    assert len(answers) == len(requests)
+    assert answers.n_done == len(requests)
     return seconds
 
 
-def raw_seconds(model: Model, n_samples: int) -> float:
+def raw_seconds(model: Decoder, n_samples: int) -> float:
     """Call llama.cpp in the shapes of the engine's batches, and do nothing else."""
     prompt = model.tokenize(prompt_text(N_PROMPT), 0)
 
@@ -87,7 +104,7 @@ def raw_seconds(model: Model, n_samples: int) -> float:
             model.prefill(0, prompt[start : start + model.n_batch], start)
         state = model.save(0) if n_samples > 1 else None
         for slot in range(1, n_samples):
-            model.load(slot, state)
+            model.restore(slot, state)
         for step in range(N_NEW - 1):
             model.decode(range(n_samples), [300] * n_samples, [N_PROMPT + step] * n_samples)
 
@@ -152,7 +169,7 @@ class NullModel:
     def _nothing(self, *_: object) -> None:
         pass
 
-    rewind = load = interrupt = _nothing
+    rewind = restore = interrupt = _nothing
 
     def save(self, _: int) -> np.ndarray:
         """Have nothing to save."""
@@ -231,7 +248,7 @@ def report(what: str, value: float, bar: str, limit: float, *, at_most: bool = T
     print(f"{what:<68}{value:>9.2f}   {bar:<9}{'holds' if holds else 'MISSED'}", flush=True)
 
 
-def compare(model: Model, mode: str, args: argparse.Namespace) -> dict[str, list[float]]:
+def compare(model: Decoder, mode: str, args: argparse.Namespace) -> dict[str, list[float]]:
     """Report one mode of the engine: against raw llama.cpp, completions in turn, and llama.cpp's own server."""
     engine_seconds(model, samples(1))  # the first computation of a model is slower
     results = rounds(
@@ -250,7 +267,7 @@ def compare(model: Model, mode: str, args: argparse.Namespace) -> dict[str, list
     return results
 
 
-def compare_with_completions(model: Model, mode: str, args: argparse.Namespace) -> None:
+def compare_with_completions(model: Decoder, mode: str, args: argparse.Namespace) -> None:
     """Report many samples against one completion after another."""
     llama = llama_cpp.Llama(str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False)
     for n, bar in ((8, 2.0), (16, 2.5)):
@@ -264,7 +281,7 @@ def compare_with_completions(model: Model, mode: str, args: argparse.Namespace) 
     llama.close()
 
 
-def compare_with_server(model: Model, mode: str, args: argparse.Namespace) -> None:
+def compare_with_server(model: Decoder, mode: str, args: argparse.Namespace) -> None:
     """Report 16 different requests against llama.cpp's own server."""
     if not args.server:
         print("16 different requests / llama.cpp's server: skipped, its binary is not named")
@@ -279,7 +296,7 @@ def compare_with_server(model: Model, mode: str, args: argparse.Namespace) -> No
 
 def measure_prefix_cache(n_rounds: int, n_threads: int) -> None:
     """Report how much sooner the first token of a repeated prompt of 2,000 tokens comes."""
-    with Model(MODEL, ModelOptions(n_ctx=2048, n_slots=1, n_threads=n_threads)) as model:
+    with Decoder(MODEL, ModelOptions(n_ctx=2048, n_slots=1, n_threads=n_threads)) as model:
 
         def twice(seed: int) -> float:
             cache = PrefixCache(1 << 30)
@@ -314,7 +331,7 @@ def main() -> None:
         )
     for mode in MODES:
         options = ModelOptions(n_ctx=512, n_slots=16, n_threads=args.threads, flash_attention=MODES[mode] == "on")
-        with Model(MODEL, options) as model:
+        with Decoder(MODEL, options) as model:
             results = compare(model, mode, args)
         seconds = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in results.items())
         print(f"   median seconds, {N_PROMPT} + {N_NEW} tokens: {seconds}")

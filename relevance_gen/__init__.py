@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from relevance_gen.errors import (
+    BusyError,
     GenerationError,
     IndexBuildError,
     IndexFormatError,
@@ -15,6 +16,9 @@ from relevance_gen.errors import (
     RelevanceGenError,
     RequestCancelledError,
     RunnerClosedError,
+    ShuttingDownError,
+    TimedOutError,
+    TooLargeError,
 )
 from relevance_gen.types import (
     Chunk,
@@ -25,13 +29,13 @@ from relevance_gen.types import (
     SearchRequest,
     SearchResponse,
     SearchResult,
+    Span,
     Stats,
 )
 
 if TYPE_CHECKING:
     from relevance_gen.chunking import split
     from relevance_gen.generation.api import generate
-    from relevance_gen.generation.pool import RunnerPool
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BusyError",
     "Chunk",
     "ChunkIndex",
     "Completion",
@@ -58,16 +63,19 @@ __all__ = [
     "RequestCancelledError",
     "Runner",
     "RunnerClosedError",
-    "RunnerPool",
     "SearchMetadata",
     "SearchRequest",
     "SearchResponse",
     "SearchResult",
+    "ShuttingDownError",
+    "Span",
     "Stats",
     "TermShare",
     "TextPiece",
     "TextStream",
+    "TimedOutError",
     "TokenCounter",
+    "TooLargeError",
     "generate",
     "search",
     "split",
@@ -78,7 +86,6 @@ _LOADED_WHEN_USED = {
     "ChunkIndex": "relevance_gen.retrieval.index",
     "Explanation": "relevance_gen.retrieval.explaining",
     "Runner": "relevance_gen.generation.runner",
-    "RunnerPool": "relevance_gen.generation.pool",
     "TermShare": "relevance_gen.retrieval.explaining",
     "TextPiece": "relevance_gen.generation.stream",
     "TextStream": "relevance_gen.generation.stream",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 _SHOWN_CHARS = 80
 """How much of an offending value an error message repeats: enough to recognise it, too little to leak or flood."""
 
@@ -43,17 +45,21 @@ class InvalidRequestError(RelevanceGenError, ValueError):
         self.field = field
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_invalid_request, (str(self), self.field)
+        return _rebuild_invalid_request, (type(self), str(self), self.field)
 
     @classmethod
-    def must_be(cls, field: str, allowed: str, got: object, *, remedy: str | None = None) -> InvalidRequestError:
+    def must_be(cls, field: str, allowed: str, got: object, *, remedy: str | None = None) -> Self:
         """Build the error for a field whose value is not `allowed`."""
         message = f"{field} must be {allowed}, got {shown(got)}"
         return cls(message if remedy is None else f"{message}; {remedy}", field=field)
 
 
-def _rebuild_invalid_request(message: str, field: str | None) -> InvalidRequestError:
-    return InvalidRequestError(message, field=field)
+def _rebuild_invalid_request(kind: type[InvalidRequestError], message: str, field: str | None) -> InvalidRequestError:
+    return kind(message, field=field)
+
+
+class TooLargeError(InvalidRequestError):
+    """Refuse an input that is larger than the operator allows; sending it again later does not help."""
 
 
 class IndexFormatError(RelevanceGenError, OSError):
@@ -72,6 +78,33 @@ class OverloadedError(RelevanceGenError):
         self.retry_after_s = retry_after_s
 
 
+class BusyError(OverloadedError):
+    """Refuse work for which no thread became free in time, or for which there is no memory now."""
+
+
+class TimedOutError(RelevanceGenError, TimeoutError):
+    """Report that work was begun and did not end within its time.
+
+    Attributes:
+        retry_after_s: seconds after which a retry is sensible.
+    """
+
+    retry_after_s = 1
+
+
+class ShuttingDownError(RelevanceGenError, RuntimeError):
+    """Refuse or cut work because the server is shutting down.
+
+    Attributes:
+        retry_after_s: seconds after which a retry is sensible: another server, or the next, may answer then.
+    """
+
+    retry_after_s = 1
+
+    def __init__(self, message: str = "the server is shutting down") -> None:
+        super().__init__(message)
+
+
 class RequestCancelledError(RelevanceGenError):
     """Report that the caller cancelled this request before it finished."""
 
@@ -81,7 +114,7 @@ class ModelLoadError(RelevanceGenError, OSError):
 
 
 class GenerationError(RelevanceGenError, RuntimeError):
-    """Report that the model failed while it was generating; the runner that held it is dead."""
+    """Report that the model failed while it was generating; the worker that held it is dead."""
 
 
 class RunnerClosedError(RelevanceGenError, RuntimeError):

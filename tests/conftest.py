@@ -6,8 +6,6 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
-collect_ignore = ["models/make.py"]  # a script, with dependencies of its own: pytest would look for doctests in it
-
 _slow_is_fine = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=25, **_slow_is_fine)
 settings.register_profile("ci", max_examples=100, derandomize=True, **_slow_is_fine)

@@ -225,10 +225,10 @@ def _best(scores: Sequence[float], places: Iterable[int], n: int) -> list[int]:
 
 def likeness(chunks: list[list[str]], scores: list[float], everything: list[list[str]]) -> list[float]:
     """Return what chunks are given for being like the best five of them."""
-    bags = [Counter(word[:5] for word in chunk if word not in ENGLISH) for chunk in chunks]
+    bags = [Counter(_stump(word) for word in chunk if word not in ENGLISH) for chunk in chunks]
     if len(chunks) < 2 or not any(bags):
         return scores
-    sample = [{word[:5] for word in chunk if word not in ENGLISH} for chunk in sorted(everything, key=_hash)[:128]]
+    sample = [{_stump(word) for word in chunk if word not in ENGLISH} for chunk in sorted(everything, key=_hash)[:128]]
     idf = {
         word: math.log(1 + len(bags) / sum(word in bag for bag in bags))
         + math.log(1 + len(sample) / max(1, sum(word in chunk for chunk in sample)))
@@ -250,13 +250,18 @@ def likeness(chunks: list[list[str]], scores: list[float], everything: list[list
     ]
 
 
+def _stump(word: str) -> bytes:
+    """Return the bytes of the first five letters, as many as five letters like the first have."""
+    return word.encode()[: 5 * min(3, len(word[0].encode()))]
+
+
 def _hash(chunk: list[str]) -> int:
     """Hash a chunk's words, whatever their order."""
     hashed = sum(int(tokenize([word]).ids[0]) for word in chunk) * 0x9E3779B97F4A7C15 % (1 << 64)
     return hashed ^ (hashed >> 32)
 
 
-def _dot(one: dict[str, float], other: dict[str, float]) -> float:
+def _dot(one: dict[bytes, float], other: dict[bytes, float]) -> float:
     return math.fsum(value * other.get(word, 0.0) for word, value in one.items())
 
 
@@ -264,7 +269,7 @@ def letter_shares(query: list[str], chunks: list[list[str]]) -> list[float]:
     """Return how much of the query's 4-grams each chunk has."""
 
     def grams(words: list[str]) -> Counter[str]:
-        some = [word for word in words if kind(word[0]) == WORD]
+        some = [word for word in words if kind(word[0]) not in (PAIRS, TRIPLES)]
         return Counter(word[at : at + 4] for word in some for at in range(max(1, len(word) - 3)))
 
     bags, asked = [grams(chunk) for chunk in chunks], grams(query)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, TextIO
+from typing import Any, TextIO, get_type_hints
 
 import attrs
 
@@ -39,16 +39,16 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
+    parser.usage = "%(prog)s [OPTION ...] [PROMPT]"
     parser.add_argument(
-        "text", metavar="PROMPT", nargs="?", default=STDIN, help="the text to continue; - or none reads it"
+        "text",
+        metavar="PROMPT",
+        nargs="?",
+        default=STDIN,
+        help="the text to continue, behind -- if it begins with -; - or none reads the standard input",
     )
     parser.add_argument(
         "-m", "--model", metavar="FILE", help="a GGUF file (default: $RELEVANCE_GEN_MODEL, else the embedded model)"
-    )
-    parser.add_argument("--n-ctx", type=int, metavar="N", help="most tokens of prompt and completion together")
-    parser.add_argument("--n-threads", type=int, metavar="N", help="CPU threads (default: the physical cores)")
-    parser.add_argument(
-        "--n-gpu-layers", type=int, metavar="N", help="layers on the GPU (default: all, if there is one)"
     )
     parser.add_argument("--json", action="store_true", help="print the response of the REST interface")
     defaults = {field.name: field.default for field in attrs.fields(GenerationRequest)}
@@ -57,26 +57,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             options = {"metavar": "N", **options}
         if isinstance(default := defaults[name], int | float) and not isinstance(default, bool):
             purpose += f" (default: {default})"
-        parser.add_argument("--" + name.replace("_", "-"), help=purpose, **options)
+        parser.add_argument(_flag(name), help=purpose, **options)
+    of_the_model = parser.add_argument_group("how the model is loaded")
+    kinds = get_type_hints(ModelOptions)
+    for option in attrs.fields(ModelOptions):
+        is_switch = kinds[option.name] == bool | None
+        parsed = {"action": argparse.BooleanOptionalAction} if is_switch else {"type": int, "metavar": "N"}
+        of_the_model.add_argument(_flag(option.name), help=option.metadata["help"], **parsed)
 
 
 def run(args: argparse.Namespace) -> int:
     """Generate as `args` say, print it as it comes, and return the exit status."""
     given = {name: getattr(args, name) for name in _PARAMETERS if getattr(args, name) is not None}
     request = GenerationRequest(text=_prompt(args.text), **given)
-    n_slots = min(request.num_samples, ModelOptions().n_slots)
-    options = {"n_ctx": args.n_ctx, "n_threads": args.n_threads, "n_gpu_layers": args.n_gpu_layers}
-    try:
-        runner = Runner(args.model, n_slots=n_slots, **options)
-    except ValueError as error:
-        raise InvalidRequestError(str(error)) from None
-    with runner:
+    options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
+    if options["n_slots"] is None:  # no more memory than this request can use
+        options["n_slots"] = min(request.num_samples, ModelOptions().n_slots)
+    with Runner(args.model, **options) as runner:
         if args.json:
             sys.stdout.write(serialize(runner.generate(request)).decode("ascii") + "\n")
         else:
             with runner.stream(request) as stream:
                 _show(stream, request.num_samples, sys.stdout)
     return 0
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _prompt(text: str) -> str:
@@ -107,6 +114,5 @@ def _heading(number: int, num_samples: int) -> str:
 
 
 def _showable(text: str, output: TextIO) -> str:
-    """Replace control characters on a terminal, and anywhere what the encoding has no character for."""
-    encoding = output.encoding or "utf-8"
-    return (visible(text) if output.isatty() else text).encode(encoding, "replace").decode(encoding)
+    """Replace control characters where a terminal would obey them."""
+    return visible(text) if output.isatty() else text

@@ -5,8 +5,7 @@ Importing this loads no model library; making a `Runner` does.
 
 from relevance_gen.generation.api import generate
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.pool import RunnerPool
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextPiece, TextStream
 
-__all__ = ["Counters", "Runner", "RunnerPool", "TextPiece", "TextStream", "generate"]
+__all__ = ["Counters", "Runner", "TextPiece", "TextStream", "generate"]

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.generation.model import SavedState, Tokens
+from relevance_gen.llama.language_model import SavedState, Tokens
 
 
 @frozen(eq=False)
@@ -16,14 +16,14 @@ class Entry:
 
     Args:
         tokens: shape (n,), the prompt.
-        state: the bytes that `llama.Model.save` returned.
+        state: what `LanguageModel.save` returned.
     """
 
     tokens: Tokens
     state: SavedState
 
     @property
-    def n_bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes of memory that the entry holds."""
         return self.tokens.nbytes + self.state.nbytes
 
@@ -37,7 +37,7 @@ class PrefixCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.n_bytes = 0
+        self.size_bytes = 0
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
 
     def __len__(self) -> int:
@@ -58,23 +58,23 @@ class PrefixCache:
     def put(self, prompt: Tokens, state: SavedState) -> None:
         """Hold `state` for `prompt`; drop what that makes superfluous, then the least recent beyond `max_bytes`."""
         entry = Entry(prompt, state)
-        if entry.n_bytes > self.max_bytes:
+        if entry.size_bytes > self.max_bytes:
             return
         covered = [k for k, e in self._entries.items() if _common_prefix(prompt, e.tokens) == len(e.tokens)]
         for key in covered:
             self._drop(key)
         self._entries[prompt.tobytes()] = entry
-        self.n_bytes += entry.n_bytes
-        while self.n_bytes > self.max_bytes:
+        self.size_bytes += entry.size_bytes
+        while self.size_bytes > self.max_bytes:
             self._drop(next(iter(self._entries)))
 
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
-        self.n_bytes = 0
+        self.size_bytes = 0
 
     def _drop(self, key: bytes) -> None:
-        self.n_bytes -= self._entries.pop(key).n_bytes
+        self.size_bytes -= self._entries.pop(key).size_bytes
 
 
 def _common_prefix(a: Tokens, b: Tokens) -> int:

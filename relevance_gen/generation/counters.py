@@ -15,10 +15,10 @@ class Counters:
         requests_failed: answered with an error.
         prompt_tokens: tokens of all prompts served.
         prompt_tokens_reused: how many of them came from the prefix cache.
-        prefix_cache_hits: prompts that reused at least one chunk.
+        prefix_cache_hits: prompts that reused at least one slice.
         generated_tokens: tokens generated.
         first_tokens: requests that have produced a token.
-        first_token_seconds: total time from acceptance to first token, over those requests.
+        first_token_s: total time from acceptance to first token, over those requests.
         decode_steps: batches of one token for each running sequence.
     """
 
@@ -30,5 +30,5 @@ class Counters:
     prefix_cache_hits: int = 0
     generated_tokens: int = 0
     first_tokens: int = 0
-    first_token_seconds: float = 0.0
+    first_token_s: float = 0.0
     decode_steps: int = 0

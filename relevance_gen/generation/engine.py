@@ -1,6 +1,7 @@
 """Run a model for many requests at once: take the scheduler's actions and carry them out, one step at a time.
 
-The engine lives in one thread and knows no other. It speaks to the model through `LanguageModel`.
+The engine lives in one thread; only `interrupt` may be called from another. It speaks to the model through
+`LanguageModel`, and says what became of a ticket through `Reports`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from typing import Protocol
 
 import numpy as np
 
@@ -16,15 +18,28 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling, scheduler
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.jobs import NO_LOGITS, NO_STATE, Job
-from relevance_gen.generation.model import Interrupted, LanguageModel, Logits, Tokens
+from relevance_gen.generation.prompt import Prompt
 from relevance_gen.generation.sequence import Sequence
-from relevance_gen.generation.stopping import StopStrings
-from relevance_gen.types import GenerationRequest, GenerationResponse
+from relevance_gen.generation.ticket import Ticket
+from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits
+from relevance_gen.types import GenerationResponse
 
 _READ_PER_STEP = 1 << 16
 """Characters after which reading further requests waits for the next step, so that long texts do not add up to a pause
 for those who run."""
+
+
+class Reports(Protocol):
+    """Who is told what becomes of tickets. It raises nothing, and ignores tickets that were dropped."""
+
+    def started(self, ticket: Ticket, n_samples: int) -> None:
+        """Take note that `n_samples` more samples have produced a token."""
+
+    def text(self, ticket: Ticket, sample: int, text: str) -> None:
+        """Take a piece of a sample's text; not empty."""
+
+    def done(self, ticket: Ticket, outcome: GenerationResponse | BaseException) -> None:
+        """Take the response, or why there is none."""
 
 
 class Engine:
@@ -33,18 +48,24 @@ class Engine:
     Args:
         model: the model, owned by the calling thread.
         cache: remembered prompts.
+        reports: who is told what becomes of tickets.
         clock: returns Unix time in seconds.
+
+    Attributes:
+        counters: what was computed; the backlog knows how requests ended.
     """
 
-    def __init__(self, model: LanguageModel, cache: PrefixCache, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, model: LanguageModel, cache: PrefixCache, reports: Reports, clock: Callable[[], float] = time.time
+    ) -> None:
         self.counters = Counters()
-        self.n_waiting = 0
-        """Samples that have not started; read by other threads."""
+        self._prefilling: int | None = None
         self._model = model
         self._cache = cache
+        self._reports = reports
         self._clock = clock
-        self._queue: deque[Job] = deque()
-        self._running: dict[int, tuple[Sequence, Job]] = {}
+        self._queue: deque[Prompt] = deque()
+        self._running: dict[int, tuple[Sequence, Prompt]] = {}
         self._n_read = 0
 
     @property
@@ -57,39 +78,38 @@ class Engine:
         """Requests that could start now if they came."""
         return self._model.n_slots - len(self._running) - len(self._queue)
 
-    def add(self, job: Job) -> None:
+    def add(self, ticket: Ticket) -> None:
         """Queue a request behind all others."""
-        self._queue.append(job)
-        self.n_waiting += job.n_unstarted
+        self._queue.append(Prompt(ticket))
 
-    def drop_cancelled(self) -> None:
-        """Forget the requests that were cancelled, and free their slots; nothing is called back."""
-        for job in self._jobs():
-            if job.cancelled and self._remove(job):
-                self.counters.requests_cancelled += 1
+    def drop(self, ticket_id: int) -> None:
+        """Forget a request, if it is still here, and free its slots; nothing is reported."""
+        for prompt in [prompt for prompt in self._queue if prompt.ticket.id == ticket_id]:
+            self._dequeue(prompt)
+        for slot in [slot for slot, (_, prompt) in self._running.items() if prompt.ticket.id == ticket_id]:
+            del self._running[slot]
+            self._model.rewind(slot, 0)
 
-    def abort(self, error: BaseException) -> None:
-        """Answer every request with `error`. Touches no model: it may be what failed."""
-        jobs = self._jobs()
+    def interrupt(self, ticket_id: int | None = None) -> None:
+        """Stop computing that ticket's prompt, or whatever is being computed; what is not dropped is computed again."""
+        if ticket_id in (None, self._prefilling):
+            self._model.interrupt()
+
+    def clear(self) -> None:
+        """Forget every request and the cache. This touches no model: it may be what failed."""
         self._queue.clear()
         self._running.clear()
-        self.n_waiting = 0
-        for job in jobs:
-            self.counters.requests_failed += 1
-            job.settle(error)
-
-    def _jobs(self) -> list[Job]:
-        """Return every request that is here, once."""
-        return list(dict.fromkeys([*(job for _, job in self._running.values()), *self._queue]))
+        self._cache.clear()
 
     def step(self) -> None:
-        """Give every running sequence one token, and the head of the queue one chunk.
+        """Give every running sequence one token, and the head of the queue one slice.
 
         Raises:
             GenerationError: the model failed.
         """
         self._n_read = 0
-        budget, decoded = self._model.n_batch, not self._running  # what starts in this step gets its token by that
+        # New sequences draw their first token from the prompt's logits, so they skip this step's decode.
+        budget, decoded = self._model.n_batch, not self._running
         try:
             while (action := scheduler.next_action(self._state(budget, decoded))) is not None:
                 match action:
@@ -121,98 +141,86 @@ class Engine:
         )
 
     def _head(self) -> scheduler.Head | None:
-        """Describe the head of the queue, if it could be read yet; what is refused then is answered and skipped."""
+        """Describe the head of the queue, read; ``None`` if none waits, or reading it waits for the next step."""
         while self._queue:
-            job = self._queue[0]
-            if not len(job.prompt):
+            prompt = self._queue[0]
+            if not len(prompt.tokens):
                 if self._n_read >= _READ_PER_STEP:
                     return None
-                self._n_read += len(job.request.text) + sum(map(len, job.request.stop))
+                self._n_read += len(prompt.ticket.request.text) + sum(map(len, prompt.ticket.request.stop))
                 try:
-                    job.prompt = self._prompt(job.request)
-                    job.stops = StopStrings(job.request.stop)
+                    prompt.read(self._model)
                 except InvalidRequestError as error:
-                    self._fail(job, error)
+                    self._dequeue(prompt)
+                    self._reports.done(prompt.ticket, error)
                     continue
-            return scheduler.Head(len(job.prompt), job.n_done, job.slot, job.n_unstarted)
+            return scheduler.Head(len(prompt.tokens), prompt.n_done, prompt.slot, prompt.n_unstarted)
         return None
-
-    def _prompt(self, request: GenerationRequest) -> Tokens:
-        prompt = self._model.tokenize(request.text, request.max_input_tokens)
-        if not len(prompt):
-            raise InvalidRequestError("text must hold at least one token for this model, got none", field="text")
-        if len(prompt) >= self._model.n_ctx:
-            raise InvalidRequestError(
-                f"text must hold fewer than {self._model.n_ctx} tokens, got {len(prompt)}; "
-                "shorten it, set max_input_tokens, or load the model with a larger n_ctx",
-                field="text",
-            )
-        return prompt
 
     # ── Actions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _seat(self, job: Job, slot: int) -> None:
-        """Take a slot, and start from the longest known beginning of the prompt, a whole number of chunks."""
-        job.slot = slot
-        common, entry = self._cache.longest(job.prompt)
+    def _seat(self, prompt: Prompt, slot: int) -> None:
+        """Take a slot, and start from the longest known beginning of the prompt, a whole number of slices."""
+        prompt.slot = slot
+        common, entry = self._cache.longest(prompt.tokens)
         # At least the last token is computed anew: its logits are not kept.
-        n_reused = self._whole_chunks(min(common, len(job.prompt) - 1))
+        n_reused = self._whole_slices(min(common, len(prompt.tokens) - 1))
         if entry is not None and n_reused:
-            self._model.load(slot, entry.state)
+            self._model.restore(slot, entry.state)
             self._model.rewind(slot, n_reused)
-            job.n_done = n_reused
+            prompt.n_done = n_reused
             self.counters.prefix_cache_hits += 1
             self.counters.prompt_tokens_reused += n_reused
 
-    def _prefill(self, job: Job, slot: int, start: int, stop: int) -> None:
-        job.interrupt = self._model.interrupt
+    def _prefill(self, prompt: Prompt, slot: int, start: int, stop: int) -> None:
+        self._prefilling = prompt.ticket.id
         try:
-            logits = self._model.prefill(slot, job.prompt[start:stop], start)
+            logits = self._model.prefill(slot, prompt.tokens[start:stop], start)
         finally:
-            job.interrupt = None
-        job.n_done = stop
-        if stop < len(job.prompt):
+            self._prefilling = None
+        prompt.n_done = stop
+        if stop < len(prompt.tokens):
             return
-        job.logits = logits.copy()
+        prompt.logits = logits.copy()
         self.counters.prompt_tokens += stop
-        if job.n_unstarted > 1:
-            job.state = self._model.save(slot)
-        if self._model.can_rewind and self._whole_chunks(stop - 1) > 0:
-            self._remember(job, slot)
+        if prompt.n_unstarted > 1:
+            prompt.state = self._model.save(slot)
+        if self._model.can_rewind and self._whole_slices(stop - 1) > 0:
+            self._remember(prompt, slot)
 
-    def _remember(self, job: Job, slot: int) -> None:
-        """Save a prompt that has a chunk no entry has, if there can be room for it."""
-        if job.prompt.nbytes + self._model.saved_bytes(slot) > self._cache.max_bytes:
+    def _remember(self, prompt: Prompt, slot: int) -> None:
+        """Save a prompt that has a slice no entry has, if there can be room for it."""
+        if prompt.tokens.nbytes + self._model.saved_bytes(slot) > self._cache.max_bytes:
             return
-        common, _ = self._cache.longest(job.prompt)
-        if self._whole_chunks(common) < self._whole_chunks(len(job.prompt) - 1):
-            self._cache.put(job.prompt, job.state if len(job.state) else self._model.save(slot))
+        common, _ = self._cache.longest(prompt.tokens)
+        if self._whole_slices(common) < self._whole_slices(len(prompt.tokens) - 1):
+            self._cache.put(prompt.tokens, prompt.state if len(prompt.state) else self._model.save(slot))
 
-    def _start(self, job: Job, slots: Items[int]) -> None:
+    def _start(self, prompt: Prompt, slots: Items[int]) -> None:
         """Draw the first token of the next samples, all from the logits of the prompt's end."""
-        if not job.n_started:
+        if not prompt.n_started:
             self.counters.first_tokens += 1
-            self.counters.first_token_seconds += max(0.0, self._clock() - job.created)
+            self.counters.first_token_s += max(0.0, self._clock() - prompt.ticket.created)
         for slot in slots:
             sequence = Sequence(
-                job.request,
-                job.n_started,
-                seed=job.seed,
-                stops=job.stops,
-                ends=job.ends,
-                n_prompt=len(job.prompt),
-                room=self._model.n_ctx - len(job.prompt),
+                prompt.ticket.request,
+                prompt.n_started,
+                seed=prompt.ticket.seed,
+                stops=prompt.stops,
+                ends=prompt.ends,
+                n_prompt=len(prompt.tokens),
+                room=self._model.n_ctx - len(prompt.tokens),
                 n_vocab=self._model.n_vocab,
             )
-            if slot != job.slot:
-                self._model.load(slot, job.state)
-            self._running[slot] = (sequence, job)
-            job.n_started += 1
-        self.n_waiting -= len(slots)
-        job.slot = None
-        logits = np.repeat(job.logits[None], len(slots), axis=0)
-        if not job.n_unstarted:
-            self._dequeue(job)
+            if slot != prompt.slot:
+                self._model.restore(slot, prompt.state)
+            self._running[slot] = (sequence, prompt)
+            prompt.n_started += 1
+        self._reports.started(prompt.ticket, len(slots))
+        prompt.slot = None
+        logits = np.repeat(prompt.logits[None], len(slots), axis=0)
+        if not prompt.n_unstarted:
+            self._dequeue(prompt)
         self._advance(slots, logits)
 
     def _decode(self, slots: Items[int]) -> None:
@@ -237,78 +245,41 @@ class Engine:
             )
         self.counters.generated_tokens += len(batch)
         for row, (slot, token) in enumerate(zip(slots, tokens.tolist(), strict=True)):
-            sequence, job = batch[row]
-            if self._running.get(slot) is not batch[row]:
-                continue  # its request failed a moment ago, in the callback of a sibling
+            sequence, prompt = batch[row]
             released = sequence.accept(token, self._model.piece(token), logprobs.get(row))
-            self._report(sequence, job, slot, released)
+            if released:
+                self._reports.text(prompt.ticket, sequence.index, released)
+            if sequence.finish_reason is not None:
+                del self._running[slot]
+                self._model.rewind(slot, 0)
+                self._finish(prompt, sequence)
 
-    def _report(self, sequence: Sequence, job: Job, slot: int, released: str) -> None:
-        if released:
-            try:
-                job.on_text(sequence.index, released)
-            except Exception as error:
-                self._fail(job, error)
-                return
-        if sequence.finish_reason is not None:
-            del self._running[slot]
-            self._model.rewind(slot, 0)
-            job.completions[sequence.index] = sequence.completion(self._clock())
-            if len(job.completions) == job.request.num_samples:
-                self._finish(job)
-
-    def _finish(self, job: Job) -> None:
-        self.counters.requests_finished += 1
-        responses = tuple(job.completions[index] for index in range(job.request.num_samples))
-        job.settle(
-            GenerationResponse(
-                created=job.created,
-                finished=max(completion.finished for completion in responses),
-                num_samples=len(responses),
-                prompt=job.request.text,
-                prompt_tokens=len(job.prompt),
-                responses=responses,
-            )
-        )
+    def _finish(self, prompt: Prompt, sequence: Sequence) -> None:
+        """Keep a finished sample, and report the response if it was the last."""
+        prompt.completions[sequence.index] = sequence.completion(self._clock())
+        if len(prompt.completions) == prompt.ticket.request.num_samples:
+            self._reports.done(prompt.ticket, prompt.response())
 
     def _move(self, source: int, target: int) -> None:
-        self._model.load(target, self._model.save(source))
+        self._model.restore(target, self._model.save(source))
         self._model.rewind(source, 0)
         self._running[target] = self._running.pop(source)
 
     # ── Leaving ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _fail(self, job: Job, error: Exception) -> None:
-        if self._remove(job):
-            self.counters.requests_failed += 1
-            job.settle(error)
-
-    def _remove(self, job: Job) -> bool:
-        """Free all that a request holds; tell whether it was still here."""
-        queued = job in self._queue
-        if queued:
-            self.n_waiting -= job.n_unstarted
-            self._dequeue(job)
-        slots = [slot for slot, (_, owner) in self._running.items() if owner is job]
-        for slot in slots:
-            del self._running[slot]
-            self._model.rewind(slot, 0)
-        return queued or bool(slots)
-
-    def _dequeue(self, job: Job) -> None:
-        """Take a request off the queue, with the prompt that it holds."""
-        self._queue.remove(job)
-        if job.slot is not None:
-            self._model.rewind(job.slot, 0)
-        job.slot = None
-        job.logits, job.state = NO_LOGITS, NO_STATE
+    def _dequeue(self, prompt: Prompt) -> None:
+        """Take a request off the queue, with what starting further samples needed."""
+        self._queue.remove(prompt)
+        if prompt.slot is not None:
+            self._model.rewind(prompt.slot, 0)
+        prompt.release()
 
     def _undo(self) -> None:
         """Take back what an interrupted computation may have left: it will be computed again."""
         for slot, (sequence, _) in self._running.items():
             self._model.rewind(slot, sequence.position)
-        if self._queue and (job := self._queue[0]).slot is not None:
-            self._model.rewind(job.slot, job.n_done)
+        if self._queue and (head := self._queue[0]).slot is not None:
+            self._model.rewind(head.slot, head.n_done)
 
-    def _whole_chunks(self, n_tokens: int) -> int:
+    def _whole_slices(self, n_tokens: int) -> int:
         return n_tokens // self._model.n_batch * self._model.n_batch

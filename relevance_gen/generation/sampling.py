@@ -9,8 +9,8 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from relevance_gen.errors import GenerationError
+from relevance_gen.llama.language_model import Logits
 
-Logits = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
 _MIN_BLOCKED_VOCABULARY = 4096

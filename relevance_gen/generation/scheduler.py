@@ -2,9 +2,9 @@
 
 One step of the engine is the actions that `next_action` returns until it returns `None`: every running sequence gets
 one token, then the requests at the head of the queue get at most `n_batch` tokens of their prompts computed. Requests
-are served strictly in order of arrival, so none can starve; a long prompt delays the running ones by a chunk a step.
+are served strictly in order of arrival, so none can starve; a long prompt delays the running ones by a slice a step.
 
-Chunks of a prompt always end at multiples of `n_batch`, whatever else is going on: what is computed for a request, and
+Slices of a prompt always end at multiples of `n_batch`, whatever else is going on: what is computed for a request, and
 so its result, does not depend on its neighbours.
 """
 
@@ -39,7 +39,7 @@ class State:
 
     Args:
         n_slots: sequences that the context can hold.
-        n_batch: most prompt tokens of one chunk.
+        n_batch: most prompt tokens of one slice.
         budget: prompt tokens that may still be computed in this step.
         decoded: whether the running sequences got their token in this step.
         running: slots of the running sequences.
@@ -105,7 +105,7 @@ def next_action(state: State) -> Action | None:
 
 
 def _closing_move(state: State) -> Move | None:
-    """Close the lowest gap, for a model is fastest without any, unless a waiting request is about to fill it."""
+    """Move the last sequence into the lowest gap, as decoding is fastest without; a waiting request fills it anyway."""
     if state.head is not None:
         return None
     last = max(state.running)

@@ -1,14 +1,17 @@
 """The options of a model, each declared once: what it may be, what it means, and where it comes from by default.
 
-The command line and the server read this table for their flags.
+The command line and the server read this table for their flags, and `Runner` for its signature.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, TypeVar
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 from attrs.validators import optional
 
 from relevance_gen.checks import flag, integer
@@ -17,6 +20,8 @@ MAX_SLOTS = 255
 """Most sequences of one context; llama.cpp itself ends at 256."""
 _MAX_THREADS = 512
 """Most that llama.cpp has room for; more end the process."""
+
+T = TypeVar("T")
 
 
 def _option(help: str, validator: Callable[[Any, Any, Any], None], default: Any = None) -> Any:  # noqa: A002 argparse's word
@@ -32,8 +37,16 @@ class ModelOptions:
         InvalidRequestError: an option is out of range.
     """
 
-    n_ctx: int | None = _option("most tokens of one sequence, prompt and generated", integer(1))
-    n_slots: int = _option("sequences decoded at once", integer(1, MAX_SLOTS), default=16)
+    n_ctx: int | None = _option(
+        "most tokens of one sequence, prompt and generated; by default 4,096, what the model was trained on, or what "
+        "2 GiB hold, whichever is least",
+        integer(1),
+    )
+    n_slots: int = _option(
+        "sequences decoded at once, at most 255; memory grows with n_slots times n_ctx",
+        integer(1, MAX_SLOTS),
+        default=16,
+    )
     n_batch: int | None = _option(
         "most prompt tokens computed between two steps of running sequences; by default 128 on a CPU, 512 on a GPU",
         integer(1),
@@ -41,5 +54,53 @@ class ModelOptions:
     n_threads: int | None = _option("CPU threads that decode; by default the physical cores", integer(1, _MAX_THREADS))
     n_gpu_layers: int | None = _option("layers on the GPU, -1 for all; by default all if there is one", integer(-1))
     main_gpu: int | None = _option("the one GPU to use, from 0; by default a model is spread over all", integer(0))
-    flash_attention: bool | None = _option("many sequences faster on a CPU, but not with the same bits as alone", flag)
+    flash_attention: bool | None = _option(
+        "many sequences faster on a CPU, but not with the same bits as alone; by default off on a CPU, and on a GPU "
+        "as llama.cpp chooses",
+        flag,
+    )
     use_extra_bufts: bool | None = _option("repack weights for this CPU; by default wherever that is safe", flag)
+
+
+class OptionTypes(TypedDict, total=False):
+    """The types of the options of `ModelOptions`, for type checkers of code that passes them by keyword."""
+
+    n_ctx: int | None
+    n_slots: int
+    n_batch: int | None
+    n_threads: int | None
+    n_gpu_layers: int | None
+    main_gpu: int | None
+    flash_attention: bool | None
+    use_extra_bufts: bool | None
+
+
+def model_options(given: Mapping[str, Any]) -> ModelOptions:
+    """Make `ModelOptions` of keyword arguments.
+
+    Raises:
+        TypeError: one is no option; the message names the nearest that is.
+        InvalidRequestError: an option is out of range.
+    """
+    known = [option.name for option in fields(ModelOptions)]
+    for name in given:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(known)}"
+            raise TypeError(f"{name} is no option of a model; {hint}")
+    return ModelOptions(**given)
+
+
+def shows_options(cls: type[T]) -> type[T]:
+    """Show every option in the signature and the docstring of `cls`, whose last parameter is ``**options``."""
+    options = fields(ModelOptions)
+    *own, _ = inspect.signature(cls).parameters.values()
+    named = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+        for each in options
+    ]
+    cls.__signature__ = inspect.Signature([*own, *named])  # type: ignore[attr-defined]
+    if cls.__doc__:  # not where Python was told to leave docstrings out
+        lines = "\n".join(f"    {each.name}: {each.metadata['help']}." for each in options)
+        cls.__doc__ = re.sub(r"^ *\*\*options:.*$", lines, inspect.cleandoc(cls.__doc__), flags=re.MULTILINE)
+    return cls

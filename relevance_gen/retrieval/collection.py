@@ -14,6 +14,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen.retrieval.bags import MAX_CHUNKS, Bag
+from relevance_gen.retrieval.confidence import confidence
 from relevance_gen.retrieval.letters import N_CANDIDATES, letter_share, letters_of
 from relevance_gen.retrieval.likeness import SAMPLE_SIZE, Sample, likeness
 from relevance_gen.retrieval.matching import Match
@@ -158,7 +159,8 @@ class Collection:
 
     def _rank(self, plan: Plan, top_n: int, allowed: Sequence[Flags] | None) -> Ranking:
         assessment = self.assess(plan, max(top_n, _N_PROMISING), allowed)
-        return Ranking(assessment.positions, assessment.scores).best(top_n)
+        best = Ranking(assessment.positions, assessment.scores).best(top_n)
+        return evolve(best, confidence=confidence(float(best.scores[0]), plan)) if best.scores.size else best
 
     # ── The rounds ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.checks import is_integer
+from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.vocabulary import Flags
@@ -45,6 +45,12 @@ def flags(where: Where, n_positions: int, positions: npt.NDArray[np.int64], chun
     return taken
 
 
+def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:
+    """Tell which chunks have some metadata, shape (N,): a mask that can be used in place of `where`."""
+    n = len(chunks.texts)
+    return flags(where, n, np.arange(n), chunks)
+
+
 def has(metadata: Metadata, wanted: Mapping[str, Sequence[Any]]) -> bool:
     """Tell whether metadata has one of the values wanted under each key.
 
@@ -68,9 +74,11 @@ def _by_metadata(holds: Callable[[Metadata], bool], chunks: Chunks) -> Flags:
 
 
 def _mask(where: Any, n_positions: int) -> Flags:
-    if isinstance(where, str | bytes) or not isinstance(where, Sequence | np.ndarray):
+    if hasattr(where, "tolist"):  # an array, or a column of a data frame
+        where = where.tolist()
+    if isinstance(where, str | bytes) or not isinstance(where, Sequence):
         raise InvalidRequestError.must_be("where", _ALLOWED, where)
-    values = where.tolist() if isinstance(where, np.ndarray) else list(where)
+    values = list(map(plain, where))
     if values and all(isinstance(value, bool) for value in values):
         if len(values) != n_positions:
             raise InvalidRequestError(

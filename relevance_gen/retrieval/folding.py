@@ -61,6 +61,9 @@ _DECOMPOSED: Final = re.compile(
 """Letters apart from marks that stay, and Hangul in pieces. Composed one by one: `unicodedata.normalize` sorts marks,
 in quadratic time where a text is nothing but marks."""
 
+_JOINED: Final = re.compile(f"{_DECOMPOSED.pattern}|[\ud800-\udbff][\udc00-\udfff]")
+"""Code points that are folded together: letters apart from their marks, and halves of one character."""
+
 _VARIANTS: Final = str.maketrans(
     {
         "ł": "l",
@@ -97,6 +100,8 @@ _TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
 _TONED_LETTER: Final = re.compile(f"[{_TONED}]")
 _TONED_WORD: Final = re.compile(rf"[^\W_]*[{_TONED}][^\W_]*")
 """Vietnamese letters that other languages do not have, and words with any."""
+_TONED_LEADS: Final = ("\u1ea0".encode()[:2], "\u1ec0".encode()[:2], "ơ".encode(), "ư".encode())
+"""What such letters begin with in folded UTF-8."""
 
 _ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")
 
@@ -135,6 +140,11 @@ def add_toneless(folded: str) -> str:
     'tiếng tieng Việt viet nam'
     """
     return _TONED_WORD.sub(lambda match: f"{match[0]} {_TONED_LETTER.sub(_without_tone, match[0]).lower()}", folded)
+
+
+def without_tones(text: str) -> str:
+    """Return a text with plain letters for those that only Vietnamese has, as many code points as before."""
+    return _TONED_LETTER.sub(_without_tone, text)
 
 
 def _without_tone(match: re.Match[str]) -> str:
@@ -199,11 +209,12 @@ class _FoldTable:
         return _EXPAND
 
 
-def fold(texts: Sequence[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
+def fold(texts: Sequence[str], *, toneless: bool = True) -> tuple[bytes, npt.NDArray[np.int64]]:
     """Fold texts, one after the other; the module's docstring says how.
 
     Args:
         texts: any strings, lone surrogates and control characters included.
+        toneless: whether Vietnamese words come a second time without their tones.
 
     Returns:
         UTF-8 of all texts, each followed by one byte that is part of no term; it keeps ASCII's case and punctuation.
@@ -215,7 +226,27 @@ def fold(texts: Sequence[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
         return joined.encode("ascii") + b"\n", ends
     separator = chr(_SEPARATOR)
     folded = _fold_text("".join(text.replace(separator, " ") + separator for text in texts))
+    if toneless and any(lead in folded for lead in _TONED_LEADS):
+        folded = add_toneless(folded.decode()).encode()
     return folded, np.flatnonzero(np.frombuffer(folded, np.uint8) == 0)
+
+
+def folded_sizes(text: str) -> npt.NDArray[np.int64]:
+    """Return how many bytes each code point of a text folds to, shape (len(text),).
+
+    Vietnamese words come once. Of code points that are folded together the first has all the bytes.
+    """
+    if text.isascii():
+        return np.ones(len(text), np.int64)
+    codes, which = np.unique(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"), return_inverse=True)
+    joined = list(_JOINED.finditer(text))
+    _, ends = fold([*map(chr, codes.tolist()), *(match[0] for match in joined)], toneless=False)
+    n_bytes = np.diff(ends, prepend=-1) - 1
+    sizes = n_bytes[which]
+    for match, size in zip(joined, n_bytes[codes.size :].tolist(), strict=True):
+        sizes[match.start() : match.end()] = 0
+        sizes[match.start()] = size
+    return sizes
 
 
 def _fold_text(text: str) -> bytes:
@@ -235,10 +266,7 @@ def _fold_text(text: str) -> bytes:
         folded = table.fold(_code_units(text))
     if (folded == _DROP).any():
         folded = folded[folded != _DROP]
-    text = folded.tobytes().decode("utf-16-le")
-    if ((folded - np.uint16(0x1EA0)) < 0x5A).any() or ((folded - np.uint16(0x1A0)) < 0x11).any():
-        text = add_toneless(text)
-    return text.encode("utf-8")
+    return folded.tobytes().decode("utf-16-le").encode("utf-8")
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from attrs import evolve, frozen
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges, tokenize
-from relevance_gen.retrieval.vocabulary import Flags, Numbers, Vocabulary, stumps_of, vocabulary_of
+from relevance_gen.retrieval.vocabulary import MADE_BYTES, Flags, Numbers, Vocabulary, stumps_of, vocabulary_of
 
 Floats = npt.NDArray[np.float64]
 Votes = npt.NDArray[np.int32]
@@ -175,12 +175,13 @@ class Segment:
         live = np.flatnonzero(self.live)
         return live if live.size <= n else live[np.argpartition(self.hashes[live], n - 1)[:n]]
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
-        """Memory of texts and arrays, in bytes; metadata is not counted."""
-        return self.array_bytes + sum(map(sys.getsizeof, self.chunks.texts))
+        """Memory of texts and arrays, and of what questions make of the words, in bytes; metadata is not counted."""
+        made = MADE_BYTES * self.postings.vocabulary.size
+        return self.array_bytes + made + sum(map(sys.getsizeof, self.chunks.texts))
 
-    @property
+    @functools.cached_property
     def array_bytes(self) -> int:
         """Memory of the arrays, in bytes."""
         return sum(array.nbytes for array in self._arrays())

@@ -97,15 +97,16 @@ def buckets(ids: Ids) -> npt.NDArray[np.uint16]:
     return (ids >> np.uint64(48)).astype(np.uint16)
 
 
-def tokenize(texts: Sequence[str]) -> Tokens:
+def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Tokens:
     """Cut texts into terms.
 
     Work on a few hundred kilobytes at a time: every array then stays in the core's cache.
 
     Args:
         texts: any strings; one without any term gets a count of 0.
+        toneless: whether Vietnamese words come a second time without their tones.
     """
-    folded, ends = fold(texts)
+    folded, ends = fold(texts, toneless=toneless)
     cased = b"\n" + folded + _PADDING
     lowered = cased.lower()
     letters = np.frombuffer(lowered, np.uint8)

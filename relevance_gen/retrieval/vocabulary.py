@@ -35,6 +35,9 @@ Bytes = npt.NDArray[np.uint8]
 
 MIN_LETTERS: Final = 3
 """Fewest letters of a word that has other forms."""
+MADE_BYTES: Final = 21
+"""What is made of a word when first asked for takes at most so many bytes: stem, letters, stump, and whether it is
+inflected."""
 _STUMP_LETTERS: Final = 5
 _STUMP_BYTES: Final = 16
 _GRAM_LETTERS: Final = 4
@@ -191,6 +194,8 @@ class Vocabulary:
 
 def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Numbers:
     """Return a hash of the first five letters of some words; 0 for English function words.
+
+    Of a word of several scripts it is as many bytes as five letters like the first have.
 
     Args:
         ids: their ids, shape (n,).

@@ -14,58 +14,57 @@ from pathlib import Path
 import numpy as np
 from attrs import field, frozen
 
-ENDPOINTS = ("search", "generate", "generate_stream", "health", "stats", "metrics", "openapi", "docs", "other")
-STATUSES = (200, 204, 304, 400, 401, 404, 405, 408, 413, 415, 417, 429, 499, 500, 503)
-"""Statuses this server gives; 499 stands for a client that left before its answer."""
+LANES = ("search", "generation", "open_generation")
+"""The classes of callers, each with threads, a queue and memory of its own: see `edge.lanes`."""
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of every histogram's buckets, in seconds."""
 
 
 @frozen
 class Family:
-    """One metric: its name without the prefix, what it tells, and the values its one label takes."""
+    """One metric: its name without the prefix, what it tells, and the values that its labels take together."""
 
     name: str
     help: str
     kind: str = "counter"
     labels: tuple[str, ...] = ()
     series: tuple[tuple[str, ...], ...] = ((),)
-    buckets: tuple[float, ...] = ()
 
     @property
     def width(self) -> int:
-        """Numbers a series needs: one, or for a histogram its buckets, +Inf, and the sum."""
-        return len(self.buckets) + 2 if self.kind == "histogram" else 1
+        """Numbers that a series needs: one, or for a histogram its buckets, +Inf, and the sum."""
+        return len(BUCKETS_S) + 2 if self.kind == "histogram" else 1
 
 
-def _per_endpoint(name: str, help: str) -> Family:  # noqa: A002 Prometheus' own word
-    return Family(name, help, "histogram", ("endpoint",), tuple((e,) for e in ENDPOINTS), _SECONDS)
+def _of_each(values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    return tuple((value,) for value in values)
 
 
-FAMILIES = (
-    Family(
-        "http_requests_total",
-        "Requests answered.",
-        labels=("endpoint", "status"),
-        series=tuple((endpoint, str(status)) for endpoint in ENDPOINTS for status in STATUSES),
-    ),
-    _per_endpoint("http_request_seconds", "From the request's head to the end of its response."),
+_FAMILIES = (
     Family("http_request_body_bytes_total", "Bytes of request bodies received."),
-    Family("search_seconds", "Computing one search, from its body to its response.", "histogram", buckets=_SECONDS),
+    Family("requests_waiting", "Requests waiting for a thread.", "gauge", ("lane",), _of_each(LANES)),
+    Family(
+        "requests_rejected_total",
+        "Requests refused because too many waited, or too long.",
+        labels=("lane",),
+        series=_of_each(LANES),
+    ),
+    Family(
+        "request_body_bytes_held",
+        "Bytes of request bodies, and of what is made of them, in memory.",
+        *("gauge", ("lane",), _of_each(LANES)),
+    ),
+    Family("search_seconds", "Computing one search, from its body to its response.", "histogram"),
     Family("search_chunks_total", "Chunks searched."),
     Family("search_tokens_total", "Tokens in queries and chunks."),
     Family("search_index_cache_hits_total", "Searches whose chunks were already indexed."),
     Family("search_index_cache_misses_total", "Searches whose chunks had to be indexed."),
     Family("search_index_cache_bytes", "Memory of the indexes kept.", "gauge"),
-    Family("search_waiting", "Searches waiting for a thread.", "gauge"),
-    Family("search_rejections_total", "Searches refused because too many waited, or too long."),
     Family("rate_limit_rejections_total", "Requests refused because their key made too many."),
     Family("rate_limit_storage_failures_total", "Times the shared count could not be reached."),
-    Family("request_body_bytes_held", "Bytes of request bodies, and of what was made of them, in memory.", "gauge"),
-    Family(
-        "time_to_first_token_seconds", "From a generation's arrival to its first text.", "histogram", buckets=_SECONDS
-    ),
-    Family("generation_seconds", "From a generation's arrival to its end.", "histogram", buckets=_SECONDS),
+    Family("time_to_first_token_seconds", "From a generation's arrival to its first text.", "histogram"),
+    Family("generation_seconds", "From a generation's arrival to its end.", "histogram"),
     Family("prompt_tokens_total", "Tokens of prompts."),
     Family("generated_tokens_total", "Tokens generated; its rate is tokens per second."),
     Family("generation_cancelled_total", "Generations whose client left."),
@@ -74,64 +73,83 @@ FAMILIES = (
 PREFIX = "relevance_gen_"
 
 
-def _columns() -> dict[tuple[str, tuple[str, ...]], int]:
-    columns: dict[tuple[str, tuple[str, ...]], int] = {}
-    width = 0
-    for family in FAMILIES:
-        for series in family.series:
-            columns[family.name, series] = width
-            width += family.width
-    columns["", ()] = width
-    return columns
+class Layout:
+    """Where each series stands in a row: all families, one after the other.
+
+    Args:
+        endpoints: the endpoints whose requests are counted.
+        statuses: the statuses that they may answer with.
+
+    Attributes:
+        families: every metric.
+        columns: the first column of each series.
+        width: columns of a row.
+    """
+
+    def __init__(self, endpoints: Sequence[str] = (), statuses: Sequence[int] = ()) -> None:
+        answers = tuple((endpoint, str(status)) for endpoint in endpoints for status in statuses)
+        seconds = "From the request's head to the end of its response."
+        self.families = (
+            Family("http_requests_total", "Requests answered.", labels=("endpoint", "status"), series=answers),
+            Family("http_request_seconds", seconds, "histogram", ("endpoint",), _of_each(endpoints)),
+            *_FAMILIES,
+        )
+        self.columns: dict[tuple[str, tuple[str, ...]], int] = {}
+        self.width = 0
+        for family in self.families:
+            for series in family.series:
+                self.columns[family.name, series] = self.width
+                self.width += family.width
 
 
-_COLUMNS = _columns()
-_WIDTH = _COLUMNS["", ()]
-_BUCKETS = {family.name: np.asarray(family.buckets) for family in FAMILIES if family.buckets}
+_BOUNDS = np.asarray(BUCKETS_S)
 
 
 @frozen
 class Metrics:
-    """One process's row, and the sight of all rows."""
+    """The row that one process writes to, in the table that it reads of all processes."""
 
+    layout: Layout
     table: np.ndarray[tuple[int, int], np.dtype[np.float64]] = field(repr=False)
     row: int = 0
 
     @classmethod
-    def alone(cls) -> Metrics:
+    def alone(cls, layout: Layout | None = None) -> Metrics:
         """Make the metrics of a server that is one process."""
-        return cls(np.zeros((1, _WIDTH)))
+        layout = layout or Layout()
+        return cls(layout, np.zeros((1, layout.width)))
 
     @classmethod
-    def shared(cls, file: Path, n_rows: int, row: int) -> Metrics:
+    def shared(cls, layout: Layout, file: Path, n_rows: int, row: int) -> Metrics:
         """Map `file`, which all processes share and `allocate` made, and write to `row`."""
         with file.open("r+b") as stream:
-            mapped = mmap.mmap(stream.fileno(), n_rows * _WIDTH * 8)
-        return cls(np.frombuffer(mapped, np.float64).reshape(n_rows, _WIDTH), row)
+            mapped = mmap.mmap(stream.fileno(), n_rows * layout.width * 8)
+        return cls(layout, np.frombuffer(mapped, np.float64).reshape(n_rows, layout.width), row)
 
     @staticmethod
-    def allocate(file: Path, n_rows: int) -> None:
+    def allocate(layout: Layout, file: Path, n_rows: int) -> None:
         """Make the file behind `shared`."""
-        file.write_bytes(bytes(n_rows * _WIDTH * 8))
+        file.write_bytes(bytes(n_rows * layout.width * 8))
 
     def __attrs_post_init__(self) -> None:
-        for family in FAMILIES:
+        for family in self.layout.families:
             if family.kind == "gauge":
-                self.put(family.name, 0)  # what a predecessor in this row held is gone with it
+                for series in family.series:
+                    self.put(family.name, 0, *series)  # what the row's last process held is gone with it
 
     def add(self, name: str, amount: float = 1, *series: str) -> None:
         """Add to a counter, from one thread or under one lock. A series not declared is our own bug: KeyError."""
-        self.table[self.row, _COLUMNS[name, series]] += amount
+        self.table[self.row, self.layout.columns[name, series]] += amount
 
-    def put(self, name: str, value: float) -> None:
+    def put(self, name: str, value: float, *series: str) -> None:
         """Set a gauge."""
-        self.table[self.row, _COLUMNS[name, ()]] = value
+        self.table[self.row, self.layout.columns[name, series]] = value
 
     def observe(self, name: str, seconds: float, *series: str) -> None:
         """Add one observation to a histogram."""
-        start, bounds = _COLUMNS[name, series], _BUCKETS[name]
-        self.table[self.row, start + int(bounds.searchsorted(seconds))] += 1
-        self.table[self.row, start + len(bounds) + 1] += seconds
+        start = self.layout.columns[name, series]
+        self.table[self.row, start + int(_BOUNDS.searchsorted(seconds))] += 1
+        self.table[self.row, start + len(_BOUNDS) + 1] += seconds
 
     def exposition(self, gauges: dict[str, tuple[str, float]]) -> str:
         """Write all series in Prometheus' text format.
@@ -141,10 +159,10 @@ class Metrics:
         """
         lines: list[str] = []
         totals = self.table.sum(axis=0)
-        for family in FAMILIES:
+        for family in self.layout.families:
             lines += [f"# HELP {PREFIX}{family.name} {family.help}", f"# TYPE {PREFIX}{family.name} {family.kind}"]
             for series in family.series:
-                start = _COLUMNS[family.name, series]
+                start = self.layout.columns[family.name, series]
                 lines += _series_lines(family, series, totals[start : start + family.width].tolist())
         for name, (text, value) in gauges.items():
             lines += [f"# HELP {PREFIX}{name} {text}", f"# TYPE {PREFIX}{name} gauge", f"{PREFIX}{name} {value:g}"]
@@ -154,11 +172,11 @@ class Metrics:
 def _series_lines(family: Family, series: tuple[str, ...], numbers: Sequence[float]) -> Iterator[str]:
     pairs = [f'{label}="{value}"' for label, value in zip(family.labels, series, strict=True)]
     if family.kind != "histogram":
-        if numbers[0] or not pairs:  # of the many statuses only those that were given
+        if numbers[0] or len(pairs) < 2:  # of the many statuses only those that were given
             yield f"{PREFIX}{family.name}{_braced(pairs)} {numbers[0]:.17g}"
         return
     count = 0.0
-    for bound, number in zip([*map(repr, family.buckets), "+Inf"], numbers, strict=False):
+    for bound, number in zip([*map(repr, BUCKETS_S), "+Inf"], numbers, strict=False):
         count += number
         bucket = [*pairs, f'le="{bound}"']
         yield f"{PREFIX}{family.name}_bucket{_braced(bucket)} {count:.17g}"

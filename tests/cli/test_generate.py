@@ -8,9 +8,9 @@ import pytest
 
 from relevance_gen.cli import main
 from relevance_gen.cli.generate import _PARAMETERS
+from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
-from tests.models import BIGRAM
-from tests.models.bigram import STORY
+from small_models import BIGRAM, STORY
 
 COMMAND = ["generate", "--model", str(BIGRAM), "--n-threads", "1", "--temperature", "0", "--max-tokens", "12"]
 
@@ -48,10 +48,23 @@ def test_every_parameter_of_a_request_is_an_option():
     assert {"text", *_PARAMETERS} == {field.name for field in attrs.fields(GenerationRequest)}
 
 
+def test_every_option_of_a_model_is_an_option(capsys):
+    """No field of `ModelOptions` is missing; a switch can be turned on and off, and what is given arrives."""
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    shown = capsys.readouterr().out
+    for option in attrs.fields(ModelOptions):
+        assert f"  --{option.name.replace('_', '-')}" in shown
+    given = ["--n-ctx", "64", "--n-slots", "2", "--n-batch", "32", "--n-gpu-layers", "0", "--main-gpu", "0"]
+    assert main([*COMMAND, "z", *given, "--flash-attention", "--no-use-extra-bufts"]) == 0
+    assert capsys.readouterr().out == STORY + "\n"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--top-p", "2"], "top_p must be a finite number in [0, 1], got 2.0"),
+        (["--n-slots", "256"], "n_slots must be an integer in [1, 255], got 256"),
         (["--n-ctx", "0"], "n_ctx must be an integer of at least 1, got 0"),
         (["--model", "/no/such/model.gguf"], "/no/such/model.gguf does not exist"),
     ],

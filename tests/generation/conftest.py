@@ -1,9 +1,9 @@
-"""Runners on the small models in `tests/models`, one of each for a whole run."""
+"""Runners on the small models, one of each for a whole run."""
 
 import pytest
 
 from relevance_gen.generation.runner import Runner
-from tests.models import BIGRAM, TINY
+from small_models import BIGRAM, TINY
 
 
 @pytest.fixture(scope="session")

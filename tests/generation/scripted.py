@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from relevance_gen.generation.model import Interrupted
+from relevance_gen.llama.language_model import Interrupted
 
 
 def next_logits(history: list[int], n_vocab: int = 16) -> np.ndarray:
@@ -18,6 +18,8 @@ def next_logits(history: list[int], n_vocab: int = 16) -> np.ndarray:
 
 class ScriptedModel:
     """Satisfies `LanguageModel`; every character of a text is a token, its code point modulo the vocabulary.
+
+    Entering it as a context gives it, so that a function that returns one is a `Load`.
 
     Args:
         on_call: called before every computation with its name; may raise, to make the model fail.
@@ -34,6 +36,12 @@ class ScriptedModel:
         self.n_saved = 0
         self.interrupted = False
         self._on_call = on_call or (lambda _: None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
 
     def tokenize(self, text: str, max_tokens: int) -> np.ndarray:
         """Map characters to tokens."""
@@ -83,7 +91,7 @@ class ScriptedModel:
         self.n_saved += 1
         return np.array(self.slots[slot], np.uint8)
 
-    def load(self, slot: int, state: np.ndarray) -> None:
+    def restore(self, slot: int, state: np.ndarray) -> None:
         """Restore an empty slot."""
         assert not self.slots[slot]
         self.slots[slot] = state.tolist()

@@ -6,7 +6,7 @@ from scipy.stats import chisquare
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import GenerationRequest
-from tests.models.bigram import BIGRAM_TOKENS, BOS, END, LETTER_A, STORY, bigram_table
+from small_models import BIGRAM_TOKENS, BOS, END, LETTER_A, STORY, bigram_table
 from tests.reference_generation import distribution, greedy, text_before_stop
 
 TABLE = bigram_table()

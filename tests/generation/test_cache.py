@@ -35,9 +35,9 @@ def test_it_never_holds_more_bytes_than_it_may(puts, max_bytes):
     cache = PrefixCache(max_bytes)
     for prompt, n_bytes in puts:
         cache.put(prompt, state(n_bytes))
-        assert 0 <= cache.n_bytes <= max_bytes
+        assert 0 <= cache.size_bytes <= max_bytes
     if len(cache) == 0:
-        assert cache.n_bytes == 0
+        assert cache.size_bytes == 0
 
 
 def test_the_least_recently_used_goes_first():

@@ -1,7 +1,9 @@
 """A runner as its callers see it: futures, streams, limits, cancelling, closing, dying."""
 
+import asyncio
 import contextlib
 import gc
+import inspect
 import multiprocessing
 import os
 import struct
@@ -12,6 +14,7 @@ import time
 import weakref
 from concurrent.futures import CancelledError, as_completed, wait
 
+import attrs
 import pytest
 
 from relevance_gen.errors import (
@@ -24,8 +27,9 @@ from relevance_gen.errors import (
 )
 from relevance_gen.generation import runner as runner_module
 from relevance_gen.generation.runner import Runner
+from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest, Stats
-from tests.models import BIGRAM, TINY
+from small_models import BIGRAM, TINY
 
 ENDLESS = GenerationRequest("a", max_tokens=10**9)
 """Runs until the context is full."""
@@ -33,6 +37,12 @@ ENDLESS = GenerationRequest("a", max_tokens=10**9)
 
 def small_runner(**options):
     return Runner(TINY, **({"n_slots": 2, "n_ctx": 2048, "n_threads": 1} | options))
+
+
+def engine_of(runner):
+    """Return the engine of a runner's only worker."""
+    (worker,) = runner._workers
+    return worker._engine
 
 
 def until(condition, timeout_s=20):
@@ -56,6 +66,18 @@ def test_concurrent_greedy_text_is_what_each_gets_alone(n_threads, n_requests):
     with small_runner(n_slots=5, n_ctx=512, n_threads=n_threads) as runner:
         together = [future.result().responses[0] for future in [runner.submit(request) for request in requests]]
     assert [(c.tokens, c.logprobs) for c in together] == [(c.tokens, c.logprobs) for c in alone]
+
+
+def test_a_worker_for_each_device_gives_what_one_gives():
+    """Two workers, each with the model, share requests; each gets, bit for bit, what it gets alone."""
+    requests = [GenerationRequest("ABC" * n, max_tokens=100, seed=n, return_tokens=True) for n in range(1, 13)]
+    with small_runner() as runner:
+        alone = [runner.generate(request).responses[0].tokens for request in requests]
+    with small_runner(devices=[0, 1], n_gpu_layers=0) as runner:
+        assert runner.stats().num_total_runners == 2
+        futures = [runner.submit(request) for request in requests]
+        assert [future.result().responses[0].tokens for future in futures] == alone
+        assert all(worker.counters.generated_tokens for worker in runner._workers)
 
 
 def test_a_stream_is_the_response_in_pieces(tiny):
@@ -87,7 +109,7 @@ def test_counters_count(tiny):
     assert after.prompt_tokens - before.prompt_tokens == 4
     assert after.generated_tokens - before.generated_tokens == 14
     assert after.first_tokens - before.first_tokens == 1
-    assert after.first_token_seconds > before.first_token_seconds
+    assert after.first_token_s > before.first_token_s
 
 
 def test_a_full_queue_refuses_and_recovers():
@@ -140,23 +162,23 @@ def test_cancelling_a_waiting_request_takes_it_off_the_backlog():
 def test_cancelling_in_the_runners_thread_while_it_takes_requests(monkeypatch):
     """A dropped stream may be collected, and so cancelled, wherever the runner's thread is: it goes on."""
     with small_runner(n_slots=3) as runner:
-        until(lambda: runner.alive)
-        add, futures = runner._engine.add, []
+        engine, futures = engine_of(runner), []
+        add = engine.add
 
-        def add_and_cancel(job):
-            add(job)
+        def add_and_cancel(ticket):
+            add(ticket)
             for future in futures[1:]:
                 future.cancel()
 
-        monkeypatch.setattr(runner._engine, "add", add_and_cancel)
-        with runner._queue.changed:  # all are there when the first is taken
+        monkeypatch.setattr(engine, "add", add_and_cancel)
+        with runner._backlog._changed:  # all are there when the first is taken
             futures += [runner.submit(GenerationRequest("a", max_tokens=2)) for _ in range(3)]
         assert futures[0].result(timeout=10).num_samples == 1
         assert runner.alive
 
 
 def test_cancelling_interrupts_the_prompt_being_computed():
-    """A long prompt in one large chunk does not have to be finished before its cancelling takes effect."""
+    """A long prompt in one large slice does not have to be finished before its cancelling takes effect."""
     with small_runner(n_batch=2000, prefix_cache_bytes=0) as runner:
         for _ in range(20):
             future = runner.submit(GenerationRequest("ab " * 600, max_tokens=1))
@@ -214,15 +236,50 @@ def test_what_is_over_is_not_kept(tiny, fate):
         gc.enable()
 
 
-def test_a_callback_that_raises_fails_its_request_alone(tiny):
-    """The future has the callback's error; the runner lives."""
+ANY_KIND = [ZeroDivisionError, CancelledError, asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit]
+"""What a callback may raise: errors, and what the interpreter uses to end threads, tasks and processes."""
+
+
+@pytest.mark.parametrize("kind", ANY_KIND, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_whatever_on_text_raises_fails_its_request_alone(tiny, kind):
+    """The future has that very exception, the slots are free, a request beside it gets its response, counters agree."""
 
     def explode(sample, text):
-        raise ZeroDivisionError
+        raise error
 
-    with pytest.raises(ZeroDivisionError):
-        tiny.submit(GenerationRequest("a"), on_text=explode).result()
+    error, before = kind(), tiny.counters()
+    beside = tiny.submit(GenerationRequest("a", max_tokens=50))
+    failed = tiny.submit(GenerationRequest("a", max_tokens=400, num_samples=8), on_text=explode)
+    assert failed.exception(timeout=10) is error
+    assert beside.result(timeout=10).num_samples == 1
+    assert tiny.generate(GenerationRequest("a", max_tokens=2, num_samples=8)).num_samples == 8
+    assert tiny.counters().requests_failed - before.requests_failed == 1
+    assert tiny.counters().requests_cancelled == before.requests_cancelled
     assert tiny.alive
+
+
+@pytest.mark.parametrize("kind", ANY_KIND, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+@pytest.mark.parametrize("max_tokens", [50, 10**9], ids=["answered", "closed"])
+def test_whatever_a_futures_callback_raises_stays_with_its_request(kind, max_tokens):
+    """The future keeps its outcome, and the runner serves those beside it and after it, and closes."""
+
+    def explode(future):
+        called.set()
+        raise kind
+
+    called = threading.Event()
+    with small_runner() as runner:
+        future, beside = (runner.submit(GenerationRequest("a", max_tokens=max_tokens)) for _ in range(2))
+        future.add_done_callback(explode)
+        if max_tokens == 50:
+            assert future.result(timeout=10).num_samples == beside.result(timeout=10).num_samples == 1
+            assert called.wait(10)
+            assert runner.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
+            assert runner.alive
+        else:
+            runner.close(drain=False)
+            assert called.is_set()
+            assert {type(each.exception(timeout=0)) for each in (future, beside)} == {RunnerClosedError}
 
 
 def test_a_callback_may_cancel_its_own_request(tiny):
@@ -255,10 +312,10 @@ def test_closing_frees_the_prefix_cache():
     """A closed runner that somebody still holds keeps no computed prompts."""
     runner = small_runner(n_batch=16)
     runner.generate(GenerationRequest("a" * 100, max_tokens=1))
-    cache = runner._engine._cache
-    assert cache.n_bytes > 0
+    cache = engine_of(runner)._cache
+    assert cache.size_bytes > 0
     runner.close()
-    assert (len(cache), cache.n_bytes) == (0, 0)
+    assert (len(cache), cache.size_bytes) == (0, 0)
 
 
 def test_closing_without_drain_answers_every_waiter():
@@ -282,7 +339,7 @@ def test_closing_with_a_timeout_gives_up_what_takes_longer():
 
 def test_closing_leaves_behind_a_thread_that_never_returns(monkeypatch):
     """`close(timeout_s)` comes back, also where a callback hangs."""
-    monkeypatch.setattr(runner_module, "_GRACE_S", 0.1)
+    monkeypatch.setattr(runner_module, "GRACE_S", 0.1)
     runner, stuck, go_on = small_runner(), threading.Event(), threading.Event()
 
     def hang(sample, text):
@@ -368,7 +425,7 @@ def test_an_exception_in_the_thread_reaches_every_waiter_and_kills_the_runner():
     runner = small_runner(n_slots=1)
     futures = [runner.submit(ENDLESS) for _ in range(3)]
     until(lambda: runner.counters().generated_tokens > 3)
-    runner._engine._model._vocabulary = None
+    engine_of(runner)._model.piece = None
     for future in futures:
         assert isinstance(future.exception(timeout=10), GenerationError)
     until(lambda: runner.error is not None)
@@ -383,7 +440,7 @@ def test_a_failing_llama_decode_is_a_generation_error():
     runner = small_runner(n_slots=1)
     future = runner.submit(ENDLESS)
     until(lambda: runner.counters().generated_tokens > 3)
-    batch = runner._engine._model._batch
+    batch = engine_of(runner)._model._batch
     what_llama_sees, batch.sequence = batch.sequence, batch.sequence.copy()
     what_llama_sees.fill(99)  # a sequence that does not exist
     assert "llama_decode failed" in str(future.exception(timeout=10))
@@ -432,12 +489,41 @@ def test_end_tokens_without_bound_are_refused(tiny):
         *({"n_slots": 0}, {"n_slots": 256}, {"n_slots": 2.5}, {"n_ctx": 0}, {"n_ctx": "512"}, {"n_batch": -1}),
         *({"n_threads": 0}, {"n_threads": 513}, {"n_gpu_layers": -2}, {"main_gpu": True}),
         *({"max_queue": -1}, {"prefix_cache_bytes": None}),
+        *({"devices": value} for value in ([], [0, 0], [-1], [True], 2, "01")),
+        {"main_gpu": 0, "devices": [0, 1]},
     ],
 )
 def test_options_out_of_range_are_refused(options):
     """A wrong option is an InvalidRequestError, a ValueError, that names it, before anything is loaded."""
     with pytest.raises(InvalidRequestError, match=next(iter(options))):
         Runner(TINY, **options)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest():
+    """A misspelt option is a TypeError, as any unexpected argument, that names it and the one that is meant."""
+    with pytest.raises(TypeError, match=r"n_slot is no option of a model; did you mean n_slots\?"):
+        Runner(TINY, n_slot=2)
+
+
+def test_every_option_is_shown_where_users_look():
+    """The signature and the docstring of `Runner` have every option with its default and its meaning."""
+    parameters = inspect.signature(Runner).parameters
+    for option in attrs.fields(ModelOptions):
+        assert parameters[option.name].default == option.default
+        assert f"    {option.name}: {option.metadata['help']}.\n" in Runner.__doc__
+
+
+def test_a_runner_that_nobody_holds_finishes_what_it_has_and_ends():
+    """Dropped with requests under way, it serves them; then its threads end, without the garbage collector."""
+    before = set(threading.enumerate())
+    gc.collect()
+    gc.disable()
+    try:
+        future = small_runner().submit(GenerationRequest("a", max_tokens=50))
+        assert future.result(timeout=10).num_samples == 1
+        until(lambda: set(threading.enumerate()) <= before)
+    finally:
+        gc.enable()
 
 
 def use_after_fork(runner, answer):

@@ -28,7 +28,7 @@ def states(draw):
 
 @given(states())
 def test_an_action_only_ever_uses_slots_it_may(state):
-    """Free slots are free, decoded slots run and ascend, chunks fit the budget and end at a multiple of n_batch."""
+    """Free slots are free, decoded slots run and ascend, slices fit the budget and end at a multiple of n_batch."""
     free = set(range(state.n_slots)) - set(state.running)
     match next_action(state):
         case Move(source, target):

@@ -11,7 +11,7 @@ import pytest
 from relevance_gen.errors import OverloadedError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.types import GenerationRequest, Stats
-from tests.models import TINY
+from small_models import TINY
 
 
 def resident_bytes() -> int:

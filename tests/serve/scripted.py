@@ -9,16 +9,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from attrs import define, field
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
-from relevance_gen.serve import process
-from relevance_gen.serve.command import main
-from relevance_gen.serve.process import Plan
-from relevance_gen.settings import Settings
+from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.postings import Flags
+from relevance_gen.serve.processes import process
+from relevance_gen.serve.processes.command import main
+from relevance_gen.serve.processes.process import Plan
+from relevance_gen.serve.settings import Settings
 from relevance_gen.types import (
     Completion,
     GenerationRequest,
@@ -35,11 +37,13 @@ OnText = Callable[[int, str], None]
 class ObviousIndex:
     """Scores a chunk by the share of the query's words that it has."""
 
-    def __init__(self, texts: list[str]) -> None:
+    def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         self.nbytes = sum(map(len, texts))
 
-    def search(self, query: str, top_n: int = 10, true_order: bool = True) -> SearchResponse:
+    def search(
+        self, query: str, top_n: int = 10, true_order: bool = True, *, where: Flags | None = None
+    ) -> SearchResponse:
         """Rank the chunks; the query ``"sleep 0.5"`` takes that long, and ``"crash"`` is a bug."""
         words = query.lower().split()
         if words[0] == "sleep":
@@ -47,6 +51,7 @@ class ObviousIndex:
         if words[0] == "crash":
             raise ZeroDivisionError("secret internals")
         scores = [sum(word in text.lower().split() for word in words) / len(words) for text in self._texts]
+        scores = [score if where is None or where[i] else 0.0 for i, score in enumerate(scores)]
         best = sorted((i for i, score in enumerate(scores) if score), key=lambda i: (-scores[i], i))[:top_n]
         found = sorted(best) if true_order else best
         results = tuple(SearchResult(k, self._texts[i], scores[i], {}, i) for k, i in enumerate(found))
@@ -60,13 +65,15 @@ class ObviousRetrieval:
     def __init__(self, settings: Settings) -> None:
         pass
 
-    def search(self, query: str, texts: list[str], top_n: int, true_order: bool) -> SearchResponse:
-        """Rank `texts`."""
-        return ObviousIndex(texts).search(query, top_n, true_order)
+    def search(
+        self, query: str, chunks: Chunks, top_n: int, true_order: bool, *, where: Flags | None = None
+    ) -> SearchResponse:
+        """Rank `chunks`."""
+        return ObviousIndex(chunks.texts).search(query, top_n, true_order, where=where)
 
-    def index(self, texts: list[str]) -> ObviousIndex:
-        """Index `texts`."""
-        return ObviousIndex(texts)
+    def index(self, chunks: Chunks) -> ObviousIndex:
+        """Index `chunks`."""
+        return ObviousIndex(chunks.texts)
 
 
 @define(eq=False)

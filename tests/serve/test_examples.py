@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attrs import fields
 
-from relevance_gen.settings import Settings
+from relevance_gen.serve.settings import SETTINGS, Settings
 from tests.serve.harness import KEY, ROOT, Server, eventually
 
 EXAMPLES = ROOT / "examples"
@@ -102,7 +101,7 @@ def test_the_page_is_let_in(open_server: Server) -> None:
 
 def test_deployment_files_name_settings_that_exist() -> None:
     """Every RELEVANCE_GEN_ variable in the Dockerfile and the systemd unit is a setting."""
-    known = {f"RELEVANCE_GEN_{setting.name.upper()}" for setting in fields(Settings)} | {"RELEVANCE_GEN_API_KEYS"}
+    known = {setting.variable for setting in SETTINGS} | {"RELEVANCE_GEN_API_KEYS"}
     for file in (EXAMPLES / "deploy").iterdir():
         assert set(re.findall(r"RELEVANCE_GEN_[A-Z_]+", file.read_text())) <= known
 

@@ -66,6 +66,7 @@ headers = st.fixed_dictionaries(
     {},
     optional={
         "X-API-Key": header_values | st.just("a-test-key"),
+        "Authorization": st.sampled_from(["Bearer a-test-key", "Bearer", "bearer  x", "Basic eA=="]) | header_values,
         "Content-Type": header_values | st.just("application/json"),
         "Content-Encoding": st.sampled_from(["gzip", "zstd", "identity", "br", "", "gzip, gzip"]) | header_values,
         "Accept-Encoding": st.sampled_from(["gzip", "zstd", "*;q=0.1", "gzip;q=x"]) | header_values,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.serve.metrics import FAMILIES, Metrics
+from relevance_gen.serve.metrics import BUCKETS_S, Layout, Metrics
 from tests.serve.harness import KEYED, Server
 
 LINE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+')
@@ -34,8 +34,7 @@ def test_histograms_are_cumulative(seconds: list[float]) -> None:
     for value in seconds:
         metrics.observe("search_seconds", value)
     found = values(metrics.exposition({}))
-    family = next(family for family in FAMILIES if family.name == "search_seconds")
-    for bound in family.buckets:
+    for bound in BUCKETS_S:
         assert found[f'relevance_gen_search_seconds_bucket{{le="{bound!r}"}}'] == sum(s <= bound for s in seconds)
     assert found['relevance_gen_search_seconds_bucket{le="+Inf"}'] == len(seconds)
     assert found["relevance_gen_search_seconds_count"] == len(seconds)
@@ -44,18 +43,19 @@ def test_histograms_are_cumulative(seconds: list[float]) -> None:
 
 def test_rows_add_up_and_outlive_their_process(tmp_path: Path) -> None:
     """All processes' rows are summed; a process that replaces another counts on, but its gauges begin at nothing."""
-    Metrics.allocate(tmp_path / "m", 2)
-    one, two = (Metrics.shared(tmp_path / "m", 2, row) for row in range(2))
+    layout = Layout(("search", "other"), (200,))
+    Metrics.allocate(layout, tmp_path / "m", 2)
+    one, two = (Metrics.shared(layout, tmp_path / "m", 2, row) for row in range(2))
     one.add("search_chunks_total", 3)
     two.add("search_chunks_total", 4)
-    one.put("search_waiting", 2)
-    two.put("search_waiting", 5)
+    one.put("requests_waiting", 2, "search")
+    two.put("requests_waiting", 5, "search")
     assert values(two.exposition({}))["relevance_gen_search_chunks_total"] == 7
-    assert values(two.exposition({}))["relevance_gen_search_waiting"] == 7
-    again = Metrics.shared(tmp_path / "m", 2, 0)
+    assert values(two.exposition({}))['relevance_gen_requests_waiting{lane="search"}'] == 7
+    again = Metrics.shared(layout, tmp_path / "m", 2, 0)
     again.add("search_chunks_total", 1)
     assert values(two.exposition({}))["relevance_gen_search_chunks_total"] == 8
-    assert values(two.exposition({}))["relevance_gen_search_waiting"] == 5
+    assert values(two.exposition({}))['relevance_gen_requests_waiting{lane="search"}'] == 5
 
 
 def test_a_series_not_declared_is_a_bug() -> None:
@@ -63,7 +63,7 @@ def test_a_series_not_declared_is_a_bug() -> None:
     with pytest.raises(KeyError):
         Metrics.alone().add("no_such_total")
     with pytest.raises(KeyError):
-        Metrics.alone().add("http_requests_total", 1, "search", "999")
+        Metrics.alone(Layout(("search",), (200,))).add("http_requests_total", 1, "search", "999")
 
 
 def test_the_server_tells_what_it_did(server: Server) -> None:

@@ -1,0 +1,267 @@
+"""The one queue between callers and whoever generates for them.
+
+A caller `put`s a ticket in and holds its future. A worker `join`s and gets a `Puller`, through which it takes tickets,
+first come, first served, and reports what becomes of them. It may be a thread of this process, or stand in for a worker
+elsewhere: all that passes are tickets, pieces of text and outcomes.
+
+The lock is re-entrant, for collecting garbage inside it may drop a stream, and so cancel a request.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
+from typing import TypeAlias
+
+from attrs import define
+
+from relevance_gen.errors import OverloadedError, RunnerClosedError
+from relevance_gen.generation.counters import Counters
+from relevance_gen.generation.ticket import Ticket
+from relevance_gen.types import GenerationResponse
+
+OnText: TypeAlias = Callable[[int, str], None]
+Outcome: TypeAlias = GenerationResponse | BaseException
+
+_log = logging.getLogger(__name__)
+
+
+@define(eq=False)
+class _Call:
+    """A ticket, and its caller's half: the future and the callback, which never travel.
+
+    Attributes:
+        n_unstarted: samples that have not produced a token.
+        has_shown: whether the callback was given text.
+        was_lost: whether a puller that had this ticket has left.
+    """
+
+    ticket: Ticket
+    on_text: OnText | None
+    future: Future[GenerationResponse]
+    n_unstarted: int = 0
+    has_shown: bool = False
+    was_lost: bool = False
+
+    def settle(self, outcome: Outcome) -> None:
+        """Settle the future and let go of it: the error's traceback may hold this object."""
+        future = self.future
+        del self.future
+        try:
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+        except InvalidStateError:
+            pass  # it was cancelled a moment ago
+        except BaseException:  # the future itself takes care of Exception alone, and others wait for this thread
+            _log.exception("a callback of a request's future failed")
+
+
+class Backlog:
+    """The queue, as callers see it.
+
+    Args:
+        max_queue: samples that may wait; while as many do, further requests are refused.
+
+    Attributes:
+        counters: how requests ended: finished, cancelled or failed.
+    """
+
+    def __init__(self, max_queue: int) -> None:
+        self.counters = Counters()
+        self._changed = threading.Condition()
+        self._max_queue = max_queue
+        self._waiting: OrderedDict[int, _Call] = OrderedDict()
+        self._n_queued = 0
+        self._pullers: list[Puller] = []
+        self._closed: BaseException | None = None
+        self._pid = os.getpid()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._closed is not None
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that made this: the workers' threads did not come along."""
+        return self._pid != os.getpid()
+
+    @property
+    def n_unstarted(self) -> int:
+        """Samples that have not produced a token, whether they wait or a puller has them."""
+        with self._changed:
+            taken = [call for puller in self._pullers for call in list(puller._taken.values())]
+            return self._n_queued + sum(call.n_unstarted for call in taken)
+
+    def put(self, ticket: Ticket, on_text: OnText | None = None) -> Future[GenerationResponse]:
+        """Append a ticket; return the future of its response, which can be cancelled until that is there.
+
+        Raises:
+            OverloadedError: as many samples as allowed wait already.
+            RunnerClosedError: it is closed, or every puller has left.
+        """
+        future: Future[GenerationResponse] = Future()
+        with self._changed:
+            if self._closed is not None:
+                raise RunnerClosedError(f"the runner takes no more requests: {self._closed}") from self._closed
+            if self._n_queued >= self._max_queue:
+                raise OverloadedError(f"{self._n_queued} samples wait already, and at most {self._max_queue} may")
+            self._enqueue(_Call(ticket, on_text, future))
+        # By its id: a future that held its ticket would keep the texts.
+        future.add_done_callback(partial(self._drop_cancelled, ticket.id))
+        return future
+
+    def join(self, on_cancel: Callable[[int], None]) -> Puller:
+        """Return what a worker takes tickets with from now on.
+
+        Args:
+            on_cancel: called from any thread with the id of a ticket that it took and shall not serve any more.
+        """
+        with self._changed:
+            self._pullers.append(puller := Puller(self, on_cancel))
+        return puller
+
+    def close(self) -> None:
+        """Refuse new tickets; those that wait are still served. In a forked process this does nothing."""
+        if self.forked:
+            return  # another thread may have held the lock when this process was made
+        with self._changed:
+            self._closed = self._closed or RunnerClosedError("the runner is closed")
+            self._changed.notify_all()
+
+    def _enqueue(self, call: _Call, *, in_front: bool = False) -> None:
+        call.n_unstarted = call.ticket.request.num_samples
+        self._n_queued += call.n_unstarted
+        self._waiting[call.ticket.id] = call
+        if in_front:
+            with suppress(KeyError):  # collecting garbage may have cancelled it just now
+                self._waiting.move_to_end(call.ticket.id, last=False)
+        self._changed.notify_all()
+
+    def _drop_cancelled(self, ticket_id: int, future: Future[GenerationResponse]) -> None:
+        """Forget the ticket of a cancelled future, and tell the puller that has it."""
+        if not future.cancelled():
+            return
+        future.set_running_or_notify_cancel()  # what `concurrent.futures.wait` waits for
+        with self._changed:
+            holder = next((puller for puller in self._pullers if puller._taken.pop(ticket_id, None)), None)
+            if call := self._waiting.pop(ticket_id, None):
+                self._n_queued -= call.n_unstarted
+            elif holder is None:
+                return  # it ended a moment ago
+            self.counters.requests_cancelled += 1
+            self._changed.notify_all()
+        if holder is not None:
+            holder._on_cancel(ticket_id)
+
+
+class Puller:
+    """The queue, as one worker sees it: it takes tickets, and reports what becomes of them."""
+
+    def __init__(self, backlog: Backlog, on_cancel: Callable[[int], None]) -> None:
+        self._backlog = backlog
+        self._on_cancel = on_cancel
+        self._taken: dict[int, _Call] = {}
+
+    def take(self, n_most: int, timeout_s: float | None = None) -> list[Ticket] | None:
+        """Remove and return the oldest tickets: at most `n_most`, and this puller's share of what waits, rounded up.
+
+        Where none waits, wait once for a change, for `timeout_s` seconds or without limit; it may bring none.
+
+        Returns:
+            ``None`` if there is nothing to come: the backlog is closed, and this puller has left it.
+        """
+        if n_most < 1:
+            return []
+        backlog = self._backlog
+        with backlog._changed:
+            if timeout_s != 0 and not backlog._waiting and not self._is_over():
+                backlog._changed.wait(timeout_s)
+            if self._is_over():
+                return None
+            n_most = min(n_most, -(-len(backlog._waiting) // len(backlog._pullers)))
+            tickets: list[Ticket] = []
+            while len(tickets) < n_most and backlog._waiting:  # collecting garbage here may cancel what waits
+                ticket_id, call = backlog._waiting.popitem(last=False)
+                backlog._n_queued -= call.n_unstarted
+                self._taken[ticket_id] = call
+                tickets.append(call.ticket)
+            return tickets
+
+    def started(self, ticket: Ticket, n_samples: int) -> None:
+        """Report that `n_samples` more samples have produced a token."""
+        if call := self._taken.get(ticket.id):
+            call.n_unstarted -= n_samples
+
+    def text(self, ticket: Ticket, sample: int, text: str) -> None:
+        """Report a piece of a sample's text; one of a ticket that is over is ignored."""
+        call = self._taken.get(ticket.id)
+        if call is None or call.on_text is None:
+            return
+        call.has_shown = True
+        try:
+            call.on_text(sample, text)
+        except BaseException as error:  # even SystemExit is the matter of this request alone
+            self._on_cancel(ticket.id)
+            self.done(ticket, error)
+
+    def done(self, ticket: Ticket, outcome: Outcome) -> None:
+        """Report how a ticket ended; one that is over is ignored."""
+        backlog = self._backlog
+        with backlog._changed:
+            call = self._taken.pop(ticket.id, None)
+            if call is None:
+                return
+            if isinstance(outcome, BaseException):
+                backlog.counters.requests_failed += 1
+            else:
+                backlog.counters.requests_finished += 1
+            backlog._changed.notify_all()
+        call.settle(outcome)
+
+    def leave(self, error: BaseException) -> None:
+        """Take no more tickets. Safe to call twice, and from any thread.
+
+        Tickets of which no text was shown go back to the front of the queue for the other pullers, but once only: they
+        may be what this one failed of. The others fail with `error`. So does all that waits, if this was the last.
+        """
+        backlog = self._backlog
+        failed: list[_Call] = []
+        with backlog._changed:
+            if self not in backlog._pullers:
+                return
+            backlog._pullers.remove(self)
+            n_left = len(backlog._pullers)
+            taken, self._taken = self._taken, {}
+            for call in reversed(taken.values()):
+                if call.has_shown or call.was_lost or not n_left:
+                    failed.insert(0, call)
+                else:
+                    call.was_lost = True
+                    backlog._enqueue(call, in_front=True)
+            if not n_left:
+                backlog._closed = error
+                failed += backlog._waiting.values()
+                backlog._waiting.clear()
+                backlog._n_queued = 0
+            backlog.counters.requests_failed += len(failed)
+            backlog._changed.notify_all()
+        if n_left and not isinstance(error, RunnerClosedError):
+            _log.warning("a worker failed, and %d go on: %s", n_left, error)
+        for call in failed:
+            call.settle(error)
+
+    def _is_over(self) -> bool:
+        """Leave if the backlog is closed and nothing is left to do; tell whether this has left."""
+        backlog = self._backlog
+        if self in backlog._pullers and backlog.closed and not backlog._waiting and not self._taken:
+            backlog._pullers.remove(self)
+        return self not in backlog._pullers

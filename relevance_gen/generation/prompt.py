@@ -1,0 +1,89 @@
+"""The engine's half of a request: its prompt, how far that is computed, and the samples that come of it."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import define, field
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.stopping import NO_STOPS, StopStrings
+from relevance_gen.generation.ticket import Ticket
+from relevance_gen.llama.language_model import LanguageModel, Logits, SavedState, Tokens
+from relevance_gen.types import Completion, GenerationResponse
+
+NO_LOGITS: Logits = np.empty(0, np.float32)
+NO_STATE: SavedState = np.empty(0, np.uint8)
+
+
+@define(eq=False)
+class Prompt:
+    """What an engine knows of a ticket.
+
+    Args:
+        ticket: the caller's half.
+
+    Attributes:
+        ends: the tokens that end a sample.
+        tokens: empty until `read`.
+        stops: the stop strings, compiled; none until `read`.
+        logits: shape (V,), after the last token; empty until that is computed.
+        state: what the prompt left in its slot, for samples that start in another; empty until then.
+        slot: where the prompt is being computed.
+        n_done: tokens that are computed.
+        n_started: samples that have produced a token.
+        completions: the finished samples, by index.
+    """
+
+    ticket: Ticket
+    ends: frozenset[int] = field(init=False)
+    tokens: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
+    stops: StopStrings = field(default=NO_STOPS, init=False)
+    logits: Logits = field(default=NO_LOGITS, init=False)
+    state: SavedState = field(default=NO_STATE, init=False)
+    slot: int | None = field(default=None, init=False)
+    n_done: int = field(default=0, init=False)
+    n_started: int = field(default=0, init=False)
+    completions: dict[int, Completion] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.ends = frozenset(self.ticket.request.eos_token_ids)
+
+    @property
+    def n_unstarted(self) -> int:
+        """Samples that have not produced a token."""
+        return self.ticket.request.num_samples - self.n_started
+
+    def read(self, model: LanguageModel) -> None:
+        """Tokenize the text and compile the stop strings, which takes much more memory than they do.
+
+        Raises:
+            InvalidRequestError: the model has no token or no room for this prompt.
+        """
+        request = self.ticket.request
+        tokens = model.tokenize(request.text, request.max_input_tokens)
+        if not len(tokens):
+            raise InvalidRequestError("text must hold at least one token for this model, got none", field="text")
+        if len(tokens) >= model.n_ctx:
+            raise InvalidRequestError(
+                f"text must hold fewer than {model.n_ctx} tokens, got {len(tokens)}; "
+                "shorten it, set max_input_tokens, or load the model with a larger n_ctx",
+                field="text",
+            )
+        self.tokens, self.stops = tokens, StopStrings(request.stop)
+
+    def release(self) -> None:
+        """Let go of what only starting further samples needs."""
+        self.slot = None
+        self.logits, self.state = NO_LOGITS, NO_STATE
+
+    def response(self) -> GenerationResponse:
+        """Return the response, once every sample is finished."""
+        responses = tuple(self.completions[index] for index in range(self.ticket.request.num_samples))
+        return GenerationResponse(
+            created=self.ticket.created,
+            finished=max(completion.finished for completion in responses),
+            num_samples=len(responses),
+            prompt=self.ticket.request.text,
+            prompt_tokens=len(self.tokens),
+            responses=responses,
+        )

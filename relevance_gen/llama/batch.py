@@ -1,0 +1,55 @@
+"""What goes into `llama_decode`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from relevance_gen.llama.language_model import Tokens
+from relevance_gen.llama.library import pointer
+
+_Integers: TypeAlias = Sequence[int] | Tokens
+
+
+class Batch:
+    """A `llama_batch` whose fields are numpy arrays: filling it is slicing."""
+
+    def __init__(self, capacity: int) -> None:
+        self.token = np.empty(capacity, np.int32)
+        self.position = np.empty(capacity, np.int32)
+        self.sequence = np.empty(capacity, np.int32)
+        self.wanted = np.empty(capacity, np.int8)
+        self._ones = np.ones(capacity, np.int32)
+        # One pointer a token, each to its own element of `sequence`.
+        self._pointers = self.sequence.ctypes.data + np.arange(capacity, dtype=np.uintp) * self.sequence.itemsize
+        self.struct = lib.llama_batch(
+            token=pointer(self.token, lib.llama_token),
+            pos=pointer(self.position, lib.llama_pos),
+            n_seq_id=pointer(self._ones, ctypes.c_int32),
+            seq_id=pointer(self._pointers, ctypes.POINTER(lib.llama_seq_id)),
+            logits=pointer(self.wanted, ctypes.c_int8),
+        )
+
+    def fill(self, tokens: _Integers, positions: _Integers, sequences: _Integers | int, *, n_wanted: int) -> None:
+        """Hold these tokens and no others; logits are wanted for the last `n_wanted` of them."""
+        n = len(tokens)
+        self.token[:n] = tokens
+        self.position[:n] = positions
+        self.sequence[:n] = sequences
+        self.wanted[: n - n_wanted] = 0
+        self.wanted[n - n_wanted : n] = 1
+        self.struct.n_tokens = n
+
+
+def abort_while_set(flag: ctypes.Array[ctypes.c_char]) -> tuple[Any, ctypes.c_void_p]:
+    """Return an abort callback that is true while the first byte of `flag` is not 0.
+
+    llama.cpp asks at every node of its graph, so the callback must not need Python's lock. C's `strlen` does the job:
+    it returns 0 or 1 for what is a string of at most one character.
+    """
+    strlen = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
+    return strlen, ctypes.c_void_p(ctypes.addressof(flag))

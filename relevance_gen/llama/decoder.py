@@ -1,0 +1,215 @@
+"""A model that generates: its weights, and a context of slots where sequences grow."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from relevance_gen.errors import GenerationError, ModelLoadError
+from relevance_gen.llama.batch import Batch, abort_while_set
+from relevance_gen.llama.language_model import Interrupted, Logits, SavedState, Tokens
+from relevance_gen.llama.library import pointer, reasons
+from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.vocabulary import Vocabulary
+from relevance_gen.llama.weights import OnProgress, Weights
+from relevance_gen.machine import available_memory, usable_cores
+
+_DEFAULT_N_CTX = 4096
+_DEFAULT_KV_BYTES = 2 << 30
+"""What the context may take without being asked for: n_ctx is halved until all slots together fit."""
+_MIN_N_CTX = 256
+_CPU_SLICE, _GPU_SLICE = 128, 512
+_ABORTED = 2
+_DEFAULTS = ModelOptions()
+_WARM_UP = np.zeros(2, np.int32)
+
+
+class Decoder:
+    """A `LanguageModel`: a GGUF file, loaded, with a context of `n_slots` sequences of `n_ctx` tokens each.
+
+    Args:
+        path: a GGUF file.
+        options: see `ModelOptions`.
+        on_progress: called with the loaded share in [0, 1]; returns whether to go on.
+
+    Raises:
+        ModelLoadError: the file is missing, no GGUF, damaged or unsupported, or memory does not suffice.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: ModelOptions = _DEFAULTS,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self._context: int | None = None
+        self._abort_flag = ctypes.create_string_buffer(2)
+        self._weights = weights = Weights(Path(path), options, on_progress)
+        model = weights.handle
+        try:
+            _check_generates_text(weights, path)
+            self.n_vocab = weights.n_vocab
+            self.can_rewind = not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+            self.n_slots = options.n_slots
+            self.n_ctx = self._fitting_n_ctx(options.n_ctx)
+            self.n_batch = min(options.n_batch or (_GPU_SLICE if weights.uses_gpu else _CPU_SLICE), self.n_ctx)
+            vocabulary = Vocabulary(weights.vocabulary, self.n_ctx)
+            self.tokenize, self.piece = vocabulary.tokenize, vocabulary.piece
+            self._open_context(options.n_threads or usable_cores(), options.flash_attention)
+            self._warm_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the context and the weights; safe to call twice."""
+        if self._context:
+            lib.llama_free(self._context)
+            self._context = None
+        self._weights.close()
+
+    # ── Loading ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fitting_n_ctx(self, n_ctx: int | None) -> int:
+        """Return the context length to use; refuse one that the machine's memory cannot hold."""
+        model = self._weights.handle
+        n_heads = max(1, lib.llama_model_n_head(model))
+        width = lib.llama_model_n_head_kv(model) * (lib.llama_model_n_embd(model) // n_heads)
+        token_bytes = 2 * 2 * width * lib.llama_model_n_layer(model) * self.n_slots  # keys and values, float16
+        if n_ctx is None:
+            n_ctx = min(_DEFAULT_N_CTX, max(_MIN_N_CTX, lib.llama_model_n_ctx_train(model)))
+            while n_ctx > _MIN_N_CTX and n_ctx * token_bytes > _DEFAULT_KV_BYTES:
+                n_ctx //= 2
+        needed, available = n_ctx * token_bytes, available_memory()
+        too_large = not self._weights.uses_gpu and available is not None and needed > available
+        if n_ctx * (self.n_slots + 1) >= 2**31 or too_large:
+            there_is = "too much" if available is None else f"and {available >> 20:,} MiB are available"
+            raise ModelLoadError(
+                f"n_ctx={n_ctx} for {self.n_slots} slots needs {needed >> 20:,} MiB of memory, {there_is}; "
+                "choose a smaller n_ctx or n_slots"
+            )
+        return n_ctx
+
+    def _open_context(self, n_threads: int, flash_attention: bool | None) -> None:
+        params = lib.llama_context_default_params()
+        params.n_ctx = (self.n_ctx + 255) // 256 * 256 * self.n_slots  # llama.cpp rounds up for every slot
+        params.n_seq_max = self.n_slots
+        params.n_batch = params.n_ubatch = max(self.n_batch, self.n_slots, len(_WARM_UP))
+        params.n_threads = params.n_threads_batch = n_threads
+        params.kv_unified = False  # a memory for each slot: what is computed in one depends on no other
+        params.flash_attn_type = _flash_attention(flash_attention, self._weights.uses_gpu)
+        params.abort_callback, params.abort_callback_data = abort_while_set(self._abort_flag)
+        self._context = lib.llama_init_from_model(self._weights.handle, params)
+        if not self._context:
+            raise ModelLoadError(f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {reasons()}")
+        self._memory = lib.llama_get_memory(self._context)
+        self._batch = Batch(params.n_batch)
+
+    def _warm_up(self) -> None:
+        """Decode once: what cannot generate fails here, and the first request is no slower than the next."""
+        try:
+            logits = self.prefill(0, _WARM_UP, 0)
+        except GenerationError as error:
+            raise ModelLoadError(f"the model cannot generate: {error}") from None
+        if not np.isfinite(logits.max()):
+            raise ModelLoadError("the model cannot generate: its logits are not finite; its file is damaged")
+        self.rewind(0, 0)
+
+    # ── Computing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def prefill(self, slot: int, tokens: Tokens, start: int) -> Logits:
+        """Append `tokens` to a slot that holds `start`; return the last one's logits, shape (V,).
+
+        Raises:
+            Interrupted: `interrupt` was called; `rewind` the slot before going on.
+            GenerationError: llama.cpp failed.
+        """
+        self._batch.fill(tokens, range(start, start + len(tokens)), slot, n_wanted=1)
+        logits: Logits = self._compute(1)[0]
+        return logits
+
+    def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
+        """Append one token to each slot; return their logits, shape (B, V), valid until the next call.
+
+        Args:
+            slots: ascending: llama.cpp splits a batch at every step back and every gap.
+            tokens: one for each slot.
+            positions: tokens that each slot holds.
+
+        Raises:
+            Interrupted: `interrupt` was called; `rewind` the slots before going on.
+            GenerationError: llama.cpp failed.
+        """
+        self._batch.fill(tokens, positions, slots, n_wanted=len(tokens))
+        return self._compute(len(tokens))
+
+    def _compute(self, n_rows: int) -> Logits:
+        """Decode the batch; return the logits of the `n_rows` tokens for which they are wanted."""
+        status = lib.llama_decode(self._context, self._batch.struct)
+        if status == _ABORTED:
+            self._abort_flag[0] = b"\0"
+            raise Interrupted
+        if status:
+            raise GenerationError(f"llama_decode failed with status {status}: {reasons()}")
+        first = lib.llama_get_logits(self._context)
+        if not first:
+            raise GenerationError("the model gives no logits")
+        floats = (ctypes.c_float * (n_rows * self.n_vocab)).from_address(ctypes.addressof(first.contents))
+        logits: Logits = np.frombuffer(floats, np.float32).reshape(n_rows, self.n_vocab)
+        return logits
+
+    def interrupt(self) -> None:
+        """Make the computation under way, or else the next one, raise `Interrupted`. May be called from any thread."""
+        if self.can_rewind:
+            self._abort_flag[0] = b"\1"
+
+    # ── Memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def rewind(self, slot: int, n_tokens: int) -> None:
+        """Forget all but the first `n_tokens` of a slot."""
+        if not lib.llama_memory_seq_rm(self._memory, slot, n_tokens, -1):
+            raise GenerationError("this model cannot forget a part of what it read")
+
+    def saved_bytes(self, slot: int) -> int:
+        """Return how many bytes `save` would return."""
+        return int(lib.llama_state_seq_get_size(self._context, slot))
+
+    def save(self, slot: int) -> SavedState:
+        """Return a slot's memory as bytes."""
+        state = np.empty(self.saved_bytes(slot), np.uint8)
+        if not lib.llama_state_seq_get_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
+            raise GenerationError("llama.cpp could not save a sequence")
+        return state
+
+    def restore(self, slot: int, state: SavedState) -> None:
+        """Replace what a slot holds by what `save` returned."""
+        self.rewind(slot, 0)
+        if not lib.llama_state_seq_set_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
+            raise GenerationError("llama.cpp could not restore a sequence")
+
+
+def _check_generates_text(weights: Weights, path: str | os.PathLike[str]) -> None:
+    if not lib.llama_model_has_decoder(weights.handle) or lib.llama_model_has_encoder(weights.handle):
+        raise ModelLoadError(f"{path} holds a model that does not generate text: it has an encoder")
+    if lib.llama_vocab_type(weights.vocabulary) == lib.LLAMA_VOCAB_TYPE_NONE:
+        raise ModelLoadError(f"{path} holds a model without a vocabulary")
+
+
+def _flash_attention(wanted: bool | None, uses_gpu: bool) -> int:
+    if wanted is None and uses_gpu:
+        return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO)
+    # Without it a CPU computes a sequence alone with the same bits as beside others.
+    return int(lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if wanted else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)

@@ -1,0 +1,60 @@
+"""What generating needs of a model, whoever makes it; `Decoder` is the one that llama.cpp computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens: TypeAlias = NDArray[np.int32]
+Logits: TypeAlias = NDArray[np.float32]
+SavedState: TypeAlias = NDArray[np.uint8]
+
+
+class Interrupted(Exception):  # noqa: N818 - a signal between model and engine, not an error
+    """The model gave up a computation because `interrupt` was called; its memory may hold part of it."""
+
+
+class LanguageModel(Protocol):
+    """A context of slots, each with one sequence of tokens. All of it but `interrupt` belongs to one thread."""
+
+    n_ctx: int
+    """Most tokens of one sequence, prompt and generated."""
+    n_slots: int
+    n_batch: int
+    """Most tokens of one `prefill`."""
+    n_vocab: int
+    can_rewind: bool
+    """Whether `rewind` can forget the end of a sequence alone."""
+
+    def tokenize(self, text: str, max_tokens: int) -> Tokens:
+        """Return the tokens of `text`, or the last `max_tokens` of them where that is not 0."""
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes that a token prints."""
+
+    def prefill(self, slot: int, tokens: Tokens, start: int) -> Logits:
+        """Append `tokens` at position `start`; return the last one's logits, shape (V,), valid until the next call."""
+
+    def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
+        """Append one token to each slot; return logits of shape (B, V), valid until the next call.
+
+        It is fastest for slots 0, 1, 2 … without gaps.
+        """
+
+    def rewind(self, slot: int, n_tokens: int) -> None:
+        """Forget all but the first `n_tokens` of a slot."""
+
+    def saved_bytes(self, slot: int) -> int:
+        """Return how many bytes `save` would return."""
+
+    def save(self, slot: int) -> SavedState:
+        """Return what a slot holds as bytes."""
+
+    def restore(self, slot: int, state: SavedState) -> None:
+        """Replace what a slot holds by what `save` returned."""
+
+    def interrupt(self) -> None:
+        """Make the computation under way, or else the next one, raise `Interrupted`; called from any thread."""

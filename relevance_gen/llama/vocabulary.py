@@ -1,0 +1,95 @@
+"""Text to tokens and back, by a model's own vocabulary."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import re
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.llama.language_model import Tokens
+from relevance_gen.llama.library import pointer
+
+_BYTES_PER_TOKEN, _SPARE_BYTES = 32, 1 << 16
+"""More than texts have: of what is longer than this for the tokens that are wanted, only the end is looked at."""
+_MAX_RUN = 8_000
+_RUNS = re.compile(rf"\S{{1,{_MAX_RUN}}}|\s{{1,{_MAX_RUN}}}")
+"""Characters without a break that a BPE tokenizer may see. Those of many models (tekken, gpt-4o, deepseek, bloom …) run
+std::regex over them, which recurses at every character and overflows an 8 MiB stack between 16,000 and 32,000."""
+
+
+class Vocabulary:
+    """The vocabulary of a loaded model, which must outlive it.
+
+    Args:
+        handle: llama.cpp's.
+        n_ctx: tokens that a context holds: text far beyond is refused without being tokenized.
+    """
+
+    def __init__(self, handle: Any, n_ctx: int) -> None:
+        self._handle = handle
+        self._n_ctx = n_ctx
+        self._is_bpe = lib.llama_vocab_type(handle) == lib.LLAMA_VOCAB_TYPE_BPE
+        self._pieces: dict[int, bytes] = {}
+
+    def tokenize(self, text: str, max_tokens: int) -> Tokens:
+        """Return the tokens of `text`, with the BOS token where the model wants one.
+
+        Args:
+            text: any string; lone surrogates count as "?".
+            max_tokens: keep only this many tokens of the end, the BOS token included; 0 = all.
+
+        Raises:
+            InvalidRequestError: the text is far beyond what the context could hold.
+        """
+        n_wanted = min(max_tokens or self._n_ctx, self._n_ctx)
+        most_bytes = _BYTES_PER_TOKEN * n_wanted + _SPARE_BYTES
+        encoded = text[-most_bytes - 1 :].encode(errors="replace")
+        if len(encoded) > most_bytes:  # it cannot fit, so it shall cost no time
+            if not max_tokens:
+                raise InvalidRequestError(
+                    f"text must hold at most {most_bytes:,} bytes for a context of {self._n_ctx} tokens, got more; "
+                    "shorten it, or set max_input_tokens to use its end",
+                    field="text",
+                )
+            encoded = encoded[-most_bytes:]
+        parts = _parts(encoded.decode(errors="ignore")) if self._is_bpe else [encoded]
+        tokens = np.concatenate([self._tokenize(part, add_special=not n) for n, part in enumerate(parts)])
+        n = len(tokens)
+        if max_tokens == 0 or n <= max_tokens:
+            return tokens
+        if lib.llama_vocab_get_add_bos(self._handle) and tokens[0] == lib.llama_vocab_bos(self._handle):
+            return np.concatenate((tokens[:1], tokens[n - max_tokens + 1 :]))
+        return tokens[n - max_tokens :].copy()  # a view would keep them all, in the prefix cache too
+
+    def _tokenize(self, text: bytes, *, add_special: bool, room: int = 0) -> Tokens:
+        tokens = np.empty(room or len(text) + 8, np.int32)
+        n = lib.llama_tokenize(
+            self._handle, text, len(text), pointer(tokens, lib.llama_token), len(tokens), add_special, True
+        )
+        if n < 0:
+            return self._tokenize(text, add_special=add_special, room=-n)  # normalizing made the text longer
+        return tokens[:n].copy()
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes that a token prints; control tokens print nothing."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            n = -256
+            while n < 0:  # so many bytes are needed
+                buffer = ctypes.create_string_buffer(-n)
+                n = lib.llama_token_to_piece(self._handle, token, buffer, len(buffer), 0, False)
+            piece = self._pieces[token] = buffer.raw[:n]
+        return piece
+
+
+def _parts(text: str) -> list[bytes]:
+    """Cut a text wherever `_MAX_RUN` characters stand without a break; an ordinary text is one part."""
+    if len(text) <= _MAX_RUN:
+        return [text.encode()]
+    cuts = [run.end() for run in _RUNS.finditer(text) if run.end() - run.start() == _MAX_RUN]
+    return [text[start:end].encode() for start, end in itertools.pairwise([0, *cuts, len(text)])]

@@ -1,0 +1,74 @@
+"""A GGUF file, loaded: what everything that computes with a model begins with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import llama_cpp.llama_cpp as lib
+
+from relevance_gen.errors import ModelLoadError
+from relevance_gen.llama.library import build, forget_reasons, reasons, system_info
+from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.probe import extra_buffers_are_safe
+
+OnProgress: TypeAlias = Callable[[float], bool]
+"""Called with the loaded share in [0, 1]; returns whether to go on."""
+
+_MAGIC = b"GGUF"
+
+
+class Weights:
+    """The weights and the vocabulary of a GGUF file, on the CPU or on GPUs.
+
+    Args:
+        path: a GGUF file.
+        options: which GPU, how many layers there, and how a CPU lays weights out.
+        on_progress: see `OnProgress`.
+
+    Raises:
+        ModelLoadError: the file is missing, no GGUF, damaged or unsupported, or memory does not suffice.
+
+    Attributes:
+        handle: llama.cpp's ``llama_model``; ``None`` once closed.
+        vocabulary: llama.cpp's ``llama_vocab``.
+        n_vocab: tokens of the vocabulary.
+        uses_gpu: whether layers may be on a GPU.
+    """
+
+    def __init__(self, path: Path, options: ModelOptions, on_progress: OnProgress | None = None) -> None:
+        _check_file(path)
+        forget_reasons()
+        self.uses_gpu = bool(lib.llama_supports_gpu_offload()) and options.n_gpu_layers != 0
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = (-1 if options.n_gpu_layers is None else options.n_gpu_layers) if self.uses_gpu else 0
+        if options.main_gpu is not None and self.uses_gpu:
+            params.main_gpu, params.split_mode = options.main_gpu, lib.LLAMA_SPLIT_MODE_NONE
+        use = options.use_extra_bufts
+        params.use_extra_bufts = extra_buffers_are_safe(system_info(), build()) if use is None else use
+        callback = lib.llama_progress_callback(lambda share, _: on_progress is None or on_progress(share))
+        params.progress_callback = callback
+        self.handle: int | None = lib.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            raise ModelLoadError(f"{path} cannot be loaded: {reasons()}")
+        self.vocabulary = lib.llama_model_get_vocab(self.handle)
+        self.n_vocab = lib.llama_vocab_n_tokens(self.vocabulary)
+
+    def close(self) -> None:
+        """Free the weights; safe to call twice."""
+        if self.handle:
+            lib.llama_model_free(self.handle)
+            self.handle = None
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what is plainly no model, with a better reason than llama.cpp has."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except OSError as error:
+        raise ModelLoadError(f"{path} cannot be read: {error.strerror}") from None
+    if magic != _MAGIC:
+        raise ModelLoadError(f"{path} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")

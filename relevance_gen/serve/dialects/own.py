@@ -1,0 +1,64 @@
+"""The documented interface: its fields are those of `relevance_gen.types`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relevance_gen import wire
+from relevance_gen.serve.work.searching import SearchTask
+from relevance_gen.types import GenerationRequest, GenerationResponse, SearchRequest, SearchResponse
+
+
+def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
+    """Read the body of ``POST /search``.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
+    """
+    request = wire.structure(SearchRequest, body)
+    return SearchTask(
+        request.query, request.chunk_txts, request.top_n, request.true_order, request.where
+    ), wire.unstructure
+
+
+def read_generation(body: object) -> tuple[GenerationRequest, Callable[[GenerationResponse], object]]:
+    """Read the body of ``POST /generate``.
+
+    Raises:
+        InvalidRequestError: a field is wrong.
+    """
+    return wire.structure(GenerationRequest, body), wire.unstructure
+
+
+def read_stream(body: object) -> tuple[GenerationRequest, Events]:
+    """Read the body of ``POST /generate_stream``.
+
+    Raises:
+        InvalidRequestError: a field is wrong.
+    """
+    return wire.structure(GenerationRequest, body), Events()
+
+
+def error(kind: str, message: str, field: str | None) -> dict[str, object]:
+    """Return the body of an error; ``field`` stands in it only where there is one."""
+    return {"error": {"type": kind, "message": message} | ({} if field is None else {"field": field})}
+
+
+class Events:
+    """The server-sent events of one stream: a ``text`` for each piece, then a ``response`` or an ``error``."""
+
+    def text(self, sample: int, piece: str) -> bytes:
+        """Return the event of a piece of text."""
+        return _event("text", {"sample": sample, "text": piece})
+
+    def response(self, response: GenerationResponse) -> bytes:
+        """Return the event that ends a stream."""
+        return _event("response", response)
+
+    def error(self, kind: str, message: str, field: str | None) -> bytes:
+        """Return the event that ends a stream that failed."""
+        return _event("error", error(kind, message, field))
+
+
+def _event(name: str, data: object) -> bytes:
+    return f"event: {name}\ndata: ".encode() + wire.serialize(data) + b"\n\n"

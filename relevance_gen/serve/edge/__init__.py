@@ -1,0 +1,1 @@
+"""All that HTTP needs: connections, bodies, keys, rates, and errors as statuses."""

@@ -1,0 +1,42 @@
+"""What a request must pass before its body is received, cheapest first: key, rate, type."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from relevance_gen.errors import ShuttingDownError
+from relevance_gen.serve.edge import bodies
+from relevance_gen.serve.edge.auth import HEADER, presented_key
+from relevance_gen.serve.edge.lanes import lane_name
+from relevance_gen.serve.edge.problems import UnauthorizedError
+from relevance_gen.serve.edge.route import Route
+from relevance_gen.serve.edge.service import KEY_ID, LANE, RATE_HEADERS, SERVICE
+
+_CHALLENGE = {"WWW-Authenticate": f'ApiKey header="{HEADER}", Bearer'}
+
+
+async def admit(route: Route, request: web.Request) -> None:
+    """Let `request` in; remember whose it is and what lane it takes.
+
+    A valid key is noticed where none is asked for too: it opens the lane of those who have one.
+
+    Raises:
+        ShuttingDownError: no new work is taken.
+        UnauthorizedError: a key is asked for, and it is missing or wrong.
+        RateLimitedError: the key made too many requests.
+        MediaTypeError: the body is of another type.
+    """
+    service = request.app[SERVICE]
+    if route.work is not None and service.draining:
+        raise ShuttingDownError
+    key_id = None if route.key == "never" else service.identify(request.headers)
+    if key_id is not None:
+        request[KEY_ID] = key_id
+    if route.key == "always" or (route.key == "setting" and service.settings.generation_requires_key):
+        if key_id is None:
+            what = "wrong" if presented_key(request.headers) else "missing"
+            raise UnauthorizedError(f"the key in {HEADER} (or Authorization: Bearer) is {what}", _CHALLENGE)
+        request[RATE_HEADERS] = await service.rate.admit(key_id)
+    if route.work is not None:
+        request[LANE] = service.lanes[lane_name(route.work, has_key=key_id is not None)]
+        bodies.require_json(request, is_exact=route.is_exact)

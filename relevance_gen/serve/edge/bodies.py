@@ -1,0 +1,131 @@
+"""Request bodies: received within limits of bytes and time, and parsed within a budget of memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import HttpVersion11, web
+from attrs import define
+
+from relevance_gen import wire
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.edge import codings
+from relevance_gen.serve.edge.budget import Account, parsed_bytes
+from relevance_gen.serve.edge.problems import ExactMediaTypeError, MediaTypeError, SlowBodyError
+from relevance_gen.serve.edge.service import LANE, SERVICE
+from relevance_gen.serve.settings import Settings
+
+_PARSE_ON_LOOP_BYTES = 64 << 10
+"""A body up to this size is parsed in less time than handing it to a thread takes."""
+
+
+@define
+class Body:
+    """A received body.
+
+    Attributes:
+        raw: its bytes, as they came.
+        coding: their content coding.
+        account: what the request holds of its lane's memory.
+    """
+
+    raw: bytes
+    coding: str
+    account: Account
+    _settings: Settings
+
+    @property
+    def is_small(self) -> bool:
+        """Whether `parse` is quick enough for the event loop."""
+        return self.coding == "identity" and len(self.raw) <= _PARSE_ON_LOOP_BYTES
+
+    def parse(self) -> object:
+        """Return the JSON in the body, once. Memory is taken from the account before it is used.
+
+        Raises:
+            TooLargeError: the body is too large, or needs too much memory.
+            BusyError: there is not enough memory now.
+            InvalidRequestError: it is not what its coding says, or not strict JSON.
+        """
+        settings, raw, self.raw = self._settings, self.raw, b""
+        plain = codings.decode(raw, self.coding, limit_bytes=settings.max_body_bytes, take=self.account.take)
+        n_bytes = parsed_bytes(plain)
+        self.account.take(n_bytes)
+        value = wire.parse(plain, max_depth=settings.max_depth)
+        self.account.replace(n_bytes)
+        return value
+
+
+@asynccontextmanager
+async def received(request: web.Request) -> AsyncIterator[Body]:
+    """Receive the body of an admitted request; its memory is accounted for while the context is open.
+
+    Raises:
+        MediaTypeError: the content coding is not known.
+        TooLargeError: the body is too large.
+        SlowBodyError: it did not arrive in time.
+        BusyError: all bodies together are too many bytes now.
+        InvalidRequestError: it ended too early.
+    """
+    service, coding = request.app[SERVICE], _coding_of(request)
+    settings = service.settings
+    with request[LANE].budget.account() as account:
+        raw = await _read(request, account, settings.max_body_bytes, settings.body_timeout_s)
+        service.metrics.add("http_request_body_bytes_total", len(raw))
+        body = Body(raw, coding, account, settings)
+        del raw  # so that the body alone holds it
+        yield body
+
+
+def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:
+    """Demand the media type application/json; parameters are allowed unless it must be so to the letter.
+
+    Raises:
+        MediaTypeError: it is another.
+    """
+    given = request.headers.getall("Content-Type", [])
+    if is_exact:
+        if given != ["application/json"]:
+            raise ExactMediaTypeError("Content-Type must be exactly application/json")
+    elif not given or given[0].partition(";")[0].strip().lower() != "application/json":
+        raise MediaTypeError("Content-Type must be application/json")
+
+
+def _coding_of(request: web.BaseRequest) -> str:
+    coding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding not in ("identity", *codings.CODINGS):
+        known = {"Accept-Encoding": ", ".join(codings.CODINGS)}
+        raise MediaTypeError("Content-Encoding must be gzip, zstd or identity", known)
+    return coding
+
+
+async def _read(request: web.BaseRequest, account: Account, limit_bytes: int, timeout_s: float) -> bytes:
+    if (request.content_length or 0) > limit_bytes:
+        raise codings.too_large(limit_bytes)
+    pieces: list[bytes] = []
+    n_bytes = 0
+    await _continue(request)
+    try:
+        async with asyncio.timeout(timeout_s):
+            while piece := await request.content.readany():
+                n_bytes += len(piece)
+                if n_bytes > limit_bytes:
+                    raise codings.too_large(limit_bytes)
+                account.take(len(piece))
+                pieces.append(piece)
+    except TimeoutError:
+        message = f"the body did not arrive within {timeout_s:g} seconds"
+        raise SlowBodyError(message, {"Connection": "close"}) from None
+    except web.RequestPayloadError:
+        raise InvalidRequestError("the body does not end where its headers say") from None
+    return b"".join(pieces)
+
+
+async def _continue(request: web.BaseRequest) -> None:
+    """Ask a client that waits to be asked for its body; its key, rate and type are right by now."""
+    if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # Else aiohttp, and this package, would believe that the answer has begun.
+        request.writer.output_size = 0

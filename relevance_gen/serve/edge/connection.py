@@ -1,0 +1,121 @@
+"""Connections as aiohttp has them, made to answer everything in our own form, also what is no HTTP at all."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.edge.problems import problem_of, response_to
+
+Handle: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+BACKLOG = 1024
+"""Connections that the kernel holds while the loop is busy."""
+
+_UNREAD_TIMEOUT_S = 60
+"""A client that takes nothing of its response for this long is gone."""
+
+_READ_BUFFER_BYTES = 1 << 20
+"""Received ahead of the handler. A large body otherwise stops and starts every 64 KiB."""
+
+_LINGER_S = 2.0
+"""How long the rest of a refused body is read and dropped, so that the client sees the answer and not a reset."""
+
+
+class Connection(web.RequestHandler):
+    """One client's connection."""
+
+    __slots__ = ()
+
+    def _make_error_handler(self, err_info: Any) -> Handle:
+        """Log and count the answer to what could not be parsed like any other."""
+        handler = super()._make_error_handler(err_info)
+        server = cast("Server | None", self._manager)
+        return handler if server is None else server.around(handler)  # None where the client has left
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Give up on clients that do not read, which nothing above TCP would notice."""
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if hasattr(socket, "TCP_USER_TIMEOUT") and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_TIMEOUT_S * 1000)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 may repeat what the client sent
+    ) -> web.StreamResponse:
+        """Answer what could not be parsed, or what went wrong even in the wrapper around the application."""
+        if request.writer.output_size:
+            raise ConnectionResetError("an answer was begun: all that is left is to cut it")
+        if status == 400:
+            what = "has a line that is too long" if isinstance(exc, LineTooLong) else "is not valid HTTP"
+            error: Exception = InvalidRequestError(f"the request {what}")
+        else:
+            error = exc if isinstance(exc, Exception) else RuntimeError(f"status {status}")
+        response = response_to(problem_of(error))
+        response.headers["Server"] = "relevance_gen"
+        response.force_close()
+        return response
+
+
+class Server(web.Server):
+    """Make a `Connection` for each client. Every handler is called through `around`."""
+
+    def __init__(self, handler: Handle, around: Callable[[Handle], Handle], **options: Any) -> None:
+        super().__init__(around(handler), **options)
+        self.around = around
+
+    def __call__(self) -> Connection:
+        """Make the protocol of a new connection."""
+        return Connection(self, loop=self._loop, **self._kwargs)
+
+
+class Runner(web.AppRunner):
+    """Run an application on `Connection`s; `around` wraps every request, whatever becomes of it.
+
+    Args:
+        app: routes and handlers.
+        around: wraps the application as a whole: routing errors pass through it too.
+        idle_timeout_s: for connections without a complete request head.
+        shutdown_timeout_s: for requests still running at the end.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        around: Callable[[Handle], Handle],
+        *,
+        idle_timeout_s: float,
+        shutdown_timeout_s: float,
+    ) -> None:
+        super().__init__(app, shutdown_timeout=shutdown_timeout_s)
+        self._around = around
+        self._idle_timeout_s = idle_timeout_s
+
+    async def listen(self, listener: socket.socket) -> None:
+        """Serve the connections that `listener`, bound and listening, takes."""
+        await self.setup()
+        await web.SockSite(self, listener, backlog=BACKLOG).start()
+
+    async def _make_server(self) -> Server:
+        plain = await super()._make_server()
+        return Server(
+            plain.request_handler,
+            self._around,
+            request_factory=cast("Any", plain.request_factory),
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=self._idle_timeout_s,
+            lingering_time=_LINGER_S,
+            read_bufsize=_READ_BUFFER_BYTES,
+        )

@@ -1,0 +1,110 @@
+"""Generation in a server of several processes: every worker passes it on to the one process that holds the model."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from relevance_gen import wire
+from relevance_gen.errors import InvalidRequestError, RunnerClosedError, TimedOutError
+from relevance_gen.serve.edge.auth import KEY_ID_HEADER
+from relevance_gen.serve.edge.bodies import received
+from relevance_gen.serve.edge.exchange import common_headers
+from relevance_gen.serve.edge.service import KEY_ID, REQUEST_ID, SERVICE
+from relevance_gen.types import Stats
+
+_REQUEST_HEADERS = ("Content-Type", "Content-Encoding", "Accept-Encoding")
+_RESPONSE_HEADERS = ("Content-Type", "Content-Encoding", "Cache-Control", "Retry-After", "Vary", "X-Accel-Buffering")
+
+_STATS_TIMEOUT_S = 0.5
+"""A model process that does not answer within this time is not available."""
+
+_CONNECT_TIMEOUT_S = 2.0
+"""The model process is on this machine: one that takes no connection for so long does not live."""
+
+_ORIGIN = "http://model"
+"""HTTP wants a host; the connection itself is a Unix socket."""
+
+
+class Forwarder:
+    """The way to the model process. Make it inside the event loop.
+
+    Args:
+        path: the Unix socket on which the model process listens.
+        timeout_s: for a whole answer; longer than a generation may take, so that only a process that hangs meets it.
+    """
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        connector = aiohttp.UnixConnector(str(path), limit=0)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=timeout,
+            auto_decompress=False,
+            skip_auto_headers=("Accept-Encoding",),  # aiohttp would ask for gzip where the client did not
+        )
+
+    is_loading = False
+    """Loading is the model process's business, and nothing that this process has to wait for."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def stats(self) -> Stats:
+        """Ask the model process for its state; one that does not answer has no runners."""
+        try:
+            async with asyncio.timeout(_STATS_TIMEOUT_S), self._session.get(f"{_ORIGIN}/stats") as answer:
+                return wire.structure(Stats, wire.parse(await answer.read()))
+        except (aiohttp.ClientError, TimeoutError, InvalidRequestError):  # the last: it answered with an error
+            return Stats(backlog=0, num_total_runners=0)
+
+    async def post(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        """Pass `request` on and its answer back. A client that leaves cancels this, which closes the way on too.
+
+        Raises:
+            RunnerClosedError: the model process is not there, or ended in mid-stream.
+            TimedOutError: it does not answer.
+        """
+        headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
+        headers["X-Request-ID"] = request[REQUEST_ID]
+        if KEY_ID in request:
+            headers[KEY_ID_HEADER] = request[KEY_ID]
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._session.post(_ORIGIN + request.path, data=body, headers=headers) as answer,
+            ):
+                return await _passed_back(request, answer)
+        except aiohttp.ClientError:
+            raise RunnerClosedError("the model process does not answer") from None
+        except TimeoutError:
+            raise TimedOutError(f"the model process did not answer within {self._timeout_s:g} seconds") from None
+
+
+async def _passed_back(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    headers = {name: answer.headers[name] for name in _RESPONSE_HEADERS if name in answer.headers}
+    if answer.content_type != "text/event-stream":
+        return web.Response(status=answer.status, headers=headers, body=await answer.read())
+    headers.update(common_headers(request, request.app[SERVICE]))
+    response = web.StreamResponse(status=answer.status, headers=headers)
+    await response.prepare(request)
+    try:
+        async for piece in answer.content.iter_any():
+            await response.write(piece)
+    except aiohttp.ClientError:
+        raise RunnerClosedError("the model process ended in mid-stream") from None
+    return response
+
+
+FORWARDER = web.AppKey("FORWARDER", Forwarder)
+
+
+async def forward(request: web.Request) -> web.StreamResponse:
+    """Answer with what the model process answers."""
+    async with received(request) as body:
+        return await request.app[FORWARDER].post(request, body.raw)

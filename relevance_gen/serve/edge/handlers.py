@@ -1,0 +1,206 @@
+"""What each path does: for each kind of work, a function that makes the handler for a dialect of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Protocol, TypeAlias, TypeVar
+
+from aiohttp import web
+from attrs import frozen
+
+from relevance_gen import wire
+from relevance_gen.serve.edge import codings
+from relevance_gen.serve.edge.bodies import Body, received
+from relevance_gen.serve.edge.exchange import common_headers
+from relevance_gen.serve.edge.problems import empty, problem_of
+from relevance_gen.serve.edge.route import Handler
+from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE
+from relevance_gen.serve.work.generating import Generator, Pieces
+from relevance_gen.serve.work.searching import Searcher, SearchTask
+from relevance_gen.types import GenerationRequest, GenerationResponse, SearchResponse
+
+GENERATOR = web.AppKey("GENERATOR", Generator)
+
+_STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_HEARTBEAT = b": waiting\n\n"
+"""A comment in an event stream, which every reader skips."""
+
+_WRITE_ON_LOOP_BYTES = 64 << 10
+"""A response up to about this size is written in less time than handing it to a thread takes."""
+_BYTES_PER_TOKEN = 32
+"""Text, id and log probability of one token, as JSON."""
+
+T = TypeVar("T")
+
+
+class Events(Protocol):
+    """How a dialect words one stream."""
+
+    def text(self, sample: int, piece: str) -> bytes:
+        """Return what is sent for a piece of text."""
+
+    def response(self, response: GenerationResponse) -> bytes:
+        """Return what is sent at the end."""
+
+    def error(self, kind: str, message: str, field: str | None) -> bytes:
+        """Return what is sent in place of the end when the stream has failed."""
+
+
+ReadSearch: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[SearchResponse], object]]]
+ReadGeneration: TypeAlias = Callable[[object], tuple[GenerationRequest, Callable[[GenerationResponse], object]]]
+ReadStream: TypeAlias = Callable[[object], tuple[GenerationRequest, Events]]
+
+
+# ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def search(read: ReadSearch) -> Handler:
+    """Return the handler of searches that `read` understands."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        service, scope, coding = request.app[SERVICE], request[KEY_ID], _wanted_coding(request)
+        async with received(request) as body:
+            found = await request[LANE].gate.run(lambda: _search(service.searcher, read, body, scope, coding))
+        service.metrics.observe("search_seconds", found.seconds)
+        service.metrics.add("search_chunks_total", found.n_chunks)
+        service.metrics.add("search_tokens_total", found.n_tokens)
+        return web.Response(body=found.body, content_type="application/json", headers=found.headers)
+
+    return answer
+
+
+@frozen
+class _Found:
+    """A finished answer, and what it took."""
+
+    body: bytes
+    headers: dict[str, str]
+    n_chunks: int
+    n_tokens: int
+    seconds: float
+
+
+def _search(searcher: Searcher, read: ReadSearch, body: Body, scope: str, coding: str) -> _Found:
+    """Do everything between a request's bytes and its answer's, off the event loop."""
+    started_s = time.perf_counter()
+    with body.account:
+        task, present = read(body.parse())
+        response = searcher.search(task, scope)
+        out, headers = codings.encode(wire.serialize(present(response)), coding)
+    n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
+    return _Found(out, headers, len(task.chunks), n_tokens, time.perf_counter() - started_s)
+
+
+# ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def generate(read: ReadGeneration) -> Handler:
+    """Return the handler of generations that `read` understands, answered when they are complete."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        coding = _wanted_coding(request)
+        async with _generation(request, read) as (generation, present):
+            response = await request.app[GENERATOR].complete(generation)
+            body, headers = await made_of(response, lambda it: codings.encode(wire.serialize(present(it)), coding))
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    return answer
+
+
+def stream(read: ReadStream) -> Handler:
+    """Return the handler of generations that `read` understands, answered with server-sent events as they go.
+
+    The head is sent with the first text or heartbeat, so that what fails before has a status of its own.
+    """
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        async with (
+            _generation(request, read) as (generation, events),
+            aclosing(request.app[GENERATOR].stream(generation)) as items,
+        ):
+            first = await anext(items)
+            response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, request.app[SERVICE])})
+            await response.prepare(request)
+            await response.write(await _worded(first, events))
+            try:
+                async for item in items:
+                    await response.write(await _worded(item, events))
+            except ConnectionError:
+                raise
+            except Exception as error:
+                problem = problem_of(error)
+                await response.write(events.error(problem.kind, problem.message, problem.field))
+        return response
+
+    return answer
+
+
+@asynccontextmanager
+async def _generation(
+    request: web.Request, read: Callable[[object], tuple[GenerationRequest, T]]
+) -> AsyncIterator[tuple[GenerationRequest, T]]:
+    """Receive and read a request; its memory stays accounted for while it waits and runs."""
+    async with received(request) as body:
+
+        def work() -> tuple[GenerationRequest, T]:
+            with body.account:
+                return read(body.parse())
+
+        generation, presenter = work() if body.is_small else await request[LANE].gate.run(work)
+        body.account.replace(_size_bytes(generation))
+        yield generation, presenter
+
+
+def _size_bytes(request: GenerationRequest) -> int:
+    """Return the memory of a request's texts and lists."""
+    stop, ends = request.stop, request.eos_token_ids
+    return sum(map(sys.getsizeof, (request.text, stop, *stop, ends, *ends)))
+
+
+async def _worded(item: Pieces | GenerationResponse, events: Events) -> bytes:
+    if isinstance(item, GenerationResponse):
+        return await made_of(item, events.response)
+    return b"".join(events.text(sample, piece) for sample, piece in item) or _HEARTBEAT
+
+
+async def made_of(response: GenerationResponse, make: Callable[[GenerationResponse], T]) -> T:
+    """Return ``make(response)``, called in a thread where it takes longer than getting there."""
+    n_bytes = len(response.prompt) + _BYTES_PER_TOKEN * sum(one.generated_tokens for one in response.responses)
+    return make(response) if n_bytes <= _WRITE_ON_LOOP_BYTES else await asyncio.to_thread(make, response)
+
+
+def _wanted_coding(request: web.Request) -> str:
+    return codings.wanted(request.headers.get("Accept-Encoding", ""))
+
+
+# ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def health(request: web.Request) -> web.StreamResponse:
+    """Answer GET /health: 200 while a runner takes work, else 503."""
+    service = request.app[SERVICE]
+    available = not service.draining and (await service.stats()).num_total_runners > 0
+    return empty(200 if available else 503, {"Cache-Control": "no-store"})
+
+
+async def stats(request: web.Request) -> web.StreamResponse:
+    """Answer GET /stats."""
+    body = wire.serialize(await request.app[SERVICE].stats())
+    return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+async def metrics(request: web.Request) -> web.StreamResponse:
+    """Answer GET /metrics in Prometheus' text format."""
+    service = request.app[SERVICE]
+    now = await service.stats()
+    text = service.metrics.exposition(
+        {
+            "generation_backlog": ("Samples accepted and not yet being decoded.", now.backlog),
+            "runners": ("Runners able to take work.", now.num_total_runners),
+        }
+    )
+    return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

@@ -1,0 +1,90 @@
+"""What the handlers of one process share, and what is known of each request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+
+from aiohttp import web
+from attrs import define, field
+
+from relevance_gen.errors import ShuttingDownError
+from relevance_gen.serve.edge.lanes import Lane
+from relevance_gen.serve.edge.rate import RateLimit
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.searching import Searcher
+from relevance_gen.types import Stats
+
+
+@define
+class Service:
+    """What the handlers of one process share.
+
+    Attributes:
+        identify: returns the id of the valid key that a request's headers show.
+        stats: returns the runners' state, wherever they live.
+        lanes: threads and memory, by the name of the lane.
+        draining: the process is ending and takes no new work.
+        n_working: requests being answered now.
+    """
+
+    settings: Settings
+    identify: Callable[[Mapping[str, str]], str | None]
+    rate: RateLimit
+    lanes: Mapping[str, Lane]
+    searcher: Searcher
+    stats: Callable[[], Awaitable[Stats]]
+    metrics: Metrics
+    draining: bool = False
+    n_working: int = 0
+    _idle: asyncio.Event = field(factory=asyncio.Event)
+    _limits: set[asyncio.Timeout] = field(factory=set)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Count one request as being answered for as long as the context is open."""
+        self.n_working += 1
+        try:
+            yield
+        finally:
+            self.n_working -= 1
+            self._idle.set()
+
+    async def until_idle(self) -> None:
+        """Wait until no request is being answered."""
+        while self.n_working:
+            self._idle.clear()
+            await self._idle.wait()
+
+    @asynccontextmanager
+    async def until_cut(self) -> AsyncIterator[None]:
+        """Let the work in the context go on until it is done, or `cut` is called.
+
+        Raises:
+            ShuttingDownError: it was cut.
+        """
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._limits.add(limit)
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise ShuttingDownError from None
+            raise
+        finally:
+            self._limits.discard(limit)
+
+    def cut(self) -> None:
+        """End all work now."""
+        for limit in self._limits:
+            limit.reschedule(asyncio.get_running_loop().time())
+
+
+SERVICE = web.AppKey("SERVICE", Service)
+REQUEST_ID = web.RequestKey("REQUEST_ID", str)
+KEY_ID = web.RequestKey("KEY_ID", str)
+RATE_HEADERS = web.RequestKey("RATE_HEADERS", dict[str, str])
+LANE = web.RequestKey("LANE", Lane)

@@ -1,0 +1,79 @@
+"""The description of the interface, as OpenAPI and as a page: texts from ``static``, paths from the table of routes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from aiohttp import web
+
+import relevance_gen
+from relevance_gen.serve.edge.route import Route, name_of
+
+_STATIC = files("relevance_gen.serve").joinpath("static")
+
+_SECURITY: dict[str, list[dict[str, list[str]]]] = {
+    "always": [{"key": []}, {"bearer": []}],
+    "setting": [{}, {"key": []}, {"bearer": []}],
+    "never": [],
+}
+"""What OpenAPI says of a route's key; the empty object means that none is needed."""
+
+
+async def describe(routes: tuple[Route, ...]) -> web.StreamResponse:
+    """Answer with the OpenAPI document of `routes`."""
+    return web.Response(body=document(routes), content_type="application/json")
+
+
+async def docs(_: web.Request) -> web.StreamResponse:
+    """Answer GET /docs: a page that needs nothing but this server."""
+    headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": _page_policy()}
+    return web.Response(body=_page(), headers=headers)
+
+
+@cache
+def document(routes: tuple[Route, ...]) -> bytes:
+    """Write the OpenAPI document: what ``static/openapi.json`` says of each endpoint, at the paths of its route."""
+    described: dict[str, Any] = json.loads(_STATIC.joinpath("openapi.json").read_bytes())
+    described["info"]["version"] = relevance_gen.__version__
+    operations = described.pop("operations")
+    described["paths"] = {
+        path: {route.method.lower(): _operation(route, path, operations[route.endpoint])}
+        for route in routes
+        for path in route.paths
+    }
+    return json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _operation(route: Route, path: str, operation: dict[str, Any]) -> dict[str, Any]:
+    same = f" (the same as {route.path})" if path != route.path else ""
+    return {
+        **operation,
+        "operationId": name_of(path),
+        "summary": operation["summary"] + same,
+        "security": _SECURITY[route.key],
+    }
+
+
+@cache
+def _page() -> bytes:
+    return _STATIC.joinpath("docs.html").read_bytes()
+
+
+@cache
+def _page_policy() -> str:
+    """Return the page's Content-Security-Policy: its own script, its own style, this server, and nothing else."""
+    script, style = (
+        base64.b64encode(hashlib.sha256(found).digest()).decode()
+        for tag in (b"script", b"style")
+        for found in re.findall(b"<%s>(.*?)</%s>" % (tag, tag), _page(), re.DOTALL)
+    )
+    return (
+        f"default-src 'none'; connect-src 'self'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )

@@ -1,0 +1,76 @@
+"""The command: from flags to a running server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from limits.errors import ConfigurationError
+
+from relevance_gen.serve import settings as settings_module
+from relevance_gen.serve.edge import auth
+from relevance_gen.serve.edge.rate import RateLimit
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.processes import process, supervisor
+from relevance_gen.serve.processes.process import Plan
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.generating import load_backend
+from relevance_gen.serve.work.searching import LibraryRetrieval
+from relevance_gen.tokens import token_counter
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Target | None = None) -> int:
+    """Serve as `argv` and `environ` say, and return the exit status.
+
+    Args:
+        argv: flags.
+        environ: environment variables.
+        target: what each process runs; `run` if not given.
+    """
+    target = target or run
+    settings = settings_module.read(argv, environ)
+    try:
+        _check(settings)
+    except (OSError, ValueError, ConfigurationError) as error:
+        sys.stderr.write(f"relevance_gen: {error}\n")
+        return 2
+    digests = _key_digests(settings, environ)
+    try:
+        listeners = supervisor.bind(settings.host, settings.port, settings.workers)
+    except OSError as error:
+        sys.stderr.write(f"relevance_gen: cannot listen on {settings.host} port {settings.port}: {error}\n")
+        return 1
+    host, port = listeners[0].getsockname()[:2]
+    _say(f"relevance_gen listens on http://{f'[{host}]' if ':' in host else host}:{port}")
+    if settings.workers > 1:
+        return supervisor.supervise(settings, digests, listeners, target)
+    target(Plan(settings, digests, "alone", listeners[0]))
+    return 0
+
+
+def run(plan: Plan) -> None:
+    """Be one process of the server. It stands here because spawned processes cannot import it from ``__main__``."""
+    process.run(plan, LibraryRetrieval, load_backend)
+
+
+def _check(settings: Settings) -> None:
+    """Raise now what would otherwise end every process that is started."""
+    if settings.api_keys_file is not None:
+        Path(settings.api_keys_file).read_text("utf-8-sig")
+    if settings.encoding is not None:
+        token_counter(settings.encoding)
+    RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())
+
+
+def _key_digests(settings: Settings, environ: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Return the digests of the configured keys; where there are none, make a key and print it, this once."""
+    keys = [key.strip() for key in environ.get("RELEVANCE_GEN_API_KEYS", "").split(",") if key.strip()]
+    if not keys and settings.api_keys_file is None:
+        keys = [auth.make_key()]
+        _say(f"{auth.HEADER}: {keys[0]}   (made for this run; set RELEVANCE_GEN_API_KEYS to choose your own)")
+    return tuple(auth.digest(key) for key in keys)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 meant for the terminal, not the log

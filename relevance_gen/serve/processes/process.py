@@ -1,0 +1,217 @@
+"""The life of one process of the server: start, serve, drain, end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from attrs import frozen
+
+from relevance_gen.serve import logs, routes
+from relevance_gen.serve.edge import auth, connection
+from relevance_gen.serve.edge.app import make_app
+from relevance_gen.serve.edge.exchange import surround
+from relevance_gen.serve.edge.forwarding import FORWARDER, Forwarder
+from relevance_gen.serve.edge.handlers import GENERATOR
+from relevance_gen.serve.edge.lanes import make_lanes
+from relevance_gen.serve.edge.rate import RateLimit
+from relevance_gen.serve.edge.route import Route
+from relevance_gen.serve.edge.service import Service
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.generating import Backend, Generator
+from relevance_gen.serve.work.searching import Retrieval, Searcher
+
+_log = logging.getLogger(__name__)
+
+Role: TypeAlias = Literal["alone", "front", "model"]
+MakeRetrieval: TypeAlias = Callable[[Settings], Retrieval]
+LoadBackend: TypeAlias = Callable[[Settings], Backend]
+
+_MAX_FILES = 65_536
+
+_SWITCH_INTERVAL_S = 5e-4
+"""How long a thread may hold the interpreter: with Python's 5 ms a search in a thread delays every other answer."""
+
+_FORWARDING_S = 10.0
+"""For passing on and parsing a large body, beyond the time that a generation may take."""
+
+_CLEANUP_S = 0.5
+"""For the connections, once the work is done or its time is over."""
+
+
+@frozen
+class Plan:
+    """What one process is to be.
+
+    Attributes:
+        settings: the server's settings.
+        key_digests: digests of the keys that always hold.
+        role: "alone" does everything; "front" searches and forwards generation; "model" generates, for the fronts.
+        listener: the socket to serve, bound and listening.
+        model_socket: path of the model process's Unix socket; ``None`` if there is no such process.
+        metrics_file: shared by all processes; ``None`` if there is one process.
+        row: this process's row in it.
+        n_rows: number of processes.
+    """
+
+    settings: Settings
+    key_digests: tuple[bytes, ...]
+    role: Role
+    listener: socket.socket
+    model_socket: Path | None = None
+    metrics_file: Path | None = None
+    row: int = 0
+    n_rows: int = 1
+
+
+def run(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> None:
+    """Be the process that `plan` describes, until SIGTERM; end with status 0.
+
+    Args:
+        plan: what to be.
+        make_retrieval: makes the search half.
+        load_backend: loads the model; called in a thread, where it may take its time.
+    """
+    logs.configure(plan.settings)
+    _raise_file_limit()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    try:
+        still_working = asyncio.run(_live(plan, make_retrieval, load_backend))
+    except Exception:
+        _log.critical("the process cannot go on", exc_info=True)
+        sys.exit(1)
+    if still_working:
+        # Threads cannot be stopped, and the time to wait for them is over.
+        logging.shutdown()
+        os._exit(0)
+
+
+async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> bool:
+    """Serve until the end is asked for; tell whether anything was still running then."""
+    ended = _end_asked_for(plan)
+    metrics = _metrics(plan)
+    generation = _generation(plan, metrics, load_backend)
+    service = _service(plan, metrics, generation, make_retrieval)
+    answered = _routes(plan)
+    app = make_app(service, answered)
+    if isinstance(generation, Generator):
+        app[GENERATOR] = generation
+    else:
+        app[FORWARDER] = generation
+    settings = plan.settings
+    runner = connection.Runner(
+        app, surround(service, answered), idle_timeout_s=settings.idle_timeout_s, shutdown_timeout_s=_CLEANUP_S
+    )
+    await runner.listen(plan.listener)
+    if plan.role != "model":
+        service.lanes["search"].gate.submit(service.searcher.warm_up)
+    await ended.wait()
+    was_cut = await _drain(service)
+    gates = [lane.gate for lane in service.lanes.values()]
+    still_working = was_cut or any(gate.n_running for gate in gates) or generation.is_loading
+    for gate in gates:
+        gate.close()
+    await runner.cleanup()
+    await generation.close()
+    return still_working
+
+
+async def _drain(service: Service) -> bool:
+    """Let running work finish, within the limit; cut and answer what outlasts it, and tell whether anything did."""
+    service.draining = True
+    _log.info("draining: %d requests are running", service.n_working)
+    if await _is_idle_within(service, service.settings.drain_timeout_s):
+        return False
+    _log.warning("the time to drain is over: %d requests are cut", service.n_working)
+    service.cut()
+    await _is_idle_within(service, _CLEANUP_S)
+    return True
+
+
+async def _is_idle_within(service: Service, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await service.until_idle()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _end_asked_for(plan: Plan) -> asyncio.Event:
+    """Return an event that SIGTERM sets; so does SIGINT without a supervisor, or the death of the supervisor."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def ask(signal_number: int) -> None:
+        if ended.is_set() and plan.role == "alone":
+            os._exit(128 + signal_number)  # on the second signal, at once
+        ended.set()
+
+    def orphaned(sentinel: int) -> None:
+        loop.remove_reader(sentinel)  # it stays readable: this would be called again and again
+        ended.set()
+
+    loop.add_signal_handler(signal.SIGTERM, ask, signal.SIGTERM)
+    supervisor = multiprocessing.parent_process()
+    if supervisor is None:
+        loop.add_signal_handler(signal.SIGINT, ask, signal.SIGINT)
+    else:
+        # A terminal sends ^C to every process; the supervisor alone decides what it means.
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        loop.add_reader(supervisor.sentinel, orphaned, supervisor.sentinel)
+    return ended
+
+
+def _metrics(plan: Plan) -> Metrics:
+    if plan.metrics_file is None:
+        return Metrics.alone(routes.LAYOUT)
+    return Metrics.shared(routes.LAYOUT, plan.metrics_file, plan.n_rows, plan.row)
+
+
+def _generation(plan: Plan, metrics: Metrics, load_backend: LoadBackend) -> Generator | Forwarder:
+    if plan.role == "front" and plan.model_socket is not None:
+        return Forwarder(plan.model_socket, plan.settings.generation_timeout_s + _FORWARDING_S)
+    generator = Generator(metrics, plan.settings.generation_timeout_s)
+    if plan.role != "front":
+        generator.start_loading(lambda: load_backend(plan.settings))
+    return generator
+
+
+def _routes(plan: Plan) -> tuple[Route, ...]:
+    if plan.role == "model":
+        return routes.of_model_process()
+    return routes.of_worker(forwards=plan.role == "front" and plan.model_socket is not None)
+
+
+def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, make_retrieval: MakeRetrieval) -> Service:
+    settings, is_model = plan.settings, plan.role == "model"
+    # The workers have counted each request and checked its key before the model's process gets it.
+    http_metrics = Metrics.alone(routes.LAYOUT) if is_model else metrics
+    keys = auth.Keys(plan.key_digests, settings.api_keys_file)
+    return Service(
+        settings=settings,
+        identify=auth.passed_on_key_id if is_model else keys.identify,
+        rate=RateLimit(settings.rate_limit, settings.rate_limit_storage, metrics),
+        lanes=make_lanes(settings, metrics),
+        searcher=Searcher(settings, make_retrieval(settings), metrics),
+        stats=generation.stats,
+        metrics=http_metrics,
+    )
+
+
+def _raise_file_limit() -> None:
+    """Allow as many connections as the system allows: the usual soft limit of 1,024 files is few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))

@@ -1,0 +1,203 @@
+"""Several processes, one port: start them, replace those that die, and end them together."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeAlias
+
+import attrs
+from attrs import define
+
+from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.serve import logs
+from relevance_gen.serve.edge.connection import BACKLOG
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.processes.process import Plan
+from relevance_gen.serve.routes import LAYOUT
+from relevance_gen.serve.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+Target: TypeAlias = Callable[[Plan], None]
+
+_GRACE_S = 5.0
+"""How long a process may take to end itself, beyond the drain's limit, before it is killed."""
+
+_STEADY_S = 10.0
+"""A process that lived this long is replaced at once; one that lived shorter, after a delay that doubles each time."""
+
+_MAX_DELAY_S = 30.0
+
+
+@define
+class _Child:
+    """One place in the server and the process that fills it now."""
+
+    plan: Plan
+    process: SpawnProcess | None = None
+    started_s: float = 0.0
+    start_at_s: float = 0.0
+    delay_s: float = 0.0
+
+
+class Supervisor:
+    """Runs `plans`, one process each, until a signal.
+
+    Every worker has a listening socket of its own on the shared port (SO_REUSEPORT: the kernel spreads connections over
+    them), but this process made them all and keeps them open: connections to a worker that died wait in its socket for
+    the worker that replaces it. None is refused.
+
+    Args:
+        plans: what the processes are to be; the one that holds the model last.
+        target: the function that each process runs; importable by name.
+        drain_timeout_s: for the processes to end themselves.
+    """
+
+    def __init__(self, plans: Sequence[Plan], target: Target, *, drain_timeout_s: float) -> None:
+        self._children = [_Child(plan) for plan in plans]
+        self._target = target
+        self._drain_timeout_s = drain_timeout_s
+        self._signals: list[int] = []
+        self._context = multiprocessing.get_context("spawn")
+
+    def run(self) -> int:
+        """Start the processes, replace those that die, and return the exit status once a signal has ended them all."""
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+        while not self._signals:
+            for child in self._children:
+                self._tend(child)
+            waiting = [c.start_at_s - time.monotonic() for c in self._children if c.process is None]
+            running = [child.process for child in self._children if child.process is not None]
+            self._wait(reader, running, max(0.0, min(waiting)) if waiting else None)
+        return self._end(reader)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _wait(self, reader: socket.socket, processes: Sequence[SpawnProcess], timeout_s: float | None) -> None:
+        """Wait for a signal, for the death of one of `processes`, or for `timeout_s`."""
+        if reader in wait([reader, *(process.sentinel for process in processes)], timeout_s):
+            reader.recv(4096)
+
+    def _tend(self, child: _Child) -> None:
+        """Note a death; start what should be running."""
+        now_s = time.monotonic()
+        if child.process is not None and child.process.exitcode is not None:
+            _log.error("%s process %s ended with status %s", child.plan.role, child.process.pid, child.process.exitcode)
+            steady = now_s - child.started_s >= _STEADY_S
+            child.start_at_s = now_s + (0.0 if steady else child.delay_s)
+            child.delay_s = 0.0 if steady else min(_MAX_DELAY_S, max(0.1, 2 * child.delay_s))
+            child.process.close()
+            child.process = None
+        if child.process is None and now_s >= child.start_at_s:
+            child.process = self._context.Process(target=self._target, args=(child.plan,), name=child.plan.role)
+            child.process.start()
+            child.started_s = now_s
+            _log.info("%s process %s started", child.plan.role, child.process.pid)
+
+    def _end(self, reader: socket.socket) -> int:
+        """End the workers, then the process that holds the model; on a second signal, all at once."""
+        for child in self._children:
+            child.plan.listener.close()
+        fronts = [child for child in self._children if child.plan.role != "model"]
+        end_s = time.monotonic() + self._drain_timeout_s + _GRACE_S
+        for group in (fronts, [child for child in self._children if child not in fronts]):
+            for child in group:
+                if child.process is not None:
+                    child.process.terminate()
+            while (alive := _alive(group)) and len(self._signals) == 1 and time.monotonic() < end_s:
+                self._wait(reader, alive, end_s - time.monotonic())
+        for process in _alive(self._children):
+            process.kill()
+        return 0 if len(self._signals) == 1 else 128 + self._signals[-1]
+
+
+def _alive(children: Sequence[_Child]) -> list[SpawnProcess]:
+    return [child.process for child in children if child.process is not None and child.process.is_alive()]
+
+
+def supervise(
+    settings: Settings, key_digests: tuple[bytes, ...], listeners: Sequence[socket.socket], target: Target
+) -> int:
+    """Serve with one worker for each of `listeners`, and one process for the model, if there is to be one.
+
+    Returns:
+        The exit status.
+    """
+    logs.configure(settings)
+    has_model = settings.model != NO_MODEL
+    n_rows = len(listeners) + has_model
+    with tempfile.TemporaryDirectory(prefix="relevance_gen-", ignore_cleanup_errors=True) as directory:
+        metrics_file = Path(directory) / "metrics"
+        Metrics.allocate(LAYOUT, metrics_file, n_rows)
+        model_socket = Path(directory) / "model.sock" if has_model else None
+        plans = [
+            Plan(settings, key_digests, "front", listener, model_socket, metrics_file, row, n_rows)
+            for row, listener in enumerate(listeners)
+        ]
+        if model_socket is not None:
+            plans.append(_model_plan(settings, model_socket, metrics_file, n_rows))
+        return Supervisor(plans, target, drain_timeout_s=settings.drain_timeout_s).run()
+
+
+def _model_plan(settings: Settings, path: Path, metrics_file: Path, n_rows: int) -> Plan:
+    """Plan the process that holds the model. Only the workers reach it, and they have checked and log each request."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(BACKLOG)
+    inner = attrs.evolve(
+        settings, generation_requires_key=False, access_log=False, api_keys_file=None, rate_limit="off"
+    )
+    return Plan(inner, (), "model", listener, path, metrics_file, n_rows - 1, n_rows)
+
+
+def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
+    """Open one listening socket for each worker, all on the same port.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    alone = _listener(family, address, shared=False)
+    if n_workers == 1:
+        return [alone]
+    # The first socket does not share its port, so binding it fails where another server listens; the workers' sockets
+    # would bind all the same, and share that server's port. It also finds the free port where 0 was asked for.
+    address = alone.getsockname()
+    alone.close()
+    listeners: list[socket.socket] = []
+    try:
+        listeners.extend(_listener(family, address, shared=True) for _ in range(n_workers))
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _listener(family: int, address: tuple[Any, ...], *, shared: bool) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

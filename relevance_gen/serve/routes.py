@@ -1,0 +1,40 @@
+"""The table of all paths. Metrics, the OpenAPI document, and what each process of the server answers follow from it."""
+
+from __future__ import annotations
+
+import attrs
+
+from relevance_gen.serve import pages
+from relevance_gen.serve.dialects import own
+from relevance_gen.serve.edge.exchange import OTHER
+from relevance_gen.serve.edge.forwarding import forward
+from relevance_gen.serve.edge.handlers import generate, health, metrics, search, stats, stream
+from relevance_gen.serve.edge.problems import STATUSES
+from relevance_gen.serve.edge.route import Route
+from relevance_gen.serve.metrics import Layout
+
+ROUTES: tuple[Route, ...] = (
+    Route("POST", "/search", search(own.read_search), key="always", work="search", aliases=("/distributor/search",)),
+    Route("POST", "/generate", generate(own.read_generation), key="setting", work="generation", is_exact=True),
+    Route("POST", "/generate_stream", stream(own.read_stream), key="setting", work="generation", is_exact=True),
+    Route("GET", "/health", health, tells_of_model=True),
+    Route("GET", "/stats", stats, key="setting", tells_of_model=True),
+    Route("GET", "/metrics", metrics),
+    Route("GET", "/openapi.json", lambda _: pages.describe(ROUTES)),
+    Route("GET", "/docs", pages.docs),
+)
+
+LAYOUT = Layout((*(route.endpoint for route in ROUTES), OTHER), STATUSES)
+"""Where the processes of the server count requests."""
+
+
+def of_worker(*, forwards: bool) -> tuple[Route, ...]:
+    """Return what a worker answers; one that `forwards` leaves generation to the process that holds the model."""
+    if not forwards:
+        return ROUTES
+    return tuple(attrs.evolve(route, handler=forward) if route.work == "generation" else route for route in ROUTES)
+
+
+def of_model_process() -> tuple[Route, ...]:
+    """Return what the process that holds the model answers: the workers alone ask it."""
+    return tuple(route for route in ROUTES if route.work == "generation" or route.tells_of_model)

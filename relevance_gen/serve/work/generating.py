@@ -1,0 +1,216 @@
+"""Generations: requests into the runner, its text out as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+
+from relevance_gen.errors import RelevanceGenError, RequestCancelledError, RunnerClosedError, TimedOutError
+from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
+from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_S = 5.0
+"""For the runner's thread to end its current step."""
+
+_LONGEST_SILENCE_S = 15.0
+"""A stream yields at least this often, so that its reader can show that it lives: proxies cut silent connections."""
+
+Pieces: TypeAlias = list[tuple[int, str]]
+OnText: TypeAlias = Callable[[int, str], None]
+
+
+class Backend(Protocol):
+    """What the server needs of `relevance_gen.generation.runner.Runner` or ``RunnerPool``."""
+
+    def submit(self, request: GenerationRequest, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
+        """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
+
+    def stats(self) -> Stats:
+        """Return the backlog and the runners that take work."""
+
+    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
+        """Finish (`drain`) or abort what runs, and end the thread."""
+
+
+class NoBackend:
+    """The backend of a server without a model."""
+
+    def submit(self, request: GenerationRequest, *, on_text: OnText | None = None) -> Future[GenerationResponse]:  # noqa: ARG002
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
+
+    def stats(self) -> Stats:
+        """Return zeros."""
+        return Stats(backlog=0, num_total_runners=0)
+
+    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
+        """Do nothing."""
+
+
+def load_backend(settings: Settings) -> Backend:
+    """Load the model that `settings` name.
+
+    Raises:
+        ModelLoadError: it cannot be loaded.
+    """
+    if settings.model == NO_MODEL:
+        return NoBackend()
+    from relevance_gen.generation.runner import Runner
+
+    given: dict[str, Any] = attrs.asdict(settings.model_options, filter=lambda one, value: value != one.default)
+    given |= {"max_queue": settings.max_queue, "prefix_cache_bytes": settings.prefix_cache_bytes}
+    return Runner(settings.model, **{name: value for name, value in given.items() if value is not None})
+
+
+class Generator:
+    """Runs generations, each in the coroutine that asks for it."""
+
+    def __init__(self, metrics: Metrics, timeout_s: float) -> None:
+        self._backend: Backend = NoBackend()
+        self._metrics = metrics
+        self._timeout_s = timeout_s
+        self.is_loading = False
+
+    def start_loading(self, load: Callable[[], Backend]) -> None:
+        """Load the backend in a thread. Until that is done there are no runners, and none if it fails."""
+        loop = asyncio.get_running_loop()
+        self.is_loading = True
+
+        def adopt(backend: Backend) -> None:
+            self._backend = backend
+            self.is_loading = False
+
+        def work() -> None:
+            backend: Backend = NoBackend()
+            try:
+                backend = load()
+            except RelevanceGenError as error:
+                _log.error("the model could not be loaded: %s", error)
+            except Exception:
+                _log.exception("the model could not be loaded")
+            with suppress(RuntimeError):  # the loop is closed: the server ended meanwhile
+                loop.call_soon_threadsafe(adopt, backend)
+
+        threading.Thread(target=work, name="load-model", daemon=True).start()
+
+    async def stats(self) -> Stats:
+        """Return the backlog and the runners that take work."""
+        return self._backend.stats()
+
+    async def close(self) -> None:
+        """Abort what still runs."""
+        await asyncio.to_thread(self._backend.close, drain=False, timeout_s=_CLOSE_S)
+
+    async def complete(self, request: GenerationRequest) -> GenerationResponse:
+        """Return the whole response. Cancelling this coroutine frees the request's slots.
+
+        Raises:
+            RelevanceGenError: what the runner raises.
+            TimedOutError: it was not done in time.
+        """
+        with self._running(request) as future:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await asyncio.wrap_future(future)
+            except TimeoutError:
+                raise self._timed_out() from None
+            except asyncio.CancelledError:
+                if _is_cancelled_from_outside():
+                    raise
+                raise RequestCancelledError("the runner dropped the request") from None
+
+    async def stream(self, request: GenerationRequest) -> AsyncGenerator[Pieces | GenerationResponse]:
+        """Yield the text as it comes and the whole response at the end. Closing the iterator frees the slots.
+
+        All pieces that came since the last look are yielded together; an empty list is yielded when none came for long.
+
+        Raises:
+            RelevanceGenError: what the runner raises.
+            TimedOutError: it was not done in time.
+        """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._timeout_s
+        arrived: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
+
+        def post(item: tuple[int, str] | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+                loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+        with self._running(request, lambda sample, piece: post((sample, piece))) as future:
+            future.add_done_callback(lambda _: post(None))
+            while True:
+                pieces, ended = await _next(arrived, min(_LONGEST_SILENCE_S, end_s - loop.time()))
+                if not ended and loop.time() >= end_s:
+                    raise self._timed_out()
+                if pieces or not ended:
+                    yield pieces
+                if ended:
+                    break
+            if future.cancelled():
+                raise RequestCancelledError("the runner dropped the request")
+            yield future.result()
+
+    @contextmanager
+    def _running(
+        self, request: GenerationRequest, on_text: OnText | None = None
+    ) -> Iterator[Future[GenerationResponse]]:
+        """Submit `request`; at the end cancel it if it is not done, and count what it did."""
+        started_s = time.perf_counter()
+        first_s: list[float] = []
+
+        def note(sample: int, piece: str) -> None:
+            if not first_s:
+                first_s.append(time.perf_counter() - started_s)
+            if on_text is not None:
+                on_text(sample, piece)
+
+        future = self._backend.submit(request, on_text=note)
+        try:
+            yield future
+        finally:
+            if not future.done():
+                future.cancel()
+            if not future.done() or future.cancelled():
+                self._metrics.add("generation_cancelled_total")
+            elif future.exception() is None:
+                self._count(future.result(), time.perf_counter() - started_s, first_s)
+
+    def _count(self, response: GenerationResponse, seconds: float, first_s: list[float]) -> None:
+        self._metrics.observe("generation_seconds", seconds)
+        self._metrics.observe("time_to_first_token_seconds", first_s[0] if first_s else seconds)
+        self._metrics.add("prompt_tokens_total", response.prompt_tokens)
+        self._metrics.add("generated_tokens_total", sum(c.generated_tokens for c in response.responses))
+
+    def _timed_out(self) -> TimedOutError:
+        return TimedOutError(f"the generation was not done within {self._timeout_s:g} seconds")
+
+
+async def _next(arrived: asyncio.Queue[tuple[int, str] | None], timeout_s: float) -> tuple[Pieces, bool]:
+    """Wait for the next piece or the end; return all pieces that have arrived, and whether the end has."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            items = [await arrived.get()]
+    except TimeoutError:
+        return [], False
+    while not arrived.empty():
+        items.append(arrived.get_nowait())
+    pieces = [item for item in items if item is not None]
+    return pieces, len(pieces) < len(items)
+
+
+def _is_cancelled_from_outside() -> bool:
+    """Tell whether the current task was cancelled, and not merely the runner's future that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

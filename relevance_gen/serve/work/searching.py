@@ -1,0 +1,152 @@
+"""Searches, once or by a kept index: what a client asks, in, and the ranked chunks, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import attrs
+from attrs import frozen
+
+from relevance_gen.errors import TooLargeError
+from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.filtering import mask_of
+from relevance_gen.retrieval.vocabulary import Flags
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.index_cache import IndexCache, content_key
+from relevance_gen.types import Metadata, SearchResponse
+
+
+@frozen
+class SearchTask:
+    """One search to do.
+
+    Attributes:
+        query: the question; not blank.
+        chunks: the chunks as the client sent them, not yet checked.
+        top_n: most results, at least 1.
+        true_order: results in input order (true) or best first (false).
+        where: metadata that a chunk must have to be a result; None allows all.
+        path: what the client calls the chunks; errors name ``path[3]``.
+    """
+
+    query: str
+    chunks: Sequence[object]
+    top_n: int
+    true_order: bool
+    where: Metadata | None = None
+    path: str = "chunk_txts"
+
+
+class Index(Protocol):
+    """What the server needs of `relevance_gen.retrieval.index.ChunkIndex`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its memory."""
+
+    def search(
+        self, query: str, top_n: int = 10, true_order: bool = True, *, where: Flags | None = None
+    ) -> SearchResponse:
+        """Rank the chunks of this index; `where` tells which of them may be results."""
+
+
+class Retrieval(Protocol):
+    """What the server needs of `relevance_gen.retrieval`."""
+
+    def search(
+        self, query: str, chunks: Chunks, top_n: int, true_order: bool, *, where: Flags | None = None
+    ) -> SearchResponse:
+        """Rank `chunks`, once; `where` tells which of them may be results."""
+
+    def index(self, chunks: Chunks) -> Index:
+        """Index `chunks`, for more than one query."""
+
+
+@frozen
+class LibraryRetrieval:
+    """The library's own search, with the options that the settings give; imported when it is first needed."""
+
+    settings: Settings
+
+    def search(
+        self, query: str, chunks: Chunks, top_n: int, true_order: bool, *, where: Flags | None = None
+    ) -> SearchResponse:
+        """Rank `chunks`, once; `where` tells which of them may be results."""
+        from relevance_gen.retrieval.api import search
+
+        settings = self.settings
+        weighting, encoding = settings.weighting, settings.encoding
+        return search(query, chunks, top_n, true_order, where=where, weighting=weighting, encoding=encoding)
+
+    def index(self, chunks: Chunks) -> Index:
+        """Index `chunks`, for more than one query."""
+        from relevance_gen.retrieval.index import ChunkIndex
+
+        return ChunkIndex(chunks, weighting=self.settings.weighting, encoding=self.settings.encoding)
+
+
+class Searcher:
+    """Does searches. Safe to use from several threads."""
+
+    def __init__(self, settings: Settings, retrieval: Retrieval, metrics: Metrics) -> None:
+        self._max_chunks = settings.max_chunks
+        self._retrieval = retrieval
+        self._cache: IndexCache[Index] | None = (
+            IndexCache(settings.index_cache_bytes, metrics) if settings.index_cache_bytes else None
+        )
+
+    def warm_up(self) -> None:
+        """Do one small search, so that the first client does not wait for imports and tables."""
+        self._retrieval.search("begin", Chunks(["a text to begin with"], {}), 1, True)
+
+    def search(self, task: SearchTask, scope: str) -> SearchResponse:
+        """Rank the chunks of `task`.
+
+        Args:
+            task: what to search.
+            scope: whose search this is; kept indexes are shared within one scope only.
+
+        Raises:
+            TooLargeError: more chunks than the settings allow.
+            InvalidRequestError: a chunk is not allowed; the error names it.
+        """
+        chunks = self._check(task)
+        allowed = None if task.where is None else mask_of(task.where, chunks)
+        with self._kept_index(chunks, scope) as index:
+            response = (
+                self._retrieval.search(task.query, chunks, task.top_n, task.true_order, where=allowed)
+                if index is None
+                else index.search(task.query, task.top_n, task.true_order, where=allowed)
+            )
+        return _with_metadata(response, chunks)
+
+    def _check(self, task: SearchTask) -> Chunks:
+        if len(task.chunks) > self._max_chunks:
+            message = f"{task.path} must have at most {self._max_chunks} items, got {len(task.chunks)}"
+            raise TooLargeError(message, field=task.path)
+        return Chunks.read(task.chunks, path=task.path, kinds="a string or an object")
+
+    @contextmanager
+    def _kept_index(self, chunks: Chunks, scope: str) -> Iterator[Index | None]:
+        """Lend the index of `chunks`: none the first time they come, made and kept the second time."""
+        if self._cache is None:
+            yield None
+            return
+        key = content_key(chunks.texts, scope)
+        index = self._cache.get(key)
+        if index is None and self._cache.has_come_before(key):
+            index = self._retrieval.index(Chunks(chunks.texts, {}))
+        yield index
+        if index is not None:
+            self._cache.put(key, index, index.nbytes)  # it remembers what it was asked, and so may have grown
+
+
+def _with_metadata(response: SearchResponse, chunks: Chunks) -> SearchResponse:
+    """Give each result the metadata that its chunk came with: kept indexes have only texts."""
+    results = tuple(
+        attrs.evolve(result, metadata=chunks.metadata_of(result.original_index)) for result in response.results
+    )
+    return attrs.evolve(response, results=results)

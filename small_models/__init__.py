@@ -1,0 +1,58 @@
+"""Small language models for tests and benches; `small_models.make` says how they are made.
+
+Of the bigram model this is also the closed form: its vocabulary, and the table its logits come from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+TINY = Path(__file__).parent / "tiny.gguf"
+BIGRAM = Path(__file__).parent / "bigram.gguf"
+
+STORY = "Once upon a café, ends 🙂! "
+"""What the model writes greedily, round and round, after the letter z."""
+
+_LETTERS = [bytes([c]) for c in range(ord("a"), ord("z") + 1)]
+_STORY_PIECES = [
+    b"Once",
+    b" upon",
+    b" a ",
+    b"caf",
+    b"\xc3",
+    b"\xa9,",
+    b" en",
+    b"ds ",
+    b"\xf0\x9f",
+    b"\x99",
+    b"\x82",
+    b"! ",
+]
+_DIGITS = [f"{n:02d}".encode() for n in range(86)]
+
+BIGRAM_TOKENS: list[bytes] = [b"", b"", *_LETTERS, *_STORY_PIECES, *_DIGITS, b"\n", b"."]
+"""What each id prints: two control tokens, letters, the story in 12 pieces, two-digit numbers, newline, full stop."""
+
+BOS, END = 0, 1
+LETTER_A = 2
+LETTER_Z = LETTER_A + 25
+STORY_START = LETTER_Z + 1
+STORY_LENGTH = len(_STORY_PIECES)
+
+
+def bigram_table() -> NDArray[np.float32]:
+    """Return the logits of the next token, one row for each current token.
+
+    Most rows are broad and random; z is followed by the story's first piece, and each piece by the next. Nothing else
+    leads into the story: no draw could ever leave it.
+    """
+    n_vocab = len(BIGRAM_TOKENS)
+    table = np.random.default_rng(20).normal(0.0, 1.5, (n_vocab, n_vocab))
+    table[:, LETTER_Z : STORY_START + STORY_LENGTH] = -12.0
+    for piece in range(STORY_LENGTH):
+        table[STORY_START + piece, STORY_START + (piece + 1) % STORY_LENGTH] = 20.0
+    table[LETTER_Z, STORY_START] = 20.0
+    return table.astype(np.float32)

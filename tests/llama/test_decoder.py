@@ -1,0 +1,231 @@
+"""llama.cpp behind `Decoder`: what is relied on elsewhere, on a quantized transformer, and every way not to load."""
+
+import logging
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from relevance_gen.errors import InvalidRequestError, ModelLoadError
+from relevance_gen.llama.decoder import Decoder
+from relevance_gen.llama.language_model import Interrupted
+from relevance_gen.llama.options import ModelOptions
+from small_models import BIGRAM, TINY
+
+PROMPT = np.random.default_rng(0).integers(2, 512, 300).astype(np.int32)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "flash_attention"])
+def model(request):
+    with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1, flash_attention=request.param)) as model:
+        yield model
+
+
+@pytest.fixture(autouse=True)
+def _empty_slots(request):
+    yield
+    if "model" in request.fixturenames:
+        model = request.getfixturevalue("model")
+        for slot in range(model.n_slots):
+            model.rewind(slot, 0)
+
+
+def prefill(model, slot, tokens=PROMPT, start=0):
+    """Compute `tokens` in slices, as the engine does, and return the last one's logits."""
+    for first in range(0, len(tokens), model.n_batch):
+        logits = model.prefill(slot, tokens[first : first + model.n_batch], start + first)
+    return logits.copy()
+
+
+def test_a_slot_that_was_saved_and_restored_goes_on_identically(model):
+    """Saving one slot and restoring it into another changes no bit of what follows."""
+    prefill(model, 0)
+    model.restore(3, model.save(0))
+    expected = model.decode([0], [7], [len(PROMPT)])[0].copy()
+    model.rewind(0, 0)
+    np.testing.assert_array_equal(model.decode([3], [7], [len(PROMPT)])[0], expected)
+
+
+def test_a_reused_prefix_gives_identical_logits(model):
+    """A prompt continued from a saved, rewound beginning ends with the bits that computing it whole gives."""
+    whole = prefill(model, 0)
+    saved = model.save(0)
+    model.rewind(0, 0)
+    model.restore(0, saved)
+    model.rewind(0, 256)
+    np.testing.assert_array_equal(prefill(model, 0, PROMPT[256:], 256), whole)
+
+
+def test_neighbours_change_no_bit():
+    """With a memory for each slot, a sequence's logits are the same alone and beside any number of others."""
+    with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=8, n_threads=1)) as model:
+        alone = prefill(model, 0, PROMPT[:50])
+        step = model.decode([0], [7], [50])[0].copy()
+        for slot in range(1, 8):
+            np.testing.assert_array_equal(prefill(model, slot, PROMPT[:50]), alone)
+        for n in range(2, 9):
+            model.rewind(0, 50)
+            for slot in range(1, n):
+                model.rewind(slot, 50)
+            logits = model.decode(range(n), [7] * n, [50] * n)
+            np.testing.assert_array_equal(logits, np.repeat(step[None], n, axis=0))
+
+
+def test_flash_attention_computes_the_same():
+    """With and without it the logits of a transformer differ by rounding alone."""
+    plain, flash = (
+        ModelOptions(n_ctx=512, n_slots=1, n_threads=1, flash_attention=flash_attention)
+        for flash_attention in (False, True)
+    )
+    with Decoder(TINY, plain) as one, Decoder(TINY, flash) as other:
+        expected = prefill(one, 0)
+        assert 0 < np.abs(prefill(other, 0) - expected).max() < 0.02 * np.ptp(expected)
+
+
+def test_interrupting_stops_a_computation_and_leaves_the_model_usable(model):
+    """A flag set before or during `prefill` raises; after a rewind the same call succeeds with the same bits."""
+    expected = prefill(model, 0, PROMPT[:100])
+    model.rewind(0, 0)
+    model.interrupt()
+    with pytest.raises(Interrupted):
+        model.prefill(0, PROMPT[:100], 0)
+    model.rewind(0, 0)
+    np.testing.assert_array_equal(prefill(model, 0, PROMPT[:100]), expected)
+
+
+def test_pieces_put_together_are_the_text(model):
+    """Tokenizing any text and printing the tokens gives its bytes back."""
+    text = "The rest is silence — résumé 🙂\n\t日本語"
+    assert b"".join(map(model.piece, model.tokenize(text, 0).tolist())).decode() == text
+
+
+def test_control_tokens_print_nothing(model):
+    """The text of a control token becomes the token, which prints no bytes."""
+    assert model.tokenize("<|end|>", 0).tolist() == [1]
+    assert model.piece(1) == b""
+
+
+def test_tokenizing_a_megabyte_without_a_break_survives(model):
+    """One word of a million letters is cut into tokens in reasonable time, in a thread with a small stack."""
+    with ThreadPoolExecutor(1) as thread:
+        assert len(thread.submit(model.tokenize, "a" * 1_000_000, 100).result()) == 100
+
+
+@pytest.mark.parametrize("character", ["A", "é"])
+def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_path, character):
+    """The pre-tokenizer of bloom, and of many models since, overflows the stack on 32,000 equal letters; not here."""
+    model = tmp_path / "bloom.gguf"
+    model.write_bytes(TINY.read_bytes().replace(b"gpt-2", b"bloom"))
+    code = f"""
+from relevance_gen.llama.decoder import Decoder
+from relevance_gen.llama.options import ModelOptions
+print(len(Decoder({str(model)!r}, ModelOptions(n_ctx=8192, n_slots=1)).tokenize({character!r} * 100_000, 0)))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert int(ended.stdout) == 100_000 * len(character.encode())
+
+
+def test_a_text_of_more_tokens_than_there_is_room_for_is_tokenized_again(model):
+    """Where normalizing makes more tokens than the text has bytes, room is made for them."""
+    tokens = model.tokenize.__self__._tokenize(b"some text", add_special=True, room=1)
+    np.testing.assert_array_equal(tokens, model.tokenize("some text", 0))
+
+
+def test_a_long_text_of_words_is_tokenized_in_one_piece(model):
+    """Only text without a break is cut: twenty thousand characters of words give the tokens of one call."""
+    words = "the quick brown fox " * 1000
+    in_one_call = model.tokenize.__self__._tokenize(words.encode(), add_special=True)
+    np.testing.assert_array_equal(model.tokenize(words, 0), in_one_call)
+
+
+def test_of_a_long_text_only_as_much_is_read_as_can_matter(model):
+    """The last tokens of a long text are those of its end alone, and what cannot fit is refused without being read."""
+    text = "the quick brown fox " * 20_000
+    np.testing.assert_array_equal(model.tokenize(text, 100), model.tokenize(text[-10_000:], 100))
+    assert model.tokenize(text, 100).base is None
+    with pytest.raises(InvalidRequestError, match="at most 81,920 bytes"):
+        model.tokenize(text, 0)
+
+
+def test_a_text_in_parts_has_one_bos_token():
+    """Where a text is cut, the BOS token stands in front of the first part alone."""
+    with Decoder(BIGRAM, ModelOptions(n_slots=1, n_threads=1)) as model:
+        assert model.tokenize("a" * 20_000, 0).tolist() == [0] + [2] * 20_000
+
+
+def test_the_default_context_is_what_the_model_was_trained_on():
+    """Where 4,096 tokens are more than the model knows, its own length is used."""
+    with Decoder(BIGRAM, ModelOptions(n_slots=2, n_threads=1)) as model:
+        assert model.n_ctx == 512
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"", "is no GGUF file"),
+        (b"PK\x03\x04 a zip file", "is no GGUF file"),
+        (b"GGUF", "cannot be loaded"),
+        (b"GGUF" + bytes(200), "cannot be loaded"),
+        (TINY.read_bytes()[:5000], "cannot be loaded"),
+        (TINY.read_bytes()[:-2000], "cannot be loaded: .*bounds"),
+    ],
+    ids=["missing", "empty", "zip", "magic only", "zeros", "half a header", "truncated"],
+)
+def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
+    """No file, no GGUF, a damaged or truncated one: `ModelLoadError`, an OSError, with the reason."""
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelLoadError, match=message):
+        Decoder(path)
+
+
+def test_a_directory_is_no_model(tmp_path):
+    """A directory is refused like any unreadable file."""
+    with pytest.raises(ModelLoadError, match="cannot be read: Is a directory"):
+        Decoder(tmp_path)
+
+
+@pytest.mark.parametrize("n_ctx", [10**8, 10**12])
+def test_a_context_too_large_for_the_machine_is_refused_before_it_is_made(n_ctx):
+    """Memory that the machine does not have is an error that says how much, not the end of the process."""
+    with pytest.raises(ModelLoadError, match=r"needs [\d,]+ MiB .* choose a smaller n_ctx"):
+        Decoder(TINY, ModelOptions(n_ctx=n_ctx, n_slots=16))
+
+
+def test_a_slice_is_no_longer_than_the_context():
+    """A slice that no prompt can fill gets no memory: n_batch is n_ctx at most."""
+    with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, n_batch=10**9, n_threads=1)) as model:
+        assert model.n_batch == 256
+    with Decoder(TINY, ModelOptions(n_ctx=1, n_slots=1, n_threads=1)) as model:
+        assert model.n_batch == 1
+
+
+def test_loading_can_be_given_up(tmp_path):
+    """Where `on_progress` says no, loading ends with an error."""
+    with pytest.raises(ModelLoadError):
+        Decoder(TINY, on_progress=lambda _: False)
+
+
+def test_llama_cpp_is_quiet_and_its_log_is_reachable(capfd, caplog):
+    """Nothing is printed by default; the logger relevance_gen.llama has it all."""
+    options = ModelOptions(n_ctx=256, n_slots=1, n_threads=1)
+    with caplog.at_level(logging.DEBUG, "relevance_gen.llama"), Decoder(TINY, options):
+        pass
+    assert any("llama_model_loader" in record.message for record in caplog.records)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_interrupting_works_from_another_thread_while_a_prompt_is_computed():
+    """A long prefill ends soon after another thread interrupts it."""
+    with Decoder(TINY, ModelOptions(n_ctx=2048, n_slots=1, n_batch=2000, n_threads=1)) as model:
+        threading.Timer(0.005, model.interrupt).start()
+        tokens = np.resize(PROMPT, 2000)
+        with pytest.raises(Interrupted):  # noqa: PT012 - whichever of the calls is under way
+            while True:
+                model.prefill(0, tokens, 0)
+                model.rewind(0, 0)

@@ -1,0 +1,98 @@
+"""Budgets: memory is taken before it is used, and all of it is given back."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import wire
+from relevance_gen.errors import BusyError, TooLargeError
+from relevance_gen.serve.edge.budget import Budget, parsed_bytes
+from relevance_gen.serve.metrics import Metrics
+
+N = 20_000
+SHAPES = {
+    "lists": "[" + ",".join(["[]"] * N) + "]",
+    "lists of one": "[" + ",".join(["[0]"] * N) + "]",
+    "deep lists": "[" + ",".join(["[" * 60 + "]" * 60] * (N // 60)) + "]",
+    "objects": "[" + ",".join(["{}"] * N) + "]",
+    "deep objects": "[" + ",".join(['{"":' * 60 + "0" + "}" * 60] * (N // 60)) + "]",
+    "one object": "{" + ",".join(f'"{n:x}":1' for n in range(N)) + "}",
+    "objects of new names": "[" + ",".join(f'{{"{n:x}":1}}' for n in range(N)) + "]",
+    "numbers": "[" + ",".join(["999"] * N) + "]",
+    "large numbers": "[" + ",".join(["9" * 30] * N) + "]",
+    "floats": "[" + ",".join(["1.5"] * N) + "]",
+    "short strings": "[" + ",".join(['"ab"'] * N) + "]",
+    "wide strings": "[" + ",".join(['"aあ"'] * N) + "]",
+    "a text": json.dumps({"text": "a" * 10 * N}),
+    "a text with one wide character": json.dumps({"text": "😀" + "a" * 10 * N}, ensure_ascii=False),
+    "a text with one wide character, escaped": json.dumps({"text": "😀" + "a" * 10 * N}),
+}
+
+
+def budget(limit_bytes: int) -> Budget:
+    """Make a budget."""
+    return Budget("search", limit_bytes, Metrics.alone())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_parsing_takes_no_more_than_said(shape: str) -> None:
+    """Whatever the JSON is made of, parsing it takes no more memory than the bound that is computed before."""
+    body = SHAPES[shape].encode()
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before_bytes = tracemalloc.get_traced_memory()[0]
+        wire.parse(body)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+    assert peak_bytes - before_bytes <= parsed_bytes(body) + 4096
+
+
+@given(
+    limit=st.integers(0, 40),
+    steps=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["take", "replace"]), st.integers(0, 30)), max_size=30),
+)
+def test_a_budget_is_never_exceeded_and_ends_at_nothing(limit: int, steps: list[tuple[int, str, int]]) -> None:
+    """Whoever takes or replaces what, no more than the limit is held; at the end nothing is."""
+    metrics = Metrics.alone()
+    shared = Budget("search", limit, metrics)
+    with ExitStack() as stack:
+        accounts = [stack.enter_context(shared.account()) for _ in range(4)]
+        for place, verb, n_bytes in steps:
+            account = accounts[place]
+            before = account.taken_bytes
+            try:
+                getattr(account, verb)(n_bytes)
+            except TooLargeError:
+                assert (before if verb == "take" else 0) + n_bytes > limit
+            except BusyError:
+                assert sum(one.taken_bytes for one in accounts) - (before if verb == "replace" else 0) + n_bytes > limit
+            assert sum(one.taken_bytes for one in accounts) <= limit
+    assert all(account.taken_bytes == 0 for account in accounts)
+    with shared.account() as account:
+        account.take(limit)
+    assert 'request_body_bytes_held{lane="search"} 0' in metrics.exposition({})
+
+
+def test_the_last_user_gives_back() -> None:
+    """A thread that still works on a request holds its memory after the client has left."""
+    tried = budget(10)
+    with tried.account() as account:
+        account.take(8)
+        thread = account.__enter__()
+    with tried.account() as other, pytest.raises(BusyError):
+        other.take(8)
+    thread.take(1)
+    assert account.taken_bytes == 9
+    account.__exit__(None, None, None)
+    with tried.account() as other:
+        other.take(10)

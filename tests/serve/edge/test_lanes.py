@@ -1,0 +1,95 @@
+"""Lanes: nobody without a key stops those who have one, and generation does not stop search."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from tests.serve.edge.test_sockets import peak_kb
+from tests.serve.harness import JSON, KEYED, Server, eventually, request_bytes
+
+SEARCH = {"query": "x", "chunk_txts": ["x"]}
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Server]:
+    """A server with little memory for bodies."""
+    limits = ("--max-body-bytes", "8MiB", "--max-buffered-bytes", "32MiB", "--search-threads", "1")
+    with Server(*limits, "--rate-limit", "off") as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        yield server
+
+
+def unfinished(server: Server, stack: ExitStack, headers: dict[str, str], n_bodies: int) -> None:
+    """Begin generations whose bodies of 8 MiB do not end."""
+    head = request_bytes("POST", "/generate", headers={**headers, "Content-Length": str(8 << 20)})
+    for _ in range(n_bodies):
+        sock = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+        sock.sendall(head + b" " * ((8 << 20) - 9))
+
+
+def test_bodies_without_a_key_leave_room_for_those_with_one(small: Server) -> None:
+    """While bodies without a key fill their lane, those with a key, of searches and generations, are taken."""
+    generation = {"text": "x", "max_tokens": 1}
+    with ExitStack() as stack:
+        unfinished(small, stack, JSON, 5)
+        assert eventually(lambda: small.metric('request_body_bytes_held{lane="open_generation"}') > 24 << 20)
+        assert small.generate({**generation, "text": "x" * (4 << 20)}, JSON).status == 503
+        assert small.generate(generation, KEYED).status == 200
+        assert small.search({**SEARCH, "chunk_txts": ["x" * (4 << 20)]}).status == 200
+        assert small.metric('request_body_bytes_held{lane="search"}') == 0
+    assert eventually(lambda: small.metric('request_body_bytes_held{lane="open_generation"}') == 0)
+
+
+def test_generations_with_a_key_leave_room_for_searches(small: Server) -> None:
+    """Bodies of generations with a key take nothing of the searches' budget."""
+    with ExitStack() as stack:
+        unfinished(small, stack, KEYED, 5)
+        assert eventually(lambda: small.metric('request_body_bytes_held{lane="generation"}') > 24 << 20)
+        assert small.search({**SEARCH, "chunk_txts": ["x" * (4 << 20)]}).status == 200
+
+
+def test_a_wrong_key_is_none(small: Server) -> None:
+    """A wrong key does not open the lane of those who have one."""
+    with ExitStack() as stack:
+        unfinished(small, stack, {**JSON, "X-API-Key": "wrong"}, 2)
+        assert eventually(lambda: small.metric('request_body_bytes_held{lane="open_generation"}') > 15 << 20)
+        assert small.metric('request_body_bytes_held{lane="generation"}') == 0
+
+
+def test_bombs_without_a_key_do_not_stop_search(small: Server) -> None:
+    """Bodies of some kilobytes that would become millions of lists are refused unparsed; searches go on meanwhile."""
+    bomb = gzip.compress(b'{"text": [' + b"[]," * (5 << 19) + b"0]}", 9)
+    headers = {**JSON, "Content-Encoding": "gzip"}
+    assert len(bomb) < 20_000
+    before_kb = peak_kb(small)
+    with ThreadPoolExecutor(16) as pool:
+        bombs = [pool.submit(small.generate, bomb, headers) for _ in range(48)]
+        slowest_s = 0.0
+        while not all(one.done() for one in bombs):
+            started_s = time.monotonic()
+            assert small.search(SEARCH).status == 200
+            slowest_s = max(slowest_s, time.monotonic() - started_s)
+        assert {one.result().status for one in bombs} == {413}
+    assert slowest_s < 1
+    assert peak_kb(small) - before_kb < 150_000
+
+
+def test_parsing_generations_takes_no_thread_of_search(small: Server) -> None:
+    """While searches hold every thread of theirs, generations whose bodies need a thread are answered."""
+    large = json.dumps({"text": "x" * 300_000, "max_tokens": 1}).encode()
+    slow = threading.Thread(target=small.search, args=({"query": "sleep 1.5", "chunk_txts": ["x"]},))
+    slow.start()
+    time.sleep(0.2)
+    started_s = time.monotonic()
+    assert small.generate(large).status == small.generate(large, KEYED).status == 200
+    assert time.monotonic() - started_s < 1
+    slow.join()

@@ -1,0 +1,135 @@
+"""Rate limits: counted here, counted in Redis, and what happens when Redis is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from limits.errors import ConfigurationError
+
+from relevance_gen.serve.edge.problems import RateLimitedError, problem_of
+from relevance_gen.serve.edge.rate import RateLimit
+from relevance_gen.serve.metrics import Metrics
+from tests.serve.harness import JSON, KEYED, Server
+
+BODY = {"query": "x", "chunk_txts": ["x"]}
+
+
+@given(limit=st.integers(1, 20), calls=st.lists(st.sampled_from("abc"), max_size=60))
+def test_each_key_gets_its_number(limit: int, calls: list[str]) -> None:
+    """Within a window every key is admitted exactly as often as the limit says, whatever the others do."""
+
+    async def admitted() -> dict[str, int]:
+        rate = RateLimit(f"{limit}/day", "memory://", Metrics.alone())
+        counts = dict.fromkeys("abc", 0)
+        for key in calls:
+            try:
+                headers = await rate.admit(key)
+            except RateLimitedError as error:
+                assert problem_of(error).status == 429
+                assert int(error.headers["Retry-After"]) >= 1
+                continue
+            counts[key] += 1
+            assert headers["RateLimit-Remaining"] == str(limit - counts[key])
+        return counts
+
+    assert asyncio.run(admitted()) == {key: min(limit, calls.count(key)) for key in "abc"}
+
+
+def test_a_window_slides() -> None:
+    """Once the window has passed, a key is admitted again."""
+
+    async def run() -> None:
+        rate = RateLimit("2/second", "memory://", Metrics.alone())
+        for _ in range(2):
+            await rate.admit("a")
+        with pytest.raises(RateLimitedError):
+            await rate.admit("a")
+        await asyncio.sleep(2.01)
+        await rate.admit("a")
+
+    asyncio.run(run())
+
+
+def test_off_is_off() -> None:
+    """Without a limit everything is admitted, and no headers speak of one."""
+    rate = RateLimit("off", "memory://", Metrics.alone())
+    assert [asyncio.run(rate.admit("a")) for _ in range(100)] == [{}] * 100
+
+
+@pytest.mark.parametrize("address", ["foo://u:pw@h", "redis://u:pw@h:abc", "redis://u:p/w@h", "redis://[u:pw@h"])
+def test_a_refused_storage_address_is_not_repeated(address: str) -> None:
+    """The refusal of a storage's address names no part of it: a password may stand there."""
+    with pytest.raises(ConfigurationError) as caught:
+        RateLimit("1/day", address, Metrics.alone())
+    assert not any(part in str(caught.value) for part in ("u:", "pw", "@", "abc"))
+
+
+def test_the_server_says_when_to_come_back() -> None:
+    """A key that made too many requests gets a 429 with Retry-After and RateLimit headers; a wrong one still a 401."""
+    with Server("--rate-limit", "3/minute", RELEVANCE_GEN_API_KEYS="a-test-key, another") as server:
+        answers = [server.search(BODY) for _ in range(4)]
+        assert [answer.status for answer in answers] == [200, 200, 200, 429]
+        assert [answer.headers["RateLimit-Remaining"] for answer in answers] == ["2", "1", "0", "0"]
+        assert answers[3].error["type"] == "rate_limited"
+        assert 1 <= int(answers[3].headers["Retry-After"]) <= 60
+        assert answers[3].headers["RateLimit-Limit"] == "3"
+        assert server.search(BODY, {**KEYED, "X-API-Key": "another"}).status == 200
+        assert server.search(BODY, JSON).status == 401
+        assert server.generate({"text": "x", "max_tokens": 1}).status in (200, 503)
+        assert server.metric("rate_limit_rejections_total") == 1
+
+
+@pytest.fixture
+def redis_port(tmp_path: Path) -> Iterator[int]:
+    """A Redis server of its own, where Redis is installed."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("redis-server is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)]
+    with subprocess.Popen([binary, *flags], stdout=subprocess.DEVNULL) as process:
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                time.sleep(0.02)
+        yield port
+        process.terminate()
+
+
+def test_redis_shares_the_count_and_its_loss_is_survived(redis_port: int) -> None:
+    """Two servers count together in Redis; when Redis is lost they go on at once, each counting for itself."""
+    flags = ("--rate-limit", "6/minute", "--rate-limit-storage", f"redis://127.0.0.1:{redis_port}")
+    with Server(*flags) as one, Server(*flags) as two:
+        statuses = [server.search(BODY).status for server in (one, two) * 4]
+        assert statuses == [200] * 6 + [429] * 2
+        with socket.create_connection(("127.0.0.1", redis_port)) as sock:
+            sock.sendall(b"SHUTDOWN NOSAVE\r\n")
+            sock.recv(100)
+        started_s = time.monotonic()
+        assert [server.search(BODY).status for server in (one, two) * 2] == [200] * 4
+        assert time.monotonic() - started_s < 2
+        assert one.metric("rate_limit_storage_failures_total") == 1
+        assert "lost" in one.log
+
+
+def test_a_silent_redis_does_not_hold_search_up() -> None:
+    """A storage that takes connections and never answers costs one short wait, and then none for a while."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        storage = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        with Server("--rate-limit", "100/minute", "--rate-limit-storage", storage) as server:
+            started_s = time.monotonic()
+            assert [server.search(BODY).status for _ in range(5)] == [200] * 5
+            assert time.monotonic() - started_s < 2

@@ -1,0 +1,166 @@
+"""Start, drain, end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.serve.harness import KEYED, ROOT, SCRIPTED, Server, eventually
+
+BODY = {"query": "x", "chunk_txts": ["x"]}
+
+
+def test_search_is_served_while_the_model_loads() -> None:
+    """The start does not wait for the model: until it is loaded /health is 503, generation 503, and search served."""
+    with Server("--model", "slow:0.8") as server:
+        assert server.call("GET", "/health").status == 503
+        assert server.stats() == {"backlog": 0, "num_total_runners": 0}
+        answer = server.generate({"text": "x"})
+        assert (answer.status, answer.error["type"]) == (503, "no_runner")
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert server.search(BODY).status == 200
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert server.generate({"text": "x", "max_tokens": 1}).status == 200
+
+
+def test_sigterm_lets_running_work_finish() -> None:
+    """After SIGTERM /health is 503 and new work refused, what runs is finished and answered, and the status is 0."""
+    with Server() as server, ThreadPoolExecutor(2) as pool:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        search = pool.submit(server.search, {"query": "sleep 0.8", "chunk_txts": ["sleep 0.8"]})
+        generation = pool.submit(server.generate, {"text": "x", "max_tokens": 100})
+        assert eventually(lambda: server.stats()["backlog"] == 0)
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        assert eventually(lambda: server.call("GET", "/health").status == 503)
+        refused = server.search(BODY)
+        assert (refused.status, refused.error["type"], refused.headers["Connection"]) == (503, "draining", "close")
+        assert search.result().status == 200
+        assert generation.result().json["responses"][0]["generated_tokens"] == 100
+        assert server.process.wait(5) == 0
+
+
+def test_the_drain_has_a_limit() -> None:
+    """Work that outlasts the limit is cut with a 503, a stream that has begun without a word; the status is 0."""
+    with Server("--drain-timeout-s", "0.3") as server, ThreadPoolExecutor(3) as pool:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        stuck = pool.submit(outcome, server, "/search", {"query": "sleep 20", "chunk_txts": ["x"]})
+        endless = pool.submit(outcome, server, "/generate", {"text": "x", "max_tokens": 10**6})
+        cut = pool.submit(outcome, server, "/generate_stream", {"text": "x", "max_tokens": 10**6})
+        time.sleep(0.3)
+        started_s = time.monotonic()
+        assert server.end(5)
+        assert server.process.returncode == 0
+        assert time.monotonic() - started_s < 4
+        assert (stuck.result(), endless.result(), cut.result()) == (503, 503, 0)
+        logged = [line["status"] for line in server.log_lines if line.get("method") == "POST"]
+        assert logged == [503, 503, 503]
+
+
+def outcome(server: Server, path: str, body: object) -> int:
+    """Return the status of a request, 0 if its connection was cut."""
+    try:
+        return server.call("POST", path, body, KEYED).status
+    except (OSError, http.client.IncompleteRead):
+        return 0
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    """A second signal, SIGTERM or SIGINT after either, does not wait for anything."""
+    with Server() as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(outcome, server, "/search", {"query": "sleep 20", "chunk_txts": ["x"]})
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(2) == 128 + signal.SIGINT
+
+
+def test_an_idle_server_ends_within_a_second() -> None:
+    """Open connections without a request do not hold the end up."""
+    with Server() as server, server.raw() as sock:
+        sock.sendall(b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert sock.recv(1000)
+        started_s = time.monotonic()
+        assert server.end()
+        assert server.process.returncode == 0
+        assert time.monotonic() - started_s < 1.5
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_taken_port_is_said_clearly(workers: str) -> None:
+    """A port that cannot be had is one line on standard error and status 1, also where its owner would share it."""
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        flags = ["--port", str(taken.getsockname()[1]), "--workers", workers]
+        done = subprocess.run(
+            [sys.executable, *SCRIPTED, *flags],
+            env={"PYTHONPATH": str(ROOT), "RELEVANCE_GEN_API_KEYS": "k"},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "cannot listen" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_pages_of_allowed_origins_may_call() -> None:
+    """With cors_origins set, those origins and no others get leave, preflight and answer alike, errors too."""
+    with Server("--cors-origins", "http://one.example, http://two.example") as server:
+        for method, path in (("OPTIONS", "/search"), ("GET", "/stats"), ("POST", "/search")):
+            here = server.call(method, path, headers={"Origin": "http://two.example"})
+            assert here.headers["Access-Control-Allow-Origin"] == "http://two.example"
+            assert here.headers["Vary"] == "Accept-Encoding, Origin"
+            for name in ("X-API-Key", "Authorization"):
+                assert name in here.headers["Access-Control-Allow-Headers"]
+            assert "RateLimit-Reset" in here.headers["Access-Control-Expose-Headers"]
+            there = server.call(method, path, headers={"Origin": "http://three.example"})
+            assert "Access-Control-Allow-Origin" not in there.headers
+
+
+def test_a_queue_that_is_full_is_a_429_and_a_long_wait_a_503() -> None:
+    """Searches wait for a thread so many at once and so long, then they are refused with Retry-After."""
+    flags = ("--search-threads", "1", "--search-queue", "2", "--queue-timeout-s", "0.4")
+    with Server(*flags) as server, ThreadPoolExecutor(6) as pool:
+        assert eventually(lambda: server.search(BODY).status == 200)
+        slow = {"query": "sleep 1", "chunk_txts": ["x"]}
+        first = pool.submit(server.search, slow)
+        time.sleep(0.2)
+        others = [pool.submit(server.search, BODY) for _ in range(4)]
+        answers = [other.result() for other in others]
+        assert sorted(answer.status for answer in answers) == [429, 429, 503, 503]
+        assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers)
+        assert first.result().status == 200
+        assert server.metric('requests_rejected_total{lane="search"}') == 4
+
+
+def test_text_logs_are_one_line_for_each_request() -> None:
+    """The text form of the log cannot be broken into lines by a client."""
+    with Server("--log-format", "text") as server:
+        server.call("GET", "/a%0Ainjected")
+        server.call("GET", "/b", headers={"X-Request-ID": "visible"})
+        assert eventually(lambda: "visible" in server.log)
+        assert not any(line.startswith("injected") for line in server.log.splitlines())
+
+
+def test_repeated_chunks_are_found_in_the_cache() -> None:
+    """Chunks that come again and again are indexed no more, for this key, with this request's own metadata."""
+    with Server(RELEVANCE_GEN_API_KEYS="a-test-key,other") as server:
+        for page in range(5):
+            chunks = [{"text": "x y z", "metadata": {"page": page}}]
+            answer = server.search({"query": "x", "chunk_txts": chunks})
+            assert json.loads(answer.body)["results"][0]["metadata"] == {"page": page}
+        assert server.metric("search_index_cache_hits_total") == 3
+        assert server.metric("search_index_cache_bytes") > 0
+        server.search({"query": "x", "chunk_txts": ["x y z"]}, {**KEYED, "X-API-Key": "other"})
+        assert server.metric("search_index_cache_hits_total") == 3

@@ -1,0 +1,199 @@
+"""Several processes on one port."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.serve.harness import JSON, Server, eventually, read_all, request_bytes
+from tests.serve.test_streams import events_of
+
+BODY = {"query": "x", "chunk_txts": ["x"]}
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[Server]:
+    """Two workers and the process that holds the model."""
+    with Server("--workers", "2", "--rate-limit", "off", "--model", "slow:0.5") as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        yield server
+
+
+def pids(server: Server, role: str) -> list[int]:
+    """Return the ids of the processes of `role`, the newest last."""
+    return [int(pid) for pid in re.findall(rf'"message":"{role} process (\d+) started"', server.log)]
+
+
+def test_every_worker_answers_for_both_halves(several: Server) -> None:
+    """Whatever worker a connection meets, search, generation, streams, health and stats are the same."""
+    for _ in range(12):
+        assert several.search(BODY).status == 200
+        assert several.generate({"text": "x", "max_tokens": 2}).json["responses"][0]["text"] == "word0 word1 "
+        *texts, (name, last) = events_of(several, {"text": "x", "max_tokens": 2})[1]
+        assert (len(texts), name, last["prompt"]) == (2, "response", "x")
+        assert several.call("GET", "/health").status == 200
+        assert several.stats() == {"backlog": 0, "num_total_runners": 1}
+
+
+def test_refusals_pass_through(several: Server) -> None:
+    """What the process with the model refuses looks as if the worker had refused it."""
+    answer = several.generate({"text": "x", "max_tokens": 0}, {**JSON, "X-Request-ID": "through"})
+    assert (answer.status, answer.error["field"], answer.headers["X-Request-ID"]) == (400, "max_tokens", "through")
+    answer = several.generate({"text": "x", "num_samples": 100})
+    assert (answer.status, answer.headers["Retry-After"]) == (429, "3")
+    assert several.generate(b"{}", {"Content-Type": "text/plain"}).body == b""
+
+
+def test_an_answer_is_compressed_only_for_those_who_ask(several: Server) -> None:
+    """A client that says nothing of content codings gets none, though the answer comes through two processes."""
+    body = json.dumps({"text": "x " * 2000, "max_tokens": 1}).encode()
+    plain = several.exchange(request_bytes("POST", "/generate", body, {**JSON, "Connection": "close"}))
+    assert b"Content-Encoding" not in plain
+    assert json.loads(plain.split(b"\r\n\r\n", 1)[1])["prompt"] == "x " * 2000
+    asked = several.generate(body, {**JSON, "Accept-Encoding": "gzip"})
+    assert json.loads(gzip.decompress(asked.body))["prompt"] == "x " * 2000
+
+
+@pytest.mark.parametrize(("key", "lane"), [("a-test-key", "generation"), ("wrong", "open_generation")])
+def test_the_process_with_the_model_knows_who_has_a_key(several: Server, key: str, lane: str) -> None:
+    """A generation takes the lane of its key in the worker and in the process that holds the model, and no other."""
+    lanes = ("search", "generation", "open_generation")
+    body = json.dumps({"text": "x" * 50_000, "max_tokens": 100_000}).encode()
+    headers = {**JSON, "X-API-Key": key, "X-Relevance-Gen-Key-ID": "forged"}
+    with several.raw() as sock:
+        sock.sendall(request_bytes("POST", "/generate", body, headers))
+        assert eventually(lambda: several.metric(f'request_body_bytes_held{{lane="{lane}"}}') > 100_000)
+        held = [several.metric(f'request_body_bytes_held{{lane="{one}"}}') for one in lanes]
+        assert [n_bytes > 0 for n_bytes in held] == [one == lane for one in lanes]
+    assert eventually(lambda: several.metric(f'request_body_bytes_held{{lane="{lane}"}}') == 0)
+
+
+def test_metrics_are_of_all_processes(several: Server) -> None:
+    """Whichever worker is asked, /metrics counts what all of them did, and each request once."""
+    searches, generations, states = (
+        f'http_requests_total{{endpoint="{name}",status="200"}}' for name in ("search", "generate", "stats")
+    )
+    counted = (searches, generations, states, "generated_tokens_total", "http_request_body_bytes_total")
+    before = [several.metric(name) for name in counted]
+    for _ in range(10):
+        several.search(BODY)
+    several.generate({"text": "x", "max_tokens": 4})
+    several.call("GET", "/health")
+    grown = [several.metric(name) - old for name, old in zip(counted, before, strict=True)]
+    n_bytes = 10 * len(json.dumps(BODY)) + len(json.dumps({"text": "x", "max_tokens": 4}))
+    assert grown == [10, 1, 0, 4, n_bytes]
+    assert several.metric("runners") == 1
+
+
+def test_a_client_that_leaves_frees_its_slots_behind_the_worker(several: Server) -> None:
+    """A stream left behind ends in the process with the model too."""
+    _, events = events_of(several, {"text": "x", "max_tokens": 100_000, "num_samples": 8})
+    next(events)
+    assert eventually(lambda: several.stats()["backlog"] == 4)
+    events.close()
+    assert eventually(lambda: several.stats()["backlog"] == 0, 2)
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_refused(several: Server) -> None:
+    """After SIGKILL of one worker the others serve, new connections are all answered, and counters do not fall."""
+    before = several.metric('http_requests_total{endpoint="search",status="200"}')
+    victim = pids(several, "front")[0]
+    os.kill(victim, signal.SIGKILL)
+    with ThreadPoolExecutor(4) as pool:
+        assert [answer.status for answer in pool.map(lambda _: several.search(BODY), range(40))] == [200] * 40
+    assert eventually(lambda: len(pids(several, "front")) == 3)
+    assert several.metric('http_requests_total{endpoint="search",status="200"}') >= before + 40
+
+
+def test_a_killed_model_is_replaced_while_search_goes_on(several: Server) -> None:
+    """After SIGKILL of the process with the model, health is 503 and search served, until it is replaced."""
+    os.kill(pids(several, "model")[-1], signal.SIGKILL)
+    assert eventually(lambda: several.call("GET", "/health").status == 503, 3)
+    assert several.generate({"text": "x", "max_tokens": 1}).status == 503
+    assert several.search(BODY).status == 200
+    assert eventually(lambda: several.call("GET", "/health").status == 200)
+    assert several.generate({"text": "x", "max_tokens": 1}).status == 200
+
+
+def test_a_stream_whose_model_is_killed_is_cut(several: Server) -> None:
+    """When the process with the model dies in mid-stream, the client sees a cut and no second answer."""
+    body = json.dumps({"text": "x", "max_tokens": 100_000}).encode()
+    with several.raw() as sock:
+        sock.sendall(request_bytes("POST", "/generate_stream", body, JSON))
+        received = sock.recv(1 << 16)
+        os.kill(pids(several, "model")[-1], signal.SIGKILL)
+        received += read_all(sock)
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert b"event: text" in received
+    assert not received.endswith(b"0\r\n\r\n")
+    assert eventually(lambda: several.call("GET", "/health").status == 200)
+
+
+def test_a_worker_that_cannot_live_is_not_started_in_a_loop() -> None:
+    """A process that dies again and again is started less and less often."""
+    with Server("--workers", "2", "--model", "exit") as server:
+        assert eventually(lambda: len(pids(server, "front")) >= 4)
+        time.sleep(1.5)
+        assert len(pids(server, "front")) < 14
+        assert server.end()
+
+
+def test_sigterm_drains_every_process() -> None:
+    """SIGTERM to the supervisor ends all processes once their work is done or cut with a 503, with status 0."""
+    with Server("--workers", "2", "--drain-timeout-s", "2.5") as server, ThreadPoolExecutor(4) as pool:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        children = server.has_children()
+        searches = [pool.submit(server.search, {"query": "sleep 0.7", "chunk_txts": ["x"]}) for _ in range(2)]
+        generation = pool.submit(server.generate, {"text": "x", "max_tokens": 100})
+        endless = pool.submit(server.generate, {"text": "x", "max_tokens": 10**6})
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        assert [search.result().status for search in searches] == [200, 200]
+        assert generation.result().status == 200
+        assert (endless.result().status, endless.result().error["type"]) == (503, "draining")
+        assert server.process.wait(20) == 0
+        assert eventually(lambda: not any(is_running(pid) for pid in children), 2)
+
+
+def test_workers_do_not_outlive_their_supervisor() -> None:
+    """When the supervisor is killed outright, its processes finish their work, without turning in circles, and end."""
+    with Server("--workers", "2") as server, ThreadPoolExecutor(1) as pool:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        children = pids(server, "front") + pids(server, "model")
+        search = pool.submit(server.search, {"query": "sleep 1.2", "chunk_txts": ["x"]})
+        time.sleep(0.2)
+        server.process.kill()
+        server.process.wait()
+        time.sleep(0.1)
+        before_s = sum(map(processor_seconds, children))
+        time.sleep(0.6)
+        assert sum(map(processor_seconds, children)) - before_s < 0.3
+        assert search.result().status == 200
+        assert eventually(lambda: not any(is_running(pid) for pid in children), 8)
+
+
+def processor_seconds(pid: int) -> float:
+    """Return what a process has computed; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            user, system = stat.read().rsplit(") ", 1)[1].split()[11:13]
+    except FileNotFoundError:
+        return 0.0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process runs: a dead one that nobody has reaped does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(") ", 1)[1][0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,35 @@
+"""The table of routes, and what follows from it."""
+
+from __future__ import annotations
+
+from relevance_gen.serve import routes
+from relevance_gen.serve.edge.forwarding import forward
+from relevance_gen.serve.routes import LAYOUT, ROUTES
+from tests.serve.harness import Server
+
+
+def test_every_path_stands_once() -> None:
+    """No two routes share a path or an endpoint."""
+    paths = [path for route in ROUTES for path in route.paths]
+    assert len(set(paths)) == len(paths)
+    assert len({route.endpoint for route in ROUTES}) == len(ROUTES)
+
+
+def test_every_process_answers_what_is_its_own() -> None:
+    """A worker answers every path, generation by passing it on; the model's process answers that, health and stats."""
+    worker = routes.of_worker(forwards=True)
+    assert [route.path for route in worker] == [route.path for route in ROUTES]
+    assert {route.path for route in worker if route.handler is forward} == {"/generate", "/generate_stream"}
+    assert {route.path for route in routes.of_model_process()} == {"/generate", "/generate_stream", "/health", "/stats"}
+    assert routes.of_worker(forwards=False) == ROUTES
+
+
+def test_every_route_is_counted_and_answers(server: Server) -> None:
+    """Every path of the table answers its method, and is counted under its endpoint's name."""
+    for route in ROUTES:
+        for path in route.paths:
+            answer = server.call(route.method, path)
+            assert answer.status == {"always": 401}.get(route.key, 415 if route.method == "POST" else 200)
+            series = f'http_requests_total{{endpoint="{route.endpoint}",status="{answer.status}"}}'
+            assert server.metric(series) >= 1
+    assert {endpoint for endpoint, _ in LAYOUT.families[0].series} == {*(r.endpoint for r in ROUTES), "other"}

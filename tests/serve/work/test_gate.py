@@ -1,0 +1,152 @@
+"""The gate: bounded work, bounded waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.errors import BusyError, OverloadedError, ShuttingDownError
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.work.gate import Gate
+
+
+def gate(n_threads: int, max_waiting: int, max_wait_s: float = 5) -> Gate:
+    """Make a gate."""
+    return Gate("search", n_threads, max_waiting=max_waiting, max_wait_s=max_wait_s, metrics=Metrics.alone())
+
+
+@given(n_threads=st.integers(1, 4), max_waiting=st.integers(0, 6), callers=st.integers(0, 14))
+def test_so_many_work_so_many_wait_the_rest_is_refused(n_threads: int, max_waiting: int, callers: int) -> None:
+    """Of callers that come at once, exactly threads + waiting places are served, never more than threads at a time."""
+    running = Counter[str]()
+    lock = threading.Lock()
+
+    def work() -> int:
+        with lock:
+            running["now"] += 1
+            running["most"] = max(running["most"], running["now"])
+        time.sleep(0.001)
+        with lock:
+            running["now"] -= 1
+        return 1
+
+    async def run() -> list[Any]:
+        tried = gate(n_threads, max_waiting)
+        outcomes = await asyncio.gather(*(tried.run(work) for _ in range(callers)), return_exceptions=True)
+        assert tried.n_waiting == 0
+        tried.close()
+        return outcomes
+
+    outcomes = asyncio.run(run())
+    served = outcomes.count(1)
+    assert served == min(callers, n_threads + max_waiting)
+    assert all(isinstance(outcome, OverloadedError) for outcome in outcomes if outcome != 1)
+    assert running["most"] <= n_threads
+
+
+def test_first_come_first_served() -> None:
+    """Those who wait are served in the order in which they came."""
+    order: list[int] = []
+
+    async def run() -> None:
+        tried = gate(1, 20)
+        await asyncio.gather(*(tried.run(lambda n=n: order.append(n)) for n in range(20)))
+
+    asyncio.run(run())
+    assert order == list(range(20))
+
+
+def test_a_cancelled_waiter_leaves_no_gap() -> None:
+    """A caller cancelled while it waits, or while its work runs, costs the gate no place."""
+
+    async def run() -> None:
+        tried = gate(1, 10)
+        slow = asyncio.create_task(tried.run(lambda: time.sleep(0.1)))
+        await asyncio.sleep(0.02)
+        waiting = asyncio.create_task(tried.run(lambda: None))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        slow.cancel()
+        started_s = time.monotonic()
+        assert await tried.run(lambda: 7) == 7
+        assert time.monotonic() - started_s > 0.03  # the thread was still at work
+        assert (tried.n_waiting, tried.n_running) == (0, 0) or await asyncio.sleep(0.05) is None
+        assert (tried.n_waiting, tried.n_running) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_errors_come_out_and_places_are_given_back() -> None:
+    """An exception in the work is the caller's, and the next is served."""
+
+    async def run() -> None:
+        tried = gate(1, 0)
+        for _ in range(100):
+            with pytest.raises(ZeroDivisionError):
+                await tried.run(lambda: 1 / 0)
+
+    asyncio.run(run())
+
+
+def test_a_long_wait_is_refused() -> None:
+    """Who waits too long is sent away, and told when to come again."""
+
+    async def run() -> None:
+        tried = gate(1, 1, 0.02)
+        slow = asyncio.create_task(tried.run(lambda: time.sleep(0.2)))
+        await asyncio.sleep(0.01)
+        with pytest.raises(BusyError) as caught:
+            await tried.run(lambda: None)
+        assert caught.value.retry_after_s == 1
+        await slow
+
+    asyncio.run(run())
+
+
+def test_a_closed_gate_takes_nothing() -> None:
+    """Who still waits when the gate is closed, or comes later, is told that the server ends."""
+
+    async def run() -> list[Any]:
+        tried = gate(1, 10)
+        callers = [asyncio.create_task(tried.run(lambda: time.sleep(0.05))) for _ in range(4)]
+        await asyncio.sleep(0.02)
+        tried.close()
+        return await asyncio.gather(*callers, tried.run(lambda: None), return_exceptions=True)
+
+    first, *others = asyncio.run(run())
+    assert first is None
+    assert [type(other) for other in others] == [ShuttingDownError] * 4
+
+
+def test_an_error_keeps_nothing_alive() -> None:
+    """Once the caller has handled an error, what the work held is free, without the garbage collector."""
+    held: list[weakref.ref[Any]] = []
+
+    def work() -> None:
+        body = {1, 2, 3}
+        held.append(weakref.ref(body))
+        raise ValueError("refused")
+
+    async def run() -> None:
+        tried = gate(1, 0)
+        with suppress(ValueError):
+            await tried.run(work)
+        await tried.run(lambda: None)  # the thread has left the first task behind
+        tried.close()
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+        assert held[0]() is None
+    finally:
+        gc.enable()

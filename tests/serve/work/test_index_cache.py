@@ -1,0 +1,53 @@
+"""The cache of indexes: found by content, bounded in bytes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.work.index_cache import IndexCache, content_key
+
+texts = st.lists(st.text(st.characters(exclude_categories=()), min_size=1, max_size=3), max_size=4)
+
+
+@given(one=texts, other=texts, scopes=st.tuples(st.sampled_from("ab"), st.sampled_from("ab")))
+def test_keys_are_equal_exactly_for_equal_content(one: list[str], other: list[str], scopes: tuple[str, str]) -> None:
+    """Two lists of texts have one key if they are equal and in one scope: how they are cut counts too."""
+    same = one == other and scopes[0] == scopes[1]
+    assert (content_key(one, scopes[0]) == content_key(other, scopes[1])) == same
+
+
+@given(
+    limit=st.integers(0, 12),
+    calls=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 6)), max_size=60),
+)
+def test_it_holds_the_most_recent_within_its_bytes(limit: int, calls: list[tuple[str, int]]) -> None:
+    """It never holds more bytes than allowed, and what it returns is what was put under that key."""
+    cache: IndexCache[str] = IndexCache(limit, Metrics.alone())
+    sizes = dict(calls)
+    for name, _ in calls:
+        found = cache.get(name.encode())
+        assert found in (None, name)
+        if found is None and cache.has_come_before(name.encode()):
+            cache.put(name.encode(), name, sizes[name])
+        assert 0 <= cache.size_bytes <= limit
+
+
+def test_chunks_are_worth_an_index_when_they_come_again() -> None:
+    """The first time is remembered, and many other chunks in between make it be forgotten."""
+    cache: IndexCache[str] = IndexCache(100, Metrics.alone())
+    assert [cache.has_come_before(b"k") for _ in range(3)] == [False, True, True]
+    for number in range(5000):
+        cache.has_come_before(str(number).encode())
+    assert not cache.has_come_before(b"k")
+
+
+def test_the_longest_unused_goes_first() -> None:
+    """When room is needed, what was used least recently makes it."""
+    cache: IndexCache[str] = IndexCache(20, Metrics.alone())
+    for key in (b"a", b"b"):
+        cache.put(key, key.decode(), 10)
+    assert cache.get(b"a") == "a"
+    cache.put(b"c", "c", 10)
+    assert [cache.get(key) for key in (b"a", b"b", b"c")] == ["a", None, "c"]

@@ -1,0 +1,50 @@
+"""Searches in the server, apart from HTTP and from any dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relevance_gen import search
+from relevance_gen.errors import InvalidRequestError, TooLargeError
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.searching import LibraryRetrieval, Searcher, SearchTask
+
+CHUNKS: list[Any] = ["Cats purr.", {"text": "A cat sleeps.", "metadata": {"page": 2}}, "Dogs bark."]
+
+
+def searcher(**settings: Any) -> Searcher:
+    """Make a searcher on the library's own search."""
+    made = Settings(**settings)
+    return Searcher(made, LibraryRetrieval(made), Metrics.alone())
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
+    """Once, again, and from a kept index, with and without a cache, the response is that of `search`."""
+    tried = searcher(index_cache_bytes=cache_bytes)
+    for true_order in (True, False):
+        for _ in range(4):
+            task = SearchTask("What does a cat do?", CHUNKS, 2, true_order)
+            assert tried.search(task, "a-key") == search(task.query, CHUNKS, 2, true_order)
+
+
+def test_kept_indexes_know_no_metadata() -> None:
+    """A kept index gives each request the metadata that came with that request."""
+    tried = searcher()
+    for page in range(5):
+        chunks = [{"text": "Cats purr.", "metadata": {"page": page}}]
+        (found,) = tried.search(SearchTask("cats", chunks, 1, True), "a-key").results
+        assert found.metadata == {"page": page}
+
+
+def test_errors_name_the_chunk() -> None:
+    """A chunk that is not allowed is named by its place; too many are too large a request, named as the client does."""
+    with pytest.raises(InvalidRequestError) as caught:
+        searcher().search(SearchTask("x", ["a", {"text": " "}], 1, True), "a-key")
+    assert caught.value.field == "chunk_txts[1].text"
+    with pytest.raises(TooLargeError) as large:
+        searcher(max_chunks=2).search(SearchTask("x", ["a"] * 3, 1, True, path="documents"), "a-key")
+    assert (large.value.field, str(large.value)) == ("documents", "documents must have at most 2 items, got 3")
