@@ -34,7 +34,7 @@ from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 
-_MAGIC: Final = b"RelGenIx"
+MAGIC: Final = b"RelGenIx"
 _VERSION: Final = 2
 _ALIGNMENT: Final = 64
 _CRC_AT: Final = 12
@@ -194,7 +194,7 @@ def _write_file(file: BinaryIO, settings: dict[str, Any], arrays: dict[str, npt.
     header = json.dumps({**settings, "arrays": layout}).encode("ascii")
     header += b" " * (-(_PREFIX_BYTES + len(header)) % _ALIGNMENT)
 
-    file.write(_MAGIC + _VERSION.to_bytes(4, "little"))
+    file.write(MAGIC + _VERSION.to_bytes(4, "little"))
     file.write(bytes(4))
     crc = 0
     for part in _parts(header, arrays):
@@ -246,7 +246,7 @@ def from_bytes(content: bytes) -> SavedIndex:
 
 
 def _read(content: npt.NDArray[np.uint8], name: object) -> SavedIndex:
-    if content[:8].tobytes() != _MAGIC:
+    if content[:8].tobytes() != MAGIC:
         raise IndexFormatError(f"{name} is not a saved index: it does not begin as one")
     version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
     if version != _VERSION:

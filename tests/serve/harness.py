@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTED = (str(Path(__file__).with_name("scripted.py")),)
 REAL = ("-m", "relevance_gen.serve")
 SMALL_MODEL = (
-    *("--model", str(ROOT / "tests" / "models" / "tiny.gguf")),
+    *("--model", str(ROOT / "small_models" / "tiny.gguf")),
     *("--n-ctx", "256", "--n-slots", "4", "--n-threads", "1"),
 )
 

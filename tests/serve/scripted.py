@@ -16,6 +16,7 @@ from attrs import define, field
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
 from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.postings import Flags
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import Plan
@@ -40,7 +41,9 @@ class ObviousIndex:
         self._texts = texts
         self.nbytes = sum(map(len, texts))
 
-    def search(self, query: str, top_n: int = 10, true_order: bool = True) -> SearchResponse:
+    def search(
+        self, query: str, top_n: int = 10, true_order: bool = True, *, where: Flags | None = None
+    ) -> SearchResponse:
         """Rank the chunks; the query ``"sleep 0.5"`` takes that long, and ``"crash"`` is a bug."""
         words = query.lower().split()
         if words[0] == "sleep":
@@ -48,6 +51,7 @@ class ObviousIndex:
         if words[0] == "crash":
             raise ZeroDivisionError("secret internals")
         scores = [sum(word in text.lower().split() for word in words) / len(words) for text in self._texts]
+        scores = [score if where is None or where[i] else 0.0 for i, score in enumerate(scores)]
         best = sorted((i for i, score in enumerate(scores) if score), key=lambda i: (-scores[i], i))[:top_n]
         found = sorted(best) if true_order else best
         results = tuple(SearchResult(k, self._texts[i], scores[i], {}, i) for k, i in enumerate(found))
@@ -61,9 +65,11 @@ class ObviousRetrieval:
     def __init__(self, settings: Settings) -> None:
         pass
 
-    def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool) -> SearchResponse:
+    def search(
+        self, query: str, chunks: Chunks, top_n: int, true_order: bool, *, where: Flags | None = None
+    ) -> SearchResponse:
         """Rank `chunks`."""
-        return ObviousIndex(chunks.texts).search(query, top_n, true_order)
+        return ObviousIndex(chunks.texts).search(query, top_n, true_order, where=where)
 
     def index(self, chunks: Chunks) -> ObviousIndex:
         """Index `chunks`."""

@@ -361,3 +361,21 @@ def test_cors_is_off_unless_set(server: Server) -> None:
     """Pages of other origins are not let in by default."""
     answer = server.call("OPTIONS", "/search", headers={"Origin": "http://elsewhere.example"})
     assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+def test_where_ranks_only_chunks_with_that_metadata(server: Server) -> None:
+    """`where` finds only chunks that have the value, or one of the values, under each key, also from a kept index."""
+    chunks = [{"text": f"red apples {n}", "metadata": {"page": n, "tags": ["a", "b"][: n % 3]}} for n in range(5)]
+    for where, expected in (
+        ({}, [0, 1, 2, 3, 4]),
+        ({"page": 3}, [3]),
+        ({"page": [0, 4, "3"]}, [0, 4]),
+        ({"tags": "b"}, [2]),
+        ({"tags": ["a"], "page": [1, 2]}, [1, 2]),
+        (None, [0, 1, 2, 3, 4]),
+    ):
+        for _ in range(3):
+            answer = server.search({"query": "apples", "chunk_txts": chunks, "where": where})
+            assert [result["original_index"] for result in answer.json["results"]] == expected
+    refused = server.search({"query": "apples", "chunk_txts": chunks, "where": ["page"]})
+    assert (refused.status, refused.json["error"]["field"]) == (400, "where")

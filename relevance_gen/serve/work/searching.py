@@ -116,9 +116,12 @@ class Searcher:
         chunks = self._check(task)
         allowed = None if task.where is None else mask_of(task.where, chunks)
         with self._kept_index(chunks, scope) as index:
-            if index is None:
-                return self._retrieval.search(task.query, chunks, task.top_n, task.true_order, where=allowed)
-            return _with_metadata(index.search(task.query, task.top_n, task.true_order, where=allowed), chunks)
+            response = (
+                self._retrieval.search(task.query, chunks, task.top_n, task.true_order, where=allowed)
+                if index is None
+                else index.search(task.query, task.top_n, task.true_order, where=allowed)
+            )
+        return _with_metadata(response, chunks)
 
     def _check(self, task: SearchTask) -> Chunks:
         if len(task.chunks) > self._max_chunks:
