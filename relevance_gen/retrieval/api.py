@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from relevance_gen.retrieval.answering import Wanted, answer
 from relevance_gen.retrieval.building import Progress, build
 from relevance_gen.retrieval.chunks import Blank, Chunks
@@ -76,7 +74,7 @@ def search(
     with counter.counting_all(kept.texts) as counted, reporting(progress) as report:
         segment = build(
             kept,
-            np.array(positions, np.int64),
+            positions,
             keep_tokens=False,
             only_for=None if weigher.needs_all_terms else parse(question.query, weigher).beginnings,
             progress=report,

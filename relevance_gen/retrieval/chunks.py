@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen import checks, wire
@@ -83,12 +85,12 @@ class Chunks:
         """Return the metadata of a chunk, ``{}`` where it came without."""
         return self.metadata.get(number, {})
 
-    def without_blank(self) -> tuple[Chunks, Sequence[int]]:
-        """Return the chunks that have a text, and their numbers among these."""
+    def without_blank(self) -> tuple[Chunks, npt.NDArray[np.int64]]:
+        """Return the chunks that have a text, and their numbers among these, shape (number of them,)."""
         if all(self.texts):
-            return self, range(len(self.texts))
+            return self, np.arange(len(self.texts))
         numbers = [number for number, text in enumerate(self.texts) if text]
-        return self.take(numbers), numbers
+        return self.take(numbers), np.array(numbers, np.int64)
 
     def take(self, numbers: Sequence[int]) -> Chunks:
         """Return some of the chunks, in the order of `numbers`."""

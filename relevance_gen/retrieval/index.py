@@ -85,8 +85,7 @@ class ChunkIndex:
         progress: Progress | bool | None = None,
     ) -> None:
         checked = Chunks.read(chunks, blank=blank)
-        kept, numbers = checked.without_blank()
-        positions = np.array(numbers, np.int64)
+        kept, positions = checked.without_blank()
         weigher = weighting_named(weighting)
         counter = token_counter(encoding)
         n_processes = parallel.n_processes(n_jobs, kept)
@@ -225,7 +224,7 @@ class ChunkIndex:
             state = self._state
             added = range(state.n_positions, state.n_positions + len(checked.texts))
             if added:
-                new = build(kept, added.start + np.array(numbers, np.int64))
+                new = build(kept, added.start + numbers)
                 self._change(state, _in_tiers([*state.collection.segments, new]), added.stop, state.n_tokens + n_tokens)
         return added
 
