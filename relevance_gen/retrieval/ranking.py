@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import Offsets
 
+_MOST_IN_BLOCK: Final = 32
+_LEAST_IN_BLOCK: Final = 4
+_BLOCKS_PER_PLACE: Final = 4
 _NO_POSITIONS: Final[Offsets] = np.zeros(0, np.int64)
 _NO_SCORES: Final[Floats] = np.zeros(0)
 
@@ -22,10 +25,12 @@ class Ranking:
     Attributes:
         positions: their positions in the collection, ascending unless something else is said, shape (n,).
         scores: shape (n,).
+        confidence: how likely it is that an answer is among all chunks, in [0, 1].
     """
 
     positions: Offsets
     scores: Floats
+    confidence: float = 0.0
 
     @classmethod
     def merge(cls, rankings: Sequence[Ranking]) -> Ranking:
@@ -44,12 +49,18 @@ class Ranking:
     def best(self, n: int) -> Ranking:
         """Return the `n` best, best first."""
         order = np.argsort(-self.scores, kind="stable")[:n]
-        return Ranking(self.positions[order], self.scores[order])
+        return self._take(order)
+
+    def close_to_best(self, min_share: float) -> Ranking:
+        """Return the chunks with at least this share of the best score; the best must be the first."""
+        return self._take(np.flatnonzero(self.scores >= min_share * self.scores[:1].sum()))
 
     def by_position(self) -> Ranking:
         """Return the same chunks in the order of their positions."""
-        order = np.argsort(self.positions)
-        return Ranking(self.positions[order], self.scores[order])
+        return self._take(np.argsort(self.positions))
+
+    def _take(self, places: Offsets) -> Ranking:
+        return evolve(self, positions=self.positions[places], scores=self.scores[places])
 
     def score_of(self, position: int) -> float:
         """Return the score of the chunk at a position; 0 if it is not among these."""
@@ -58,7 +69,15 @@ class Ranking:
 
 def at_least_as_good(scores: Floats, n: int) -> Offsets:
     """Return the places, ascending, of all positive scores that reach the n-th best: n of them, or more with ties."""
-    positive: Offsets = np.flatnonzero(scores)
+    width = min(_MOST_IN_BLOCK, scores.size // (_BLOCKS_PER_PLACE * n))
+    if width >= _LEAST_IN_BLOCK:
+        # At least n scores reach the n-th best of the maxima of blocks, so few have to be looked at one by one.
+        n_blocks = scores.size // width
+        maxima = scores[: n_blocks * width].reshape(width, n_blocks).max(axis=0)
+        bound = np.partition(maxima, n_blocks - n)[n_blocks - n]
+        positive: Offsets = (scores >= bound if bound > 0.0 else scores > 0.0).nonzero()[0]
+    else:
+        positive = (scores > 0.0).nonzero()[0]
     if positive.size <= n:
         return positive
     values = scores[positive]

@@ -32,9 +32,10 @@ from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.segment import Segment
+from relevance_gen.retrieval.vocabulary import Vocabulary
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 
-_MAGIC: Final = b"RelGenIx"
+MAGIC: Final = b"RelGenIx"
 _VERSION: Final = 2
 _ALIGNMENT: Final = 64
 _CRC_AT: Final = 12
@@ -52,19 +53,21 @@ _TYPES: Final = {
     "tf": "<u4",
     "spelling": "u1",
     "spelling_first": "<i8",
-    "tokens": "<u8",
+    "tokens": "<u4",
     "first_token": "<i8",
     "n_tokens": "<i8",
     "norms": "<f8",
     "votes": "<i4",
+    "hashes": "<u8",
 }
 """The arrays of the file, in their order, and their types."""
-_POSTINGS: Final = ("ids", "first", "chunk", "tf", "spelling", "spelling_first")
-_SEGMENT: Final = ("positions", "tokens", "first_token", "n_tokens", "norms", "votes")
+_VOCABULARY: Final = ("ids", "spelling", "spelling_first")
+_POSTINGS: Final = ("first", "chunk", "tf")
+_SEGMENT: Final = ("positions", "tokens", "first_token", "n_tokens", "norms", "votes", "hashes")
 _EQUALLY_LONG: Final = (
     ("first", "spelling_first"),
     ("chunk", "tf"),
-    ("text_end", "positions", "first_token", "n_tokens", "norms", "votes"),
+    ("text_end", "positions", "first_token", "n_tokens", "norms", "votes", "hashes"),
 )
 _LINE_END: Final = ord("\n")
 _NOTHING: Final = np.zeros(0, np.uint8)
@@ -160,16 +163,21 @@ def _content(index: SavedIndex) -> tuple[dict[str, Any], dict[str, npt.NDArray[A
         "text": np.frombuffer(b"".join(encoded), np.uint8),
         "text_end": np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded))),
         "metadata": np.frombuffer(_metadata_json(chunks), np.uint8),
-        **{name: getattr(segment.postings, name) for name in _POSTINGS},
-        **{name: getattr(segment, name) for name in _SEGMENT},
+        **_arrays_of(segment),
     }
+
+
+def _arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a segment, but for its texts."""
+    arrays = {name: getattr(segment.postings.vocabulary, name) for name in _VOCABULARY}
+    arrays |= {name: getattr(segment.postings, name) for name in _POSTINGS}
+    return arrays | {name: getattr(segment, name) for name in _SEGMENT}
 
 
 def write_arrays(file: BinaryIO, segment: Segment) -> None:
     """Write the arrays of a segment, without its texts, for `read_arrays` in another process."""
     arrays = {"text": _NOTHING, "text_end": _NOTHING, "metadata": _NOTHING}
-    arrays |= {name: getattr(segment.postings, name) for name in _POSTINGS}
-    _write_file(file, {}, arrays | {name: getattr(segment, name) for name in _SEGMENT})
+    _write_file(file, {}, arrays | _arrays_of(segment))
 
 
 def read_arrays(content: npt.NDArray[np.uint8], chunks: Chunks) -> Segment:
@@ -194,7 +202,7 @@ def _write_file(file: BinaryIO, settings: dict[str, Any], arrays: dict[str, npt.
     header = json.dumps({**settings, "arrays": layout}).encode("ascii")
     header += b" " * (-(_PREFIX_BYTES + len(header)) % _ALIGNMENT)
 
-    file.write(_MAGIC + _VERSION.to_bytes(4, "little"))
+    file.write(MAGIC + _VERSION.to_bytes(4, "little"))
     file.write(bytes(4))
     crc = 0
     for part in _parts(header, arrays):
@@ -246,7 +254,7 @@ def from_bytes(content: bytes) -> SavedIndex:
 
 
 def _read(content: npt.NDArray[np.uint8], name: object) -> SavedIndex:
-    if content[:8].tobytes() != _MAGIC:
+    if content[:8].tobytes() != MAGIC:
         raise IndexFormatError(f"{name} is not a saved index: it does not begin as one")
     version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
     if version != _VERSION:
@@ -306,18 +314,20 @@ def _arrays(content: npt.NDArray[np.uint8]) -> tuple[dict[str, Any], dict[str, A
 
 
 def _segment(arrays: Mapping[str, Any], chunks: Chunks) -> Segment:
-    postings = Postings(**{name: arrays[name] for name in _POSTINGS})
+    vocabulary = Vocabulary(**{name: arrays[name] for name in _VOCABULARY})
+    postings = Postings(vocabulary, **{name: arrays[name] for name in _POSTINGS})
     return Segment(chunks=chunks, postings=postings, **{name: arrays[name] for name in _SEGMENT})
 
 
 def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int) -> bool:
     """Tell whether every offset leads to where it must, so that no search goes astray."""
     text, text_end, chunk, tokens = (arrays[name] for name in ("text", "text_end", "chunk", "tokens"))
-    spelling, spelling_first = arrays["spelling"], arrays["spelling_first"]
+    ids, spelling, spelling_first = arrays["ids"], arrays["spelling"], arrays["spelling_first"]
     first_token, n_tokens, positions = arrays["first_token"], arrays["n_tokens"], arrays["positions"]
     return (
         all(len({arrays[name].size for name in names}) == 1 for names in _EQUALLY_LONG)
-        and spelling_first.size == arrays["ids"].size + 1
+        and bool((ids[1:] > ids[:-1]).all())
+        and spelling_first.size == ids.size + 1
         and _ascend(spelling_first, spelling.size)
         and bool((spelling[spelling_first[1:] - 1] == _LINE_END).all())
         and _ascend(arrays["first"], chunk.size)
@@ -326,6 +336,7 @@ def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int) -> b
         and not bool((text[text_end[:-1]] & 0xC0 == 0x80).any())  # in the middle of a character
         and bool(((n_tokens >= 0) & (first_token >= 0) & (first_token <= tokens.size - n_tokens)).all())
         and int(n_tokens.sum()) == tokens.size
+        and (not tokens.size or int(tokens.max()) < arrays["ids"].size)
         and bool((np.diff(positions) > 0).all())
         and (not positions.size or 0 <= int(positions[0]) <= int(positions[-1]) < n_positions)
     )

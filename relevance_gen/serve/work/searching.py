@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 from attrs import frozen
@@ -12,7 +12,7 @@ from attrs import frozen
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.filtering import mask_of
-from relevance_gen.retrieval.postings import Flags
+from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
@@ -32,6 +32,8 @@ class SearchTask:
         top_n: most results, at least 1.
         true_order: results in input order (true) or best first (false).
         where: metadata that a chunk must have to be a result; None allows all.
+        spans: whether to say where in each result the answer stands.
+        min_share: least share of the best score that a result has, in [0, 1].
         path: what the client calls the chunks; errors name ``path[3]``.
     """
 
@@ -40,6 +42,8 @@ class SearchTask:
     top_n: int
     true_order: bool
     where: Metadata | None = None
+    spans: bool = False
+    min_share: float = 0.0
     path: str = "chunk_txts"
 
 
@@ -51,7 +55,7 @@ class Index(Protocol):
         """Its memory."""
 
     def search(
-        self, query: str, top_n: int = 10, true_order: bool = True, *, where: Flags | None = None
+        self, query: str, top_n: int, true_order: bool, *, where: Flags | None, spans: bool, min_share: float
     ) -> SearchResponse:
         """Rank the chunks of this index; `where` tells which of them may be results."""
 
@@ -59,10 +63,8 @@ class Index(Protocol):
 class Retrieval(Protocol):
     """What the server needs of `relevance_gen.retrieval`."""
 
-    def search(
-        self, query: str, chunks: Chunks, top_n: int, true_order: bool, *, where: Flags | None = None
-    ) -> SearchResponse:
-        """Rank `chunks`, once; `where` tells which of them may be results."""
+    def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool, **options: Any) -> SearchResponse:
+        """Rank `chunks`, once; the options are those of `Index.search`."""
 
     def index(self, chunks: Chunks) -> Index:
         """Index `chunks`, for more than one query."""
@@ -74,15 +76,12 @@ class LibraryRetrieval:
 
     settings: Settings
 
-    def search(
-        self, query: str, chunks: Chunks, top_n: int, true_order: bool, *, where: Flags | None = None
-    ) -> SearchResponse:
-        """Rank `chunks`, once; `where` tells which of them may be results."""
+    def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool, **options: Any) -> SearchResponse:
+        """Rank `chunks`, once; the options are those of `Index.search`."""
         from relevance_gen.retrieval.api import search
 
-        settings = self.settings
-        weighting, encoding = settings.weighting, settings.encoding
-        return search(query, chunks, top_n, true_order, where=where, weighting=weighting, encoding=encoding)
+        weighting, encoding = self.settings.weighting, self.settings.encoding
+        return search(query, chunks, top_n, true_order, weighting=weighting, encoding=encoding, **options)
 
     def index(self, chunks: Chunks) -> Index:
         """Index `chunks`, for more than one query."""
@@ -104,8 +103,9 @@ class Searcher:
     def warm_up(self) -> None:
         """Search once in every way, so that no client waits for imports and tables, or meets one that fails."""
         much = Chunks([_WARM_UP_TEXT, "😀 a text to begin with \ud800"], {})
-        self._retrieval.search("begin", much, 1, True, where=mask_of({"page": 1}, much))
-        self._retrieval.index(much).search("begin")
+        asked: dict[str, Any] = {"top_n": 1, "true_order": True, "where": None, "spans": True, "min_share": 0.5}
+        self._retrieval.search("begin", much, **asked)
+        self._retrieval.index(much).search("begin", **asked)
 
     def search(self, task: SearchTask, scope: str) -> SearchResponse:
         """Rank the chunks of `task`.
@@ -119,13 +119,18 @@ class Searcher:
             InvalidRequestError: a chunk is not allowed; the error names it.
         """
         chunks = self._check(task)
-        allowed = None if task.where is None else mask_of(task.where, chunks)
+        asked: dict[str, Any] = {
+            "top_n": task.top_n,
+            "true_order": task.true_order,
+            "where": None if task.where is None else mask_of(task.where, chunks),
+            "spans": task.spans,
+            "min_share": task.min_share,
+        }
         with self._kept_index(chunks, scope) as index:
-            response = (
-                self._retrieval.search(task.query, chunks, task.top_n, task.true_order, where=allowed)
-                if index is None
-                else index.search(task.query, task.top_n, task.true_order, where=allowed)
-            )
+            if index is None:
+                response = self._retrieval.search(task.query, chunks, **asked)
+            else:
+                response = index.search(task.query, **asked)
         return _with_metadata(response, chunks)
 
     def _check(self, task: SearchTask) -> Chunks:
