@@ -8,14 +8,19 @@ bytes a byte.
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from pydoc_data.topics import topics
 
-from bench.serve_load import body_of, make_chunks, ours, processor_s, request, _pids
+from attrs import frozen
 
 CYRILLIC = [chr(0x430 + place) for place in range(32)]
 
@@ -29,8 +34,12 @@ def _words(n_words: int, seed: int) -> list[str]:
     return ["".join(chance.choices(CYRILLIC, k=8)) for _ in range(n_words)]
 
 
+def _prose(n_words: int, seed: int) -> str:
+    return " ".join(random.Random(seed).choices(" ".join(topics.values()).split(), k=n_words))
+
+
 def prose(n_bytes: int) -> bytes:
-    return body_of(make_chunks(n_bytes // 650, 100, 1))
+    return _search(_prose(8, 0), [_prose(100, seed) for seed in range(n_bytes // 650)])
 
 
 def few_chars(n_bytes: int) -> bytes:
@@ -38,7 +47,7 @@ def few_chars(n_bytes: int) -> bytes:
 
 
 def repeated_question(n_bytes: int) -> bytes:
-    question = " ".join(make_chunks(1, 32, 2))
+    question = _prose(32, 2)
     return _search(question, [f"{question} " * (n_bytes // len(question))])
 
 
@@ -88,9 +97,64 @@ SHAPES: tuple[Callable[[int], bytes], ...] = (
 )
 
 
-def memory_mib(port: int, field: str) -> float:
-    status = Path(f"/proc/{_pids[port]}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in status if line.startswith(field))
+# ── The server ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class Served:
+    """A server that searches, in a process of its own."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    @classmethod
+    def start(cls) -> Served:
+        """Start a server and wait until it has warmed up."""
+        flags = ["--port", "0", "--model", "none", "--max-buffered-bytes", "4GiB", "--log-level", "error"]
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "relevance_gen.serve", *flags],
+            env={**os.environ, "RELEVANCE_GEN_API_KEYS": "bench"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        served = cls(process, int(process.stdout.readline().rsplit(":", 1)[1]))
+        for _ in range(2):  # more than one thread has something to load
+            served.search(prose(1 << 16))
+        time.sleep(1.0)
+        return served
+
+    def search(self, body: bytes) -> int:
+        """Return the status of a search; 0 if the connection was lost."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        with suppress(OSError):
+            headers = {"Content-Type": "application/json", "X-API-Key": "bench"}
+            connection.request("POST", "/search", body, headers)
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+        return 0
+
+    def new_peak(self) -> None:
+        """Have the kernel forget the peak of memory."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def memory_mib(self, field: str) -> float:
+        """Return a size from the kernel's status."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(field))
+
+    def processor_s(self) -> float:
+        """Return the processor time had so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> None:
+        """End the server."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 def main() -> None:
@@ -104,14 +168,13 @@ def main() -> None:
             continue
         body = shape(int(args.mib * (1 << 20)))
         mib = len(body) / (1 << 20)
-        with ours("--max-buffered-bytes", "4GiB") as port:
-            Path(f"/proc/{_pids[port]}/clear_refs").write_text("5")  # begin a new peak
-            before_mib, before_s, started_s = memory_mib(port, "VmRSS"), processor_s(port), time.perf_counter()
-            status = 0
-            with suppress(OSError):
-                status, _ = request(port, "POST", "/search", body)
-            seconds = time.perf_counter() - started_s
-            cpu_s, grown_mib = processor_s(port) - before_s, memory_mib(port, "VmHWM") - before_mib
+        served = Served.start()
+        served.new_peak()
+        before_mib, before_s, started_s = served.memory_mib("VmRSS"), served.processor_s(), time.perf_counter()
+        status = served.search(body)
+        seconds = time.perf_counter() - started_s
+        cpu_s, grown_mib = served.processor_s() - before_s, served.memory_mib("VmHWM") - before_mib
+        served.stop()
         print(
             f"{shape.__name__:18} {mib:8.2f} {status:6} {seconds:7.2f} {cpu_s / mib:9.3f} {grown_mib / mib:8.1f}",
             flush=True,

@@ -37,7 +37,8 @@ _BYTES_PER_TOKEN = 32
 """Text, id and log probability of one token, as JSON."""
 
 _SEARCH_FACTOR = 9
-"""Bytes that a search needs for each byte of its body, beside the chunks themselves: arrays, and then the answer."""
+_BYTES_PER_CHUNK = 320
+"""What a search needs for each byte of its body and for each chunk, beside the chunks: arrays, and then the answer."""
 
 T = TypeVar("T")
 
@@ -95,6 +96,7 @@ def _search(searcher: Searcher, read: ReadSearch, body: Body, scope: str, coding
     started_s = time.perf_counter()
     with body.account:
         task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s))
+        body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
         response = searcher.search(task, scope)
         out, headers = codings.encode(wire.serialize(present(response)), coding)
         body.account.replace(len(out))
