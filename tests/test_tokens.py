@@ -263,6 +263,19 @@ def test_a_renewal_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, s
         assert counter.count(text) == slow.count(text)
 
 
+def test_without_a_thread_counts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no thread, texts are counted in this one."""
+
+    def no_thread(*_: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(counter_module, "start_new_thread", no_thread)
+    counter = token_counter(backend="gigatoken")
+    texts = ["some words " * 200_000]
+    with counter.counting_all(texts) as counted:
+        assert counted() == counter.count_all(texts)
+
+
 def test_gigatoken_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where files can be made in memory, loading gigatoken writes none to a disk."""
     if not hasattr(os, "memfd_create"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import time
@@ -15,11 +14,9 @@ _AT_ONCE = 64
 """Connections accepted before other work of the loop goes on."""
 
 _PAUSE_S = 0.075
-"""After an error that only others can end, such as too many open files. Clients wait in the kernel meanwhile."""
+"""After an error, mostly too many open files, which only others can end. Clients wait in the kernel meanwhile."""
 
 _LOG_EVERY_S = 1.0
-
-_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Acceptor:
@@ -58,8 +55,6 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _NO_ROOM:
-                    raise
                 self._pause(error)
                 return
             accepted.setblocking(False)
