@@ -1,8 +1,8 @@
 """Measure everything: ``python -m bench [--books FILE] [--judged DIR…] [--ngrams FILE…]``, about ten minutes.
 
 Each part is a module of its own and runs alone, too: ``python -m bench.speed``, ``.memory``, ``.quality``,
-``.generation``, ``.serve_load``. Without a FILE the text is the source of Python's standard library; quality is
-measured only where judged collections are given.
+``.generation``, ``.busy``, ``.serve_load``. Without a FILE the text is the source of Python's standard library;
+quality is measured only where judged collections are given.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def main() -> None:
     if args.judged:
         run("quality", "--peers", *args.judged)
     run("generation")
+    run("busy")
     run("serve_load")
 
 

@@ -1,7 +1,7 @@
 """The one queue between callers and whoever generates for them.
 
 A caller `put`s a ticket in and holds its future. A worker `join`s and gets a `Puller`, through which it takes tickets,
-first come, first served, and reports what becomes of them. It may be a thread of this process, or stand in for a worker
+the oldest first, and reports what becomes of them. It may be a thread of this process, or stand in for a worker
 elsewhere: all that passes are tickets, pieces of text and outcomes.
 
 The lock is re-entrant, for collecting garbage inside it may drop a stream, and so cancel a request.
