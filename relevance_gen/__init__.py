@@ -29,6 +29,7 @@ from relevance_gen.types import (
     SearchRequest,
     SearchResponse,
     SearchResult,
+    Span,
     Stats,
 )
 
@@ -67,6 +68,7 @@ __all__ = [
     "SearchResponse",
     "SearchResult",
     "ShuttingDownError",
+    "Span",
     "Stats",
     "TermShare",
     "TextPiece",
