@@ -1,7 +1,8 @@
 """Measure generation where others want the machine, too: ``python -m bench.busy``; about two minutes.
 
-Beside other programs: a busy loop for every processor runs in half of the rounds; a ratio is the median of the rounds'
-ratios. To see what another setting of OpenMP does, set it: ``GOMP_SPINCOUNT=300000`` is its default. Behind a large
+Beside other programs: every round measures without and with a busy loop for every processor; a ratio is the median of
+the rounds'. A fair share of the processors is half of them, twice the time; the bar for a larger model is three times
+that. To see what another setting of OpenMP does, set it: ``GOMP_SPINCOUNT=300000`` is its default. Behind a large
 request: the time to the first token of eight short ones.
 """
 
@@ -86,7 +87,7 @@ def main() -> None:
             MODEL,
             GenerationRequest("ONCE", max_tokens=16, num_samples=8),
             6,
-        ),  # 3 × half a processor
+        ),
     )
     for name, path, request, bar in cases:
         with Decoder(path, ModelOptions(n_ctx=512, n_slots=8, n_threads=args.threads)) as model:

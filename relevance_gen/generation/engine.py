@@ -75,13 +75,13 @@ class Engine:
 
     @property
     def room(self) -> int:
-        """Requests that would get a slot now if they came, as those that have one share what is left."""
+        """Further requests that can start: the free slots, less one for each request here that has had none."""
         n_new = sum(not prompt.n_started for prompt in self._queue)
         return self._model.n_slots - len(self._running) - n_new
 
     @property
     def room_to_hold(self) -> int:
-        """How many of these may ask for several samples: the engine holds the prompts of so many more."""
+        """How many of these may ask for several samples, so that their prompts are kept: see `scheduler.most_held`."""
         return scheduler.most_held(self._model.n_slots) - sum(prompt.n_samples > 1 for prompt in self._queue)
 
     def add(self, ticket: Ticket) -> None:
@@ -108,7 +108,7 @@ class Engine:
         self._cache.clear()
 
     def step(self) -> None:
-        """Give free slots away, compute one slice of a prompt, and give every running sequence one token.
+        """Give free slots away, compute at most `n_batch` tokens of prompts, and give every running sequence a token.
 
         Raises:
             GenerationError: the model failed.

@@ -185,12 +185,15 @@ def _wanted(state: State) -> list[int]:
     n_may_hold = most_held(state.n_slots) - sum(map(holds, state.waiting))
     n_wanted = []
     for request in state.waiting:
-        n = request.n_unstarted if _is_computed(request) else 1
-        if request.slot is not None:
-            n -= 1  # it has this one
-        elif n and not _is_computed(request) and request.n_unstarted > 1:
-            n, n_may_hold = int(n_may_hold > 0), n_may_hold - 1
-        n_wanted.append(n)
+        if _is_computed(request):
+            n_wanted.append(request.n_unstarted - (request.slot is not None))
+        elif request.slot is not None:
+            n_wanted.append(0)
+        elif request.n_unstarted == 1:
+            n_wanted.append(1)
+        else:
+            n_wanted.append(int(n_may_hold > 0))
+            n_may_hold -= 1
     return n_wanted
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 SPINS = "10000"
@@ -19,12 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def brief_spinning(environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+def brief_spinning() -> Iterator[None]:
     """Let libgomp, if it is loaded inside this context, spin briefly, unless the user has chosen how it waits.
 
     It reads its settings when it is loaded, so the environment is the same again afterwards.
     """
-    if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & environment.keys():
+    if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         yield
         return
     if _is_loaded():
@@ -33,19 +33,19 @@ def brief_spinning(environment: MutableMapping[str, str] = os.environ) -> Iterat
             "set GOMP_SPINCOUNT=%s in the environment if other work slows it down",
             SPINS,
         )
-    environment["GOMP_SPINCOUNT"] = SPINS
+    os.environ["GOMP_SPINCOUNT"] = SPINS
     try:
         yield
     finally:
-        environment.pop("GOMP_SPINCOUNT", None)
+        os.environ.pop("GOMP_SPINCOUNT", None)
 
 
-def _is_loaded(library: str = "libgomp.so.1") -> bool:
+def _is_loaded() -> bool:
     """Tell whether this process has the system's library; a copy that a wheel brings has another name."""
     if not hasattr(os, "RTLD_NOLOAD"):
         return False  # Windows, where there is none
     try:
-        ctypes.CDLL(library, mode=os.RTLD_NOLOAD)
+        ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)
     except OSError:
         return False
     return True

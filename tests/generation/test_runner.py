@@ -282,6 +282,25 @@ def test_whatever_a_futures_callback_raises_stays_with_its_request(kind, max_tok
             assert {type(each.exception(timeout=0)) for each in (future, beside)} == {RunnerClosedError}
 
 
+@pytest.mark.parametrize("kind", ANY_KIND, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_whatever_a_loop_over_a_stream_raises_ends_its_request_alone(tiny, kind):
+    """The caller sees that very exception, the request is cancelled, and the one beside it gets its response."""
+    error, before = kind(), tiny.counters()
+    beside = tiny.stream(GenerationRequest("a", max_tokens=50))
+
+    def read():
+        with tiny.stream(GenerationRequest("a", max_tokens=400, num_samples=8)) as stream:
+            next(stream)
+            raise error
+
+    with pytest.raises(kind) as caught:
+        read()
+    assert caught.value is error
+    assert "".join(piece.text for piece in beside) == beside.response.responses[0].text
+    assert tiny.counters().requests_cancelled - before.requests_cancelled == 1
+    assert tiny.alive
+
+
 def test_a_callback_may_cancel_its_own_request(tiny):
     """Cancelling from within on_text, in the runner's own thread, ends the request without a deadlock."""
     ready, futures = threading.Event(), []
