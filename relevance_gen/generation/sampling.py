@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from attrs import frozen
@@ -12,9 +13,12 @@ from relevance_gen.errors import GenerationError
 from relevance_gen.llama.language_model import Logits
 
 Ids = NDArray[np.intp]
+Weights = NDArray[np.float64]
 
 _MIN_BLOCKED_VOCABULARY = 4096
 """Below this, one argpartition of the whole row is faster than finding the blocks that matter first."""
+_SOME_WEIGHTS = 4096
+"""Weights that are looked at to guess a bound for the others: sorting them takes no time beside computing them all."""
 
 
 @frozen
@@ -155,26 +159,62 @@ def _draw_from_all(logits: Logits, settings: Settings, uniform: float) -> int:
     """Draw from the whole vocabulary of one row."""
     largest = logits.max()
     _check_finite(largest)
-    with np.errstate(over="ignore"):
-        # Divided in float64: a temperature may be smaller than float32 can hold.
-        weights = np.exp((logits - largest) / np.float64(settings.temperature))
+    weights = _weights(logits, largest, settings.temperature)
+    total = float(weights.sum())
+    if settings.top_p >= 1 and settings.min_p == 0:
+        return _reaching(weights, uniform * total, "right")
+    ascending = np.sort(logits[_candidates(weights, total, settings)])
+    likeliest = _weights(ascending[::-1], largest, settings.temperature)
     if settings.top_p < 1:
-        weights[~_nucleus(logits, weights, settings.top_p)] = 0.0
-    if settings.min_p > 0:
-        weights[weights < settings.min_p] = 0.0
-    cumulative = weights.cumsum()
-    position = int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
-    return min(position, int(cumulative.searchsorted(cumulative[-1])))
+        likeliest = likeliest[: _reaching(likeliest, settings.top_p * total, "left") + 1]
+    rank = _reaching(likeliest, uniform * float(likeliest.sum()), "right")
+    drawn = ascending[-1 - rank]
+    n_above = len(ascending) - int(ascending.searchsorted(drawn, "right"))
+    return int(np.flatnonzero(logits == drawn)[rank - n_above])  # of equal ones the lower id comes first
 
 
-def _nucleus(logits: Logits, weights: NDArray[np.float64], top_p: float) -> NDArray[np.bool_]:
-    """Tell which tokens form the smallest set of the likeliest whose share reaches `top_p`; ties go to the lower id."""
-    cumulative = np.sort(weights)[::-1].cumsum()
-    n_kept = min(int(cumulative.searchsorted(top_p * cumulative[-1])) + 1, len(weights))
-    bound = np.partition(logits, -n_kept)[-n_kept]
-    kept: NDArray[np.bool_] = logits > bound
-    kept[np.flatnonzero(logits == bound)[: n_kept - int(kept.sum())]] = True
-    return kept
+def _weights(logits: Logits, largest: np.float32, temperature: float) -> Weights:
+    """Return the probabilities in proportion: 1 for the largest logit."""
+    weights = np.subtract(logits, largest, dtype=np.float64)
+    if temperature != 1:
+        with np.errstate(over="ignore"):  # as in `_draw_among`
+            weights /= temperature
+    return np.exp(weights, out=weights)
+
+
+def _candidates(weights: Weights, total: float, settings: Settings) -> Ids:
+    """Return the ids of all tokens that top_p and min_p can keep, and as few others as can be told without sorting.
+
+    No token below a share of (1 − top_p) / V is among the likeliest that reach top_p: all such tokens have less than
+    1 − top_p together. Where many are above it, a few of the weights tell a closer bound, which is right if what lies
+    above it has more than top_p.
+    """
+    least = max((1 - settings.top_p) * total / len(weights), settings.min_p)
+    step = len(weights) // _SOME_WEIGHTS + 1
+    some = np.sort(weights[::step])
+    closer = some[min(int(some.cumsum().searchsorted((1 - settings.top_p) / 2 * total / step)), len(some) - 1)]
+    if closer > least and settings.top_p < 1:
+        ids = np.flatnonzero(weights >= closer)
+        if weights[ids].sum() > settings.top_p * total:
+            return ids
+    return np.flatnonzero(weights >= least)
+
+
+def _reaching(weights: Weights, target: float, side: Literal["left", "right"]) -> int:
+    """Return where the running sum of `weights` first reaches (left) or exceeds (right) `target`.
+
+    Where rounding keeps it below, that is the last weight above 0. Whole blocks are summed first, as a running sum of
+    every weight takes ten times as long.
+    """
+    width = int(len(weights) ** 0.5)
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), width)).cumsum()
+    block = int(sums.searchsorted(target, side))
+    start = block * width
+    running = weights[start : start + width].cumsum() + (sums[block - 1] if block else 0.0)
+    position = int(running.searchsorted(target, side))
+    if position < len(running):
+        return start + position
+    return int(np.flatnonzero(weights[: start + width])[-1])
 
 
 def _check_finite(largest: NDArray[np.floating] | np.floating) -> None:

@@ -1,5 +1,6 @@
 """The sampler, against distributions computed the slow way."""
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -36,6 +37,30 @@ def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_say
     tokens = sample(np.repeat(row, n, axis=0), [settings] * n, (np.arange(n) + 0.5) / n)
     counts = np.bincount(tokens, minlength=n_vocab)
     np.testing.assert_allclose(counts, n * distribution(row[0], request), atol=1.01)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    spread=st.sampled_from([0.0, 0.5, 4.0]),
+    digits=st.sampled_from([0, 7]),
+    settings=st.builds(
+        Settings,
+        temperature=st.sampled_from([0.7, 1.0, 2.0]),
+        top_k=st.just(0),
+        top_p=st.sampled_from([0.0, 0.5, 0.95, 0.9999, 1.0]),
+        min_p=st.sampled_from([0.0, 0.001, 0.3]),
+    ),
+)
+def test_a_large_vocabulary_without_top_k_is_drawn_as_the_reference_draws(seed, spread, digits, settings):
+    """Flat, peaked or full of ties: no token that is cut is drawn, and each other as often as its probability says."""
+    n, n_vocab = 500, 3000
+    row = np.round(np.random.default_rng(seed).normal(0, spread, n_vocab), digits).astype(np.float32)
+    request = GenerationRequest("", **attrs.asdict(settings))
+    expected = distribution(row, request)
+    tokens = sample(np.repeat(row[None], n, axis=0), [settings] * n, (np.arange(n) + 0.5) / n)
+    counts = np.bincount(tokens, minlength=n_vocab)
+    assert not counts[expected == 0].any()
+    np.testing.assert_allclose(counts, n * expected, atol=1.01)
 
 
 @given(
