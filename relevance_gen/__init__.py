@@ -30,6 +30,7 @@ from relevance_gen.types import (
     SearchResponse,
     SearchResult,
     Stats,
+    TokenLogprob,
 )
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ __all__ = [
     "TextStream",
     "TimedOutError",
     "TokenCounter",
+    "TokenLogprob",
     "TooLargeError",
     "generate",
     "search",

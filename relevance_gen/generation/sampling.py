@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from attrs import frozen
@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from relevance_gen.errors import GenerationError
 from relevance_gen.llama.language_model import Logits
+from relevance_gen.types import TokenLogprob
 
 Ids = NDArray[np.intp]
 Weights = NDArray[np.float64]
+Replacement: TypeAlias = tuple[Ids, Logits]
+"""Token ids, shape (n,), and the logits to use for them; of a token given twice the last counts."""
 
 _MIN_BLOCKED_VOCABULARY = 4096
 """Below this, one argpartition of the whole row is faster than finding the blocks that matter first."""
@@ -35,17 +38,17 @@ def sample(
     logits: Logits,
     settings: Sequence[Settings],
     uniforms: NDArray[np.float64],
-    penalties: Mapping[int, Logits] | None = None,
+    replacements: Mapping[int, Replacement] | None = None,
 ) -> Ids:
     """Draw one token for each row.
 
-    Penalties → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at the row's uniform.
+    Replacements → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at the row's uniform.
 
     Args:
-        logits: shape (B, V), float32; not changed.
+        logits: shape (B, V), float32; afterwards as before.
         settings: one for each row.
         uniforms: shape (B,), float64 in [0, 1); the draw is a function of them alone.
-        penalties: row to shape (V,): what to subtract from that row's logits first.
+        replacements: row to the logits that are others than the model's while that row is drawn.
 
     Returns:
         Token ids, shape (B,).
@@ -53,10 +56,18 @@ def sample(
     Raises:
         GenerationError: a row has a NaN or infinite largest logit: the model is broken, not the request.
     """
-    if penalties:
-        logits = logits.copy()
-        for row, penalty in penalties.items():
-            logits[row] -= penalty
+    replacements = replacements or {}
+    own = {row: logits[row, ids] for row, (ids, _) in replacements.items()}
+    for row, (ids, values) in replacements.items():
+        logits[row, ids] = values
+    try:
+        return _draw(logits, settings, uniforms)
+    finally:  # a copy of all logits would take longer than drawing
+        for row, values in own.items():
+            logits[row, replacements[row][0]] = values
+
+
+def _draw(logits: Logits, settings: Sequence[Settings], uniforms: NDArray[np.float64]) -> Ids:
     n_vocab = logits.shape[1]
     groups: dict[int, list[int]] = {}
     for row, one in enumerate(settings):
@@ -80,17 +91,37 @@ def log_probabilities(logits: Logits, tokens: Ids) -> NDArray[np.float64]:
     """Return ln p(token) of the model's own distribution: logit − ln Σ exp(logits).
 
     Args:
-        logits: shape (B, V), before any penalty or temperature.
+        logits: shape (B, V), before any bias, penalty or temperature.
         tokens: shape (B,).
 
     Returns:
         Shape (B,), float64.
     """
-    largest = logits.max(axis=1)
-    shifted_sum = np.exp(logits - largest[:, None]).sum(axis=1, dtype=np.float64)
     chosen = logits[np.arange(len(tokens)), tokens].astype(np.float64)
-    result: NDArray[np.float64] = chosen - largest - np.log(shifted_sum)
+    # Row by row, so that what is computed of a row fits into the processor's cache.
+    result: NDArray[np.float64] = chosen - np.array([_log_sum_exp(row) for row in logits])
     return result
+
+
+def likeliest(logits: Logits, n: int) -> tuple[TokenLogprob, ...]:
+    """Return the `n` likeliest tokens of the model's own distribution, the likeliest first.
+
+    Tokens of probability 0 are left out; of equally likely ones the lower id comes first.
+
+    Args:
+        logits: shape (V,).
+        n: in [1, V].
+    """
+    ids = np.sort(largest_ids(logits[None], n)[0])
+    logprobs = logits[ids].astype(np.float64) - _log_sum_exp(logits)
+    order = np.argsort(-logprobs, kind="stable")
+    pairs = zip(ids[order].tolist(), logprobs[order].tolist(), strict=True)
+    return tuple(TokenLogprob(token, logprob) for token, logprob in pairs if logprob > -np.inf)
+
+
+def _log_sum_exp(logits: Logits) -> float:
+    largest = logits.max()
+    return float(largest) + float(np.log(np.exp(logits - largest).sum(dtype=np.float64)))
 
 
 def largest_ids(logits: Logits, k: int) -> Ids:

@@ -141,6 +141,14 @@ class Decoder:
         logits: Logits = self._compute(1)[0]
         return logits
 
+    def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
+        """Append `tokens` as `prefill` does; return the logits after each of them, shape (n, V).
+
+        llama.cpp keeps the memory for them: 4 · n_batch · V bytes.
+        """
+        self._batch.fill(tokens, range(start, start + len(tokens)), slot, n_wanted=len(tokens))
+        return self._compute(len(tokens))
+
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
         """Append one token to each slot; return their logits, shape (B, V), valid until the next call.
 

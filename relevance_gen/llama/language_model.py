@@ -38,6 +38,9 @@ class LanguageModel(Protocol):
     def prefill(self, slot: int, tokens: Tokens, start: int) -> Logits:
         """Append `tokens` at position `start`; return the last one's logits, shape (V,), valid until the next call."""
 
+    def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
+        """Append `tokens` as `prefill` does; return the logits after each of them, shape (n, V)."""
+
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
         """Append one token to each slot; return logits of shape (B, V), valid until the next call.
 

@@ -60,6 +60,11 @@ class ScriptedModel:
         self.slots[slot] += tokens.tolist()
         return next_logits(self.slots[slot])
 
+    def prefill_all(self, slot: int, tokens: np.ndarray, start: int) -> np.ndarray:
+        """Append tokens one by one, all in one computation."""
+        self.prefill(slot, tokens, start)
+        return np.array([next_logits(self.slots[slot][: start + n]) for n in range(1, len(tokens) + 1)])
+
     def decode(self, slots, tokens, positions) -> np.ndarray:
         """Append one token to each slot, if it holds exactly its position."""
         assert list(slots) == sorted(set(slots))

@@ -33,8 +33,8 @@ def test_schemas_are_the_types(name: str) -> None:
     fields = attrs.fields_dict(cls)
     assert list(schema["properties"]) == list(fields)
     if not name.endswith(("Request", "Chunk")):
-        optional = {"tokens", "logprobs"} if name == "Completion" else set()
-        assert set(schema["required"]) == set(fields) - optional
+        required = {field for field, attribute in fields.items() if attribute.default is attrs.NOTHING}
+        assert set(schema["required"]) == required
         return
     assert schema["additionalProperties"] is False
     for field, attribute in fields.items():
