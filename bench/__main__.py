@@ -1,8 +1,8 @@
 """Measure everything: ``python -m bench [--books FILE] [--judged DIR…] [--ngrams FILE…]``, about ten minutes.
 
 Each part is a module of its own and runs alone, too: ``python -m bench.speed``, ``.memory``, ``.quality``,
-``.generation``, ``.serve_load``. Without a FILE the text is the source of Python's standard library; quality is
-measured only where judged collections are given.
+``.answerable``, ``.passages``, ``.generation``, ``.serve_load``. Without a FILE the text is the source of Python's
+standard library; quality is measured only where judged collections are given.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def main() -> None:
     run("memory", *books)
     if args.judged:
         run("quality", "--peers", *args.judged)
+        run("answerable", *args.judged)
+        run("passages", *(folder for folder in args.judged if "covidqa" in folder))
     run("generation")
     run("serve_load")
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import ir_measures
 import numpy as np
+from attrs import frozen
 from ir_measures import Recall, ScoredDoc, nDCG
 
 from relevance_gen import ChunkIndex
@@ -72,12 +73,19 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
-    """Return the value of each measure, the mean over all judged queries of one collection."""
+@frozen
+class Collection:
+    """A judged collection: texts of the chunks, and of the queries with a positive judgement, and the judgements."""
+
+    chunks: dict[str, str]
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, int]]
+
+
+def read_collection(folder: Path) -> Collection:
     chunks = {
         chunk["_id"]: f"{chunk.get('title', '')} {chunk['text']}" for chunk in read_lines(folder / "corpus.jsonl.gz")
     }
-    ids = [chunk_id for chunk_id, text in chunks.items() if text.strip()]
     qrels: dict[str, dict[str, int]] = {}
     with gzip.open(folder / "qrels.tsv.gz", "rt", encoding="utf-8") as lines:
         next(lines)
@@ -85,15 +93,22 @@ def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
             query_id, chunk_id, score = line.split("\t")
             qrels.setdefault(query_id, {})[chunk_id] = int(float(score))
     qrels = {query_id: judged for query_id, judged in qrels.items() if any(score > 0 for score in judged.values())}
-    rank = ranker([chunks[chunk_id] for chunk_id in ids])
+    queries = {query["_id"]: query["text"] for query in read_lines(folder / "queries.jsonl.gz")}
+    return Collection(chunks, {name: text for name, text in queries.items() if name in qrels}, qrels)
+
+
+def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
+    """Return the value of each measure, the mean over all judged queries of one collection."""
+    collection = read_collection(folder)
+    ids = [chunk_id for chunk_id, text in collection.chunks.items() if text.strip()]
+    rank = ranker([collection.chunks[chunk_id] for chunk_id in ids])
     run = [
         # By rank, not by score: trec_eval breaks ties by name.
-        ScoredDoc(query["_id"], ids[place], -rank_number)
-        for query in read_lines(folder / "queries.jsonl.gz")
-        if query["_id"] in qrels
-        for rank_number, (place, _) in enumerate(sorted(rank(query["text"]), key=lambda pair: (-pair[1], pair[0])))
+        ScoredDoc(query_id, ids[place], -rank_number)
+        for query_id, query in collection.queries.items()
+        for rank_number, (place, _) in enumerate(sorted(rank(query), key=lambda pair: (-pair[1], pair[0])))
     ]
-    return ir_measures.calc_aggregate(MEASURES, qrels, run)
+    return ir_measures.calc_aggregate(MEASURES, collection.qrels, run)
 
 
 def main() -> None:

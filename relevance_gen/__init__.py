@@ -29,6 +29,7 @@ from relevance_gen.types import (
     SearchRequest,
     SearchResponse,
     SearchResult,
+    Span,
     Stats,
     TokenLogprob,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "SearchResponse",
     "SearchResult",
     "ShuttingDownError",
+    "Span",
     "Stats",
     "TermShare",
     "TextPiece",

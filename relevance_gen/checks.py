@@ -25,6 +25,12 @@ _MAX_FLOAT = sys.float_info.max
 _ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
+def plain(value: Any) -> Any:
+    """Turn a scalar of numpy's into Python's own; leave anything else as it is."""
+    numpy = sys.modules.get("numpy")  # where it is not loaded, nothing is numpy's
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+
+
 def is_integer(value: object) -> bool:
     """Tell whether `value` is an integer in JSON's sense: no boolean, no float."""
     return isinstance(value, int) and not isinstance(value, bool)
@@ -39,11 +45,17 @@ def is_blank(text: str) -> bool:
     return not text or text.isspace()
 
 
-def check_integer(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Raise `InvalidRequestError` unless `value` is an integer of at least `low` and, where given, at most `high`."""
+def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Return `value`, if it is an integer of at least `low` and, where given, at most `high`.
+
+    Raises:
+        InvalidRequestError: it is not; the error calls it `name`.
+    """
+    value = plain(value)
     if not (is_integer(value) and low <= value and (high is None or value <= high)):
         interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
         raise InvalidRequestError.must_be(name, f"an integer {interval}", value)
+    return int(value)
 
 
 # ── attrs validators ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -61,7 +73,11 @@ def must_be(allowed: str, holds: Callable[[Any], bool]) -> Validator:
 
 def integer(low: int, high: int | None = None) -> Validator:
     """Make a validator of integers in [low, high]."""
-    return lambda _, attribute, value: check_integer(attribute.name, value, low, high)
+
+    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
+        check_integer(attribute.name, value, low, high)
+
+    return check
 
 
 def number(low: float, high: float = math.inf) -> Validator:
@@ -122,16 +138,17 @@ flag = must_be("true or false", lambda v: isinstance(v, bool))
 
 def as_tuple(value: Any) -> Any:
     """Freeze a list; leave anything else, a string above all, for the validator to refuse."""
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
 def as_token_numbers(value: Any) -> Any:
     """Copy an object whose keys are token ids, which JSON can only write as strings; leave what is none as it is."""
     if not isinstance(value, Mapping):
         return value
-    return {int(k) if isinstance(k, str) and _ID.fullmatch(k) else k: as_float(v) for k, v in value.items()}
+    return {int(k) if isinstance(k, str) and _ID.fullmatch(k) else plain(k): as_float(v) for k, v in value.items()}
 
 
 def as_float(value: Any) -> Any:
     """Turn an integer that a float can hold into that float; leave anything else for the validator to refuse."""
+    value = plain(value)
     return float(value) if is_integer(value) and abs(value) <= _MAX_FLOAT else value

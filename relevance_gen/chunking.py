@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.tokens import Encoding, TokenCounter, token_counter
 
 _BREAKS = (
     re.compile(r"\n[^\S\n]*\n"),  # between paragraphs
@@ -18,12 +19,25 @@ _BREAKS = (
 """Where a chunk may end, best first. The chunk ends where the match ends."""
 
 _TEXT = re.compile(r"\S")
+_WORD_START = re.compile(r"(?<=\s)\S")
 _LONGEST_CLUSTER = 32
 """Characters that one visible character may take up before it is cut all the same."""
 
 
-def split(text: str, max_chars: int = 1000) -> list[str]:
-    r"""Cut `text` into chunks of at most `max_chars` characters.
+_MAX_CHARS = 1000
+_CHARS_PER_TOKEN = 4
+"""Where the search for the length of a chunk of so many tokens begins."""
+
+
+def split(
+    text: str,
+    max_chars: int | None = None,
+    *,
+    overlap: int = 0,
+    tokens: int | None = None,
+    encoding: Encoding | None = None,
+) -> list[str]:
+    r"""Cut `text` into chunks of at most `max_chars` characters, or of at most so many tokens.
 
     Each chunk ends at the last end of a paragraph in its second half; if there is none, at the last end of a line,
     then of a sentence, then of a word, and only else at `max_chars`. No character is lost but white space between
@@ -31,38 +45,126 @@ def split(text: str, max_chars: int = 1000) -> list[str]:
 
     Args:
         text: any string; one of only white space gives no chunks.
-        max_chars: most characters in a chunk, at least 1; 512 to 10,000 are sensible.
+        max_chars: most characters in a chunk, at least 1; 512 to 10,000 are sensible. By default 1,000, and with
+            `tokens` no limit.
+        overlap: most characters of the end of a chunk that the next repeats, from the beginning of a word where there
+            is one; at least 0. Left out where it would be more than half of the next.
+        tokens: most tokens in a chunk, counted alone, at least 1. One visible character may have more.
+        encoding: what tokens are counted in, as `token_counter` takes it.
 
     Raises:
-        InvalidRequestError: `text` is no string, or `max_chars` no positive integer.
+        InvalidRequestError: an argument is not allowed; the error names it.
 
     >>> split("One sentence. Another one.\n\nA new paragraph.", max_chars=30)
     ['One sentence. Another one.', 'A new paragraph.']
+    >>> split("one two three four five", max_chars=13, overlap=5)
+    ['one two three', 'three four', 'four five']
     """
-    return [text[start:end] for start, end in spans(text, max_chars)]
+    return [text[start:end] for start, end in spans(text, max_chars, overlap=overlap, tokens=tokens, encoding=encoding)]
 
 
-def spans(text: str, max_chars: int = 1000) -> Iterator[tuple[int, int]]:
+def spans(
+    text: str,
+    max_chars: int | None = None,
+    *,
+    overlap: int = 0,
+    tokens: int | None = None,
+    encoding: Encoding | None = None,
+) -> Iterator[tuple[int, int]]:
     """Yield the first position of each chunk of `text` and the one behind its last, by the rule of `split`."""
     if not isinstance(text, str):
         raise InvalidRequestError.must_be("text", "a string", text)
-    check_integer("max_chars", max_chars, 1)
-    return _spans(text, max_chars)
+    if max_chars is None:
+        max_chars = _MAX_CHARS if tokens is None else max(len(text), 1)
+    max_chars, overlap = check_integer("max_chars", max_chars, 1), check_integer("overlap", overlap, 0)
+    if tokens is None:
+        return _spans(text, overlap, _CharLimit(max_chars))
+    tokens = check_integer("tokens", tokens, 1)
+    return _spans(text, overlap, _TokenLimit(tokens, max_chars, token_counter(encoding)))
 
 
-def _spans(text: str, max_chars: int) -> Iterator[tuple[int, int]]:
-    end = 0
+class _CharLimit:
+    """Chunks of at most so many characters."""
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+
+    def size(self, text: str, start: int) -> int:
+        """Return how many characters a chunk may have that begins at `start`, at least 1."""
+        del text, start
+        return self._max_chars
+
+    def holds(self, chunk: str) -> bool:
+        """Tell whether a chunk that is not larger than `size` may stay."""
+        del chunk
+        return True
+
+
+class _TokenLimit(_CharLimit):
+    """Chunks of at most so many tokens, and characters."""
+
+    def __init__(self, tokens: int, max_chars: int, counter: TokenCounter) -> None:
+        super().__init__(max_chars)
+        self._tokens = tokens
+        self._count = counter.count
+        self._n_chars = tokens * _CHARS_PER_TOKEN
+
+    def size(self, text: str, start: int) -> int:
+        """Return about how many characters the tokens reach: at most so many, and hardly fewer."""
+        most = min(self._max_chars, len(text) - start)
+        fits, too_long, tried = 0, most + 1, min(self._n_chars, most)
+        while too_long - fits > max(1, fits // 32):
+            n = self._count(text[start : start + tried])
+            guess = tried * self._tokens // max(n, 1)  # as many characters to a token as so far
+            if n <= self._tokens:
+                fits = tried
+            else:
+                too_long = tried
+            if too_long > most:
+                tried = min(max(guess, fits + 1), 2 * tried, most)
+            else:
+                margin = (too_long - fits) // 8
+                tried = min(max(guess, fits + margin, fits + 1), too_long - margin, too_long - 1)
+        self._n_chars = max(fits, 1)
+        return self._n_chars
+
+    def holds(self, chunk: str) -> bool:
+        """Tell whether a chunk has few enough tokens: some texts have fewer than a part of them has."""
+        return self._count(chunk) <= self._tokens
+
+
+def _spans(text: str, overlap: int, limit: _CharLimit) -> Iterator[tuple[int, int]]:
+    end = written = 0  # of the chunk before, with and without the white space behind it
     while found := _TEXT.search(text, end):
-        start = _start_of_chunk(text, end, found.start(), max_chars)
-        end = _end_of_chunk(text, start, max_chars)
-        yield start, start + len(text[start:end].rstrip())
+        first = found.start()
+        starts = [_start_of_line(text, end, first), first]
+        if overlap and written:
+            starts.insert(0, _start_of_overlap(text, max(written - overlap, 0), written))
+        for start in starts:
+            size = limit.size(text, start)
+            if first - start <= size // 2:
+                chunk_end = _end_of_chunk(text, start, size)
+                while chunk_end > start + 1 and not limit.holds(text[start:chunk_end].rstrip()):
+                    chunk_end = _end_of_chunk(text, start, chunk_end - start - 1)
+                if chunk_end > first:
+                    break
+        end = chunk_end
+        written = start + len(text[start:end].rstrip())
+        yield start, written
 
 
-def _start_of_chunk(text: str, previous_end: int, first: int, max_chars: int) -> int:
+def _start_of_line(text: str, previous_end: int, first: int) -> int:
     """Return the start of the line that holds the `first` character, if what stands between is an indentation."""
     line_start = text.rfind("\n", max(previous_end - 1, 0), first) + 1
-    starts_line = line_start > 0 or previous_end == 0
-    return line_start if starts_line and first - line_start <= max_chars // 2 else first
+    return line_start if line_start > 0 or previous_end == 0 else first
+
+
+def _start_of_overlap(text: str, low: int, high: int) -> int:
+    """Return where the first word begins between two positions; where there is none, the first visible character."""
+    word = _WORD_START.search(text, low, high)
+    if word:
+        return word.start()
+    return next((place for place in range(low, high) if _parts(text, place)), high)
 
 
 def _end_of_chunk(text: str, start: int, max_chars: int) -> int:

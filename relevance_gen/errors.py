@@ -114,7 +114,7 @@ class ModelLoadError(RelevanceGenError, OSError):
 
 
 class GenerationError(RelevanceGenError, RuntimeError):
-    """Report that the model failed while it was generating; the runner that held it is dead."""
+    """Report that the model failed while it was generating; the worker that held it is dead."""
 
 
 class RunnerClosedError(RelevanceGenError, RuntimeError):

@@ -6,13 +6,14 @@ whether a prompt fits, is checked where the request is used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias, overload
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, field, fields_dict, frozen
 from attrs.validators import optional
 
-from relevance_gen import checks
+from relevance_gen import checks, display
 from relevance_gen.errors import InvalidRequestError
 
 Metadata: TypeAlias = Mapping[str, Any]
@@ -37,7 +38,7 @@ class Chunk:
         original_index: accepted for round trips and ignored: results carry the real position.
     """
 
-    text: str = field(validator=checks.not_blank)
+    text: str = field(converter=checks.plain, validator=checks.not_blank)
     metadata: Metadata = field(factory=dict, validator=checks.must_be("an object", lambda v: isinstance(v, Mapping)))
     original_index: int | None = field(
         default=None, validator=optional(checks.must_be("an integer", checks.is_integer))
@@ -54,17 +55,38 @@ class SearchRequest:
         top_n: most results to return, at least 1.
         true_order: results in input order (true) or best first (false).
         where: rank only chunks whose metadata has, under each of these keys, the value or one of a list of values.
+        spans: say where in each result the answer stands.
+        confidence: say how likely it is that there is an answer at all.
+        min_share: return only results of at least this share of the best score, in [0, 1].
     """
 
-    query: str = field(validator=checks.not_blank)
+    query: str = field(converter=checks.plain, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(
         validator=checks.must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
     )
-    top_n: int = field(default=10, validator=checks.integer(1))
+    top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
     true_order: bool = field(default=True, validator=checks.flag)
     where: Metadata | None = field(
         default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, Mapping)))
     )
+    spans: bool = field(default=False, validator=checks.flag)
+    confidence: bool = field(default=False, validator=checks.flag)
+    min_share: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
+
+
+@frozen
+class Span:
+    """A part of a chunk's text.
+
+    Attributes:
+        start: position of its first character in ``chunk_txt``, in code points.
+        end: the position behind its last.
+        score: share of the query's weight (the sum of its words' idf) that the words in it have, in (0, 1].
+    """
+
+    start: int
+    end: int
+    score: float
 
 
 @frozen
@@ -77,6 +99,8 @@ class SearchResult:
         chunk_score: relevance in (0, 1]; 1.0 = as good as a chunk that says exactly what the query says.
         metadata: the chunk's metadata, the same object; ``{}`` when none was given.
         original_index: position of the chunk in the input.
+        spans: where the answer stands; ``None`` unless asked for. The first span is the best passage. The others are
+            the words that were found, in all of the chunk, ascending and apart.
     """
 
     chunk_id: int
@@ -84,6 +108,34 @@ class SearchResult:
     chunk_score: float
     metadata: Metadata
     original_index: int
+    spans: tuple[Span, ...] | None = None
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def passage(self) -> Span | None:
+        """The best passage; ``None`` unless spans were asked for."""
+        return self.spans[0] if self.spans else None
+
+    @property
+    def words(self) -> tuple[Span, ...]:
+        """The words that were found; none unless spans were asked for."""
+        return self.spans[1:] if self.spans else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as the server writes them."""
+        plain = {name: getattr(self, name) for name in _RESULT_FIELDS}
+        plain["metadata"] = dict(self.metadata)
+        if self.spans is not None:
+            plain["spans"] = [{"start": span.start, "end": span.end, "score": span.score} for span in self.spans]
+        return plain
+
+
+_RESULT_FIELDS = tuple(name for name in fields_dict(SearchResult) if name != "spans")
+# pandas makes a column of each field of a dataclass, and knows nothing of attrs.
+SearchResult.__dataclass_fields__ = dataclasses.make_dataclass(  # type: ignore[attr-defined]
+    "SearchResult", list(fields_dict(SearchResult))
+).__dataclass_fields__
 
 
 @frozen
@@ -93,18 +145,67 @@ class SearchMetadata:
     Attributes:
         num_query_tokens: tokens in the query.
         num_context_tokens: tokens in all supplied chunks together, each counted alone.
+        confidence: that of the response, where a client asked the server for it; else ``None``.
     """
 
     num_query_tokens: int
     num_context_tokens: int
+    confidence: float | None = field(default=None, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as the server writes them."""
+        plain: dict[str, Any] = {
+            "num_query_tokens": self.num_query_tokens,
+            "num_context_tokens": self.num_context_tokens,
+        }
+        return plain if self.confidence is None else plain | {"confidence": self.confidence}
 
 
-@frozen
-class SearchResponse:
-    """What a search found: at most ``top_n`` results, and the token counts."""
+@frozen(repr=False)
+class SearchResponse(Sequence[SearchResult]):
+    """What a search found: a sequence of at most ``top_n`` results, and what is known of them together.
+
+    It prints as a short list, in a notebook as a table with the words found marked if ``spans`` were asked for, and
+    ``pandas.DataFrame(response)`` has a column for each field of a result.
+
+    Attributes:
+        results: the results, in the order of the chunks or best first, as was asked.
+        metadata: token counts.
+        confidence: how likely it is that the chunks hold an answer at all, in [0, 1]; the formula stands in
+            `relevance_gen.retrieval.confidence`.
+    """
 
     results: tuple[SearchResult, ...]
     metadata: SearchMetadata
+    confidence: float = 0.0
+
+    @property
+    def best(self) -> tuple[SearchResult, ...]:
+        """The results, best first, whatever their order; of equal scores the earlier chunk is the better."""
+        return tuple(sorted(self.results, key=lambda result: (-result.chunk_score, result.original_index)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts and lists, as the server answers; what metadata holds is not copied."""
+        return {"results": [result.to_dict() for result in self.results], "metadata": self.metadata.to_dict()}
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[SearchResult]:
+        return iter(self.results)
+
+    @overload
+    def __getitem__(self, place: int) -> SearchResult: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[SearchResult, ...]: ...
+    def __getitem__(self, place: int | slice) -> SearchResult | tuple[SearchResult, ...]:
+        return self.results[place]
+
+    def __repr__(self) -> str:
+        return display.as_text(self.results, self.confidence)
+
+    def _repr_html_(self) -> str:
+        return display.as_html(self.results, self.confidence)
 
 
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,23 +246,23 @@ class GenerationRequest:
         seed: makes the request repeatable; without it every request and every sample differs.
     """
 
-    text: str = field(validator=checks.string)
-    max_tokens: int = field(default=512, validator=checks.integer(1))
-    min_tokens: int = field(default=0, validator=[checks.integer(0), _at_most_max_tokens])
+    text: str = field(converter=checks.plain, validator=checks.string)
+    max_tokens: int = field(default=512, converter=checks.plain, validator=checks.integer(1))
+    min_tokens: int = field(default=0, converter=checks.plain, validator=[checks.integer(0), _at_most_max_tokens])
     eos_token_ids: tuple[int, ...] = field(
         default=(),
         converter=checks.as_tuple,
         validator=checks.items("an integer of at least 0", lambda v: checks.is_integer(v) and v >= 0),
     )
-    max_input_tokens: int = field(default=0, validator=checks.integer(0))
-    num_samples: int = field(default=1, validator=checks.integer(1, MAX_SAMPLES))
+    max_input_tokens: int = field(default=0, converter=checks.plain, validator=checks.integer(0))
+    num_samples: int = field(default=1, converter=checks.plain, validator=checks.integer(1, MAX_SAMPLES))
     stop: tuple[str, ...] = field(
         default=(),
         converter=checks.as_tuple,
         validator=checks.items("a non-empty string", lambda v: isinstance(v, str) and v != ""),
     )
     temperature: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0))
-    top_k: int = field(default=50, validator=checks.integer(0))
+    top_k: int = field(default=50, converter=checks.plain, validator=checks.integer(0))
     top_p: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0, 1))
     min_p: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
     presence_penalty: float = field(default=0.0, converter=checks.as_float, validator=checks.number(-2, 2))
@@ -173,10 +274,10 @@ class GenerationRequest:
         validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS),
     )
     logprobs: bool = field(default=False, validator=checks.flag)
-    top_logprobs: int = field(default=0, validator=checks.integer(0, MAX_TOP_LOGPROBS))
+    top_logprobs: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_TOP_LOGPROBS))
     prompt_logprobs: bool = field(default=False, validator=checks.flag)
     return_tokens: bool = field(default=False, validator=checks.flag)
-    seed: int | None = field(default=None, validator=optional(checks.integer(0)))
+    seed: int | None = field(default=None, converter=checks.plain, validator=optional(checks.integer(0)))
 
 
 @frozen

@@ -13,7 +13,7 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from relevance_gen.errors import InvalidRequestError, shown
-from relevance_gen.types import Completion, GenerationResponse
+from relevance_gen.types import Completion, GenerationResponse, SearchResponse
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ MAX_DEPTH = 64
 _converter = cattrs.Converter()
 # Metadata is the caller's: it leaves exactly as it came, whatever it holds.
 _converter.register_unstructure_hook(dict, lambda mapping: mapping)
+_converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
 _if_asked = override(omit_if_default=True)
 _converter.register_unstructure_hook(
     Completion,

@@ -1,13 +1,17 @@
 """Chunking: nothing lost, nothing too long, cut where a reader would cut, in linear time."""
 
 import time
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relevance_gen.chunking import spans, split
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.tokens import token_counter
+from relevance_gen.tokens.encodings import EMBEDDED
 
 _SEAMS = ("\n", "\n\n", " \n\t\n", "    ", ". ", "。", '?" ', "word ", "e\u0301", "👩\u200d👧", "\r\n", "\u3000")
 _seams = st.sampled_from(_SEAMS)
@@ -67,6 +71,75 @@ def test_cuts_where_a_reader_would(text: str, chunks: list[str]) -> None:
     assert split(text, max_chars=20) == chunks
 
 
+@given(texts, st.integers(1, 60), st.integers(0, 40), st.none() | st.integers(1, 12))
+@example("a" * 50, 10, 9, None)
+@example("one two three  \n   four", 13, 6, 3)
+def test_chunks_overlap_and_lose_nothing(text: str, max_chars: int, overlap: int, tokens: int | None) -> None:
+    """Chunks begin and end further and further on, share no more than the overlap, and lose only white space."""
+    before = (-1, 0)
+    for start, end in spans(text, max_chars, overlap=overlap, tokens=tokens):
+        assert start > before[0]
+        assert end > before[1]
+        assert before[1] - start <= overlap
+        assert not text[before[1] : start].strip()
+        assert end - start <= max_chars
+        assert text[start:end].strip()
+        before = start, end
+    assert not text[before[1] :].strip()
+
+
+@given(texts, st.integers(1, 30), st.integers(0, 10))
+def test_chunks_have_few_enough_tokens(text: str, tokens: int, overlap: int) -> None:
+    """A chunk, counted alone, has no more tokens than allowed, but for one character that has more by itself."""
+    for chunk in split(text, tokens=tokens, overlap=overlap):
+        assert token_counter().count(chunk) <= tokens or len(chunk) == 1
+
+
+def test_chunks_are_as_long_as_tokens_allow() -> None:
+    """Where a text may be cut at every word, chunks come close to the tokens that are allowed, in any encoding."""
+    text = "some words that say nothing at all, " * 400
+    for encoding in (None, EMBEDDED):
+        counts = [token_counter().count(chunk) for chunk in split(text, tokens=200, encoding=encoding)]
+        assert min(counts[:-1]) > 180
+        assert max(counts) <= 200
+
+
+def test_the_overlap_begins_with_a_word() -> None:
+    """The repeated part begins where a word does, and where there are no words, as far back as allowed."""
+    assert split("one two three four five", 13, overlap=5) == ["one two three", "three four", "four five"]
+    assert split("abcdefghij", 4, overlap=2) == ["abcd", "cdef", "efgh", "ghij"]
+    assert split("e\u0301" * 6, 4, overlap=1) == ["e\u0301" * 2] * 3
+
+
+def test_without_overlap_and_tokens_nothing_changes() -> None:
+    """An overlap of nothing, and more tokens than there are, cut as they are left out."""
+    text = "A paragraph of words.\n\n    An indented line.\nAnother, longer line. " * 30
+    assert split(text, 100, overlap=0, tokens=10_000) == split(text, 100)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"overlap": -1}, "overlap"),
+        ({"tokens": 0}, "tokens"),
+        ({"tokens": "9"}, "tokens"),
+        ({"overlap": 1.5}, "overlap"),
+    ],
+)
+def test_refuses_nonsense_by_name(arguments: dict[str, Any], field: str) -> None:
+    """An overlap or a number of tokens that is not allowed is refused by its name."""
+    with pytest.raises(InvalidRequestError) as caught:
+        split("text", **arguments)
+    assert caught.value.field == field
+
+
+def test_numpy_integers_are_integers() -> None:
+    """Sizes may be numpy's integers, and positions come out as Python's."""
+    found = list(spans("one two three", np.int64(4), overlap=np.int32(1)))
+    assert found == list(spans("one two three", 4, overlap=1))
+    assert all(type(place) is int for span in found for place in span)
+
+
 @pytest.mark.parametrize("unit", ["a", " ", "\n", " \n", "\u0301", "word ", "x. ", "\n" + " " * 3000 + "x"])
 def test_takes_linear_time(unit: str) -> None:
     """Two million characters of anything are cut in a few seconds at most, where quadratic time would take hours."""
@@ -76,7 +149,16 @@ def test_takes_linear_time(unit: str) -> None:
     assert time.perf_counter() - started < 5
 
 
-@pytest.mark.parametrize("max_chars", [0, -1, True, 1.5, "9", None])
+@pytest.mark.parametrize("unit", ["a", " ", "word ", "\n" + " " * 3000 + "x", "x. " + " " * 500])
+def test_takes_linear_time_by_tokens_and_with_overlap(unit: str) -> None:
+    """The same holds for half a million characters cut by tokens, with an overlap."""
+    text = unit * (500_000 // len(unit)) + "x"
+    started = time.perf_counter()
+    split(text, tokens=256, overlap=100)
+    assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize("max_chars", [0, -1, True, 1.5, "9", [3]])
 def test_refuses_nonsense_length(max_chars: object) -> None:
     """A length that is no positive integer is refused before anything is cut."""
     with pytest.raises(InvalidRequestError, match="max_chars must be"):

@@ -11,7 +11,7 @@ import pytest
 import relevance_gen
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"aiohttp", "cattrs", "gigatoken", "llama_cpp", "numpy", "sklearn", "tiktoken"}
+HEAVY = {"aiohttp", "cattrs", "gigatoken", "llama_cpp", "numpy", "pathspec", "pypdf", "sklearn", "tiktoken"}
 
 SHOW_IMPORT = """
 import sys, time

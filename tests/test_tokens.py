@@ -2,6 +2,7 @@
 
 import base64
 import pickle
+import re
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -197,6 +198,23 @@ def test_failed_download_is_our_error() -> None:
     with pytest.raises(InvalidRequestError, match=r"r50k_base could not be loaded.*TIKTOKEN_CACHE_DIR") as caught:
         token_counter("r50k_base")
     assert caught.value.field == "encoding"
+
+
+@pytest.mark.usefixtures("no_network")
+def test_the_error_tells_how_to_bring_the_file(tmp_path: Path) -> None:
+    """Without a network the error names the file to fetch, and both ways that it names lead to the encoding."""
+    with pytest.raises(InvalidRequestError) as caught:
+        token_counter("p50k_base")
+    message = str(caught.value)
+    url, kept_as = re.search(r"fetch (\S+)", message)[1], re.search(r"put it as (\w+)", message)[1]
+    assert url == "https://openaipublic.blob.core.windows.net/encodings/p50k_base.tiktoken"
+    assert 'encoding="p50k_base.tiktoken"' in message
+    (tmp_path / kept_as).write_bytes(EMBEDDED.read_bytes())
+    with pytest.raises(InvalidRequestError) as caught:  # found there, and refused only for its hash
+        token_counter("p50k_base")
+    assert not (tmp_path / kept_as).exists()
+    (tmp_path / "p50k_base.tiktoken").write_bytes(EMBEDDED.read_bytes())
+    assert token_counter(tmp_path / "p50k_base.tiktoken").count("hello") == token_counter().count("hello")
 
 
 def test_published_name(monkeypatch: pytest.MonkeyPatch) -> None:

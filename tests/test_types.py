@@ -47,6 +47,9 @@ def test_the_documented_defaults() -> None:
         "top_n": 10,
         "true_order": True,
         "where": None,
+        "spans": False,
+        "confidence": False,
+        "min_share": 0.0,
     }
     assert attrs.asdict(Chunk("x")) == {"text": "x", "metadata": {}, "original_index": None}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
 
 import relevance_gen
+from relevance_gen.cli.parsing import Parser, closest, did_you_mean
 from relevance_gen.errors import RelevanceGenError
 
 PROGRAM = "relevance-gen"
@@ -22,15 +23,20 @@ _COMMANDS = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, when_loaded: Callable[[], object] = lambda: None) -> int:
     """Run the command that `argv` names, and return its exit status.
 
     Args:
         argv: the arguments behind the program's name; those of the process if not given.
+        when_loaded: called when the command's modules are loaded and its arguments understood.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a text may hold what the terminal has no character for
+        sys.stdout.reconfigure(errors="replace")
     try:
-        status = _command(arguments)()
+        command = _command(arguments)
+        when_loaded()
+        status = command()
         sys.stdout.flush()
     except RelevanceGenError as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
@@ -46,20 +52,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(arguments: list[str]) -> Callable[[], int]:
     """Parse `arguments` and return what runs the command; options of other commands are not even loaded."""
-    if arguments[:1] == ["serve"]:
+    name = arguments[0] if arguments else ""
+    if name == "serve":
         return lambda: _serve(arguments[1:])
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=relevance_gen.__doc__)
+    parser = Parser(prog=PROGRAM, description=relevance_gen.__doc__)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {relevance_gen.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, (module, purpose) in _COMMANDS.items():
-        command = commands.add_parser(name, help=purpose, description=purpose.capitalize() + ".")
-        if arguments[:1] == [name]:
-            loaded = importlib.import_module(module)
-            loaded.add_arguments(command)
-            command.set_defaults(run=loaded.run)
+    parsers = {
+        command: commands.add_parser(command, help=purpose, description=purpose.capitalize() + ".")
+        for command, (_, purpose) in _COMMANDS.items()
+    }
     commands.add_parser("serve", help="serve both over HTTP (needs the extra: server)")
-    parsed = parser.parse_args(arguments)
-    return lambda: int(parsed.run(parsed))
+    if name in _COMMANDS:
+        loaded = importlib.import_module(_COMMANDS[name][0])
+        loaded.add_arguments(parsers[name])
+        parsed = parsers[name].parse(arguments[1:])
+        return lambda: int(loaded.run(parsed))
+    if name and not name.startswith("-"):
+        hint = did_you_mean(closest(name, commands.choices)) or f"; commands are {', '.join(commands.choices)}"
+        parser.error(f"there is no command {name!a}{hint}")
+    if name not in ("", "-h", "--help", "--version"):
+        parser.refuse([name])
+    parser.parse_args(arguments)
+    raise AssertionError("a parser without its command ends the process")
 
 
 def _serve(arguments: list[str]) -> int:

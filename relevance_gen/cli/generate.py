@@ -60,8 +60,13 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
+    parser.usage = "%(prog)s [OPTION ...] [PROMPT]"
     parser.add_argument(
-        "text", metavar="PROMPT", nargs="?", default=STDIN, help="the text to continue; - or none reads it"
+        "text",
+        metavar="PROMPT",
+        nargs="?",
+        default=STDIN,
+        help="the text to continue, behind -- if it begins with -; - or none reads the standard input",
     )
     parser.add_argument(
         "-m", "--model", metavar="FILE", help="a GGUF file (default: $RELEVANCE_GEN_MODEL, else the embedded model)"
@@ -130,6 +135,5 @@ def _heading(number: int, num_samples: int) -> str:
 
 
 def _showable(text: str, output: TextIO) -> str:
-    """Replace control characters on a terminal, and anywhere what the encoding has no character for."""
-    encoding = output.encoding or "utf-8"
-    return (visible(text) if output.isatty() else text).encode(encoding, "replace").decode(encoding)
+    """Replace control characters where a terminal would obey them."""
+    return visible(text) if output.isatty() else text

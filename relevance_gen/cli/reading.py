@@ -1,33 +1,38 @@
-"""Read text files: whole folders, any encoding, and never a binary by mistake."""
+"""Read the texts of files and folders, and say of every file that was named why it could not be read."""
 
 from __future__ import annotations
 
-import codecs
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 from attrs import define, field, frozen
 
-STDIN = "-"
+from relevance_gen.cli.decoding import decode
+from relevance_gen.cli.extracting import extract, format_of, why_not
+from relevance_gen.cli.office import Place
+from relevance_gen.cli.walking import Walker
 
-_PROBED_BYTES = 8192
-"""A NUL among so many first bytes makes a file binary: git's rule."""
-
-_BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
+STDIN: Final = "-"
+_BINARY: Final = "binary"
 
 
 @frozen
 class Document:
-    """A text and where it came from: a path, or ``-`` for the standard input."""
+    """A text and where it came from.
+
+    Attributes:
+        source: a path, or ``-`` for the standard input.
+        text: what it says.
+        place: which page, slide or sheet of the source it is; empty for a whole file.
+    """
 
     source: str
     text: str
+    place: Place = field(factory=dict)
 
 
 @define
@@ -35,66 +40,72 @@ class Reader:
     """Read documents, and remember what could not be read.
 
     Args:
+        walker: finds the files below folders.
         warn: told of every file that cannot be read.
 
     Attributes:
-        failed: whether anything named could not be read.
-        n_binary: files skipped because they are no text.
+        failed: whether anything named, or found in a folder and not left out, could not be read.
+        n_files: files that were read.
+        n_bytes: their size.
+        path: the file that is being read.
     """
 
+    walker: Walker
     warn: Callable[[str], None]
     failed: bool = field(default=False, init=False)
-    n_binary: int = field(default=0, init=False)
+    n_files: int = field(default=0, init=False)
+    n_bytes: int = field(default=0, init=False)
+    path: str = field(default="", init=False)
+    _left_out: Counter[tuple[str, str]] = field(factory=Counter, init=False)
 
     def read(self, paths: Iterable[str]) -> Iterator[Document]:
-        """Yield the document at each path; of a folder, all files below it that are not hidden, by name."""
+        """Yield the texts at each path; of a folder, those of the files below it that are wanted."""
         for path in paths:
-            if path == STDIN:
-                yield from self._decoded(path, sys.stdin.buffer.read())
-            elif Path(path).is_dir():
-                for found in _files_below(path):
-                    yield from self._read_file(found)
+            if path != STDIN and os.path.isdir(path):
+                for found in self.walker.files(path):
+                    yield from self._read(found, named=False)
             else:
-                yield from self._read_file(path)
+                yield from self._read(path, named=True)
+        self.failed |= self.walker.failed
+        self._say_what_was_left_out()
 
-    def _read_file(self, path: str) -> Iterator[Document]:
+    def _read(self, path: str, *, named: bool) -> Iterator[Document]:
+        self.path = path
         try:
-            content = Path(path).read_bytes()
+            content = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
         except (OSError, ValueError) as error:
-            self.failed = True
-            self.warn(f"{path}: {getattr(error, 'strerror', None) or error}")
+            self._fail(path, getattr(error, "strerror", None) or str(error))
             return
-        yield from self._decoded(path, content)
-
-    def _decoded(self, source: str, content: bytes) -> Iterator[Document]:
-        text = decode(content)
-        if text is None:
-            self.n_binary += 1
+        self.n_files += 1
+        self.n_bytes += len(content)
+        kind = format_of(path, content)
+        if kind is not None and (why := why_not(kind)):
+            self._leave_out(path, kind, why, named=named)
+        elif kind is not None:
+            extracted = extract(content, kind)
+            if extracted.trouble is not None:
+                self._fail(path, extracted.trouble)
+            yield from (Document(path, text, place) for place, text in extracted.parts)
+        elif (text := decode(content)) is not None:
+            yield Document(path, text)
         else:
-            yield Document(source, text)
+            self._leave_out(path, _BINARY, "is binary, not text", named=named)
 
+    def _leave_out(self, path: str, kind: str, why: str, *, named: bool) -> None:
+        """Say at once why a file that was named is not searched; count those that were only found in a folder."""
+        if named:
+            self._fail(path, why)
+        else:
+            self._left_out[kind, why] += 1
 
-def decode(content: bytes) -> str | None:
-    """Decode the content of a text file; ``None`` if it is binary.
+    def _fail(self, path: str, why: str) -> None:
+        self.failed = True
+        self.warn(f"{'(standard input)' if path == STDIN else path}: {why}")
 
-    By its byte-order mark, else as UTF-8, else as Windows-1252, the most frequent of the older encodings: words in it
-    come out right, and words in another are unreadable with either.
-    """
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
-        if content.startswith(mark):
-            return content.decode(encoding, "replace")
-    if b"\0" in content[:_PROBED_BYTES]:
-        return None
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        return content.decode("cp1252", "replace")
-
-
-def _files_below(folder: str) -> Iterator[str]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(parent, name)
-            if not name.startswith(".") and path.is_file():
-                yield str(path)
+    def _say_what_was_left_out(self) -> None:
+        for (kind, why), number in self._left_out.items():
+            remedy = "" if kind == _BINARY else f": each {why}"
+            self.warn(f"skipped {number:,} {kind} file{'s' * (number > 1)}{remedy}")
+        if self.walker.n_links:
+            number = self.walker.n_links
+            self.warn(f"skipped {number:,} symbolic link{'s' * (number > 1)}; --follow follows them")

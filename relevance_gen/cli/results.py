@@ -6,15 +6,17 @@ import argparse
 import bisect
 import os
 import re
-from collections.abc import Collection
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from attrs import frozen
 
-from relevance_gen.cli.highlighting import Span, matches
+from relevance_gen.checks import is_integer
 from relevance_gen.cli.reading import STDIN
 from relevance_gen.cli.terminal import visible, wants_colour, width
-from relevance_gen.types import SearchResponse, SearchResult
+from relevance_gen.types import SearchResponse, SearchResult, Span
+
+_Place: TypeAlias = tuple[int, int]
+"""The first position of a part of a text, and the one behind its last."""
 
 _INDENT = "  "
 _MIN_COLUMNS = 20
@@ -31,23 +33,21 @@ class Printer:
 
     Attributes:
         stream: where they go.
-        spellings: the words, folded, to look for in the chunks.
         colour: whether to colour them.
         columns: longest line of a chunk's text, in characters.
         max_lines: most lines of a chunk to show; 0 = all.
     """
 
     stream: TextIO
-    spellings: Collection[str]
     colour: bool
     columns: int
     max_lines: int
 
     @classmethod
-    def of(cls, args: argparse.Namespace, stream: TextIO, spellings: Collection[str]) -> Printer:
+    def of(cls, args: argparse.Namespace, stream: TextIO) -> Printer:
         """Make the printer that the command's arguments ask for."""
         columns = max(_MIN_COLUMNS, min(width(stream), _MAX_COLUMNS) - len(_INDENT))
-        return cls(stream, spellings, wants_colour(args.color, stream, os.environ), columns, args.lines)
+        return cls(stream, wants_colour(args.color, stream, os.environ), columns, args.lines)
 
     def print(self, response: SearchResponse, *, n_chunks: int, seconds: float) -> None:
         """Print the results of `response`; on a terminal also what it took to find them."""
@@ -59,18 +59,18 @@ class Printer:
 
     def _print_result(self, result: SearchResult) -> None:
         text = result.chunk_txt
-        found = matches(text, self.spellings)
-        lines = _best_lines(_wrap(text, self.columns), found, text, self.max_lines)
-        source = result.metadata["source"]
+        lines = _from_passage(_wrap(text, self.columns), result.passage, self.max_lines)
+        found = [(word.start, word.end) for word in result.words]
+        source = str(result.metadata.get("source", f"chunk {result.original_index}"))
         name = "(standard input)" if source == STDIN else visible(source)
-        line = result.metadata["line"] + text.count("\n", 0, lines[0][0])
         score = self._coloured(f"{result.chunk_score:.2f}", _SCORE)
-        self.stream.write(f"{score}  {self._coloured(name, _PATH)}:{self._coloured(str(line), _LINE)}\n")
+        place = visible(_place(result, text.count("\n", 0, lines[0][0])))
+        self.stream.write(f"{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}\n")
         for span in lines:
             self.stream.write(f"{_INDENT}{self._marked(text, span, found)}\n")
         self.stream.write("\n")
 
-    def _marked(self, text: str, line: Span, found: list[Span]) -> str:
+    def _marked(self, text: str, line: _Place, found: list[_Place]) -> str:
         """Return a line of `text` with what was found in it coloured."""
         if not self.colour:
             return visible(text[slice(*line)])
@@ -86,7 +86,15 @@ class Printer:
         return f"{colour}{text}{_PLAIN}" if self.colour else text
 
 
-def _wrap(text: str, columns: int) -> list[Span]:
+def _place(result: SearchResult, n_lines_before: int) -> str:
+    """Say where in its file a result stands: the line, or the page, slide or sheet."""
+    metadata = result.metadata
+    if "line" in metadata and is_integer(metadata["line"]):
+        return str(metadata["line"] + n_lines_before)
+    return next((f"{kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), "?")
+
+
+def _wrap(text: str, columns: int) -> list[_Place]:
     """Return where the lines of `text` stand that are not blank, broken between words where longer than `columns`."""
     pattern = re.compile(rf"[^\n]{{1,{columns}}}(?=\s|\Z)|[^\n]{{1,{columns}}}")
     lines = []
@@ -99,13 +107,9 @@ def _wrap(text: str, columns: int) -> list[Span]:
     return lines
 
 
-def _best_lines(lines: list[Span], found: list[Span], text: str, max_lines: int) -> list[Span]:
-    """Return the `max_lines` lines in a row that hold the most different words found; the first such."""
-    if not 0 < max_lines < len(lines):
+def _from_passage(lines: list[_Place], passage: Span | None, max_lines: int) -> list[_Place]:
+    """Return the `max_lines` lines in a row that begin with the passage; all if 0."""
+    if max_lines <= 0 or passage is None:
         return lines
-    starts = [start for start, _ in lines]
-    words: list[set[str]] = [set() for _ in lines]
-    for start, end in found:
-        words[max(bisect.bisect_right(starts, start) - 1, 0)].add(text[start:end].casefold())
-    first = max(range(len(lines) - max_lines + 1), key=lambda at: len(set().union(*words[at : at + max_lines])))
+    first = max(bisect.bisect_right([start for start, _ in lines], passage.start) - 1, 0)
     return lines[first : first + max_lines]

@@ -5,100 +5,151 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from typing import Any
 
-from relevance_gen.chunking import spans
-from relevance_gen.cli.highlighting import matched_spellings
-from relevance_gen.cli.reading import STDIN, Document, Reader
+from relevance_gen.cli.filetypes import listing
+from relevance_gen.cli.indexing import Searched, build, load, save
 from relevance_gen.cli.results import Printer
-from relevance_gen.cli.terminal import ProgressBar
-from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.retrieval.query import Question
-from relevance_gen.types import Chunk, SearchResponse
 from relevance_gen.wire import serialize
 
 FOUND, NOT_FOUND, TROUBLE = 0, 1, 2
 """Exit statuses, as grep's; trouble outranks the others."""
 
 
+class _TypeList(argparse.Action):
+    """Print the types of files and end the process, as ``--help`` does with the help."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print them."""
+        sys.stdout.write(listing())
+        parser.exit()
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
+    parser.usage = "%(prog)s [OPTION ...] QUESTION [FILE ...]"
     parser.epilog = "Exits with 0 if something was found, 1 if nothing was, 2 if there was trouble."
-    parser.add_argument("query", metavar="QUESTION")
+    parser.add_argument("query", metavar="QUESTION", help="what to find; behind -- if it begins with -")
     parser.add_argument(
         "paths",
         metavar="FILE",
         nargs="*",
-        help="text files, folders of them, or - for the standard input (the default)",
+        default=[],
+        help="texts, PDF, HTML and Office files, folders of them, or - for the standard input "
+        "(default: what is piped in, else the working folder)",
     )
-    parser.add_argument(
+    _add_files(parser.add_argument_group("which files of a folder"))
+    _add_results(parser.add_argument_group("which results, and how"))
+    _add_index(parser.add_argument_group("the index"))
+
+
+def _add_files(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-g",
+        "--glob",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="only those that match, or with ! before it none that do, as in .gitignore; may be given more than once",
+    )
+    group.add_argument(
+        "-t",
+        "--type",
+        action="append",
+        default=[],
+        metavar="TYPE",
+        help="only those of a type (py, md, pdf, docs ...); may be given more than once",
+    )
+    group.add_argument("--type-list", action=_TypeList, nargs=0, help="show the types and exit")
+    group.add_argument("--hidden", action="store_true", help="also those whose name begins with a dot")
+    group.add_argument("--no-ignore", action="store_true", help="also those that .gitignore and .ignore leave out")
+    group.add_argument("-L", "--follow", action="store_true", help="also those behind symbolic links")
+
+
+def _add_results(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "-n", "--top-n", type=int, default=10, metavar="N", help="most results to show (default: %(default)s)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--order",
         choices=("best", "text"),
         default="best",
         help="best first, or as they stand in the text (default: %(default)s)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--where",
         action="append",
         default=[],
         type=_condition,
         metavar="KEY=VALUE",
-        help="rank only chunks with this metadata (source, line, start, end); of several values for a key any will do",
+        help="rank only chunks with this metadata (source, line, page, slide, sheet, start, end); of several values "
+        "for a key any will do",
     )
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="processes that read the text, -1 for as many as there are cores"
-    )
-    parser.add_argument(
-        "--weighting",
-        choices=("pivoted", "cosine"),
-        default="pivoted",
-        help="how terms are weighted (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max-chars", type=int, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"
-    )
-    parser.add_argument(
+    group.add_argument(
         "--lines", type=int, default=4, metavar="N", help="lines to show of a chunk, 0 for all (default: %(default)s)"
     )
-    parser.add_argument(
-        "--encoding",
-        metavar="NAME|FILE",
-        help="tiktoken encoding, or rank file, to count tokens by (default: the embedded one)",
-    )
-    parser.add_argument(
+    group.add_argument(
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
         help="mark the question's words (default: %(default)s)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--json", action="store_true", help="print the response of the REST interface, with file positions as metadata"
+    )
+
+
+def _add_index(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--save", metavar="INDEX", help="keep the index of the files in a file of its own")
+    group.add_argument("--index", metavar="INDEX", help="search what --save kept, and no files")
+    group.add_argument(
+        "--max-chars", type=int, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"
+    )
+    group.add_argument(
+        "--weighting",
+        choices=("pivoted", "cosine"),
+        default="pivoted",
+        help="how terms are weighted (default: %(default)s)",
+    )
+    group.add_argument(
+        "--encoding",
+        metavar="NAME|FILE",
+        help="tiktoken encoding, or rank file, to count tokens by (default: the embedded one)",
+    )
+    group.add_argument(
+        "--jobs", type=int, metavar="N", help="processes that build it, -1 for as many as there are cores"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Search as `args` say, print what was found, and return the exit status."""
     question = Question(args.query, args.top_n, args.order == "text")  # refuses nonsense before files are read
-    reader = Reader(_warn)
     started = time.perf_counter()
-    paths = args.paths or _piped_input()
-    index = _index([chunk for document in reader.read(paths) for chunk in _chunks(document, args.max_chars)], args)
-    response = index.search(question.query, question.top_n, question.true_order, where=_where(args.where))
+    status = StatusLine(sys.stderr)
+    searched = build(args, status) if args.index is None else load(args)
+    index = searched.index
+    response = index.search(
+        question.query, question.top_n, question.true_order, where=_where(args.where), spans=not args.json
+    )
     seconds = time.perf_counter() - started
-    if reader.n_binary:
-        _warn(f"skipped {reader.n_binary:,} binary file{'s' * (reader.n_binary > 1)}")
+    kept = args.save is None or save(index, args.save, status.say)
     if args.json:
-        _print_json(response)
+        sys.stdout.write(serialize(response).decode("ascii") + "\n")
     elif response.results:
-        spellings = matched_spellings(index, args.query, response.results[0].original_index)
-        Printer.of(args, sys.stdout, spellings).print(response, n_chunks=len(index), seconds=seconds)
-    if reader.failed:
+        Printer.of(args, sys.stdout).print(response, n_chunks=len(index), seconds=seconds)
+    else:
+        status.say(_nothing_found(searched))
+    if searched.failed or not kept:
         return TROUBLE
     return FOUND if response.results else NOT_FOUND
+
+
+def _nothing_found(searched: Searched) -> str:
+    n_chunks = len(searched.index)
+    hint = "" if n_chunks else "; --no-ignore and --hidden take more files" if searched.in_folders else ""
+    return f"nothing found in {n_chunks:,} chunk{'s' * (n_chunks != 1)} of {searched.place}{hint}"
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -116,35 +167,3 @@ def _where(conditions: list[tuple[str, str]]) -> dict[str, list[object]] | None:
         if value.isascii() and value.isdecimal():
             wanted[key].append(int(value))
     return wanted or None
-
-
-def _piped_input() -> list[str]:
-    if sys.stdin is None or sys.stdin.isatty():
-        raise InvalidRequestError("name the files to search, or pipe a text in", field="FILE")
-    return [STDIN]
-
-
-def _chunks(document: Document, max_chars: int) -> Iterator[Chunk]:
-    """Yield the chunks of a document, with the file, the line and the characters where each stands as metadata."""
-    line, counted = 1, 0
-    for start, end in spans(document.text, max_chars):
-        line += document.text.count("\n", counted, start)
-        counted = start
-        place = {"source": document.source, "line": line, "start": start, "end": end}
-        yield Chunk(document.text[start:end], place)
-
-
-def _index(chunks: list[Chunk], args: argparse.Namespace) -> ChunkIndex:
-    progress = ProgressBar(sys.stderr, "indexing")
-    try:
-        return ChunkIndex(chunks, weighting=args.weighting, encoding=args.encoding, n_jobs=args.jobs, progress=progress)
-    finally:
-        progress.clear()
-
-
-def _print_json(response: SearchResponse) -> None:
-    sys.stdout.write(serialize(response).decode("ascii") + "\n")
-
-
-def _warn(message: str) -> None:
-    sys.stderr.write(f"relevance-gen: {message}\n")

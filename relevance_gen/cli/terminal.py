@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Literal, TextIO, TypeAlias
 
 from attrs import define, field
@@ -15,6 +17,7 @@ _BAR_CELLS = 30
 _QUIET_S = 0.5
 """What is done sooner needs no bar."""
 _REDRAW_S = 0.1
+_CLEAR_LINE = "\r\x1b[K"
 
 # Text from a file must not move the cursor or change the title: a control character shows as its Unicode picture.
 _VISIBLE = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
@@ -49,27 +52,63 @@ def width(stream: TextIO) -> int:
 
 
 @define
-class ProgressBar:
-    """A line on a terminal that shows how far some work is, and goes away; nothing where there is no terminal."""
+class StatusLine:
+    """A line on a terminal that says how far some work is, and goes away; nothing where there is no terminal.
+
+    Attributes:
+        stream: the terminal.
+        started: when the command started, in seconds of `time.monotonic`.
+    """
 
     stream: TextIO
-    label: str
-    _started: float = field(factory=time.monotonic, init=False)
+    started: float = field(factory=time.monotonic)
     _drawn: float = field(default=0.0, init=False)
 
-    def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` is done."""
+    def draw(self, text: str) -> None:
+        """Show `text`, unless the work has hardly begun or the line was drawn just now."""
         now = time.monotonic()
-        if not self.stream.isatty() or now - self._started < _QUIET_S or now - self._drawn < _REDRAW_S:
+        if not self.stream.isatty() or now - self.started < _QUIET_S or now - self._drawn < _REDRAW_S:
             return
         self._drawn = now
-        share = done / max(total, 1)
-        bar = "█" * round(share * _BAR_CELLS)
-        self.stream.write(f"\r{self.label} {bar:░<{_BAR_CELLS}} {share:4.0%}  {done:,} of {total:,}")
+        self.stream.write(f"\r{visible(text)[: width(self.stream) - 1]}\x1b[K")
         self.stream.flush()
 
     def clear(self) -> None:
         """Take the line away."""
         if self._drawn:
-            self.stream.write("\r\x1b[K")
+            self._drawn = 0.0
+            self.stream.write(_CLEAR_LINE)
             self.stream.flush()
+
+    def say(self, message: str) -> None:
+        """Write a message in a line of its own."""
+        beginning = _CLEAR_LINE if self._drawn else ""
+        self.stream.write(f"{beginning}relevance-gen: {visible(message)}\n")
+        self.stream.flush()
+
+    def draw_share(self, label: str, done: int, total: int) -> None:
+        """Show as a bar that `done` of `total` is done."""
+        share = done / max(total, 1)
+        bar = "█" * round(share * _BAR_CELLS)
+        self.draw(f"{label} {bar:░<{_BAR_CELLS}} {share:4.0%}  {done:,} of {total:,}")
+
+    @contextmanager
+    def watching(self, describe: Callable[[], str]) -> Iterator[None]:
+        """Show again and again how far some work is, even while one step of it takes long."""
+        if not self.stream.isatty():
+            yield
+            return
+        finished = threading.Event()
+
+        def watch() -> None:
+            while not finished.wait(_REDRAW_S):
+                self.draw(describe())
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            finished.set()
+            watcher.join()
+            self.clear()

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from relevance_gen import wire
 from relevance_gen.generation.runner import Runner
 from relevance_gen.types import GenerationRequest, GenerationResponse
@@ -14,13 +16,16 @@ _lock = threading.Lock()
 _default: Runner | None = None
 
 
-def generate(request: GenerationRequest | Mapping[str, Any], *, runner: Runner | None = None) -> GenerationResponse:
-    """Continue a text with a language model.
+def generate(
+    request: str | GenerationRequest | Mapping[str, Any] | None = None, *, runner: Runner | None = None, **fields: Any
+) -> GenerationResponse:
+    """Continue a text with a language model: ``generate("Once upon a time", max_tokens=16)``.
 
     Args:
-        request: a `GenerationRequest`, or a mapping of its fields; ``text`` alone is required.
+        request: the text, a `GenerationRequest`, or a mapping of its fields; ``text`` alone is required.
         runner: by default one that is made at the first call and kept for the process, with the model that
             ``RELEVANCE_GEN_MODEL`` names, else the embedded one.
+        fields: fields of a `GenerationRequest`; they go before those of `request`.
 
     Returns:
         The completions, with token counts and times.
@@ -33,9 +38,20 @@ def generate(request: GenerationRequest | Mapping[str, Any], *, runner: Runner |
 
     Source: the documented ``POST /generate``.
     """
-    if not isinstance(request, GenerationRequest):
-        request = wire.structure(GenerationRequest, request)
+    if fields or not isinstance(request, GenerationRequest):
+        request = wire.structure(GenerationRequest, _fields_of(request, fields))
     return (runner or default_runner()).generate(request)
+
+
+def _fields_of(request: object, fields: Mapping[str, Any]) -> object:
+    """Return the fields of a request with some given beside it."""
+    if request is None:
+        return fields
+    if isinstance(request, str):
+        request = {"text": request}
+    elif isinstance(request, GenerationRequest):
+        request = {name: getattr(request, name) for name in attrs.fields_dict(GenerationRequest)}
+    return {**request, **fields} if isinstance(request, Mapping) else request
 
 
 def default_runner() -> Runner:

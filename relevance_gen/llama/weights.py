@@ -44,7 +44,7 @@ class Weights:
         self.uses_gpu = bool(lib.llama_supports_gpu_offload()) and options.n_gpu_layers != 0
         params = lib.llama_model_default_params()
         params.n_gpu_layers = (-1 if options.n_gpu_layers is None else options.n_gpu_layers) if self.uses_gpu else 0
-        if options.main_gpu is not None:
+        if options.main_gpu is not None and self.uses_gpu:
             params.main_gpu, params.split_mode = options.main_gpu, lib.LLAMA_SPLIT_MODE_NONE
         use = options.use_extra_bufts
         params.use_extra_bufts = extra_buffers_are_safe(system_info(), build()) if use is None else use

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from attrs import field, frozen
+
+from relevance_gen import checks
 from relevance_gen.retrieval import filtering
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.filtering import Where
+from relevance_gen.retrieval.highlighting import highlight
 from relevance_gen.retrieval.query import Question
-from relevance_gen.types import SearchMetadata, SearchResponse, SearchResult
+from relevance_gen.types import SearchMetadata, SearchResponse, SearchResult, Span
+
+
+@frozen
+class Wanted:
+    """Which chunks may be results, and what to say of them.
+
+    Args:
+        where: which chunks; None allows all.
+        min_share: least share of the best score, in [0, 1].
+        spans: whether to say where the answer stands.
+
+    Raises:
+        InvalidRequestError: one of the last two is not allowed; `where` is checked against the chunks.
+    """
+
+    where: Where | None = None
+    min_share: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
+    spans: bool = field(default=False, converter=checks.plain, validator=checks.flag)
 
 
 def answer(
     question: Question,
-    where: Where | None,
+    wanted: Wanted,
     collection: Collection,
     n_positions: int,
     token_counts: SearchMetadata,
@@ -20,26 +42,34 @@ def answer(
 
     Args:
         question: what was asked.
-        where: which chunks may be results; None allows all.
+        wanted: which results, and what of them.
         collection: the chunks.
         n_positions: number of positions that were ever given.
         token_counts: returned as they are.
 
     Raises:
-        InvalidRequestError: `where` is not allowed.
+        InvalidRequestError: `wanted.where` is not allowed.
     """
     allowed = None
-    if where is not None:
+    if wanted.where is not None:
         parts = [(segment.positions, segment.chunks) for segment in collection.segments]
-        allowed = [filtering.flags(where, n_positions, positions, chunks) for positions, chunks in parts]
+        allowed = [filtering.flags(wanted.where, n_positions, positions, chunks) for positions, chunks in parts]
     ranking = collection.rank(question.query, question.top_n, allowed)
+    if wanted.min_share:
+        ranking = ranking.close_to_best(wanted.min_share)
     if question.true_order:
         ranking = ranking.by_position()
     scores, positions = ranking.scores.tolist(), ranking.positions.tolist()
-    results: dict[int, SearchResult] = {}
+    found = {}
     for segment in collection.segments:
         for place, number in enumerate(segment.find(ranking.positions).tolist()):
             if number >= 0:
-                text, metadata = segment.chunks.texts[number], segment.chunks.metadata_of(number)
-                results[place] = SearchResult(place, text, scores[place], metadata, positions[place])
-    return SearchResponse(tuple(results[place] for place in range(len(positions))), token_counts)
+                found[place] = segment.chunks.texts[number], segment.chunks.metadata_of(number)
+    spans: list[tuple[Span, ...] | None] = [None] * len(found)
+    if wanted.spans and found:
+        spans = [*highlight([found[place][0] for place in range(len(found))], collection.plan(question.query))]
+    results = []
+    for place, position in enumerate(positions):
+        text, metadata = found[place]
+        results.append(SearchResult(place, text, scores[place], metadata, position, spans[place]))
+    return SearchResponse(tuple(results), token_counts, ranking.confidence)

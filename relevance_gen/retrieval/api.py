@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
-from relevance_gen.retrieval.answering import answer
+from relevance_gen.retrieval.answering import Wanted, answer
 from relevance_gen.retrieval.building import Progress, build
-from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.filtering import Where
+from relevance_gen.retrieval.progress import reporting
 from relevance_gen.retrieval.query import Question, parse
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 from relevance_gen.tokens import Encoding, token_counter
@@ -24,9 +23,12 @@ def search(
     true_order: bool = True,
     *,
     where: Where | None = None,
+    min_share: float = 0.0,
+    spans: bool = False,
+    blank: Blank = "error",
     weighting: WeightingName = "pivoted",
     encoding: Encoding | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> SearchResponse:
     """Return the chunks that answer the query.
 
@@ -35,21 +37,25 @@ def search(
 
     Args:
         query: a question, not blank.
-        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed; none blank.
+        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed; none blank. Any
+            iterable of them: a list, a generator, an array, a column of a data frame.
         top_n: most results, at least 1.
         true_order: results in the chunks' order (true) or best first (false).
         where: rank only these chunks, with the statistics of all: metadata to have (``{"source": "a.txt"}``, or a list
             of values under a key), a callable of a chunk's metadata, positions, or a mask with one boolean for each
             chunk.
+        min_share: keep only results of at least this share of the best score, in [0, 1].
+        spans: whether each result says where in the chunk the answer stands.
+        blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's TF-IDF; formulas in
             `relevance_gen.retrieval.weighting`.
         encoding: what tokens are counted in: None for the embedded encoding, a tiktoken encoding's name, the path of a
             rank file, or a `tiktoken.Encoding`.
-        progress: called with (chunks done, all chunks) as they are read.
+        progress: called with (chunks done, all chunks) as they are read; True shows a bar.
 
     Returns:
         The results, with scores in (0, 1]; 1.0 is a chunk that says exactly what the query says. Ties go to the
-        earlier chunk.
+        earlier chunk. And how likely it is that there is an answer at all, `SearchResponse.confidence`.
 
     Raises:
         InvalidRequestError: an argument is not allowed; the error names it.
@@ -59,17 +65,19 @@ def search(
     [('Cats purr.', {'page': 2}, 1)]
     """
     question = Question(query, top_n, true_order)
+    wanted = Wanted(where, min_share, spans)
     weigher = weighting_named(weighting)
     counter = token_counter(encoding)
-    checked = Chunks.read(chunks)
-    n_query_tokens = counter.count(query)
-    counted = counter.count_all_aside(checked.texts)
-    segment = build(
-        checked,
-        np.arange(len(checked.texts)),
-        keep_tokens=False,
-        only_for=None if weigher.needs_all_terms else parse(query, weigher).beginnings,
-        progress=progress,
-    )
-    token_counts = SearchMetadata(n_query_tokens, counted.result())
-    return answer(question, where, Collection([segment], weigher), len(checked.texts), token_counts)
+    checked = Chunks.read(chunks, blank=blank)
+    kept, positions = checked.without_blank()
+    n_query_tokens = counter.count(question.query)
+    with counter.counting_all(kept.texts) as counted, reporting(progress) as report:
+        segment = build(
+            kept,
+            positions,
+            keep_tokens=False,
+            only_for=None if weigher.needs_all_terms else parse(question.query, weigher).beginnings,
+            progress=report,
+        )
+        token_counts = SearchMetadata(n_query_tokens, counted())
+    return answer(question, wanted, Collection([segment], weigher), len(checked.texts), token_counts)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
+import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen import wire
+from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import Chunk, Metadata
+
+Blank: TypeAlias = Literal["error", "skip"]
+"""What to do with a chunk of only white space: refuse it, or leave it out, so that no other's position changes."""
 
 _PLAIN_FIELDS: Final = {"text", "metadata"}
 
@@ -19,7 +24,7 @@ class Chunks:
     """Checked chunks; whatever takes chunks takes these as they are.
 
     Attributes:
-        texts: the text of each.
+        texts: the text of each; "" for a blank one that is to be left out.
         metadata: the caller's metadata by position, for the chunks that came with any.
     """
 
@@ -33,6 +38,7 @@ class Chunks:
         *,
         path: str = "chunks",
         kinds: str = "a string, a mapping or a Chunk",
+        blank: Blank | None = None,
     ) -> Chunks:
         """Check strings, mappings and `Chunk` objects, mixed.
 
@@ -42,6 +48,8 @@ class Chunks:
             values: the chunks; `Chunks` are checked already and come back as they are.
             path: what the caller calls them, for errors.
             kinds: what the caller calls the kinds that are allowed, for errors.
+            blank: what to do with blank chunks. None, for callers other than Python's, refuses them and gives no hint
+                of what to write instead.
 
         Raises:
             InvalidRequestError: `values` is no list, or one of them is blank or of another kind; the error names the
@@ -49,10 +57,9 @@ class Chunks:
         """
         if isinstance(values, Chunks):
             return values
-        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-            raise InvalidRequestError.must_be(
-                path, "a list of strings, mappings or Chunk objects", values, remedy="put a single text in a list"
-            )
+        if blank not in (None, *get_args(Blank)):
+            raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
+        values = _listed(values, path)
         texts: list[str] = []
         metadata: dict[int, Metadata] = {}
         text: Any
@@ -65,8 +72,7 @@ class Chunks:
             else:
                 text, data = None, None
             if type(text) is not str or not text or text.isspace():
-                chunk = _chunk(value, f"{path}[{position}]", kinds)
-                text, data = chunk.text, chunk.metadata
+                text, data = _read_one(value, f"{path}[{position}]", kinds, blank)
             texts.append(text)
             if data:
                 metadata[position] = data
@@ -79,6 +85,13 @@ class Chunks:
         """Return the metadata of a chunk, ``{}`` where it came without."""
         return self.metadata.get(number, {})
 
+    def without_blank(self) -> tuple[Chunks, npt.NDArray[np.int64]]:
+        """Return the chunks that have a text, and their numbers among these, shape (number of them,)."""
+        if all(self.texts):
+            return self, np.arange(len(self.texts))
+        numbers = [number for number, text in enumerate(self.texts) if text]
+        return self.take(numbers), np.array(numbers, np.int64)
+
     def take(self, numbers: Sequence[int]) -> Chunks:
         """Return some of the chunks, in the order of `numbers`."""
         texts, metadata = self.texts, self.metadata
@@ -86,12 +99,35 @@ class Chunks:
         return Chunks([texts[number] for number in numbers], kept)
 
 
-def _chunk(value: object, path: str, kinds: str) -> Chunk:
-    """Make a `Chunk` of `value`, or raise the error that says why not."""
+def _listed(values: Any, path: str) -> Iterable[Any]:
+    """Return what chunks come in as something to iterate over, or raise the error that says what to hand over."""
+    if hasattr(values, "tolist") and not isinstance(values, str):  # an array, or a column of a data frame
+        values = values.tolist()
+    if hasattr(values, "columns"):
+        remedy = 'hand over one column, as in df["text"], or df.to_dict("records")'
+    elif isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        remedy = "put a single text in a list"
+    else:
+        return values
+    raise InvalidRequestError.must_be(path, "a list of strings, mappings or Chunk objects", values, remedy=remedy)
+
+
+def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[str, Metadata]:
+    """Return text and metadata of a chunk that is not plain, or raise the error that says what is wrong with it."""
     if isinstance(value, Chunk):
-        return value
-    if isinstance(value, str):
-        return wire.structure(Chunk, {"text": value}, path=path)
-    if not isinstance(value, Mapping):
-        raise InvalidRequestError.must_be(path, kinds, value)
-    return wire.structure(Chunk, value, path=path)
+        return value.text, value.metadata
+    if not isinstance(value, str | Mapping):
+        remedy = "leave it out" if value is None else "decode it, as in value.decode()"
+        told = blank and (value is None or isinstance(value, bytes))
+        raise InvalidRequestError.must_be(path, kinds, value, remedy=remedy if told else None)
+    fields = {"text": value} if isinstance(value, str) else dict(value)
+    if blank and isinstance(fields.get("text"), str) and checks.is_blank(fields["text"]):
+        if blank == "error":
+            remedy = 'leave it out, or pass blank="skip"'
+            raise InvalidRequestError.must_be(
+                f"{path}.text", "a string that is not blank", fields["text"], remedy=remedy
+            )
+        wire.structure(Chunk, {**fields, "text": "-"}, path=path)  # refuses all else that is wrong
+        return "", {}
+    chunk = wire.structure(Chunk, fields, path=path)
+    return chunk.text, chunk.metadata

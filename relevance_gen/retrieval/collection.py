@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from attrs import evolve
 
+from relevance_gen.retrieval.confidence import confidence
 from relevance_gen.retrieval.matching import MAX_CANDIDATES, Match
 from relevance_gen.retrieval.memory import Memory
 from relevance_gen.retrieval.plan import Plan, weigh
@@ -137,7 +138,8 @@ class Collection:
         scores = self.weighting.scale(scores / plan.reference)
         scores[verbatim] = 1.0
         scores *= plan.known_share
-        return Ranking(positions, scores).best(top_n)
+        best = Ranking(positions, scores).best(top_n)
+        return evolve(best, confidence=confidence(float(best.scores[0]), plan)) if best.scores.size else best
 
     def _bonus(self, plan: Plan, positions: Offsets) -> Floats:
         """Return what proximity adds to the cosines of some chunks, shape (n,)."""

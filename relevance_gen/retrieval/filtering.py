@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.checks import is_integer
+from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.postings import Flags
@@ -74,9 +74,11 @@ def _by_metadata(holds: Callable[[Metadata], bool], chunks: Chunks) -> Flags:
 
 
 def _mask(where: Any, n_positions: int) -> Flags:
-    if isinstance(where, str | bytes) or not isinstance(where, Sequence | np.ndarray):
+    if hasattr(where, "tolist"):  # an array, or a column of a data frame
+        where = where.tolist()
+    if isinstance(where, str | bytes) or not isinstance(where, Sequence):
         raise InvalidRequestError.must_be("where", _ALLOWED, where)
-    values = where.tolist() if isinstance(where, np.ndarray) else list(where)
+    values = list(map(plain, where))
     if values and all(isinstance(value, bool) for value in values):
         if len(values) != n_positions:
             raise InvalidRequestError(

@@ -58,6 +58,9 @@ _DECOMPOSED: Final = re.compile(
 """Letters apart from marks that stay, and Hangul in pieces. Composed one by one: `unicodedata.normalize` sorts marks,
 in quadratic time where a text is nothing but marks."""
 
+_JOINED: Final = re.compile(f"{_DECOMPOSED.pattern}|[\ud800-\udbff][\udc00-\udfff]")
+"""Code points that are folded together: letters apart from their marks, and halves of one character."""
+
 _VARIANTS: Final = str.maketrans(
     {
         "ł": "l",
@@ -189,6 +192,24 @@ def fold(texts: Sequence[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
     separator = chr(_SEPARATOR)
     folded = _fold_text("".join(text.replace(separator, " ") + separator for text in texts))
     return folded, np.flatnonzero(np.frombuffer(folded, np.uint8) == 0)
+
+
+def folded_sizes(text: str) -> npt.NDArray[np.int64]:
+    """Return how many bytes each code point of a text folds to, shape (len(text),).
+
+    Of code points that are folded together the first has all the bytes, and the others have none.
+    """
+    if text.isascii():
+        return np.ones(len(text), np.int64)
+    codes, which = np.unique(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"), return_inverse=True)
+    joined = list(_JOINED.finditer(text))
+    _, ends = fold([*map(chr, codes.tolist()), *(match[0] for match in joined)])
+    n_bytes = np.diff(ends, prepend=-1) - 1
+    sizes = n_bytes[which]
+    for match, size in zip(joined, n_bytes[codes.size :].tolist(), strict=True):
+        sizes[match.start() : match.end()] = 0
+        sizes[match.start()] = size
+    return sizes
 
 
 def _fold_text(text: str) -> bytes:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from typing import overload
 
 import numpy as np
 from attrs import evolve, field, frozen
 
-from relevance_gen.checks import is_integer
+from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval import parallel, storage
-from relevance_gen.retrieval.answering import answer
+from relevance_gen.retrieval.answering import Wanted, answer
 from relevance_gen.retrieval.building import Progress, build
-from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.explaining import Explanation, explain
 from relevance_gen.retrieval.filtering import Where
+from relevance_gen.retrieval.progress import reporting
 from relevance_gen.retrieval.query import Question
 from relevance_gen.retrieval.segment import Segment, merge
 from relevance_gen.retrieval.weighting import Weighting, WeightingName, weighting_named
@@ -54,7 +55,8 @@ class ChunkIndex:
     writes.
 
     Args:
-        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed.
+        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed, in any iterable.
+        blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's; formulas in
             `relevance_gen.retrieval.weighting`.
         encoding: what tokens are counted in: None for the embedded encoding, a tiktoken encoding's name, the path of a
@@ -62,10 +64,10 @@ class ChunkIndex:
         n_jobs: processes to build with, at most 4 and only as many as there is text enough for; None means 1, and -1
             as many as there are cores. Where Python starts processes anew, a script needs
             ``if __name__ == "__main__":``.
-        progress: called with (chunks done, all chunks) while the index is built.
+        progress: called with (chunks done, all chunks) while the index is built; True shows a bar.
 
     Raises:
-        InvalidRequestError: a chunk, the weighting, the encoding or `n_jobs` is not allowed.
+        InvalidRequestError: an argument is not allowed; the error names it.
 
     >>> index = ChunkIndex(["Cats purr.", "Dogs bark.", "A cat and a dog."])
     >>> [result.chunk_txt for result in index.search("cats").results]
@@ -76,23 +78,27 @@ class ChunkIndex:
         self,
         chunks: Iterable[str | Metadata | Chunk],
         *,
+        blank: Blank = "error",
         weighting: WeightingName = "pivoted",
         encoding: Encoding | None = None,
         n_jobs: int | None = None,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> None:
-        checked = Chunks.read(chunks)
+        checked = Chunks.read(chunks, blank=blank)
+        kept, positions = checked.without_blank()
         weigher = weighting_named(weighting)
         counter = token_counter(encoding)
-        n_processes = parallel.n_processes(n_jobs, checked)
-        if n_processes > 1:
-            with parallel.building(checked, n_processes) as wait:
-                counted = counter.count_all_aside(checked.texts)
-                segments = wait(progress)
-        else:
-            counted = counter.count_all_aside(checked.texts)
-            segments = [build(checked, np.arange(len(checked.texts)), progress=progress)]
-        self._keep(segments, weigher, counter, n_positions=len(checked.texts), n_tokens=counted.result())
+        n_processes = parallel.n_processes(n_jobs, kept)
+        with reporting(progress) as report:
+            if n_processes > 1:
+                with parallel.building(kept, n_processes) as wait, counter.counting_all(kept.texts) as counted:
+                    segments = [evolve(part, positions=positions[part.positions]) for part in wait(report)]
+                    n_tokens = counted()
+            else:
+                with counter.counting_all(kept.texts) as counted:
+                    segments = [build(kept, positions, progress=report)]
+                    n_tokens = counted()
+        self._keep(segments, weigher, counter, n_positions=len(checked.texts), n_tokens=n_tokens)
 
     def _keep(
         self,
@@ -129,48 +135,62 @@ class ChunkIndex:
 
     @overload
     def search(
-        self, query: str, top_n: int = 10, true_order: bool = True, *, where: Where | None = None
+        self,
+        query: str,
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Where | None = None,
+        min_share: float = 0.0,
+        spans: bool = False,
     ) -> SearchResponse: ...
     @overload
     def search(
         self,
-        query: list[str] | tuple[str, ...],
+        query: list[str] | tuple[str, ...] | Iterator[str],
         top_n: int = 10,
         true_order: bool = True,
         *,
         where: Where | None = None,
+        min_share: float = 0.0,
+        spans: bool = False,
     ) -> list[SearchResponse]: ...
     def search(
         self,
-        query: str | list[str] | tuple[str, ...],
+        query: str | list[str] | tuple[str, ...] | Iterator[str],
         top_n: int = 10,
         true_order: bool = True,
         *,
         where: Where | None = None,
+        min_share: float = 0.0,
+        spans: bool = False,
     ) -> SearchResponse | list[SearchResponse]:
         """Return the chunks that answer the query, or a response for each of several queries.
 
         Args:
-            query: a question, not blank; or a list of them.
+            query: a question, not blank; or several in a list, a tuple, an array or a generator.
             top_n: most results, at least 1.
             true_order: results in the chunks' order (true) or best first (false).
             where: rank only these chunks, with the statistics of all: metadata to have (``{"source": "a.txt"}``, or a
                 list of values under a key), a callable of a chunk's metadata, positions, or a mask with one boolean
                 for each position ever given.
+            min_share: keep only results of at least this share of the best score, in [0, 1].
+            spans: whether each result says where in the chunk the answer stands.
 
         Raises:
             InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in
                 ``query[3]``.
         """
         state = self._state
-        if isinstance(query, list | tuple):
+        wanted = Wanted(where, min_share, spans)
+        if isinstance(query, list | tuple | Iterator) or (hasattr(query, "tolist") and not isinstance(query, str)):
             questions = [_numbered(place, one, top_n, true_order) for place, one in enumerate(query)]
-            return [self._answer(state, question, where) for question in questions]
-        return self._answer(state, Question(query, top_n, true_order), where)
+            return [self._answer(state, question, wanted) for question in questions]
+        return self._answer(state, Question(query, top_n, true_order), wanted)
 
-    def _answer(self, state: _State, question: Question, where: Where | None) -> SearchResponse:
+    def _answer(self, state: _State, question: Question, wanted: Wanted) -> SearchResponse:
         token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
-        return answer(question, where, state.collection, state.n_positions, token_counts)
+        return answer(question, wanted, state.collection, state.n_positions, token_counts)
 
     def explain(self, query: str, chunk: int) -> Explanation:
         """Show what each term of the query gave to the score of a chunk.
@@ -187,19 +207,24 @@ class ChunkIndex:
 
     # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def add(self, chunks: Iterable[str | Metadata | Chunk]) -> range:
+    def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
         """Add chunks, and return their positions. It costs what is added, not what is there.
+
+        Args:
+            chunks: as for the class.
+            blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and its position is given all the same.
 
         Raises:
             InvalidRequestError: a chunk is not allowed; none was added.
         """
-        checked = Chunks.read(chunks)
-        n_tokens = self._counter.count_all(checked.texts)
+        checked = Chunks.read(chunks, blank=blank)
+        kept, numbers = checked.without_blank()
+        n_tokens = self._counter.count_all(kept.texts)
         with self._changing:
             state = self._state
             added = range(state.n_positions, state.n_positions + len(checked.texts))
             if added:
-                new = build(checked, np.arange(added.start, added.stop))
+                new = build(kept, added.start + numbers)
                 self._change(state, _in_tiers([*state.collection.segments, new]), added.stop, state.n_tokens + n_tokens)
         return added
 
@@ -313,6 +338,7 @@ def _in_tiers(segments: list[Segment]) -> list[Segment]:
 
 def _position(name: str, value: int, state: _State) -> int:
     """Return a position, if a chunk is there; `name` is what the caller calls it."""
+    value = plain(value)
     if not is_integer(value) or not 0 <= value < state.n_positions:
         raise InvalidRequestError.must_be(name, f"an integer in [0, {state.n_positions})", value)
     if state.collection.scorer_of(value) is None:

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from attrs import define
 
-from relevance_gen.checks import is_integer
+from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import IndexBuildError, InvalidRequestError
 from relevance_gen.machine import usable_cpus
 from relevance_gen.retrieval import storage
@@ -54,6 +54,7 @@ def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
     """
     if n_jobs is None:
         return 1
+    n_jobs = plain(n_jobs)
     if not is_integer(n_jobs) or (n_jobs < 1 and n_jobs != -1):
         raise InvalidRequestError.must_be("n_jobs", "an integer of at least 1, -1 or None", n_jobs)
     wanted = usable_cpus() if n_jobs == -1 else n_jobs

@@ -32,9 +32,9 @@ class Question:
         InvalidRequestError: one of them is not allowed.
     """
 
-    query: str = field(validator=checks.not_blank)
-    top_n: int = field(default=10, validator=checks.integer(1))
-    true_order: bool = field(default=True, validator=checks.flag)
+    query: str = field(converter=checks.plain, validator=checks.not_blank)
+    top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
+    true_order: bool = field(default=True, converter=checks.plain, validator=checks.flag)
 
 
 @frozen

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import Offsets
@@ -22,10 +22,12 @@ class Ranking:
     Attributes:
         positions: their positions in the collection, ascending unless something else is said, shape (n,).
         scores: shape (n,).
+        confidence: how likely it is that an answer is among all chunks, in [0, 1].
     """
 
     positions: Offsets
     scores: Floats
+    confidence: float = 0.0
 
     @classmethod
     def merge(cls, rankings: Sequence[Ranking]) -> Ranking:
@@ -44,12 +46,18 @@ class Ranking:
     def best(self, n: int) -> Ranking:
         """Return the `n` best, best first."""
         order = np.argsort(-self.scores, kind="stable")[:n]
-        return Ranking(self.positions[order], self.scores[order])
+        return self._take(order)
+
+    def close_to_best(self, min_share: float) -> Ranking:
+        """Return the chunks with at least this share of the best score; the best must be the first."""
+        return self._take(np.flatnonzero(self.scores >= min_share * self.scores[:1].sum()))
 
     def by_position(self) -> Ranking:
         """Return the same chunks in the order of their positions."""
-        order = np.argsort(self.positions)
-        return Ranking(self.positions[order], self.scores[order])
+        return self._take(np.argsort(self.positions))
+
+    def _take(self, places: Offsets) -> Ranking:
+        return evolve(self, positions=self.positions[places], scores=self.scores[places])
 
     def score_of(self, position: int) -> float:
         """Return the score of the chunk at a position; 0 if it is not among these."""

@@ -34,7 +34,7 @@ from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 
-_MAGIC: Final = b"RelGenIx"
+MAGIC: Final = b"RelGenIx"
 _VERSION: Final = 2
 _ALIGNMENT: Final = 64
 _CRC_AT: Final = 12
@@ -194,7 +194,7 @@ def _write_file(file: BinaryIO, settings: dict[str, Any], arrays: dict[str, npt.
     header = json.dumps({**settings, "arrays": layout}).encode("ascii")
     header += b" " * (-(_PREFIX_BYTES + len(header)) % _ALIGNMENT)
 
-    file.write(_MAGIC + _VERSION.to_bytes(4, "little"))
+    file.write(MAGIC + _VERSION.to_bytes(4, "little"))
     file.write(bytes(4))
     crc = 0
     for part in _parts(header, arrays):
@@ -246,7 +246,7 @@ def from_bytes(content: bytes) -> SavedIndex:
 
 
 def _read(content: npt.NDArray[np.uint8], name: object) -> SavedIndex:
-    if content[:8].tobytes() != _MAGIC:
+    if content[:8].tobytes() != MAGIC:
         raise IndexFormatError(f"{name} is not a saved index: it does not begin as one")
     version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
     if version != _VERSION:
@@ -313,11 +313,12 @@ def _segment(arrays: Mapping[str, Any], chunks: Chunks) -> Segment:
 def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int) -> bool:
     """Tell whether every offset leads to where it must, so that no search goes astray."""
     text, text_end, chunk, tokens = (arrays[name] for name in ("text", "text_end", "chunk", "tokens"))
-    spelling, spelling_first = arrays["spelling"], arrays["spelling_first"]
+    ids, spelling, spelling_first = arrays["ids"], arrays["spelling"], arrays["spelling_first"]
     first_token, n_tokens, positions = arrays["first_token"], arrays["n_tokens"], arrays["positions"]
     return (
         all(len({arrays[name].size for name in names}) == 1 for names in _EQUALLY_LONG)
-        and spelling_first.size == arrays["ids"].size + 1
+        and bool((ids[1:] > ids[:-1]).all())
+        and spelling_first.size == ids.size + 1
         and _ascend(spelling_first, spelling.size)
         and bool((spelling[spelling_first[1:] - 1] == _LINE_END).all())
         and _ascend(arrays["first"], chunk.size)

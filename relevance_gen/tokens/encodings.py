@@ -142,11 +142,26 @@ def _published(name: str) -> tiktoken.Encoding:
     try:
         return tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
-        message = (
-            f"encoding {name} could not be loaded: {error}; without a network, name a rank file by its path, or set "
-            "TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored it"
-        )
+        message = f"encoding {name} could not be loaded: {_what_to_do(error)}"
         raise InvalidRequestError(message, field="encoding") from None
+
+
+def _what_to_do(error: Exception) -> str:
+    """Say why tiktoken did not load an encoding, and how to bring its file where there is no network."""
+    url = getattr(getattr(error, "request", None), "url", None)  # requests' errors tell what was asked for
+    if url is None:
+        return (
+            f"{error}; without a network, name a rank file by its path, or set TIKTOKEN_CACHE_DIR to a folder where "
+            "tiktoken has stored it"
+        )
+    kept_as = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()
+    by_path = (
+        f'name it by its path, as in encoding="{url.rpartition("/")[2]}", or ' if url.endswith(".tiktoken") else ""
+    )
+    return (
+        f"tiktoken could not fetch {url} ({type(error).__name__}); fetch that file where there is a network and "
+        f"{by_path}put it as {kept_as} into the folder that the environment variable TIKTOKEN_CACHE_DIR names"
+    )
 
 
 def modified(path: Path) -> int:

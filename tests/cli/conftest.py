@@ -1,10 +1,15 @@
 """A folder of texts to search."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 FRUIT = "Apples are red or green.\n\nBananas are yellow, and ripen in the dark.\n"
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+"""For a process that runs the command of this tree."""
 
 
 @pytest.fixture

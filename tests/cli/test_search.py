@@ -67,11 +67,29 @@ def test_shows_the_lines_that_say_most(folder: Path, capsys: pytest.CaptureFixtu
     assert len(capsys.readouterr().out.splitlines()) == 33
 
 
+def test_shows_the_line_that_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is shown begins with the passage that the search points at, and not with a line above it."""
+    options = "".join(
+        f"`--{name}`: {purpose}\n"
+        for name, purpose in {
+            "n-ctx": "most tokens of a sequence; by default the model's",
+            "n-threads": "number of threads that decode",
+            "n-slots": "sequences at a time",
+        }.items()
+    )
+    Path("options.md").write_text(options)
+    for n_lines in ("1", "2", "4"):
+        assert main(["search", "how do I set the number of threads", "options.md", "--lines", n_lines]) == 0
+        place, line, *_ = capsys.readouterr().out.splitlines()
+        assert place.endswith("  options.md:2")
+        assert line == "  `--n-threads`: number of threads that decode"
+
+
 @pytest.mark.parametrize(
     ("text", "query", "marked"),
     [
         ("Connections were connected.", "connection", ["Connections", "connected"]),
-        ("call get_user_name(x)", "user", ["get_user_name"]),
+        ("call get_user_name(x)", "user", ["user"]),
         ("Größe und Grösse", "grösse", ["Größe", "Grösse"]),
         ("今天天气很好", "天气", ["天气"]),
         ("the cat is on the mat", "what is on the mat", ["mat"]),
@@ -99,11 +117,15 @@ def test_control_characters_do_not_reach_the_terminal(folder: Path, capsys: pyte
 
 
 def test_nothing_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing found is exit status 1 and no output; as JSON it is an empty list."""
-    assert main(["search", "zebra", "fruit.txt"]) == 1
-    assert capsys.readouterr().out == ""
+    """Nothing found is exit status 1 and a line that says what was looked at; as JSON it is an empty list alone."""
+    assert main(["search", "zebra", "."]) == 1
+    assert capsys.readouterr() == ("", "relevance-gen: nothing found in 2 chunks of 2 files\n")
+    assert main(["search", "zebra", ".", "-g", "*.nothing"]) == 1
+    said = "relevance-gen: nothing found in 0 chunks of 0 files; --no-ignore and --hidden take more files\n"
+    assert capsys.readouterr() == ("", said)
     assert main(["search", "zebra", "fruit.txt", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["results"] == []
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out)["results"], shown.err) == ([], "")
 
 
 def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +168,7 @@ def test_binary_files_are_skipped(folder: Path, capsys: pytest.CaptureFixture[st
     """A binary file is skipped with a note, and is no trouble."""
     Path("picture.png").write_bytes(b"\x89PNG\0\0apples")
     assert main(["search", "apples", "."]) == 0
-    assert "relevance-gen: skipped 1 binary file\n" in capsys.readouterr().err
+    assert capsys.readouterr().err == "relevance-gen: skipped 1 binary file\n"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16", "utf-8-sig"])
@@ -171,17 +193,19 @@ def test_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkey
     for arguments in (["search", "bananas"], ["search", "bananas", "-"]):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FRUIT.encode())))
         assert main(arguments) == 0
-        assert "  (standard input):1\n" in capsys.readouterr().out
+        assert "  (standard input):3\n" in capsys.readouterr().out
 
 
-def test_no_input_is_trouble(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a file and with a terminal as standard input, the command says what it needs instead of waiting."""
+def test_at_a_terminal_the_working_folder_is_searched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a file and with a terminal as standard input, nothing waits for typing: the folder is searched."""
     master, slave = pty.openpty()
     with os.fdopen(slave) as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
-        assert main(["search", "bananas"]) == 2
+        assert main(["search", "bananas"]) == 0
     os.close(master)
-    assert "name the files to search" in capsys.readouterr().err
+    assert "  fruit.txt:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

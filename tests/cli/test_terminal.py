@@ -6,14 +6,14 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from relevance_gen.cli import main
-from tests.cli.conftest import FRUIT
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+from relevance_gen.cli.terminal import StatusLine
+from tests.cli.conftest import ENVIRONMENT, FRUIT
 
 
 def command(*arguments: str) -> list[str]:
@@ -26,7 +26,7 @@ def test_runs_as_a_module(folder: Path) -> None:
         command("search", "bananas", "-"), input=FRUIT.encode(), capture_output=True, check=False, env=ENVIRONMENT
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"(standard input):1" in done.stdout
+    assert b"(standard input):3" in done.stdout
 
 
 def in_terminal(*arguments: str, **environment: str) -> str:
@@ -100,3 +100,77 @@ def test_progress_bar_for_long_work(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert "\rindexing " in shown
     assert "%" in shown
     assert shown.endswith("\r\x1b[K")
+
+
+def test_reading_is_shown_while_a_file_takes_long(folder: Path) -> None:
+    """Within two seconds a terminal shows what is read, even while nothing comes; then it is gone."""
+    os.mkfifo("slow")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command("search", "bananas", "fruit.txt", "slow"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, env=ENVIRONMENT,
+    )  # fmt: skip
+    os.close(theirs)
+    with open("slow", "wb"):  # opens when the command reads, and gives it nothing
+        shown = b""
+        while b"\x1b[K" not in shown:
+            shown += os.read(ours, 65536)
+    with contextlib.suppress(OSError):
+        while piece := os.read(ours, 65536):
+            shown += piece
+    os.close(ours)
+    assert process.wait(30) == 0
+    assert shown.startswith(b"\rreading 1 files, 0 MiB  slow\x1b[K")
+    assert shown.endswith(b"\r\x1b[K")
+
+
+def test_messages_stand_in_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message takes the place of the line that says how far the work is."""
+    monkeypatch.setattr("relevance_gen.cli.terminal._QUIET_S", 0.0)
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        status = StatusLine(terminal)
+        status.draw("reading\x07")
+        status.say("a.txt: gone\x1b[2J")
+        shown = b""
+        while not shown.endswith(b"\n"):
+            shown += os.read(ours, 4096)
+        assert shown.decode() == "\rreading␇\x1b[K\r\x1b[Krelevance-gen: a.txt: gone␛[2J\r\n"
+    os.close(ours)
+
+
+START = """
+import signal, sys
+from relevance_gen.__main__ import main
+
+def install_first(*arguments):
+    signal.signal = install
+    before = install(*arguments)
+    print(flush=True)
+    return before
+
+install, signal.signal = signal.signal, install_first
+sys.exit(main())
+"""
+"""Runs the command, and tells when it has taken over what Ctrl-C does: what was before is the interpreter's."""
+
+
+@pytest.mark.parametrize("options", [[], ["--jobs", "2"]])
+@pytest.mark.parametrize("seconds", [0, 0.1, 0.2, 0.4, 0.8, 1.6])
+def test_interrupt_at_any_time(seconds: float, options: list[str], folder: Path) -> None:
+    """Ctrl-C ends the command and its processes while it loads, reads, builds or counts, with 130 and not a word."""
+    Path("big.txt").write_text("\n".join(f"apple number {n} is number {n % 1999}" for n in range(1_000_000)))
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, "search", "apple", *["big.txt"] * 3, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"\n"
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the command
+    said = process.communicate(timeout=30)
+    assert (process.returncode, *said) == (130, b"", b"")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from relevance_gen.errors import InvalidRequestError
@@ -29,6 +30,31 @@ def test_a_request_and_a_mapping_are_the_same(bigram):
     fields = {"text": "z", "max_tokens": 12, "temperature": 0}
     assert generate(fields, runner=bigram).responses[0].text == STORY
     assert generate(GenerationRequest(**fields), runner=bigram).responses[0].text == STORY
+
+
+def test_a_text_and_keywords_are_a_request(bigram):
+    """A text with fields as keywords is a request; keywords go before the fields of a request or a mapping."""
+    assert generate("z", max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
+    assert generate(text="z", max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
+    for request in ({"text": "z", "temperature": 1}, GenerationRequest("z", temperature=1, max_tokens=3)):
+        assert generate(request, max_tokens=12, temperature=0, runner=bigram).responses[0].text == STORY
+    assert generate(np.str_("z"), max_tokens=np.int64(12), temperature=np.float32(0), runner=bigram).responses
+
+
+@pytest.mark.parametrize(
+    ("request_", "fields", "message"),
+    [
+        ("a", {"max_token": 3}, "did you mean max_tokens"),
+        ("a", {"max_tokens": 0}, "max_tokens must be an integer of at least 1"),
+        (None, {}, "text is required"),
+        (None, {"max_tokens": 3}, "text is required"),
+        (["a"], {"max_tokens": 3}, "must be an object"),
+    ],
+)
+def test_wrong_keywords_are_refused_by_name(request_, fields, message):
+    """A keyword that is no field, or not allowed, is refused as a field is."""
+    with pytest.raises(InvalidRequestError, match=message):
+        generate(request_, **fields)
 
 
 @pytest.mark.parametrize("request_", [{}, {"text": 1}, {"text": "a", "top_p": 2}, {"text": "a", "topp": 1}, [], None])
@@ -72,14 +98,17 @@ def test_importing_generation_loads_no_model_library(tmp_path):
 
 
 def test_a_process_may_end_while_a_runner_is_busy(tmp_path):
-    """Leaving a runner open, with a request running, does not hang or crash the end of the process."""
+    """Leaving a runner open, with a request running, ends its thread before the interpreter ends, and does not hang."""
     code = f"""
+import atexit
 from relevance_gen.generation import Runner
+atexit.register(lambda: print(*(worker.thread.is_alive() for worker in runner._workers)))
 from relevance_gen.types import GenerationRequest
 runner = Runner({str(BIGRAM)!r}, n_ctx=512)
 runner.submit(GenerationRequest("a", max_tokens=10**9, num_samples=200))
 """
-    assert run(code, tmp_path).returncode == 0
+    ended = run(code, tmp_path)
+    assert (ended.stdout, ended.returncode) == ("False\n", 0), ended.stderr
 
 
 def test_the_example_runs(tmp_path):

@@ -160,6 +160,37 @@ class Law(RuleBasedStateMachine):
 TestEveryTicketComesInItsTurnAndEndsOnce = Law.TestCase
 
 
+def test_what_a_puller_lost_comes_first_and_from_the_start():
+    """Tickets go back in front of what waits, in order, all samples to start anew; those whose text was seen fail."""
+    backlog = Backlog(99)
+    failing, other = backlog.join(ignore), backlog.join(ignore)
+    futures = [backlog.put(ticket(number, 2), ignore) for number in range(6)]
+    first, second, third = failing.take(3)
+    failing.started(first, 2)
+    failing.started(third, 1)
+    failing.text(second, 0, "b")
+    assert backlog.n_unstarted == 9
+    failing.leave(GenerationError("it broke"))
+    assert backlog.n_unstarted == 10
+    assert isinstance(futures[1].exception(timeout=0), GenerationError)
+    assert [each.id for each in other.take(9)] == [0, 2, 3, 4, 5]
+
+
+def test_a_callback_that_raises_stops_its_ticket():
+    """The future has what was raised, and the puller is told to serve the ticket no longer."""
+
+    def explode(*_):
+        raise KeyboardInterrupt
+
+    backlog, dropped = Backlog(9), []
+    puller = backlog.join(dropped.append)
+    future = backlog.put(ticket(7), explode)
+    puller.text(*puller.take(1), 0, "b")
+    assert isinstance(future.exception(timeout=0), KeyboardInterrupt)
+    assert dropped == [7]
+    assert backlog.n_unstarted == 0
+
+
 def test_what_is_reported_of_a_ticket_that_is_over_is_ignored():
     """After its end, or after it went to another puller, a ticket's old holder changes nothing."""
     backlog, texts = Backlog(9), []

@@ -68,6 +68,18 @@ def test_concurrent_greedy_text_is_what_each_gets_alone(n_threads, n_requests):
     assert [(c.tokens, c.logprobs) for c in together] == [(c.tokens, c.logprobs) for c in alone]
 
 
+def test_a_worker_for_each_device_gives_what_one_gives():
+    """Two workers, each with the model, share requests; each gets, bit for bit, what it gets alone."""
+    requests = [GenerationRequest("ABC" * n, max_tokens=100, seed=n, return_tokens=True) for n in range(1, 13)]
+    with small_runner() as runner:
+        alone = [runner.generate(request).responses[0].tokens for request in requests]
+    with small_runner(devices=[0, 1], n_gpu_layers=0) as runner:
+        assert runner.stats().num_total_runners == 2
+        futures = [runner.submit(request) for request in requests]
+        assert [future.result().responses[0].tokens for future in futures] == alone
+        assert all(worker.counters.generated_tokens for worker in runner._workers)
+
+
 def test_a_stream_is_the_response_in_pieces(tiny):
     """The pieces of every sample, put together, are its text; whole characters come, whatever the tokens."""
     stream = tiny.stream(GenerationRequest("The", max_tokens=60, num_samples=5, stop=["e"], temperature=2))

@@ -1,7 +1,9 @@
 """Several workers behind one backlog, on scripted models: one queue, one sum, and no single point of failure."""
 
+import random
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -240,6 +242,48 @@ def test_a_cancelled_prompt_is_not_computed_to_its_end():
         go_on.set()
         assert runner.generate(GenerationRequest("a", max_tokens=2)).responses[0].generated_tokens == 2
         assert switch.prompts == 2
+
+
+def test_every_request_of_many_threads_ends_one_way():
+    """Submitted, cancelled, streamed and dropped by six threads at once, while a worker dies: the sums agree."""
+    switches, n_requests = [Switch() for _ in range(3)], 100
+
+    def client(number):
+        chance = random.Random(number)  # noqa: S311 - no secret
+        for _ in range(n_requests):
+            request = GenerationRequest("ab" * chance.randint(1, 9), max_tokens=chance.randint(1, 9), num_samples=2)
+            if chance.random() < 0.3:
+                next(runner.stream(request), None)  # dropped
+                ends.append("dropped")
+                continue
+            future = runner.submit(request, on_text=(lambda *_: None) if chance.random() < 0.2 else None)
+            if chance.random() < 0.3:
+                time.sleep(chance.random() / 1000)
+                future.cancel()
+            try:
+                assert future.result(timeout=30).num_samples == 2
+                ends.append("finished")
+            except CancelledError:
+                ends.append("cancelled")
+            except GenerationError:
+                ends.append("failed")
+
+    ends = []
+    with ScriptedRunner([scripted(switch, n_slots=3) for switch in switches], max_queue=10**6) as runner:
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(ends) > n_requests)
+        switches[1].error = fail
+        for thread in threads:
+            thread.join()
+        until(lambda: runner.stats() == Stats(backlog=0, num_total_runners=2))
+        until(lambda: all(worker._engine.idle for worker in runner._workers if worker.state is State.READY))
+        counters = runner.counters()
+    assert len(ends) == 6 * n_requests
+    assert counters.requests_finished + counters.requests_cancelled + counters.requests_failed == len(ends)
+    assert counters.requests_cancelled >= ends.count("cancelled") > 10
+    assert counters.requests_failed <= 3
 
 
 def test_every_device_gets_a_worker_with_the_other_options_of_all():

@@ -1,5 +1,7 @@
 """The table of a model's options."""
 
+import typing
+
 import attrs
 import pytest
 
@@ -8,9 +10,8 @@ from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options
 
 def test_type_checkers_know_the_options_as_they_are():
     """`OptionTypes` has every option of `ModelOptions`, with its type."""
-    assert OptionTypes.__annotations__.keys() == {option.name for option in attrs.fields(ModelOptions)}
-    for option in attrs.fields(ModelOptions):
-        assert OptionTypes.__annotations__[option.name].__forward_arg__ == option.type
+    options = attrs.fields(attrs.resolve_types(ModelOptions))
+    assert typing.get_type_hints(OptionTypes) == {option.name: option.type for option in options}
 
 
 def test_every_option_says_what_it_means():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,11 +116,8 @@ def test_the_bound_on_forms_counts_different_words_of_all_segments(monkeypatch: 
 
 def as_rebuilt(response: SearchResponse, positions: list[int]) -> SearchResponse:
     """Return the response of an index of the chunks that are left, with the positions that these have."""
-    results = (
-        type(one)(one.chunk_id, one.chunk_txt, one.chunk_score, one.metadata, positions[one.original_index])
-        for one in response.results
-    )
-    return SearchResponse(tuple(results), response.metadata)
+    results = (evolve(one, original_index=positions[one.original_index]) for one in response.results)
+    return evolve(response, results=tuple(results))
 
 
 @given(strategies.queries, st.data(), weightings, st.integers(1, 8))

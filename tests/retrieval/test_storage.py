@@ -145,6 +145,7 @@ def test_arrays_that_lie_are_refused_or_searched(folder: Path, saved: bytes, dat
         ("first", 1, 0),
         ("first", 2, -(1 << 63)),
         ("first", -1, 1 << 40),
+        ("ids", 1, 0),
         ("spelling_first", 1, 1),
         ("spelling", -1, ord("x")),
         ("chunk", 0, 3),

@@ -1,0 +1,92 @@
+"""Measure whether confidence tells an answer from none: ``python -m bench.answerable DIR… [--fit]``.
+
+Each DIR is a judged collection as `bench.quality` reads it. Every collection is asked its own questions and those of
+all other families; what stands before the hyphen in a DIR's name is its family, since collections of one family share
+questions. The measure is the area under the ROC curve: how often an own question has more confidence than a foreign
+one. ``--fit`` fits the scale of `relevance_gen.retrieval.confidence` to what was seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from bench.quality import read_collection
+from relevance_gen import ChunkIndex
+
+MAX_QUESTIONS = 250
+"""Questions taken from a collection; of more, so many evenly spread."""
+
+
+def family(folder: Path) -> str:
+    return folder.name.partition("-")[0]
+
+
+def questions(folder: Path) -> list[str]:
+    found = list(read_collection(folder).queries.values())
+    return (
+        [found[place * len(found) // MAX_QUESTIONS] for place in range(MAX_QUESTIONS)]
+        if len(found) > MAX_QUESTIONS
+        else found
+    )
+
+
+def confidences(folder: Path, asked: list[str]) -> list[float]:
+    index = ChunkIndex([text for text in read_collection(folder).chunks.values() if text.strip()])
+    return [index.search(query, 1).confidence for query in asked]
+
+
+def report(name: str, own: np.ndarray, foreign: np.ndarray) -> float:
+    auc = roc_auc_score(np.repeat([1, 0], [own.size, foreign.size]), np.concatenate((own, foreign)))
+    bound = np.quantile(own, 0.05)
+    print(
+        f"{name:14} AUC {auc:.3f}   at 0.5: own {np.mean(own >= 0.5):.2f}, foreign {np.mean(foreign >= 0.5):.2f}   "
+        f"with 95 % of its own kept ({bound:.2f}) turns away {np.mean(foreign < bound):.2f}   "
+        f"median own {np.median(own):.2f}, foreign {np.median(foreign):.2f}",
+        flush=True,
+    )
+    return float(auc)
+
+
+def fit(measured: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Print the scale on which own and foreign questions, every collection and either side weighed alike, part at ½."""
+    from relevance_gen.retrieval.confidence import MIDDLE, STEEPNESS
+
+    logs, own, weight = [], [], []
+    for sides in measured.values():
+        for is_own, values in zip((True, False), sides, strict=True):
+            some = values[(values > 0.0) & (values < 1.0)]
+            logs.append(np.log(MIDDLE) + np.log(some / (1.0 - some)) / STEEPNESS)
+            own.append(np.full(some.size, is_own))
+            weight.append(np.full(some.size, 1000.0 / values.size))
+    model = LogisticRegression(C=1e9)
+    model.fit(np.concatenate(logs)[:, np.newaxis], np.concatenate(own), sample_weight=np.concatenate(weight))
+    steepness = float(model.coef_[0, 0])
+    print(f"fitted: middle {np.exp(-model.intercept_[0] / steepness):.3f}, steepness {steepness:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    parser.add_argument("--fit", action="store_true", help="fit the scale, too")
+    args = parser.parse_args()
+    asked = {folder: questions(folder) for folder in args.folders}
+    measured = {}
+    for folder in args.folders:
+        others = [query for other in args.folders if family(other) != family(folder) for query in asked[other]]
+        values = np.array(confidences(folder, [*asked[folder], *others]))
+        measured[folder.name] = values[: len(asked[folder])], values[len(asked[folder]) :]
+    aucs = [report(name, *sides) for name, sides in measured.items()]
+    print(f"mean AUC {np.mean(aucs):.3f}, worst {min(aucs):.3f}")
+    own, foreign = (np.concatenate([sides[number] for sides in measured.values()]) for number in (0, 1))
+    report("all together", own, foreign)
+    if args.fit:
+        fit(measured)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Take the text out of PDFs, HTML pages and Office files, within limits of time and size."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import PurePath
+from types import FrameType
+from typing import Final, Literal, TypeAlias
+
+from attrs import define, field
+
+from relevance_gen.cli.decoding import decode
+from relevance_gen.cli.office import DocumentError, Place, is_office_file, parts_of_office_file
+from relevance_gen.cli.webpages import text_of_page
+
+Format: TypeAlias = Literal["PDF", "HTML", "Office", "old Office"]
+
+MAX_BYTES: Final = 1 << 28
+MAX_PAGES: Final = 20_000
+MAX_CHARS: Final = 1 << 27
+MAX_S: Final = 120.0
+"""Limits of one file. What was read of it before a limit was reached is searched."""
+
+_PROBED_BYTES: Final = 1024
+_HTML_BEGINNINGS: Final = ("<!doctype html", "<html")
+_HTML_SUFFIXES: Final = frozenset({".htm", ".html", ".xhtml"})
+_OLD_OFFICE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_ZIP: Final = b"PK\x03\x04"
+
+
+@define
+class Extracted:
+    """What was taken out of a document.
+
+    Attributes:
+        parts: its texts in order, each with its place.
+        trouble: why that is not all, to stand behind the file's name; None if it is all.
+        n_chars: length of all texts.
+    """
+
+    parts: list[tuple[Place, str]] = field(factory=list)
+    trouble: str | None = None
+    n_chars: int = 0
+
+    def add(self, place: Place, text: str) -> None:
+        """Keep one more part."""
+        self.n_chars += len(text)
+        if self.n_chars > MAX_CHARS:
+            raise DocumentError(f"has more than {MAX_CHARS:,} characters of text")
+        self.parts.append((place, text))
+
+
+class _TimeUp(BaseException):
+    """No ``Exception``, so that no library takes it for an error in the file and goes on."""
+
+
+def format_of(name: str, content: bytes) -> Format | None:
+    """Tell the format of a document by its content, of HTML also by its name; None for what is read as it stands."""
+    if content[:_PROBED_BYTES].lstrip(b"\xef\xbb\xbf\0 \t\r\n").startswith(b"%PDF-"):
+        return "PDF"
+    if content.startswith(_ZIP) and is_office_file(content):
+        return "Office"
+    if content.startswith(_OLD_OFFICE):
+        return "old Office"
+    beginning = content[:_PROBED_BYTES].decode("ascii", "ignore").lstrip().lower()
+    if PurePath(name).suffix.lower() in _HTML_SUFFIXES or beginning.startswith(_HTML_BEGINNINGS):
+        return "HTML"
+    return None
+
+
+def why_not(kind: Format) -> str | None:
+    """Return why no document of a format can be read here; None if they can."""
+    if kind == "old Office":
+        return "is encrypted, or in a format of Office before 2007"
+    if kind == "PDF" and importlib.util.find_spec("pypdf") is None:
+        return "needs pip install 'relevance_gen[files]'"
+    return None
+
+
+def extract(content: bytes, kind: Format) -> Extracted:
+    """Take the text out of a document of a format that can be read here.
+
+    What is wrong with it is said in the result, whatever an extractor raises.
+    """
+    found = Extracted()
+    if len(content) > MAX_BYTES:
+        found.trouble = f"is larger than {MAX_BYTES >> 20} MiB"
+        return found
+    try:
+        with _time_limit(MAX_S):
+            _EXTRACTORS[kind](content, found)
+    except DocumentError as error:
+        found.trouble = str(error)
+    except _TimeUp:
+        found.trouble = f"took longer than {MAX_S:g} s to read"
+    except Exception as error:  # of a damaged file pypdf raises anything
+        found.trouble = f"cannot be read ({_in_a_line(error)})"
+    return found
+
+
+def _extract_pdf(content: bytes, found: Extracted) -> None:
+    import pypdf
+    from pypdf.errors import DependencyError
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it tells of every oddity that it gets over
+    try:
+        reader = pypdf.PdfReader(BytesIO(content))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise DocumentError("is encrypted")
+    except DependencyError:
+        raise DocumentError("is encrypted by AES: needs pip install 'pypdf[crypto]'") from None
+    n_pages, unread = len(reader.pages), []
+    for number in range(min(n_pages, MAX_PAGES)):
+        try:
+            text = reader.pages[number].extract_text()
+        except Exception as error:  # the other pages may be whole
+            unread.append(f"page {number + 1}: {_in_a_line(error)}")
+        else:
+            found.add({"page": number + 1}, text)
+    if n_pages > MAX_PAGES:
+        raise DocumentError(f"has {n_pages:,} pages, of which the first {MAX_PAGES:,} are searched")
+    if unread:
+        raise DocumentError(f"has {len(unread):,} of {n_pages:,} pages that cannot be read ({unread[0]})")
+    if not found.n_chars:
+        raise DocumentError("has no text, only pictures")
+
+
+def _extract_html(content: bytes, found: Extracted) -> None:
+    found.add({}, text_of_page(decode(content) or ""))
+
+
+def _extract_office(content: bytes, found: Extracted) -> None:
+    for place, text in parts_of_office_file(content):
+        found.add(place, text)
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+
+
+_EXTRACTORS: Final[dict[Format, Callable[[bytes, Extracted], None]]] = {
+    "PDF": _extract_pdf,
+    "HTML": _extract_html,
+    "Office": _extract_office,
+}
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise `_TimeUp` after so many seconds, wherever the main thread is then; other threads have no such limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise _TimeUp
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # and again each second, in case something catches all
+        yield
+    finally:
+        with contextlib.suppress(_TimeUp):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)

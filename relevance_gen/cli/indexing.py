@@ -1,0 +1,138 @@
+"""Make the index that a search asks: of files, or of one that was saved."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+from relevance_gen.chunking import spans
+from relevance_gen.cli.reading import STDIN, Document, Reader
+from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.cli.walking import Selection, Walker
+from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.storage import MAGIC
+from relevance_gen.types import Chunk
+
+_HERE: Final = "."
+_FOR_BUILDING: Final[dict[str, object]] = {
+    "--save": None, "--glob": [], "--type": [], "--hidden": False, "--no-ignore": False, "--follow": False,
+    "--max-chars": 1000, "--weighting": "pivoted", "--jobs": None,
+}  # fmt: skip
+"""Options without a meaning for an index that is built already, and what they are when they are not given."""
+
+
+@frozen
+class Searched:
+    """What is searched.
+
+    Attributes:
+        index: the chunks.
+        place: where they are from, in words.
+        failed: whether anything could not be read.
+        in_folders: whether files were looked for in folders.
+    """
+
+    index: ChunkIndex
+    place: str
+    failed: bool = False
+    in_folders: bool = False
+
+
+def load(args: argparse.Namespace) -> Searched:
+    """Open the saved index that `args` name.
+
+    Raises:
+        InvalidRequestError: an argument makes no sense beside it, or there is no such file.
+        IndexFormatError: it is no index.
+    """
+    given = [option for option, default in _FOR_BUILDING.items() if _value(args, option) != default]
+    if args.paths or given:
+        surplus = " and ".join([*(["FILE"] if args.paths else []), *given])
+        raise InvalidRequestError(f"--index searches what was saved: leave out {surplus}", field="index")
+    try:
+        return Searched(ChunkIndex.load(args.index, encoding=args.encoding), args.index)
+    except IndexFormatError:
+        raise
+    except OSError as error:
+        raise InvalidRequestError(f"{args.index}: {error.strerror}", field="index") from None
+
+
+def build(args: argparse.Namespace, status: StatusLine) -> Searched:
+    """Read the files that `args` name and make an index of them.
+
+    Raises:
+        InvalidRequestError: an argument is not allowed, or the index could not be saved.
+    """
+    _refuse_to_overwrite(args.save)
+    paths = args.paths or [_default_path()]
+    selection = Selection(args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type))
+    reader = Reader(Walker(selection, status.say), status.say)
+    with status.watching(lambda: f"reading {reader.n_files:,} files, {reader.n_bytes >> 20:,} MiB  {reader.path}"):
+        chunks = [chunk for document in reader.read(paths) for chunk in _chunks(document, args.max_chars)]
+    status.draw_share("indexing", 0, len(chunks))
+    try:
+        index = ChunkIndex(
+            chunks,
+            weighting=args.weighting,
+            encoding=args.encoding,
+            n_jobs=args.jobs,
+            progress=lambda done, total: status.draw_share("indexing", done, total),
+        )
+    finally:
+        status.clear()
+    n_files = reader.n_files
+    return Searched(index, f"{n_files:,} file{'s' * (n_files != 1)}", reader.failed, any(map(os.path.isdir, paths)))
+
+
+def save(index: ChunkIndex, path: str, warn: Callable[[str], None]) -> bool:
+    """Keep an index in a file, and tell whether that went well; if not, the search has been done all the same."""
+    try:
+        index.save(path)
+    except OSError as error:
+        warn(f"{path}: {error.strerror}; the index is not saved")
+        return False
+    return True
+
+
+def _refuse_to_overwrite(path: str | None) -> None:
+    """Raise an error, before anything is read, if there is no folder for the index or another file in its place."""
+    if path is None:
+        return
+    folder = Path(path).parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InvalidRequestError(f"--save: {folder} is no folder that can be written to", field="save")
+    try:
+        with Path(path).open("rb") as file:
+            is_index = file.read(len(MAGIC)) == MAGIC
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InvalidRequestError(f"--save: {path}: {error.strerror}", field="save") from None
+    if not is_index:
+        raise InvalidRequestError(f"--save: {path} exists and is no index; name another file", field="save")
+
+
+def _value(args: argparse.Namespace, option: str) -> object:
+    return getattr(args, option.removeprefix("--").replace("-", "_"))
+
+
+def _default_path() -> str:
+    """Return what to search where no file is named: the working folder for somebody at a terminal, else the input."""
+    return _HERE if sys.stdin is None or sys.stdin.isatty() else STDIN
+
+
+def _chunks(document: Document, max_chars: int) -> Iterator[Chunk]:
+    """Yield the chunks of a text, with its file, the line or the page, and the characters as metadata."""
+    line, counted = 1, 0
+    for start, end in spans(document.text, max_chars):
+        line += document.text.count("\n", counted, start)
+        counted = start
+        place = document.place or {"line": line}
+        yield Chunk(document.text[start:end], {"source": document.source, **place, "start": start, "end": end})

@@ -1,0 +1,246 @@
+"""The text of Office files: Word, PowerPoint and Excel since 2007, and OpenDocument.
+
+All are archives of XML, which the standard library reads piece by piece.
+Sources: ECMA-376 (Office Open XML), ISO/IEC 26300 (OpenDocument).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from io import BytesIO
+from typing import Final, TypeAlias
+from xml.parsers import expat
+
+from attrs import define, field, frozen
+
+Attributes: TypeAlias = Mapping[str, str]
+Place: TypeAlias = Mapping[str, str | int]
+"""Which part of a document: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, or ``{}`` for the whole."""
+
+MAX_UNPACKED_BYTES: Final = 1 << 28
+"""Most bytes of XML in one file: more than a million pages have. An archive made to fill the memory has more."""
+_PIECE_BYTES: Final = 1 << 16
+_DAMAGED: Final = (
+    zipfile.BadZipFile, zlib.error, expat.ExpatError, KeyError, IndexError, EOFError, NotImplementedError, RuntimeError
+)  # fmt: skip
+"""What zipfile and expat raise for bytes that are damaged, encrypted or packed in a way that is not known."""
+
+
+class DocumentError(ValueError):
+    """What is wrong with a document: a message to stand behind its name."""
+
+
+def parts_of_office_file(content: bytes) -> Iterator[tuple[Place, str]]:
+    """Yield the parts of a file in their order, each with its text.
+
+    A paragraph is a line, and so is a row of a sheet, with tabs between its cells.
+
+    Raises:
+        DocumentError: the file is damaged, encrypted, too large when unpacked, or no Office file.
+    """
+    try:
+        with zipfile.ZipFile(BytesIO(content)) as packed:
+            yield from _parts(_Archive(packed))
+    except _DAMAGED as error:
+        raise DocumentError(f"is damaged or encrypted ({str(error)[:100] or type(error).__name__})") from None
+
+
+def is_office_file(content: bytes) -> bool:
+    """Tell whether some bytes are an archive that holds one of the documents that are read here."""
+    try:
+        with zipfile.ZipFile(BytesIO(content)) as packed:
+            return not {"word/document.xml", "ppt/presentation.xml", "xl/workbook.xml", "content.xml"}.isdisjoint(
+                packed.namelist()
+            )
+    except _DAMAGED:
+        return False
+
+
+@define
+class _Archive:
+    """Feed the XML in an archive to functions, and end where it gets too much."""
+
+    packed: zipfile.ZipFile
+    _n_bytes: int = field(default=0, init=False)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.packed.NameToInfo
+
+    def parse(
+        self,
+        name: str,
+        start: Callable[[str, Attributes], object],
+        end: Callable[[str], object] = lambda _tag: None,
+        data: Callable[[str], object] = lambda _text: None,
+    ) -> None:
+        """Call functions for each element of a member, by its name without the namespace, and for its text."""
+        parser = expat.ParserCreate(namespace_separator=" ")
+        parser.buffer_text = True
+        parser.StartElementHandler = lambda tag, attributes: start(_local(tag), _locals(attributes))
+        parser.EndElementHandler = lambda tag: end(_local(tag))
+        parser.CharacterDataHandler = data
+        parser.StartDoctypeDeclHandler = _refuse_doctype
+        with self.packed.open(name) as member:
+            while piece := member.read(_PIECE_BYTES):
+                self._n_bytes += len(piece)
+                if self._n_bytes > MAX_UNPACKED_BYTES:
+                    raise DocumentError(f"has more than {MAX_UNPACKED_BYTES >> 20} MiB of XML")
+                parser.Parse(piece)
+        parser.Parse(b"", True)
+
+    def flow(self, name: str, markup: _Markup) -> str:
+        """Return the running text of a member."""
+        pieces: list[str] = []
+        texts = skipped = 0
+
+        def start(tag: str, _attributes: Attributes) -> None:
+            nonlocal texts, skipped
+            texts += tag in markup.texts
+            skipped += tag in markup.skipped
+            if not skipped and tag in markup.breaks:
+                pieces.append(markup.breaks[tag])
+
+        def end(tag: str) -> None:
+            nonlocal texts, skipped
+            texts -= tag in markup.texts
+            skipped -= tag in markup.skipped
+            if not skipped and tag in markup.paragraphs:
+                pieces.append("\n")
+
+        def data(text: str) -> None:
+            if texts and not skipped:
+                pieces.append(text)
+
+        self.parse(name, start, end, data)
+        return "".join(pieces)
+
+    def listed(self, name: str, tag: str) -> list[tuple[str, str]]:
+        """Return the name and the member of each slide or sheet, in the order in which a main document lists them."""
+        folder, base = posixpath.split(name)
+        members: dict[str, str] = {}
+        found: list[tuple[str, str]] = []
+
+        def relation(element: str, attributes: Attributes) -> None:
+            if element == "Relationship":
+                members[attributes["Id"]] = posixpath.normpath(posixpath.join("/", folder, attributes["Target"]))[1:]
+
+        def entry(element: str, attributes: Attributes) -> None:
+            if element == tag:
+                found.append((attributes.get("name", ""), members[attributes["r:id"]]))
+
+        self.parse(f"{folder}/_rels/{base}.rels", relation)
+        self.parse(name, entry)
+        return found
+
+
+@frozen
+class _Markup:
+    """How a format marks text: names of elements, without their namespaces.
+
+    Attributes:
+        texts: the characters in these are text.
+        paragraphs: each of these is a line.
+        breaks: what an element stands for.
+        skipped: what stands in these is settings, deleted, or the same text for an older program.
+    """
+
+    texts: frozenset[str]
+    paragraphs: frozenset[str]
+    breaks: Mapping[str, str]
+    skipped: frozenset[str]
+
+
+_OFFICE_OPEN: Final = _Markup(
+    frozenset({"t"}), frozenset({"p"}), {"tab": "\t", "br": "\n", "cr": "\n"}, frozenset({"pPr", "Fallback"})
+)
+_OPEN_DOCUMENT: Final = _Markup(
+    frozenset({"p", "h"}),
+    frozenset({"p", "h"}),
+    {"tab": "\t", "line-break": "\n", "s": " "},
+    frozenset({"tracked-changes"}),
+)
+
+
+def _parts(archive: _Archive) -> Iterator[tuple[Place, str]]:
+    if "word/document.xml" in archive:
+        members = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
+        yield ({}, "".join(archive.flow(name, _OFFICE_OPEN) for name in members if name in archive))
+    elif "ppt/presentation.xml" in archive:
+        for number, (_, member) in enumerate(archive.listed("ppt/presentation.xml", "sldId"), 1):
+            yield ({"slide": number}, archive.flow(member, _OFFICE_OPEN))
+    elif "xl/workbook.xml" in archive:
+        strings = _shared_strings(archive)
+        for name, member in archive.listed("xl/workbook.xml", "sheet"):
+            if member.startswith("xl/worksheets/"):  # and no chart
+                yield ({"sheet": name}, _sheet(archive, member, strings))
+    elif "content.xml" in archive:
+        yield ({}, archive.flow("content.xml", _OPEN_DOCUMENT))
+    else:
+        raise DocumentError("is an archive, and no Office file")
+
+
+def _shared_strings(archive: _Archive) -> list[str]:
+    """Return the strings that the cells of a workbook name by number."""
+    strings: list[str] = []
+    if "xl/sharedStrings.xml" not in archive:
+        return strings
+    inside: list[str] = []  # elements that are open
+
+    def start(tag: str, _attributes: Attributes) -> None:
+        inside.append(tag)
+        if tag == "si":
+            strings.append("")
+
+    def data(text: str) -> None:
+        if inside[-1] == "t" and "rPh" not in inside:  # how a Chinese character is spoken is not what the cell says
+            strings[-1] += text
+
+    archive.parse("xl/sharedStrings.xml", start, lambda _tag: inside.pop(), data)
+    return strings
+
+
+def _sheet(archive: _Archive, member: str, strings: list[str]) -> str:
+    """Return the rows of a sheet, with tabs between the cells; numbers and dates as they are stored."""
+    rows: list[str] = []
+    cells: list[str] = []
+    kind = value = ""
+    inside = False
+
+    def start(tag: str, attributes: Attributes) -> None:
+        nonlocal kind, value, inside
+        if tag == "c":
+            kind, value = attributes.get("t", "n"), ""
+        inside = tag in ("v", "t")
+
+    def end(tag: str) -> None:
+        nonlocal inside
+        inside = False
+        if tag == "c" and value:
+            cells.append(strings[int(value)] if kind == "s" else value)
+        elif tag == "row":
+            rows.append("\t".join(cells))
+            cells.clear()
+
+    def data(text: str) -> None:
+        nonlocal value
+        if inside:
+            value += text
+
+    archive.parse(member, start, end, data)
+    return "\n".join(rows)
+
+
+def _local(name: str) -> str:
+    return name.rpartition(" ")[2]
+
+
+def _locals(attributes: Attributes) -> dict[str, str]:
+    """Return attributes without namespaces, but for ``r:id``: slides have an ``id`` of their own beside it."""
+    return {"r:id" if name.endswith("/relationships id") else _local(name): value for name, value in attributes.items()}
+
+
+def _refuse_doctype(*_: object) -> None:
+    raise DocumentError("declares a document type, as no Office program does")

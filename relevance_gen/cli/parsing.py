@@ -1,0 +1,64 @@
+"""A parser of arguments that takes options anywhere and helps with what was mistyped."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import NoReturn
+
+_TAKEN_AS_IT_IS = "\0"
+"""Marks an argument behind ``--``. No argument of a process can hold a NUL."""
+_SENTENCE_WITH_DASH = re.compile(r"-\S*\s")
+
+
+class Parser(argparse.ArgumentParser):
+    """Parse a command's arguments: options before, between and behind the others, and behind ``--`` none."""
+
+    _has_sentence_with_dash = False
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return what `arguments` say, or end the process with status 2 and a hint.
+
+        argparse finds ``--`` at some places only; which, differs between versions of Python.
+        """
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        options = list(arguments[:end])
+        self._has_sentence_with_dash = any(_SENTENCE_WITH_DASH.match(option) for option in options)
+        marked = [_TAKEN_AS_IT_IS + word for word in arguments[end + 1 :]]
+        parsed, unknown = self.parse_known_intermixed_args(options + marked)
+        if unknown:
+            self.refuse(unknown)
+        return argparse.Namespace(**{name: _unmarked(value) for name, value in vars(parsed).items()})
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with status 2 after a message, with a hint where a question may have been taken apart."""
+        if self._has_sentence_with_dash:
+            message += "; a question that begins with - goes behind --"
+        super().error(message)
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """End the process with status 2 after the names of arguments that are not known, and what they may mean."""
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
+        meant = [close for option in options for close in closest(option, known)]
+        names = " ".join(options or unknown).replace(_TAKEN_AS_IT_IS, "")
+        self.error(f"unrecognized arguments: {names}{did_you_mean(meant)}")
+
+
+def closest(word: str, known: Iterable[str]) -> list[str]:
+    """Return the one of some known words that is most like another; none if all are too different."""
+    return get_close_matches(word, list(known), 1)
+
+
+def did_you_mean(words: Iterable[str]) -> str:
+    """Return the end of a message that asks for what may have been meant; "" for no words."""
+    meant = " ".join(dict.fromkeys(words))
+    return f"; did you mean {meant}?" if meant else ""
+
+
+def _unmarked(value: object) -> object:
+    if isinstance(value, list):
+        return [_unmarked(one) for one in value]
+    return value.removeprefix(_TAKEN_AS_IT_IS) if isinstance(value, str) else value

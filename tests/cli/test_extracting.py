@@ -1,0 +1,214 @@
+"""Texts out of PDFs, HTML pages and Office files, whatever their bytes are."""
+
+import contextlib
+import io
+import itertools
+import signal
+import threading
+import time
+
+import pypdf
+import pypdf.errors
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.cli import extracting, office
+from relevance_gen.cli.extracting import Extracted, extract, format_of
+from relevance_gen.cli.webpages import text_of_page
+from tests.cli.documents import archive, docx, odt, pdf, pptx, run, xlsx
+
+SAMPLES = {
+    "a.pdf": pdf("Apples are red", "Pears are green"),
+    "a.docx": docx(run("Apples are red"), run("Pears")),
+    "a.pptx": pptx("Apples", "Pears"),
+    "a.xlsx": xlsx(Prices=[["apple", 1.5], ["pear", 2]], Stock=[["apple"]]),
+    "a.odt": odt("<text:h>Apples</text:h><text:p>are red</text:p>"),
+    "a.html": b"<!DOCTYPE html><title>Apples</title><p>are red",
+}
+
+
+def read(name: str, content: bytes) -> Extracted:
+    kind = format_of(name, content)
+    assert kind is not None
+    return extract(content, kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("a.pdf", [({"page": 1}, "Apples are red"), ({"page": 2}, "Pears are green")]),
+        ("a.docx", [({}, "Apples are red\nPears\n")]),
+        ("a.pptx", [({"slide": 1}, "Apples\n"), ({"slide": 2}, "Pears\n")]),
+        ("a.xlsx", [({"sheet": "Prices"}, "apple\t1.5\npear\t2"), ({"sheet": "Stock"}, "apple")]),
+        ("a.odt", [({}, "Apples\nare red\n")]),
+        ("a.html", [({}, " Apples are red")]),
+    ],
+)
+def test_every_format_is_known_by_its_content(name: str, parts: list[tuple[dict[str, object], str]]) -> None:
+    """The text and the places of each format are found, whatever the file is called."""
+    for called in (name, "-", "file", "a.txt"):
+        assert read(called, SAMPLES[name]) == Extracted(parts, None, sum(len(text) for _, text in parts))
+
+
+def test_what_a_word_processor_writes() -> None:
+    """Tabs and breaks stand for themselves; settings, deleted text and the copy for older programs are left out."""
+    paragraph = (
+        '<w:pPr><w:tabs><w:tab w:pos="9"/></w:tabs></w:pPr>'
+        + run("one")
+        + "<w:r><w:tab/><w:br/></w:r><w:del><w:r><w:delText>gone</w:delText></w:r></w:del>"
+        + f"<Choice>{run('two')}</Choice><Fallback>{run('two')}</Fallback>"
+    )
+    assert read("a", docx(paragraph, "")).parts == [({}, "one\t\ntwo\n\n")]
+    changed = "<text:tracked-changes><text:p>gone</text:p></text:tracked-changes>"
+    text = f"{changed}<text:p>a<text:s/>b<text:tab/>c<text:line-break/>d</text:p>"
+    assert read("a", odt(text)).parts == [({}, "a b\tc\nd\n")]
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<p>Fish &amp; <b>ch</b>ips</p><p>Peas", " Fish & chips Peas"),
+        ("<ul>\n  <li>one</li>\n  <li>two</li>\n</ul>", " \n one \n two \n "),
+        ("a<script>\nif (a<b) c()\n</script>b", "a \n\nb"),
+        ("<style>p {}</style><template><p>x</p></template>y", " y"),
+        ("<p\nclass=a\n>third line", " \n\nthird line"),
+        ("<!-- a\ncomment -->second", "\nsecond"),
+        ("&lt;b&gt; &#8364; &nbsp;&bogus;", "<b> € &bogus;"),
+        ("no markup at all < 5", "no markup at all < 5"),
+    ],
+)
+def test_html(page: str, text: str) -> None:
+    """What a reader of the page sees is left, on the line where it stands in the file."""
+    assert text_of_page(page) == text
+
+
+@given(st.lists(st.sampled_from(["<p>", "</p>", "<b>", "\n", "word", " ", "<br/>", "<!--", "-->", "<script>", "&lt;"])))
+def test_html_keeps_lines(pieces: list[str]) -> None:
+    """A word on line n of a page is on line n of its text, whatever the markup."""
+    text = text_of_page("".join(pieces) + "</script>--></b>\nMARK")
+    at = text.find("MARK")
+    assert at == -1 or text.count("\n", 0, at) == pieces.count("\n") + 1
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@given(data=st.data())
+def test_no_bytes_break_it(name: str, data: st.DataObject) -> None:
+    """A damaged document gives what can be read of it or one line that says what is wrong, and no exception."""
+    content = bytearray(SAMPLES[name])
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    del content[data.draw(st.integers(len(content) // 2, len(content))) :]
+    kind = format_of(name, bytes(content))
+    if kind is not None:
+        extracted = extract(bytes(content), kind)
+        assert extracted.trouble is None or (extracted.trouble and "\n" not in extracted.trouble)
+
+
+@pytest.mark.parametrize(
+    ("content", "trouble"),
+    [
+        (b"%PDF-1.4\nnot really", "cannot be read (Pdf"),
+        (pdf(""), "has no text, only pictures"),
+        (docx("<w:r>"), "is damaged or encrypted (mismatched tag"),
+        (archive({"word/document.xml": "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"}), "declares a document type"),
+        (archive({"ppt/presentation.xml": "<a/>"}), "is damaged or encrypted ("),
+        (docx(run("red"))[:-30], "is damaged or encrypted ("),
+    ],
+)
+def test_what_is_wrong_is_said(content: bytes, trouble: str) -> None:
+    """Each thing that can be wrong with a document has a message to stand behind its name."""
+    kind = format_of("a", content) or "Office"
+    assert (extract(content, kind).trouble or "").startswith(trouble)
+
+
+def test_an_encrypted_pdf(caplog: pytest.LogCaptureFixture) -> None:
+    """A PDF that anybody may open is read though it is encrypted; one with a password is named; nothing is logged."""
+    for password, trouble in (("", None), ("secret", "is encrypted")):
+        writer = pypdf.PdfWriter()
+        writer.append(pypdf.PdfReader(io.BytesIO(SAMPLES["a.pdf"])))
+        writer.encrypt(password, "owner", algorithm="RC4-128")
+        target = io.BytesIO()
+        writer.write(target)
+        extracted = read("a.pdf", target.getvalue())
+        assert (extracted.trouble, len(extracted.parts)) == (trouble, 0 if trouble else 2)
+    assert caplog.record_tuples == []
+
+
+def test_a_pdf_by_aes_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a PDF needs another package to be decrypted, its name is in the message."""
+
+    def lacking(*_: object) -> None:
+        raise pypdf.errors.DependencyError("cryptography is required")
+
+    monkeypatch.setattr(pypdf, "PdfReader", lacking)
+    assert read("a.pdf", SAMPLES["a.pdf"]).trouble == "is encrypted by AES: needs pip install 'pypdf[crypto]'"
+
+
+def test_one_bad_page_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a PDF with a page that cannot be read, the other pages are, and that page is named."""
+    numbers = itertools.count(1)
+    whole = pypdf.PageObject.extract_text
+
+    def sometimes(page: pypdf.PageObject) -> str:
+        if next(numbers) == 2:
+            raise KeyError("/Contents\nand more")
+        return whole(page)
+
+    monkeypatch.setattr(pypdf.PageObject, "extract_text", sometimes)
+    extracted = read("a.pdf", pdf("one", "two", "three"))
+    assert [place["page"] for place, _ in extracted.parts] == [1, 3]
+    assert extracted.trouble == "has 1 of 3 pages that cannot be read (page 2: KeyError: '/Contents\\nand more')"
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "name", "content", "trouble", "n_parts"),
+    [
+        ("MAX_BYTES", 1 << 20, "a.html", b"x" * ((1 << 20) + 1), "is larger than 1 MiB", 0),
+        ("MAX_PAGES", 2, "a.pdf", pdf("a", "b", "c"), "has 3 pages, of which the first 2 are searched", 2),
+        ("MAX_CHARS", 7, "a.pdf", pdf("four", "four"), "has more than 7 characters of text", 1),
+        ("MAX_UNPACKED_BYTES", 1 << 20, "a", docx(run("x" * (1 << 20))), "has more than 1 MiB of XML", 0),
+    ],
+)
+def test_limits_of_size(
+    limit: str, value: int, name: str, content: bytes, trouble: str, n_parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is too large is read up to the limit, and the limit is named."""
+    monkeypatch.setattr(extracting if hasattr(extracting, limit) else office, limit, value)
+    extracted = read(name, content)
+    assert (extracted.trouble, len(extracted.parts)) == (trouble, n_parts)
+
+
+@pytest.mark.parametrize("n_caught", [0, 1])
+def test_time_is_limited(n_caught: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extractor that does not end is stopped, even where it catches all exceptions, and what it read is kept."""
+
+    def endless(_content: bytes, found: Extracted) -> None:
+        found.add({"page": 1}, "read before")
+        for _ in range(n_caught):
+            with contextlib.suppress(BaseException):
+                time.sleep(60)
+        time.sleep(60)
+
+    monkeypatch.setattr(extracting, "MAX_S", 0.1)
+    monkeypatch.setitem(extracting._EXTRACTORS, "HTML", endless)
+    started = time.monotonic()
+    assert extract(b"", "HTML") == Extracted([({"page": 1}, "read before")], "took longer than 0.1 s to read", 11)
+    assert time.monotonic() - started < 10
+
+
+def test_no_alarm_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a document is read, the limit of its time is gone, and so is what stood in the way of the caller's alarm."""
+    before = signal.getsignal(signal.SIGALRM)
+    extract(b"<p>fine", "HTML")
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_it_works_in_any_thread() -> None:
+    """Away from the main thread, where no alarm can ring, documents are read just so."""
+    found: list[Extracted] = []
+    thread = threading.Thread(target=lambda: found.append(extract(SAMPLES["a.pdf"], "PDF")))
+    thread.start()
+    thread.join()
+    assert len(found[0].parts) == 2

@@ -1,0 +1,121 @@
+"""`relevance-gen search` and the files that it finds: documents, what is left out, and what is said of it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relevance_gen.cli import main
+from tests.cli.conftest import ENVIRONMENT
+from tests.cli.documents import docx, pdf, pptx, run, xlsx
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place", "shown"),
+    [
+        ("report.pdf", pdf("Pears are green", "Apples are red"), {"page": 2}, "report.pdf:page 2"),
+        ("talk.pptx", pptx("Pears", "Apples"), {"slide": 2}, "talk.pptx:slide 2"),
+        ("book.xlsx", xlsx(Pears=[["Pear"]], Prices=[["Apples", 3]]), {"sheet": "Prices"}, "book.xlsx:sheet Prices"),
+        ("letter.docx", docx(run("Pears"), run("Apples")), {"line": 1}, "letter.docx:2"),
+        ("page.html", b"<p>Pears</p>\n<p>\n<b>App</b>les</p>", {"line": 1}, "page.html:3"),
+    ],
+)
+def test_documents(
+    name: str, content: bytes, place: dict[str, object], shown: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A document is searched, and a result says where it stands, as text and as metadata to choose by."""
+    Path(name).write_bytes(content)
+    assert main(["search", "apples", name, "--lines", "1"]) == 0
+    assert f"  {shown}\n" in capsys.readouterr().out
+    ((key, value),) = place.items()
+    assert main(["search", "apples", ".", "--json", "--where", f"source={name}", "--where", f"{key}={value}"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    metadata, text = result["metadata"], result["chunk_txt"]
+    assert "Apples" in text
+    assert metadata == {"source": name, **place, "start": metadata["start"], "end": metadata["start"] + len(text)}
+
+
+def test_a_damaged_document_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A document that cannot be read is named with the reason, and the others are searched."""
+    Path("bad.pdf").write_bytes(b"%PDF-1.7 no more")
+    assert main(["search", "apples", "."]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("relevance-gen: bad.pdf: cannot be read (Pdf")
+    assert shown.err.count("\n") == 1
+    assert "fruit.txt:1" in shown.out
+
+
+def test_a_document_can_be_piped_in(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The standard input is known by its content."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pdf("Apples are red"))))
+    assert main(["search", "apples"]) == 0
+    assert "  (standard input):page 1\n  Apples are red\n" in capsys.readouterr().out
+
+
+def test_what_is_left_out_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A named file that cannot be read has a line with the reason, and is trouble; what is only found is counted."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)  # as where the extra is not installed
+    contents = {
+        "picture.png": b"\x89PNG\0\0apples",
+        "report.pdf": pdf("apples"),
+        "old.doc": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1 apples",
+    }
+    for name, content in contents.items():
+        Path(name).write_bytes(content)
+    assert main(["search", "apples", "fruit.txt", *contents]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "relevance-gen: picture.png: is binary, not text",
+        "relevance-gen: report.pdf: needs pip install 'relevance_gen[files]'",
+        "relevance-gen: old.doc: is encrypted, or in a format of Office before 2007",
+    ]
+    Path("link.txt").symlink_to("fruit.txt")
+    Path("link.md").symlink_to("fruit.txt")
+    assert main(["search", "apples", "."]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "relevance-gen: skipped 1 old Office file: each is encrypted, or in a format of Office before 2007",
+        "relevance-gen: skipped 1 binary file",
+        "relevance-gen: skipped 1 PDF file: each needs pip install 'relevance_gen[files]'",
+        "relevance-gen: skipped 2 symbolic links; --follow follows them",
+    ]
+
+
+def test_only_some_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options choose among the files of folders, and what is named is always searched."""
+    for name in ("a.py", "b.md", "c.log", ".hidden"):
+        Path(name).write_text("apples")
+    Path(".gitignore").write_text("*.log")
+    for options, sources in (
+        ([], {"a.py", "b.md", "fruit.txt", "deep/er/café.md"}),
+        (["--hidden", "--no-ignore"], {"a.py", "b.md", "fruit.txt", "deep/er/café.md", "c.log", ".hidden"}),
+        (["-t", "py"], {"a.py"}),
+        (["--type", "md", "--glob", "!deep"], {"b.md"}),
+        (["-g", "*.log"], {"c.log"}),
+        (["-g", "*.py", "fruit.txt"], {"a.py", "fruit.txt"}),
+    ):
+        assert main(["search", "apples", ".", *options, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["results"]
+        assert {result["metadata"]["source"] for result in found} == sources
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_names_that_are_no_text_are_shown(encoding: str, folder: Path) -> None:
+    """A file whose name is in no encoding is found and shown, whatever the encoding of the output."""
+    name = os.fsdecode(b"caf\xe9.txt")
+    Path(name).write_text("apples 🍎")
+    done = subprocess.run(
+        [sys.executable, "-m", "relevance_gen", "search", "apples", "."],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        env=ENVIRONMENT | {"PYTHONIOENCODING": encoding},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"  caf?.txt:1\n  apples " in done.stdout

@@ -1,0 +1,66 @@
+"""Arguments of the command: in any order, behind `--`, and mistyped."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from relevance_gen.cli import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["serch", "x"], "there is no command 'serch'; did you mean search?"),
+        (["apples", "."], "there is no command 'apples'; commands are search, generate, serve"),
+        (["--versoin"], "unrecognized arguments: --versoin; did you mean --version?"),
+        (["search", "x", "--topn", "3"], "unrecognized arguments: --topn; did you mean --top-n?"),
+        (["search", "x", "--colour=always"], "unrecognized arguments: --colour; did you mean --color?"),
+        (["search", "x", "--qqqqqq"], "unrecognized arguments: --qqqqqq"),
+        (["search", "x", "--wherever", "--", "--where"], "unrecognized arguments: --wherever; did you mean --where?"),
+        (["search", "-n is what"], "invalid int value: ' is what'; a question that begins with - goes behind --"),
+        (["generate", "x", "--max-token-s", "3"], "unrecognized arguments: --max-token-s; did you mean --max-tokens?"),
+        (["generate", "x", "y"], "unrecognized arguments: y"),
+    ],
+)
+def test_what_was_mistyped_is_guessed(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A flag or command that does not exist is refused with the one that is most like it, in two short lines."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    usage, error, end = capsys.readouterr().err.split("\n")
+    assert usage.startswith("usage: relevance-gen ")
+    assert error.endswith(hint)
+    assert end == ""
+
+
+@pytest.mark.parametrize("question", ["-n is what?", "--json", "-5", "-x", "--top-n=3", "-"])
+def test_questions_that_begin_with_a_dash(question: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Behind -- all is question and files, whatever it begins with."""
+    Path("-x").write_text("the option -n is what -x is not, nor --json, nor -5, nor --top-n=3")
+    status = main(["search", "-n", "1", "--json", "--", question, "-x"])
+    assert status == (1 if question == "-" else 0)
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 1 - status
+
+
+def test_a_sentence_with_a_dash_needs_no_help(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A question of several words that begins as no option does is understood without --."""
+    assert main(["search", "--bananas or apples?", "fruit.txt"]) == 0
+
+
+def test_options_stand_anywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options may stand before, between and behind the question and the files."""
+    shown = set()
+    words, option = ["apples", "fruit.txt", "deep"], ["-n", "1"]
+    for at in range(4):
+        assert main(["search", *words[:at], *option, *words[at:], "--json"]) == 0
+        shown.add(capsys.readouterr().out)
+    assert len(shown) == 1
+
+
+def test_type_list(capsys: pytest.CaptureFixture[str]) -> None:
+    """--type-list shows the types, and needs no question."""
+    with pytest.raises(SystemExit) as ended:
+        main(["search", "--type-list"])
+    assert ended.value.code == 0
+    assert "\npy: *.py, *.pyi\n" in capsys.readouterr().out

@@ -1,0 +1,73 @@
+"""`relevance-gen search` with an index that is kept: built once, searched often."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from relevance_gen import ChunkIndex
+from relevance_gen.cli import main
+from tests.cli.conftest import FRUIT
+
+
+def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What --save kept, --index searches without the files, with the same results, places and conditions."""
+    arguments = ["apples", "--json", "--where", "source=fruit.txt"]
+    assert main(["search", *arguments, ".", "--save", "kept.index", "--weighting", "cosine"]) == 0
+    built = capsys.readouterr()
+    Path("fruit.txt").unlink()
+    assert main(["search", *arguments, "--index", "kept.index"]) == 0
+    assert capsys.readouterr() == built
+    assert main(["search", "zebra", "--index", "kept.index"]) == 1
+    assert capsys.readouterr() == ("", "relevance-gen: nothing found in 2 chunks of kept.index\n")
+    assert main(["search", "coffee", "deep", "--save", "kept.index"]) == 0  # an index may be replaced
+    assert len(ChunkIndex.load("kept.index")) == 1
+
+
+def test_an_index_of_chunks_from_elsewhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An index that a program saved is searched, too; its chunks are numbered where they say nothing of a place."""
+    ChunkIndex(["pears", {"text": "apples", "metadata": {"line": "x", "page": "\x1b"}}]).save("other.index")
+    assert main(["search", "apples", "--index", "other.index"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 1:page ␛")
+    assert main(["search", "pears", "--index", "other.index"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 0:?")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--index", "none", "fruit.txt"], "--index searches what was saved: leave out FILE"),
+        (["--index", "none", "-g", "*", "--save", "x", "."], "leave out FILE and --save and --glob"),
+        (["--index", "none"], "none: No such file or directory"),
+        (["--index", "fruit.txt"], "fruit.txt "),
+        (["--save", "fruit.txt", "."], "--save: fruit.txt exists and is no index; name another file"),
+        (["--save", "no/where", "."], "--save: no is no folder that can be written to"),
+        (["--save", "deep", "."], "--save: deep: Is a directory"),
+        (["-t", "pyy", "."], "there is no file type 'pyy'; did you mean py?"),
+    ],
+)
+def test_what_makes_no_sense_is_trouble(
+    arguments: list[str], complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Options that contradict each other, or an index that cannot be, are refused in one line, before any work."""
+    assert main(["search", "apples", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert complaint in shown.err
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert Path("fruit.txt").read_text() == FRUIT
+
+
+def test_an_index_that_cannot_be_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk is full, the results are shown all the same, and the exit status says that something failed."""
+
+    def full(index: ChunkIndex, path: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ChunkIndex, "save", full)
+    assert main(["search", "apples", "fruit.txt", "--save", "x"]) == 2
+    shown = capsys.readouterr()
+    assert "fruit.txt:1" in shown.out
+    assert shown.err == "relevance-gen: x: No space left on device; the index is not saved\n"

@@ -1,0 +1,55 @@
+"""^C while chunks are read ends with KeyboardInterrupt, at any moment and however often, and never with an abort."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+WORK = """
+import sys
+from relevance_gen import ChunkIndex, search
+chunks = [f"word{n} is one of many words, and word{n * 7919 % 10007} is another. " * 8 for n in range(6000)]
+search("many", chunks[:9])
+sys.stdout.write("ready\\n")
+sys.stdout.flush()
+while True:
+    {work}
+"""
+DELAYS_S = (0.005, 0.03, 0.08)
+
+
+@pytest.mark.parametrize("n_signals", [1, 4])
+@pytest.mark.parametrize(
+    "work",
+    [
+        'search("many words", chunks)',
+        "ChunkIndex(chunks)",
+        "ChunkIndex(chunks, progress=True)",
+        "ChunkIndex(chunks * 4, n_jobs=2)",
+    ],
+    ids=["search", "index", "bar", "processes"],
+)
+def test_an_interrupt_is_a_keyboard_interrupt(work: str, n_signals: int) -> None:
+    """The process ends at once with the traceback of a KeyboardInterrupt, as ^C ends any Python program."""
+    for delay_s in DELAYS_S:
+        command = [sys.executable, "-c", WORK.replace("{work}", work)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(delay_s)
+            for _ in range(n_signals):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.005)
+            _, told = process.communicate(timeout=20)
+        finally:
+            process.kill()
+            process.communicate()
+        # Python itself ends with 1 if another ^C comes while it prints the traceback.
+        assert process.returncode == -signal.SIGINT or (n_signals > 1 and process.returncode == 1), told
+        assert "KeyboardInterrupt" in told
+        assert "FATAL" not in told

@@ -1,0 +1,133 @@
+"""Responses in people's hands: sequences that print on a screen, show in a notebook and make a data frame."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import html
+import json
+import pickle
+import re
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import SearchMetadata, SearchResponse, SearchResult, Span, search, wire
+from tests import strategies
+
+CHUNKS = ["Dogs bark.", {"text": "Cats purr & <sleep>.", "metadata": {"page": 2}}, "A cat.", "Birds sing."]
+
+
+@pytest.fixture
+def response() -> SearchResponse:
+    return search("What do cats do?", CHUNKS, spans=True)
+
+
+def test_a_response_is_a_sequence_of_its_results(response: SearchResponse) -> None:
+    """Length, iteration, places, slices, membership and truth are those of the results."""
+    assert len(response) == 2
+    assert list(response) == list(response.results)
+    assert response[0] is response.results[0]
+    assert response[-1] is response.results[-1]
+    assert response[:1] == response.results[:1]
+    assert response.results[1] in response
+    assert not search("zebra", CHUNKS)
+
+
+@given(strategies.queries, strategies.chunk_lists, st.booleans())
+def test_best_is_best_first_whatever_the_order(query: str, chunks: list[str], true_order: bool) -> None:
+    """`best` gives the results in the order that they have without `true_order`, and as they are."""
+    response = search(query, chunks, true_order=true_order)
+    expected = search(query, chunks, true_order=False)
+    assert [result.original_index for result in response.best] == [result.original_index for result in expected]
+    assert set(map(id, response.best)) == set(map(id, response.results))
+
+
+def test_a_dictionary_is_what_the_server_writes(response: SearchResponse) -> None:
+    """`to_dict` gives the documented fields, to the letter, with spans only where they were asked for."""
+    plain = search("What do cats do?", CHUNKS).to_dict()
+    assert list(plain) == ["results", "metadata"]
+    assert plain["metadata"] == {"num_query_tokens": 5, "num_context_tokens": response.metadata.num_context_tokens}
+    assert [list(result) for result in plain["results"]] == [
+        ["chunk_id", "chunk_txt", "chunk_score", "metadata", "original_index"]
+    ] * 2
+    spans = response.to_dict()["results"][1]["spans"]
+    assert [list(span) for span in spans] == [["start", "end", "score"]] * 2
+    assert spans == [{"start": 2, "end": 5, "score": 1.0}] * 2
+    assert json.loads(wire.serialize(response)) == response.to_dict()
+
+
+def test_confidence_is_written_where_it_was_asked_for() -> None:
+    """The metadata has a confidence on the wire only if there is one."""
+    response = SearchResponse((), SearchMetadata(1, 2), 0.5)
+    assert wire.unstructure(response)["metadata"] == {"num_query_tokens": 1, "num_context_tokens": 2}
+    asked = SearchResponse((), SearchMetadata(1, 2, confidence=0.5), 0.5)
+    assert wire.unstructure(asked)["metadata"]["confidence"] == 0.5
+
+
+def test_it_prints_in_a_few_lines() -> None:
+    """However much was found, ten lines are shown, each of a text's beginning, and how many there are."""
+    response = search("cat", ["A cat\n\x1b[2Jin\ta hat. " * 200] * 25, 25)
+    lines = repr(response).splitlines()
+    assert re.fullmatch(r"<SearchResponse: 25 results, confidence 0\.\d\d>", lines[0])
+    assert re.fullmatch(r"  [01]\.\d{3}  \[0\]  A cat .\[2Jin a hat\. A cat .*…", lines[1])
+    assert lines[-1] == "  … and 15 more"
+    assert len(lines) == 12
+    assert all(len(line) < 120 and line.isprintable() for line in lines)
+    assert repr(search("zebra", ["a cat"])) == "<SearchResponse: 0 results, confidence 0.00>"
+
+
+def test_a_long_text_is_shown_where_the_answer_stands() -> None:
+    """With spans the part that is shown is the one with the passage."""
+    text = f"{'Nothing here. ' * 100}The zebra sleeps. {'Nothing there. ' * 100}"
+    response = search("zebra", [text, "x"], spans=True)
+    assert "zebra" in repr(response)
+    assert "<mark>zebra</mark>" in response._repr_html_()
+    assert "zebra" not in repr(search("zebra", [text, "x"]))
+
+
+def test_a_notebook_shows_a_table(response: SearchResponse) -> None:
+    """A table has a row for each result, its text escaped and the words found marked."""
+    table = response._repr_html_()
+    assert table.count("<tr>") == 3
+    assert "<mark>Cats</mark> purr &amp; &lt;sleep&gt;." in table
+    assert "<mark>" not in search("What do cats do?", CHUNKS)._repr_html_()
+
+
+@given(strategies.queries, strategies.chunk_lists)
+def test_anything_can_be_shown(query: str, chunks: list[str]) -> None:
+    """Whatever was found is printable, and its HTML is the texts with the words marked, in UTF-8."""
+    response = search(query, chunks, spans=True)
+    assert all(line.isprintable() for line in repr(response).split("\n"))
+    cells = re.findall(r"pre-wrap\">(.*?)</td>", response._repr_html_(), re.DOTALL)
+    response._repr_html_().encode()
+    shown = [html.unescape(re.sub("</?mark>", "", cell)) for cell in cells]
+    texts = (result.chunk_txt for result in response)
+    wanted = [
+        html.unescape(html.escape(one.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")))
+        for one in texts
+    ]
+    assert shown == wanted[:10]
+
+
+def test_a_data_frame_has_a_column_for_each_field(response: SearchResponse) -> None:
+    """A data frame of pandas has a row for each result and a column for each field."""
+    frame = pd.DataFrame(response)
+    assert list(frame.columns) == ["chunk_id", "chunk_txt", "chunk_score", "metadata", "original_index", "spans"]
+    assert list(frame["chunk_txt"]) == ["Cats purr & <sleep>.", "A cat."]
+    assert list(frame["metadata"]) == [{"page": 2}, {}]
+    assert frame["chunk_score"].dtype == float
+    assert dataclasses.asdict(response[0])["original_index"] == 1
+    assert list(pd.DataFrame(response.results)) == list(frame)
+
+
+def test_responses_are_pickled_and_copied(response: SearchResponse) -> None:
+    """A response is the same behind a pickle and as a deep copy."""
+    for twin in (pickle.loads(pickle.dumps(response)), copy.deepcopy(response)):
+        assert twin == response
+        assert twin.best == response.best
+        assert hash(twin[0].passage) == hash(response[0].passage)
+    assert SearchResult(0, "a", 1.0, {}, 0) == SearchResult(0, "a", 1.0, {}, 0, None)
+    assert Span(0, 1, 0.5) != Span(0, 1, 1.0)
