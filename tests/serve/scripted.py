@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from attrs import define, field
 
@@ -28,6 +29,7 @@ from relevance_gen.types import (
     SearchMetadata,
     SearchResponse,
     SearchResult,
+    Span,
     Stats,
 )
 
@@ -42,7 +44,14 @@ class ObviousIndex:
         self.nbytes = sum(map(len, texts))
 
     def search(
-        self, query: str, top_n: int = 10, true_order: bool = True, *, where: Flags | None = None
+        self,
+        query: str,
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Flags | None = None,
+        spans: bool = False,
+        min_share: float = 0.0,
     ) -> SearchResponse:
         """Rank the chunks; the query ``"sleep 0.5"`` takes that long, and ``"crash"`` is a bug."""
         words = query.lower().split()
@@ -52,11 +61,16 @@ class ObviousIndex:
             raise ZeroDivisionError("secret internals")
         scores = [sum(word in text.lower().split() for word in words) / len(words) for text in self._texts]
         scores = [score if where is None or where[i] else 0.0 for i, score in enumerate(scores)]
-        best = sorted((i for i, score in enumerate(scores) if score), key=lambda i: (-scores[i], i))[:top_n]
-        found = sorted(best) if true_order else best
-        results = tuple(SearchResult(k, self._texts[i], scores[i], {}, i) for k, i in enumerate(found))
+        least = min_share * max(scores, default=0.0)
+        kept = [i for i, score in enumerate(scores) if score and score >= least]
+        best = sorted(kept, key=lambda i: (-scores[i], i))[:top_n]
+        shown = (Span(0, 1, 1.0),) if spans else None
+        results = tuple(
+            SearchResult(k, self._texts[i], scores[i], {}, i, shown)
+            for k, i in enumerate(sorted(best) if true_order else best)
+        )
         counts = SearchMetadata(len(words), sum(len(text.split()) for text in self._texts))
-        return SearchResponse(results, counts)
+        return SearchResponse(results, counts, 0.5)
 
 
 class ObviousRetrieval:
@@ -65,11 +79,9 @@ class ObviousRetrieval:
     def __init__(self, settings: Settings) -> None:
         pass
 
-    def search(
-        self, query: str, chunks: Chunks, top_n: int, true_order: bool, *, where: Flags | None = None
-    ) -> SearchResponse:
+    def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool, **options: Any) -> SearchResponse:
         """Rank `chunks`."""
-        return ObviousIndex(chunks.texts).search(query, top_n, true_order, where=where)
+        return ObviousIndex(chunks.texts).search(query, top_n, true_order, **options)
 
     def index(self, chunks: Chunks) -> ObviousIndex:
         """Index `chunks`."""

@@ -379,3 +379,21 @@ def test_where_ranks_only_chunks_with_that_metadata(server: Server) -> None:
             assert [result["original_index"] for result in answer.json["results"]] == expected
     refused = server.search({"query": "apples", "chunk_txts": chunks, "where": ["page"]})
     assert (refused.status, refused.json["error"]["field"]) == (400, "where")
+
+
+def test_extensions_are_absent_unless_asked_for(server: Server) -> None:
+    """Spans and confidence stand in an answer only if they were asked for, and `min_share` drops weaker results."""
+    body = {"query": "red apples", "chunk_txts": ["red apples here", "red", "blue"]}
+    plain, full = server.search(body).json, server.search({**body, "spans": True, "confidence": True}).json
+    assert set(plain["metadata"]) == {"num_query_tokens", "num_context_tokens"}
+    assert all("spans" not in result for result in plain["results"])
+    assert 0 <= full["metadata"].pop("confidence") <= 1
+    for result in full["results"]:
+        for span in result.pop("spans"):
+            assert set(span) == {"start", "end", "score"}
+            assert 0 <= span["start"] < span["end"] <= len(result["chunk_txt"])
+    assert full == plain
+    assert len(server.search({**body, "min_share": 0.9}).json["results"]) == 1
+    for field, value in (("spans", 1), ("confidence", None), ("min_share", 1.5), ("min_share", True)):
+        refused = server.search({**body, field: value})
+        assert (refused.status, refused.error["field"]) == (400, field)

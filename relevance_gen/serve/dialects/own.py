@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
+
 from relevance_gen import wire
 from relevance_gen.serve.work.searching import SearchTask
 from relevance_gen.types import GenerationRequest, GenerationResponse, SearchRequest, SearchResponse
@@ -16,9 +18,21 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
     """
     request = wire.structure(SearchRequest, body)
-    return SearchTask(
-        request.query, request.chunk_txts, request.top_n, request.true_order, request.where
-    ), wire.unstructure
+    task = SearchTask(
+        query=request.query,
+        chunks=request.chunk_txts,
+        top_n=request.top_n,
+        true_order=request.true_order,
+        where=request.where,
+        spans=request.spans,
+        min_share=request.min_share,
+    )
+    return task, _present_with_confidence if request.confidence else wire.unstructure
+
+
+def _present_with_confidence(response: SearchResponse) -> object:
+    metadata = attrs.evolve(response.metadata, confidence=response.confidence)
+    return wire.unstructure(attrs.evolve(response, metadata=metadata))
 
 
 def read_generation(body: object) -> tuple[GenerationRequest, Callable[[GenerationResponse], object]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 from attrs import frozen
@@ -29,6 +29,8 @@ class SearchTask:
         top_n: most results, at least 1.
         true_order: results in input order (true) or best first (false).
         where: metadata that a chunk must have to be a result; None allows all.
+        spans: whether to say where in each result the answer stands.
+        min_share: least share of the best score that a result has, in [0, 1].
         path: what the client calls the chunks; errors name ``path[3]``.
     """
 
@@ -37,6 +39,8 @@ class SearchTask:
     top_n: int
     true_order: bool
     where: Metadata | None = None
+    spans: bool = False
+    min_share: float = 0.0
     path: str = "chunk_txts"
 
 
@@ -48,7 +52,7 @@ class Index(Protocol):
         """Its memory."""
 
     def search(
-        self, query: str, top_n: int = 10, true_order: bool = True, *, where: Flags | None = None
+        self, query: str, top_n: int, true_order: bool, *, where: Flags | None, spans: bool, min_share: float
     ) -> SearchResponse:
         """Rank the chunks of this index; `where` tells which of them may be results."""
 
@@ -56,10 +60,8 @@ class Index(Protocol):
 class Retrieval(Protocol):
     """What the server needs of `relevance_gen.retrieval`."""
 
-    def search(
-        self, query: str, chunks: Chunks, top_n: int, true_order: bool, *, where: Flags | None = None
-    ) -> SearchResponse:
-        """Rank `chunks`, once; `where` tells which of them may be results."""
+    def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool, **options: Any) -> SearchResponse:
+        """Rank `chunks`, once; the options are those of `Index.search`."""
 
     def index(self, chunks: Chunks) -> Index:
         """Index `chunks`, for more than one query."""
@@ -71,15 +73,12 @@ class LibraryRetrieval:
 
     settings: Settings
 
-    def search(
-        self, query: str, chunks: Chunks, top_n: int, true_order: bool, *, where: Flags | None = None
-    ) -> SearchResponse:
-        """Rank `chunks`, once; `where` tells which of them may be results."""
+    def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool, **options: Any) -> SearchResponse:
+        """Rank `chunks`, once; the options are those of `Index.search`."""
         from relevance_gen.retrieval.api import search
 
-        settings = self.settings
-        weighting, encoding = settings.weighting, settings.encoding
-        return search(query, chunks, top_n, true_order, where=where, weighting=weighting, encoding=encoding)
+        weighting, encoding = self.settings.weighting, self.settings.encoding
+        return search(query, chunks, top_n, true_order, weighting=weighting, encoding=encoding, **options)
 
     def index(self, chunks: Chunks) -> Index:
         """Index `chunks`, for more than one query."""
@@ -100,7 +99,7 @@ class Searcher:
 
     def warm_up(self) -> None:
         """Do one small search, so that the first client does not wait for imports and tables."""
-        self._retrieval.search("begin", Chunks(["a text to begin with"], {}), 1, True)
+        self._retrieval.search("begin", Chunks(["a text to begin with"], {}), top_n=1, true_order=True)
 
     def search(self, task: SearchTask, scope: str) -> SearchResponse:
         """Rank the chunks of `task`.
@@ -114,13 +113,18 @@ class Searcher:
             InvalidRequestError: a chunk is not allowed; the error names it.
         """
         chunks = self._check(task)
-        allowed = None if task.where is None else mask_of(task.where, chunks)
+        asked: dict[str, Any] = {
+            "top_n": task.top_n,
+            "true_order": task.true_order,
+            "where": None if task.where is None else mask_of(task.where, chunks),
+            "spans": task.spans,
+            "min_share": task.min_share,
+        }
         with self._kept_index(chunks, scope) as index:
-            response = (
-                self._retrieval.search(task.query, chunks, task.top_n, task.true_order, where=allowed)
-                if index is None
-                else index.search(task.query, task.top_n, task.true_order, where=allowed)
-            )
+            if index is None:
+                response = self._retrieval.search(task.query, chunks, **asked)
+            else:
+                response = index.search(task.query, **asked)
         return _with_metadata(response, chunks)
 
     def _check(self, task: SearchTask) -> Chunks:
