@@ -9,7 +9,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
 from relevance_gen.generation.ticket import Ticket
-from relevance_gen.llama.language_model import LanguageModel, Logits, SavedState, Tokens
+from relevance_gen.llama.language_model import BREAK, LanguageModel, Logits, SavedState, Tokens
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
 
 NO_LOGITS: Logits = np.empty(0, np.float32)
@@ -69,7 +69,8 @@ class Prompt:
         """
         request = self.ticket.request
         _check_vocabulary(request, self.ends, model.n_vocab)
-        tokens = model.tokenize(request.text, request.max_input_tokens)
+        tokenize = model.tokenize_chat if self.ticket.is_chat else model.tokenize
+        tokens = tokenize(request.text, request.max_input_tokens)
         if not len(tokens):
             raise InvalidRequestError("text must hold at least one token for this model, got none", field="text")
         if len(tokens) >= model.n_ctx:
@@ -105,7 +106,7 @@ class Prompt:
             created=self.ticket.created,
             finished=max(completion.finished for completion in responses),
             num_samples=len(responses),
-            prompt=self.ticket.request.text,
+            prompt=self.ticket.request.text.replace(BREAK, "") if self.ticket.is_chat else self.ticket.request.text,
             prompt_tokens=len(self.tokens),
             responses=responses,
             prompt_logprobs=(None, *self.logprobs) if self.ticket.request.prompt_logprobs else None,

@@ -61,7 +61,9 @@ class Decoder:
             self.n_ctx = self._fitting_n_ctx(options.n_ctx)
             self.n_batch = min(options.n_batch or (_GPU_SLICE if weights.uses_gpu else _CPU_SLICE), self.n_ctx)
             vocabulary = Vocabulary(weights.vocabulary, self.n_ctx)
-            self.tokenize, self.piece = vocabulary.tokenize, vocabulary.piece
+            self.tokenize, self.tokenize_chat = vocabulary.tokenize, vocabulary.tokenize_chat
+            self.piece = vocabulary.piece
+            self.chat_format = vocabulary.chat_format(lib.llama_model_chat_template(model, None))
             self._open_context(options.n_threads or usable_cores(), options.flash_attention)
             self._warm_up()
         except BaseException:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from relevance_gen.llama.language_model import Interrupted
+from relevance_gen.llama.language_model import BREAK, ChatFormat, Interrupted
 
 
 def next_logits(history: list[int], n_vocab: int = 16) -> np.ndarray:
@@ -26,6 +26,7 @@ class ScriptedModel:
     """
 
     can_rewind = True
+    chat_format = ChatFormat()
 
     def __init__(
         self, n_slots: int, *, n_ctx: int = 40, n_batch: int = 4, on_call: Callable[[str], None] | None = None
@@ -47,6 +48,10 @@ class ScriptedModel:
         """Map characters to tokens."""
         tokens = np.array([ord(c) % self.n_vocab for c in text], np.int32)
         return tokens[-max_tokens:] if max_tokens else tokens
+
+    def tokenize_chat(self, text: str, max_tokens: int) -> np.ndarray:
+        """Map the characters between breaks to tokens."""
+        return self.tokenize(text.replace(BREAK, ""), max_tokens)
 
     def piece(self, token: int) -> bytes:
         """Print a token as a letter."""
