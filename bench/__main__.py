@@ -1,8 +1,8 @@
 """Measure everything: ``python -m bench [--books FILE] [--judged DIR…] [--ngrams FILE…]``, about ten minutes.
 
-Each part is a module of its own and runs alone, too: ``python -m bench.speed``, ``.memory``, ``.quality``,
-``.answerable``, ``.passages``, ``.generation``, ``.serve_load``. Without a FILE the text is the source of Python's
-standard library; quality is measured only where judged collections are given.
+Each part is a module of its own and runs alone, too: ``python -m bench.speed``, ``.memory``, ``.needle``,
+``.quality``, ``.answerable``, ``.passages``, ``.generation``, ``.busy``, ``.serve_load``. Without a FILE the text is
+the source of Python's standard library; quality is measured only where judged collections are given.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ def main() -> None:
     books = ["--books", args.books] if args.books else []
     run("speed", *books, *(["--ngrams", *args.ngrams] if args.ngrams else []))
     run("memory", *books)
+    run("needle", *books)
     if args.judged:
         run("quality", "--peers", *args.judged)
         run("answerable", *args.judged)
         run("passages", *(folder for folder in args.judged if "covidqa" in folder))
     run("generation")
+    run("busy")
     run("serve_load")
 
 

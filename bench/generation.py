@@ -17,9 +17,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import llama_cpp
 import numpy as np
 
 from relevance_gen.generation.cache import PrefixCache
@@ -27,10 +28,14 @@ from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.sampling import Settings, log_probabilities, sample
 from relevance_gen.generation.ticket import Ticket
 from relevance_gen.llama.decoder import Decoder
+from relevance_gen.llama.library import system_info
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.machine import usable_cores
 from relevance_gen.types import GenerationRequest, GenerationResponse
 from small_models.make import write_random
+
+if TYPE_CHECKING:
+    from llama_cpp import Llama
 
 MODEL = Path(__file__).parent / "models" / "125m.gguf"
 N_PROMPT, N_NEW = 256, 64
@@ -115,7 +120,7 @@ def raw_seconds(model: Decoder, n_samples: int) -> float:
     return seconds
 
 
-def completions_seconds(llama: llama_cpp.Llama, n_samples: int) -> float:
+def completions_seconds(llama: Llama, n_samples: int) -> float:
     """Ask llama-cpp-python's own class for one completion after another; it keeps the prompt between them."""
     llama.reset()
 
@@ -297,7 +302,11 @@ def compare(model: Decoder, mode: str, args: argparse.Namespace) -> dict[str, li
 
 def compare_with_completions(model: Decoder, mode: str, args: argparse.Namespace) -> None:
     """Report many samples against one completion after another."""
-    llama = llama_cpp.Llama(str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False)
+    from llama_cpp import (
+        Llama,
+    )  # not at the top: relevance_gen shall load llama.cpp, for its threads to wait as they do
+
+    llama = Llama(str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False)
     for n, bar in ((8, 2.0), (16, 2.5)):
         results = rounds(
             args.rounds,
@@ -380,8 +389,8 @@ def main() -> None:
     if args.cpu_time:
         global _clock
         _clock, args.threads, args.server = time.process_time, 1, None
-    print(llama_cpp.llama_print_system_info().decode())
-    print(f"llama-cpp-python {llama_cpp.__version__}, {args.threads} threads, {args.rounds} rounds")
+    print(system_info())
+    print(f"llama-cpp-python {version('llama-cpp-python')}, {args.threads} threads, {args.rounds} rounds")
     for name in args.parts or PARTS:
         PARTS[name](args)
 

@@ -1,7 +1,7 @@
 """The vocabulary of the whole project: frozen classes whose attributes are the documented wire's fields.
 
 Every class checks its fields when it is made, whoever makes it. What only the model or the settings can tell, such as
-whether a prompt fits, is checked where the request is used.
+whether a prompt fits, is checked where the request is used. The file is long because it says every field in words.
 """
 
 from __future__ import annotations

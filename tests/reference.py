@@ -7,12 +7,13 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import Stemmer
 
 from relevance_gen.retrieval.folding import fold_character
 from relevance_gen.retrieval.stopwords import ENGLISH, ENGLISH_MARKERS, OTHER_MARKERS
+from relevance_gen.retrieval.terms import tokenize
 
 KNEE = 1 - 5e-7
 PAIRS, TRIPLES, WORD = "pairs", "triples", "word"
@@ -43,7 +44,7 @@ def terms(text: str) -> list[str]:
     folded = "".join(
         c if c.isascii() or _is_emoji(c) else fold_character(c) for c in unicodedata.normalize("NFC", text)
     )
-    folded = unicodedata.normalize("NFC", folded)
+    folded = _with_toneless(unicodedata.normalize("NFC", folded))
     found: list[str] = []
     runs = [[cut, "".join(run)] for cut, run in itertools.groupby(folded, kind)]
     for at in range(len(runs) - 2, 0, -1):  # a single underscore joins words
@@ -60,6 +61,29 @@ def terms(text: str) -> list[str]:
     return found
 
 
+def _with_toneless(folded: str) -> str:
+    """Write each word with a letter that only Vietnamese has a second time, with the plain letters."""
+    runs = ["".join(run) for _, run in itertools.groupby(folded, lambda c: kind(c) == WORD and c != "_")]
+    return "".join(f"{run} {_toneless(run).lower()}" if _toneless(run) != run else run for run in runs)
+
+
+def _toneless(word: str) -> str:
+    plain = {"ơ": "o", "ư": "u"}
+    return "".join(
+        unicodedata.normalize("NFD", c).translate({ord(one): other for one, other in plain.items()})[0]
+        if 0x1EA0 <= ord(c) < 0x1EFA or c in plain
+        else c
+        for c in word
+    )
+
+
+def _without_article(word: str) -> str:
+    for article in ("وال", "فال", "بال", "كال", "ولل", "ال", "لل"):
+        if word.startswith(article):
+            return word[len(article) :] if len(word) >= len(article) + 2 else word
+    return word
+
+
 def _is_emoji(character: str) -> bool:
     return kind(character) in (PAIRS, character) and unicodedata.category(character) == "So"
 
@@ -68,7 +92,9 @@ def identifier(word: str) -> list[str]:
     """Return a word, lower-cased, and its parts: ``HTTPServer_v2`` → httpserver_v2, http, server, v2."""
     cut = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<!^)(?=[A-Z][a-z])", "_", word)
     parts = [part for part in cut.split("_") if part]
-    return [part.lower() for part in [word, *(part for part in parts if part != word)]] if parts else []
+    if parts == [word]:
+        return [_without_article(word.lower())]
+    return [part.lower() for part in [word, *parts]] if parts else []
 
 
 # ── Matching ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -82,13 +108,13 @@ def is_inflected(word: str) -> bool:
     return (
         len(word) >= 3
         and len(word.encode()) < 64
-        and all(kind(character) == WORD and character != "_" and not character.isdigit() for character in word)
+        and all(kind(character) == WORD and character != "_" and character not in "0123456789" for character in word)
     )
 
 
 def is_english(chunks: Sequence[Sequence[str]]) -> bool:
     words = Counter(itertools.chain(*chunks))
-    other = [marker for text in OTHER_MARKERS for marker in terms(text)]
+    other = [terms(text)[0] for text in OTHER_MARKERS]
     return sum(words[marker] for marker in ENGLISH_MARKERS) >= sum(words[marker] for marker in other)
 
 
@@ -97,7 +123,8 @@ def similarity(word: str, other: str) -> float:
     while shared < min(len(word), len(other)) and word[shared] == other[shared]:
         shared += 1
     share = shared / max(len(word), len(other))
-    return share if shared >= 3 and share >= 0.5 else 0.0
+    is_latin = not "\u0370" <= word[0] < "\u1e00"
+    return share if (shared >= 4 and share >= 0.5) or (shared == 3 and share >= 0.6 and not is_latin) else 0.0
 
 
 def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[str, float]:
@@ -112,9 +139,8 @@ def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[st
         return own
     found = {}
     for other in filter(is_inflected, vocabulary - ENGLISH):
-        if other[:2] == word[:2]:  # "dying" and "die" are told apart
-            by_prefix = similarity(word, other) if not english or not word.isascii() else 0.0
-            found[other] = 1.0 if stem(other) == stem(word) else by_prefix
+        by_prefix = similarity(word, other) if not english or not word.isascii() else 0.0
+        found[other] = 1.0 if stem(other) == stem(word) else by_prefix
     return {other: weight for other, weight in found.items() if weight} | own
 
 
@@ -123,7 +149,9 @@ def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[st
 
 def scores(query: str, texts: Sequence[str], weighting: str = "pivoted") -> list[float]:
     """Score every chunk against the query."""
-    return {"pivoted": pivoted, "cosine": cosine}[weighting](terms(query), [terms(text) for text in texts])
+    if weighting == "cosine":
+        return cosine(terms(query), [terms(text) for text in texts])
+    return pivoted(terms(query), [terms(text) for text in texts], query.isascii())
 
 
 def cosine(query: list[str], chunks: list[list[str]]) -> list[float]:
@@ -142,33 +170,118 @@ def cosine(query: list[str], chunks: list[list[str]]) -> list[float]:
     return [math.fsum(asked.get(term, 0.0) * weight for term, weight in vector(chunk).items()) for chunk in chunks]
 
 
-def pivoted(query: list[str], chunks: list[list[str]]) -> list[float]:
+def pivoted(query: list[str], chunks: list[list[str]], query_is_ascii: bool) -> list[float]:
     if not chunks:
         return []
     asked = _Asked(query, chunks)
     norms = [_norm(chunk) for chunk in chunks]
     mean = sum(norms) / len(norms)
+    reads_letters = not (is_english(chunks) and query_is_ascii)
 
     def below_the_line(norm: float) -> float:
         return asked.norm * ((0.4 * mean + 0.6 * norm) or 1.0)
 
-    ratios = [
+    sums = [
         math.fsum(asked.weight[t] * _saturated(asked.tf(t, chunk)) for t in asked.terms) / below_the_line(norm)
         for chunk, norm in zip(chunks, norms, strict=True)
     ]
-    bound = sorted(ratios, reverse=True)[:50][-1]
-    for place, chunk in enumerate(chunks):
-        if ratios[place] and ratios[place] >= bound * (1 - 1e-12):
-            ratios[place] += 0.2 * asked.pairs(chunk) / below_the_line(norms[place]) + 0.2 * asked.coverage(chunk)
+    promising = _best(sums, range(len(chunks)), 50)
+    for place in promising:
+        chunk = chunks[place]
+        sums[place] += 0.2 * asked.pairs(chunk) / below_the_line(norms[place]) + 0.2 * asked.coverage(chunk)
+        sums[place] += 0.05 * asked.head(chunk) + 0.2 * asked.run(chunk) ** 3
+    known_words = [word for word in query if asked.known[asked.key(word)]]
+    own_cosine = asked.own_cosine(known_words, below_the_line)
+    if reads_letters:
+        some = _best(sums, promising, 25)
+        for place, share in zip(some, letter_shares(query, [chunks[place] for place in some]), strict=True):
+            sums[place] += 0.6 * own_cosine * share
 
-    known = asked.own_score([word for word in query if asked.known[asked.key(word)]], below_the_line)
-    all_words = asked.own_score([word for word in query if asked.counts(asked.key(word))], below_the_line)
-    share = min(1.0, known / all_words) if known else 1.0
-    said = sorted(word for word in query if asked.known[asked.key(word)])
+    known = asked.own_score(known_words, below_the_line, reads_letters)
+    all_words = asked.own_score(
+        [word for word in query if asked.counts(asked.key(word))], below_the_line, reads_letters
+    )
+    known_share = min(1.0, known / all_words) if known else 1.0
+    verbatim = [bool(one) and sorted(chunk) == sorted(known_words) for one, chunk in zip(sums, chunks, strict=True)]
+    own = [1.0 if same else _below_one(one / known if one else 0.0) for one, same in zip(sums, verbatim, strict=True)]
+    alike = dict.fromkeys(range(len(chunks)), 0.0)
+    some = _best(own, promising, 50)
+    if some:
+        alike |= zip(
+            some, likeness([chunks[place] for place in some], [own[place] for place in some], chunks), strict=True
+        )
     return [
-        share * (1.0 if ratio and sorted(chunk) == said else _below_one(ratio / known if ratio else 0.0))
-        for ratio, chunk in zip(ratios, chunks, strict=True)
+        known_share * (1.0 if same else ((one + 1.2 * alike[place]) / 2.2) ** 0.7)
+        for place, (one, same) in enumerate(zip(own, verbatim, strict=True))
     ]
+
+
+def _best(scores: Sequence[float], places: Iterable[int], n: int) -> list[int]:
+    """Return the places of the best n positive scores, and of all that tie with the last."""
+    positive = [place for place in places if scores[place]]
+    bound = sorted((scores[place] for place in positive), reverse=True)[:n][-1:]
+    return [place for place in positive if scores[place] >= bound[0] * (1 - 1e-12)]
+
+
+def likeness(chunks: list[list[str]], scores: list[float], everything: list[list[str]]) -> list[float]:
+    """Return what chunks are given for being like the best five of them."""
+    bags = [Counter(_stump(word) for word in chunk if word not in ENGLISH) for chunk in chunks]
+    if len(chunks) < 2 or not any(bags):
+        return scores
+    sample = [{_stump(word) for word in chunk if word not in ENGLISH} for chunk in sorted(everything, key=_hash)[:128]]
+    idf = {
+        word: math.log(1 + len(bags) / sum(word in bag for bag in bags))
+        + math.log(1 + len(sample) / max(1, sum(word in chunk for chunk in sample)))
+        for word in set(itertools.chain(*bags))
+    }
+    vectors = [{word: _saturated(tf) * idf[word] for word, tf in bag.items()} for bag in bags]
+    norms = [math.hypot(*vector.values()) or 1.0 for vector in vectors]
+    best = _best(scores, range(len(scores)), 5)
+    weight = {place: (scores[place] / max(scores)) ** 24 for place in best}
+    return [
+        min(
+            max(scores),
+            math.fsum(
+                weight[j] / math.fsum(weight.values()) * scores[j] * _dot(vectors[i], vectors[j]) / norms[i] / norms[j]
+                for j in best
+            ),
+        )
+        for i in range(len(chunks))
+    ]
+
+
+def _stump(word: str) -> bytes:
+    """Return the bytes of the first five letters, as many as five letters like the first have."""
+    return word.encode()[: 5 * min(3, len(word[0].encode()))]
+
+
+def _hash(chunk: list[str]) -> int:
+    """Hash a chunk's words, whatever their order."""
+    hashed = sum(int(tokenize([word]).ids[0]) for word in chunk) * 0x9E3779B97F4A7C15 % (1 << 64)
+    return hashed ^ (hashed >> 32)
+
+
+def _dot(one: dict[bytes, float], other: dict[bytes, float]) -> float:
+    return math.fsum(value * other.get(word, 0.0) for word, value in one.items())
+
+
+def letter_shares(query: list[str], chunks: list[list[str]]) -> list[float]:
+    """Return how much of the query's 4-grams each chunk has."""
+
+    def grams(words: list[str]) -> Counter[str]:
+        some = [word for word in words if kind(word[0]) not in (PAIRS, TRIPLES)]
+        return Counter(word[at : at + 4] for word in some for at in range(max(1, len(word) - 3)))
+
+    bags, asked = [grams(chunk) for chunk in chunks], grams(query)
+    mean = sum(math.hypot(*map(_saturated, bag.values())) for bag in bags) / max(1, len(bags))
+    df = {gram: sum(gram in bag for bag in bags) for gram in asked}
+    weight = {gram: (1 + math.log(n)) * math.log(1 + len(bags) / df[gram]) for gram, n in asked.items() if df[gram]}
+
+    def score(bag: Counter[str], norm: float) -> float:
+        return math.fsum(one * _saturated(bag[gram]) for gram, one in weight.items()) / ((0.4 * mean + 0.6 * norm) or 1)
+
+    own = score(asked, math.hypot(*(_saturated(asked[gram]) for gram in weight)))
+    return [min(1.0, score(bag, math.hypot(*map(_saturated, bag.values()))) / own) if own else 0.0 for bag in bags]
 
 
 class _Asked:
@@ -230,16 +343,41 @@ class _Asked:
         windows = [set(read[at : at + 24]) - {None} for at in range(len(read))]
         return max(math.fsum(self.idf[t] for t in window) for window in windows) / whole if whole else 0.0
 
-    def own_score(self, said: list[str], below_the_line: Callable[[float], float]) -> float:
-        """Return what a part of the query would score as a chunk."""
+    def head(self, chunk: list[str]) -> float:
+        whole = math.fsum(self.idf[t] for t in self.near)
+        begins = {self.stands_for(word) for word in chunk[:16]} - {None}
+        return math.fsum(self.idf[t] for t in begins) / whole if whole else 0.0
+
+    def run(self, chunk: list[str]) -> float:
+        """Return the weight of the longest run whose every two neighbours are neighbours in the query, too."""
+
+        def weigh(words: list[object]) -> float:
+            return math.fsum(max(0.3, self.idf[t]) for t in words)
+
+        read = [self.stands_for(word) for word in chunk]
+        runs: list[list[object]] = [[]]
+        for left, right in itertools.pairwise(read):
+            if (left, right) in self.pairs_asked:
+                runs[-1] = [*(runs[-1] or [left]), right]
+            else:
+                runs.append([])
+        whole = weigh([t for t in map(self.key, self.query) if t in self.near])
+        return min(1.0, max(map(weigh, runs)) / whole) if whole else 0.0
+
+    def own_cosine(self, said: list[str], below_the_line: Callable[[float], float]) -> float:
         qtf = Counter(map(self.key, said))
+        return math.fsum(self.weight[t] * _saturated(qtf[t]) for t in qtf) / below_the_line(_norm(said))
+
+    def own_score(self, said: list[str], below_the_line: Callable[[float], float], reads_letters: bool) -> float:
+        """Return what a part of the query would score as a chunk."""
         pairs = math.fsum(self._pair_weight(pair) * _saturated(times) for pair, times in self.pairs_asked.items())
-        unknown = math.fsum(self.idf[t] for t in qtf if not self.known[t])
+        unknown = math.fsum(self.idf[t] for t in {self.key(word) for word in said} if not self.known[t])
         covered = math.fsum(self.idf[t] for t in self.near)
         return (
-            (math.fsum(self.weight[t] * _saturated(qtf[t]) for t in qtf) + 0.2 * pairs) / below_the_line(_norm(said))
-            + 0.2
-            + (0.2 * unknown / covered if covered else 0.0)
+            self.own_cosine(said, below_the_line) * (1.6 if reads_letters else 1.0)
+            + 0.2 * pairs / below_the_line(_norm(said))
+            + 0.25 * (1 + (unknown / covered if covered else unknown))
+            + (0.2 if self.pairs_asked else 0.0)
         )
 
 

@@ -33,7 +33,7 @@ class Prompt:
         stops: the stop strings, compiled; none until `read`.
         logits: shape (V,), after the last token; empty until that is computed.
         state: what the prompt left in its slot, for samples that start in another; empty until then.
-        slot: where the prompt is being computed.
+        slot: where the prompt is computed or about to be; ``None`` before that, and after a sample took it over.
         n_done: tokens that are computed.
         n_started: samples that have produced a token.
         logprobs: those of the tokens after the first, as far as they are computed, where the request wants them.
@@ -56,9 +56,24 @@ class Prompt:
         self.ends = frozenset(self.ticket.request.eos_token_ids)
 
     @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompt; 0 until `read`."""
+        return len(self.tokens)
+
+    @property
+    def n_samples(self) -> int:
+        """Samples that were asked for."""
+        return self.ticket.request.num_samples
+
+    @property
     def n_unstarted(self) -> int:
         """Samples that have not produced a token."""
-        return self.ticket.request.num_samples - self.n_started
+        return self.n_samples - self.n_started
+
+    @property
+    def n_running(self) -> int:
+        """Samples that have produced a token and are not finished."""
+        return self.n_started - len(self.completions)
 
     def read(self, model: LanguageModel) -> None:
         """Tokenize the text and compile the stop strings, which takes much more memory than they do.
@@ -101,7 +116,7 @@ class Prompt:
 
     def response(self) -> GenerationResponse:
         """Return the response, once every sample is finished."""
-        responses = tuple(self.completions[index] for index in range(self.ticket.request.num_samples))
+        responses = tuple(self.completions[index] for index in range(self.n_samples))
         return GenerationResponse(
             created=self.ticket.created,
             finished=max(completion.finished for completion in responses),

@@ -52,7 +52,10 @@ class ModelOptions:
         "most prompt tokens computed between two steps of running sequences; by default 128 on a CPU, 512 on a GPU",
         integer(1),
     )
-    n_threads: int | None = _option("CPU threads that decode; by default the physical cores", integer(1, _MAX_THREADS))
+    n_threads: int | None = _option(
+        "CPU threads that decode; by default the physical cores, and one for a model of less than 4 MiB",
+        integer(1, _MAX_THREADS),
+    )
     n_gpu_layers: int | None = _option("layers on the GPU, -1 for all; by default all if there is one", integer(-1))
     main_gpu: int | None = _option("the one GPU to use, from 0; by default a model is spread over all", integer(0))
     flash_attention: bool | None = _option(

@@ -7,12 +7,11 @@ import itertools
 import re
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.language_model import BREAK, ChatFormat, Tokens
-from relevance_gen.llama.library import pointer
+from relevance_gen.llama.library import lib, pointer
 
 _BYTES_PER_TOKEN, _SPARE_BYTES = 32, 1 << 16
 """More than texts have: of what is longer than this for the tokens that are wanted, only the end is looked at."""

@@ -9,16 +9,16 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.growing import GrowingArray
 from relevance_gen.retrieval.postings import MAX_BLOCK_CHUNKS, PostingsBuilder, TermCounts, count_terms
 from relevance_gen.retrieval.segment import Segment, Votes, cut_by_size, lengths
 from relevance_gen.retrieval.stopwords import ENGLISH_MARKERS, OTHER_MARKERS
-from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, beginnings, buckets, ragged_ranges, tokenize
+from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, Tokens, beginnings, buckets, ragged_ranges, tokenize
 from relevance_gen.retrieval.weighting import saturated, sum_by
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of chunks done and the number of all chunks, after every block."""
 
+_HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _CHARS_PER_TOKEN: Final = 4
 """Most texts have fewer tokens than one for so many characters."""
 _BLOCK_CHARS: Final = 1 << 18
@@ -48,35 +48,48 @@ def build(
         wanted = np.zeros(BEGINNINGS, bool)
         wanted[beginnings(only_for)] = True
     expected = int(lengths(texts).sum()) // _CHARS_PER_TOKEN
-    builder = PostingsBuilder(expected, wanted)
+    builder = PostingsBuilder(expected, wanted, keep_tokens=keep_tokens)
     squares = np.zeros(len(texts))
     votes = np.zeros(len(texts), np.int32)
+    hashes = np.zeros(len(texts), np.uint64)
     first_token, n_tokens = np.zeros((2, len(texts)), np.int64)
-    tokens = GrowingArray(np.uint64, expected if keep_tokens else 0)
-    done = 0
+    done = n_seen = 0
     for numbers in _blocks(texts):
         block = tokenize([texts[number] for number in numbers.tolist()])
-        found = count_terms(block.ids, block.counts)
+        found = count_terms(block.ids, block.counts, keep_tokens=keep_tokens)
         builder.add(block, found, numbers)
         squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
         votes[numbers] = _votes(found, numbers.size)
         n_tokens[numbers] = block.counts
+        hashes[numbers] = _hash_chunks(block)
         if keep_tokens:
-            first_token[numbers] = len(tokens) + np.cumsum(block.counts) - block.counts
-            tokens.extend(block.ids)
+            first_token[numbers] = n_seen + np.cumsum(block.counts) - block.counts
+            n_seen += block.ids.size
         done += numbers.size
         if progress is not None:
             progress(done, len(texts))
+    postings, tokens = builder.build()
     return Segment(
         positions=positions,
         chunks=chunks,
-        postings=builder.build(),
-        tokens=tokens.finish() if keep_tokens else None,
+        postings=postings,
+        tokens=tokens,
         first_token=first_token,
         n_tokens=n_tokens,
         norms=np.sqrt(squares),
         votes=votes,
+        hashes=hashes,
     )
+
+
+def _hash_chunks(block: Tokens) -> Ids:
+    """Return a hash of each chunk's words, whatever their order."""
+    hashes = np.zeros(block.counts.size, np.uint64)
+    some = np.flatnonzero(block.counts)
+    if some.size:
+        hashes[some] = np.add.reduceat(block.ids, (np.cumsum(block.counts) - block.counts)[some])
+    hashes *= _HASH_MULTIPLIER
+    return hashes ^ (hashes >> np.uint64(32))
 
 
 def _blocks(texts: Sequence[str]) -> Iterator[Offsets]:
@@ -110,5 +123,6 @@ def _votes(found: TermCounts, n_chunks: int) -> Votes:
 @functools.cache
 def _markers() -> tuple[Ids, Offsets]:
     """Return the ids of words that tell languages, and the vote of each: 1 for English, -1 for any other."""
-    ids = tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS]).ids
+    tokens = tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS])
+    ids = tokens.ids[np.cumsum(tokens.counts) - tokens.counts]  # "của" is also "cua"
     return ids, np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])

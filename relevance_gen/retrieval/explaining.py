@@ -31,7 +31,7 @@ class TermShare:
 
 @frozen
 class Explanation:
-    """Where a chunk's score comes from: the shares, pairs and coverage add up to it.
+    """Where a chunk's score comes from: all shares add up to it.
 
     They add up to more where a chunk says the query's words more often than the query does: scores stay below 1.
 
@@ -40,12 +40,20 @@ class Explanation:
         terms: the share of each term of the query, in the query's order.
         pairs: what words side by side as in the query gave.
         coverage: what a passage with many of the query's words gave.
+        head: what the query's words at the chunk's beginning gave.
+        run: what words in a row as in the query gave.
+        letters: what letters in a row as in the query's words gave, where chunks or query are not in English.
+        likeness: what being like the best chunks gave; a chunk is like itself, too.
     """
 
     score: float
     terms: tuple[TermShare, ...]
     pairs: float
     coverage: float
+    head: float
+    run: float
+    letters: float
+    likeness: float
 
 
 def explain(collection: Collection, query: str, position: int) -> Explanation:
@@ -55,15 +63,23 @@ def explain(collection: Collection, query: str, position: int) -> Explanation:
         raise LookupError(f"no chunk is at position {position}")
     plan = collection.plan(query)
     number = int(scorer.segment.find(np.array([position]))[0])
-    scale = plan.reference / plan.known_share
+    parts = collection.assess(plan, collection.statistics.n_chunks)
+    at = np.flatnonzero(parts.positions == position)
+    if at.size:
+        score, own, alike, letters = (
+            float(part[at[0]]) for part in (parts.scores, parts.own, parts.likeness, parts.letters)
+        )
+        bonuses = parts.bonuses[:, at[0]].tolist()
+        scale, likeness = collection.weighting.shares(own, alike, score)
+        scale /= plan.reference
+    else:
+        score = scale = likeness = letters = 0.0
+        bonuses = [0.0] * parts.bonuses.shape[0]
     terms = tuple(
-        TermShare(term.word, match.spellings, tf, df, idf, share / scale)
+        TermShare(term.word, collection.spell(match.ids), tf, df, idf, share * scale)
         for term, match, df, idf, (tf, share) in zip(
             plan.query.terms, plan.matches, plan.df, plan.idf, scorer.shares(plan, number), strict=True
         )
     )
-    pairs = coverage = 0.0
-    if plan.proximity and collection.is_promising(plan, position):
-        pairs, coverage = (float(bonus[0]) / scale for bonus in scorer.bonus(plan, np.array([number])))
-    score = collection.rank(query, collection.statistics.n_chunks).score_of(position)
-    return Explanation(score, terms, pairs, coverage)
+    pairs, coverage, head, run = (bonus * scale for bonus in bonuses)
+    return Explanation(score, terms, pairs, coverage, head, run, letters * scale, likeness)

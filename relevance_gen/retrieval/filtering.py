@@ -11,7 +11,7 @@ import numpy.typing as npt
 from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.postings import Flags
+from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.types import Metadata
 
 Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"

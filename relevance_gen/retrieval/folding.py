@@ -8,6 +8,8 @@ code unit to one code unit:
 * accents off Latin and Greek letters (``é`` → ``e``, ``ß`` → ``ss``, ``ł`` → ``l``), ``ё`` to ``е``; Arabic and Hebrew
   vowel points and tatweel off, the Arabic letter variants ``أإآٱىة`` to ``اااايه``; other marks stay: in Indic scripts
   they are vowels, in Cyrillic they tell ``й`` from ``и``, and there a letter and its mark are composed (NFC);
+* Vietnamese letters that carry a tone, a horn or both stay, for there they tell words apart; a word with any comes out
+  twice, the second time without (``tiếng`` → ``tiếng tieng``), so that what is typed without tones finds it, too;
 * joiners, soft hyphens and variation selectors to nothing, whatever is no letter, mark, number or emoji to a space.
 
 The result is UTF-8 in which the lead byte of a character tells how its script is cut into terms: see
@@ -50,7 +52,8 @@ _VANISHING: Final = re.compile(
 """Accents, vowel points, joiners, soft hyphen, direction marks, variation selectors."""
 
 _DECOMPOSED: Final = re.compile(
-    "[\u0400-\u04ff\u0600-\u06ff\u0900-\u0dff\u1000-\u109f\u1b00-\u1b7f\u3040-\u30ff]"
+    "[A-Za-z\u00c0-\u01b0\u1ea0-\u1ef9][\u0300-\u036f]{1,3}"
+    "|[\u0400-\u04ff\u0600-\u06ff\u0900-\u0dff\u1000-\u109f\u1b00-\u1b7f\u3040-\u30ff]"
     "[\u0300-\u036f\u0653-\u0655\u093c\u09be\u09d7\u0b3e\u0b56\u0b57\u0bbe\u0bd7\u0c56\u0cc2\u0cd5\u0cd6\u0d3e\u0d57"
     "\u0dca\u0dcf\u0ddf\u102e\u1b35\u3099\u309a]{1,3}"
     "|[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?|[\uac00-\ud7a3][\u11a8-\u11c2]|[\uff66-\uff9d][\uff9e\uff9f]"
@@ -93,6 +96,13 @@ _VARIANTS: Final = str.maketrans(
 _UNCHANGED: Final = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xD800, 0xE000))
 """Blocks without any case, variant or accent: unified Han, Hangul, and the halves of surrogate pairs."""
 
+_TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
+_TONED_LETTER: Final = re.compile(f"[{_TONED}]")
+_TONED_WORD: Final = re.compile(rf"[^\W_]*[{_TONED}][^\W_]*")
+"""Vietnamese letters that other languages do not have, and words with any."""
+_TONED_LEADS: Final = ("\u1ea0".encode()[:2], "\u1ec0".encode()[:2], "ơ".encode(), "ư".encode())
+"""What such letters begin with in folded UTF-8."""
+
 _ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")
 
 
@@ -108,6 +118,12 @@ def fold_character(character: str) -> str:
         return str(unicodedata.decimal(character))
     if _VANISHING.match(character):
         return ""
+    if _TONED_LETTER.match(character):
+        return character.lower()
+    return _fold_plainly(character)
+
+
+def _fold_plainly(character: str) -> str:
     plain = character.translate(_VARIANTS)
     if any(ord(c) < 0x400 or 0x1E00 <= ord(c) < 0x2000 for c in unicodedata.normalize("NFKC", plain)):  # Latin, Greek
         plain = _VANISHING.sub("", unicodedata.normalize("NFKD", plain))
@@ -115,6 +131,24 @@ def fold_character(character: str) -> str:
     plain = _VANISHING.sub("", plain).translate(_VARIANTS)
     folded = "".join(c if unicodedata.category(c)[0] in "LMN" else " " for c in plain)
     return folded.upper() if character.isupper() and folded.isascii() else folded
+
+
+def add_toneless(folded: str) -> str:
+    """Write every Vietnamese word with a tone a second time without.
+
+    >>> add_toneless("tiếng Việt nam")
+    'tiếng tieng Việt viet nam'
+    """
+    return _TONED_WORD.sub(lambda match: f"{match[0]} {_TONED_LETTER.sub(_without_tone, match[0]).lower()}", folded)
+
+
+def without_tones(text: str) -> str:
+    """Return a text with plain letters for those that only Vietnamese has, as many code points as before."""
+    return _TONED_LETTER.sub(_without_tone, text)
+
+
+def _without_tone(match: re.Match[str]) -> str:
+    return _fold_plainly(match[0])
 
 
 def _is_emoji(character: str) -> bool:
@@ -175,11 +209,12 @@ class _FoldTable:
         return _EXPAND
 
 
-def fold(texts: Sequence[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
+def fold(texts: Sequence[str], *, toneless: bool = True) -> tuple[bytes, npt.NDArray[np.int64]]:
     """Fold texts, one after the other; the module's docstring says how.
 
     Args:
         texts: any strings, lone surrogates and control characters included.
+        toneless: whether Vietnamese words come a second time without their tones.
 
     Returns:
         UTF-8 of all texts, each followed by one byte that is part of no term; it keeps ASCII's case and punctuation.
@@ -191,19 +226,21 @@ def fold(texts: Sequence[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
         return joined.encode("ascii") + b"\n", ends
     separator = chr(_SEPARATOR)
     folded = _fold_text("".join(text.replace(separator, " ") + separator for text in texts))
+    if toneless and any(lead in folded for lead in _TONED_LEADS):
+        folded = add_toneless(folded.decode()).encode()
     return folded, np.flatnonzero(np.frombuffer(folded, np.uint8) == 0)
 
 
 def folded_sizes(text: str) -> npt.NDArray[np.int64]:
     """Return how many bytes each code point of a text folds to, shape (len(text),).
 
-    Of code points that are folded together the first has all the bytes, and the others have none.
+    Vietnamese words come once. Of code points that are folded together the first has all the bytes.
     """
     if text.isascii():
         return np.ones(len(text), np.int64)
     codes, which = np.unique(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"), return_inverse=True)
     joined = list(_JOINED.finditer(text))
-    _, ends = fold([*map(chr, codes.tolist()), *(match[0] for match in joined)])
+    _, ends = fold([*map(chr, codes.tolist()), *(match[0] for match in joined)], toneless=False)
     n_bytes = np.diff(ends, prepend=-1) - 1
     sizes = n_bytes[which]
     for match, size in zip(joined, n_bytes[codes.size :].tolist(), strict=True):

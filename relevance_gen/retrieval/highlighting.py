@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.folding import folded_sizes
+from relevance_gen.retrieval.folding import folded_sizes, without_tones
 from relevance_gen.retrieval.plan import Plan
-from relevance_gen.retrieval.terms import Offsets, Tokens, tokenize
+from relevance_gen.retrieval.terms import Ids, Offsets, Tokens, tokenize
 from relevance_gen.types import Span
 
 WINDOW: Final = 40
@@ -89,13 +89,23 @@ def _find(joined: str, first: Offsets, plan: Plan) -> _Hits:
     order = np.lexsort((-similar, ids))  # of equal ids the best match is the first, and found
     ids, weight, term = ids[order], weight[order], term[order]
 
-    tokens = tokenize([joined])
-    at = np.searchsorted(ids, tokens.ids)
-    place: Offsets = np.flatnonzero(ids.take(at, mode="clip") == tokens.ids) if ids.size else np.zeros(0, np.int64)
-    at = at[place]
+    tokens = tokenize([joined], toneless=False)
+    at, place = _found(ids, tokens)
+    plain = without_tones(joined)
+    if plain != joined:  # the same words in the same places, as they may have been asked for
+        more_at, more = _found(ids, tokenize([plain], toneless=False))
+        place, once = np.unique(np.concatenate((place, more)), return_index=True)
+        at = np.concatenate((at, more_at))[once]
     start, end = _code_points(joined, tokens, place)
     text = np.searchsorted(first, start, "right") - 1
     return _Hits(place + WINDOW * text, text, start, end, term[at], weight[at])
+
+
+def _found(ids: Ids, tokens: Tokens) -> tuple[Offsets, Offsets]:
+    """Return which of some ids, ascending, tokens have, and the numbers of these tokens."""
+    at = np.searchsorted(ids, tokens.ids)
+    place: Offsets = np.flatnonzero(ids.take(at, mode="clip") == tokens.ids) if ids.size else np.zeros(0, np.int64)
+    return at[place], place
 
 
 def _code_points(text: str, tokens: Tokens, place: Offsets) -> tuple[Offsets, Offsets]:

@@ -1,18 +1,19 @@
 """Match a word of the query to the words of the chunks: the same word in its inflections, in any language.
 
-No chunk is ever stemmed: the few words of the vocabulary that begin as the query's word does are compared with it.
+No chunk is ever stemmed: the query's word is compared with the words of the vocabulary that begin as it does.
 
 * Words with the same English stem (Porter2) match in full, but no function word is a form of another word: "can" is
   not what "cans" asks for, nor "does" what "doe" does.
 * Languages other than English inflect in more ways than one stemmer knows. There a word also matches words that share
   its beginning, with weight
 
-      s(q, v) = lcp(q, v) / max(|q|, |v|)    if lcp ≥ 3 letters and s ≥ 1/2, else 0
+      s(q, v) = lcp(q, v) / max(|q|, |v|)    if lcp ≥ 4 letters and s ≥ 1/2, else 0
 
-  where lcp is the length of the longest common prefix. This holds for words in other alphabets than Latin, and for
-  Latin words where the chunks' frequent words are not English ones.
+  where lcp is the length of the longest common prefix; outside Latin three letters do if s ≥ 3/5. This holds for words
+  in other alphabets than Latin, and for Latin words where the chunks' frequent words are not English ones.
 * A run of a script without spaces that is shorter than its n-grams (猫) matches all n-grams that it is part of (黒猫),
   with weight one over the number of n-grams that one occurrence is part of.
+* A word has at most 1,024 forms in all chunks: where more words are alike, they are made up, and it matches itself.
 * Of a query with more than 256 different words, the others match only themselves.
 * Numbers, identifiers, words of one or two letters, or of 64 bytes and more, and n-grams match only themselves.
 
@@ -21,74 +22,77 @@ Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the p
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from attrs import evolve, frozen
+from attrs import frozen
 
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.scripts import ngram_size
 from relevance_gen.retrieval.stopwords import ENGLISH
 from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets
+from relevance_gen.retrieval.vocabulary import MIN_LETTERS
 
-MIN_PREFIX: Final = 3
-"""Fewest letters that two forms of one word share."""
-MIN_SIMILARITY: Final = 0.5
-"""Least share of the longer word that the common prefix makes up."""
-MAX_CANDIDATES: Final = 1 << 14
-"""Most different words of all chunks that one is compared with. Where more begin alike, they are made up and have no
-forms: then the word matches itself alone."""
+Floats = npt.NDArray[np.float64]
+
+_MIN_PREFIX: Final = 4
+_MIN_SIMILARITY: Final = 0.5
+"""Fewest letters that two forms of one word share, and the least share of the longer word that these make up."""
+_MIN_SHORT_SIMILARITY: Final = 0.6
+"""The share that they must make up where they are only three, which does outside Latin."""
+MAX_FORMS: Final = 1 << 10
+"""Most forms of a word, those of all chunks together."""
 MAX_INFLECTED: Final = 256
 """Most different words of a query whose other forms are looked for: it bounds the work for the longest queries."""
 
 _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
+_NO_WEIGHT: Final[Floats] = np.zeros(0)
+_ONE: Final[Floats] = np.ones(1)
 _stemmers = threading.local()
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def stem(word: str) -> str:
     """Return the English stem of a folded word; a word in another alphabet is its own.
 
     >>> stem("connections"), stem("связь")
     ('connect', 'связь')
     """
+    return str(_stemmer().stemWord(word)) if word.isascii() and len(word) < SPELLED_BYTES else word
+
+
+def _stem_all(words: list[str]) -> list[str]:
+    """Return the stem of each of some words that may have other forms."""
+    stems: list[str] = _stemmer().stemWords(words)
+    return [root if word.isascii() else word for word, root in zip(words, stems, strict=True)]
+
+
+def _stemmer() -> Any:
     if not hasattr(_stemmers, "english"):
         import Stemmer
 
-        _stemmers.english = Stemmer.Stemmer("english")  # keeps state while it works: one for each thread
-    return str(_stemmers.english.stemWord(word)) if word.isascii() and len(word) < SPELLED_BYTES else word
+        _stemmers.english = Stemmer.Stemmer("english", 0)  # keeps state while it works: one for each thread
+    return _stemmers.english
 
 
 def is_inflected(word: str) -> bool:
     """Tell whether a folded word may have other forms: three letters to 63 bytes, no digit, no n-gram script."""
-    if word.isascii() and word.isalpha():  # nearly all words
-        return MIN_PREFIX <= len(word) < SPELLED_BYTES
     return (
-        len(word) >= MIN_PREFIX
+        len(word) >= MIN_LETTERS
         and len(word.encode()) < SPELLED_BYTES
         and not ngram_size(word)
-        and not any(character.isdigit() or character == "_" for character in word)
+        and (word.isalpha() or not any(character in "0123456789_" for character in word))
     )
 
 
 def is_fragment(word: str) -> bool:
     """Tell whether a folded term is of a script without spaces and shorter than its n-grams."""
     return len(word) < ngram_size(word)
-
-
-def similarity(word: str, other: str) -> float:
-    """Return how far two words share their beginning, in [0, 1]; the module's docstring has the formula.
-
-    >>> similarity("столица", "столицы"), similarity("haus", "hut")
-    (0.8571428571428571, 0.0)
-    """
-    differing = (place for place, (one, two) in enumerate(zip(word, other, strict=False)) if one != two)
-    shared = next(differing, min(len(word), len(other)))
-    share = shared / max(len(word), len(other))
-    return share if shared >= MIN_PREFIX and share >= MIN_SIMILARITY else 0.0
 
 
 @frozen(eq=False)
@@ -98,14 +102,10 @@ class Match:
     Attributes:
         ids: their ids, ascending, shape (n,); empty if no chunk has any.
         weight: how far each counts as the query's word, in (0, 1], shape (n,).
-        spellings: their folded spellings.
-        n_compared: how many words the word was compared with.
     """
 
     ids: Ids
-    weight: npt.NDArray[np.float64]
-    spellings: tuple[str, ...]
-    n_compared: int = 0
+    weight: Floats
 
     @classmethod
     def union(cls, matches: Sequence[Match]) -> Match:
@@ -113,18 +113,23 @@ class Match:
         if len(matches) == 1:
             return matches[0]
         ids, first = np.unique(np.concatenate([_NO_IDS, *(match.ids for match in matches)]), return_index=True)
-        spellings = [spelling for match in matches for spelling in match.spellings]
-        return cls(
-            ids,
-            np.concatenate([np.zeros(0), *(match.weight for match in matches)])[first],
-            tuple(spellings[number] for number in first.tolist()),
-            sum(match.n_compared for match in matches),
-        )
+        return cls(ids, np.concatenate([_NO_WEIGHT, *(match.weight for match in matches)])[first])
+
+    @classmethod
+    def exact(cls, term_id: int) -> Match:
+        """Return the match of a term with itself."""
+        return cls(np.array([term_id], np.uint64), _ONE)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the word has more forms than any language makes."""
+        return self.ids.size > MAX_FORMS
 
 
-def match_exactly(postings: Postings, term_id: int, word: str) -> Match:
+def match_exactly(postings: Postings, term_id: int) -> Match:
     """Match a term to itself alone."""
-    return _match(postings, [(number, 1.0, word) for number in postings.find(term_id).tolist()])
+    numbers = postings.vocabulary.find(np.array([term_id], np.uint64))
+    return _match(postings, numbers[numbers >= 0])
 
 
 def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> Match:
@@ -136,53 +141,47 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
         word: its folded spelling.
         by_prefix: whether words that share its beginning match too, for a Latin word; for others they always do.
     """
+    vocabulary = postings.vocabulary
     if is_fragment(word):
-        return _match_ngrams(postings, word)
+        numbers = vocabulary.containing(word.encode())
+        return _match(postings, numbers, _ngram_weights(word, vocabulary.spell(numbers)))
     if not is_inflected(word):
-        return match_exactly(postings, term_id, word)
-    by_prefix = by_prefix or not word.isascii()
-    root = stem(word)
-    numbers = _candidates(postings, term_id, word, root, by_prefix=by_prefix)
-    if numbers.size > MAX_CANDIDATES:
-        return evolve(match_exactly(postings, term_id, word), n_compared=numbers.size)
-    found = []
-    for number, spelling in zip(numbers.tolist(), postings.spell(numbers), strict=True):
-        if is_inflected(spelling) and (spelling not in ENGLISH or spelling == word):
-            weight = 1.0 if stem(spelling) == root else similarity(word, spelling) if by_prefix else 0.0
-            if weight:
-                found.append((number, weight, spelling))
-    return _match(postings, found, numbers.size)
+        return match_exactly(postings, term_id)
+    numbers = vocabulary.with_stem(term_id, stem(word), _stem_all)
+    if word in ENGLISH:
+        own = vocabulary.find(np.array([term_id], np.uint64))
+        numbers = np.union1d(numbers, own[own >= 0])
+    if not by_prefix and word.isascii():
+        return _match(postings, numbers)
+    related, weight = _by_prefix(postings, term_id, word)
+    both = np.union1d(numbers, related)
+    weights = np.zeros(both.size)
+    weights[both.searchsorted(related)] = weight
+    weights[both.searchsorted(numbers)] = 1.0
+    return _match(postings, both, weights)
 
 
-def candidates(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> Ids:
-    """Return the ids of the words that `match_inflections` compares an inflected word with, ascending."""
-    by_prefix = by_prefix or not word.isascii()
-    return postings.ids[_candidates(postings, term_id, word, stem(word), by_prefix=by_prefix)]
+def _by_prefix(postings: Postings, term_id: int, word: str) -> tuple[Offsets, Floats]:
+    """Return the numbers of the words that share their beginning with a word, and the weight of each."""
+    vocabulary = postings.vocabulary
+    least = max(MIN_LETTERS, math.ceil(len(word) * _MIN_SIMILARITY))
+    numbers, shared, n_letters = vocabulary.sharing(term_id, word[:least].encode(), word.encode())
+    weight = shared / np.maximum(n_letters, len(word))
+    enough = (shared >= _MIN_PREFIX) & (weight >= _MIN_SIMILARITY)
+    if "\u0370" <= word[0] < "\u1e00":  # neither Latin nor, with its tones, Vietnamese
+        enough |= (shared == MIN_LETTERS) & (weight >= _MIN_SHORT_SIMILARITY)
+    enough &= vocabulary.stumps[numbers] != 0  # no function word is a form of another
+    return numbers[enough], weight[enough]
 
 
-def _candidates(postings: Postings, term_id: int, word: str, root: str, *, by_prefix: bool) -> Offsets:
-    # A stem is a prefix of its words but for its last letter: fly, flies → fli.
-    shared = len(root) - 1
-    if by_prefix:
-        shared = min(shared, max(MIN_PREFIX, math.ceil(len(word) * MIN_SIMILARITY)))
-    return postings.with_prefix(term_id, word[:shared].encode())
-
-
-def _match_ngrams(postings: Postings, word: str) -> Match:
-    """Match a fragment to all terms that it is part of."""
+def _ngram_weights(word: str, spellings: Sequence[str]) -> Floats:
+    """Return how far each term counts as a fragment that it has in it."""
     size = ngram_size(word)
-    numbers = postings.containing(word.encode())
-    found = [
-        (number, 1.0 if len(spelling) < size else 1.0 / (size - len(word) + 1), spelling)
-        for number, spelling in zip(numbers.tolist(), postings.spell(numbers), strict=True)
-    ]
-    return _match(postings, found)
+    return np.array([1.0 if len(one) < size else 1.0 / (size - len(word) + 1) for one in spellings])
 
 
-def _match(postings: Postings, found: list[tuple[int, float, str]], n_compared: int = 0) -> Match:
-    return Match(
-        ids=postings.ids[np.array([number for number, _, _ in found], np.int64)],
-        weight=np.array([weight for _, weight, _ in found], np.float64),
-        spellings=tuple(spelling for _, _, spelling in found),
-        n_compared=n_compared,
-    )
+def _match(postings: Postings, numbers: Offsets, weight: Floats | None = None) -> Match:
+    if postings.live is not None and numbers.size:
+        kept = postings.df(numbers) > 0
+        numbers, weight = numbers[kept], None if weight is None else weight[kept]
+    return Match(postings.vocabulary.ids.take(numbers), np.ones(numbers.size) if weight is None else weight)

@@ -10,13 +10,11 @@ Formulas: `relevance_gen.retrieval.weighting` and `relevance_gen.retrieval.proxi
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.matching import Match
@@ -24,7 +22,7 @@ from relevance_gen.retrieval.proximity import ProximityScorer
 from relevance_gen.retrieval.query import Query
 from relevance_gen.retrieval.segment import Statistics
 from relevance_gen.retrieval.terms import Ids
-from relevance_gen.retrieval.weighting import Weighting
+from relevance_gen.retrieval.weighting import OwnScore, Weighting, saturated_one
 
 
 @frozen(eq=False)
@@ -39,8 +37,11 @@ class Plan:
         gains: what the weight of each term in a chunk is multiplied by, divided by the query's norm.
         norm: Euclidean length of the query, of the terms that some chunk has.
         said: ids of the query's tokens of terms that some chunk has, ascending.
+        said_norm: norm of a chunk that says these and nothing else.
         proximity: looks for the terms side by side.
-        reference: what the terms that some chunk has would score as a chunk; all scores are divided by it.
+        cosine: what these would score as a chunk by their cosine alone.
+        reads_letters: whether the letters of words are looked at, too.
+        reference: what they would score as a chunk altogether; all scores are divided by it.
         known_share: the reference as a share of what the whole query would score, in (0, 1].
     """
 
@@ -51,7 +52,10 @@ class Plan:
     gains: tuple[float, ...]
     norm: float
     said: Ids
+    said_norm: float
     proximity: ProximityScorer
+    cosine: float
+    reads_letters: bool
     reference: float
     known_share: float
 
@@ -68,33 +72,45 @@ def weigh(
         statistics: facts of all chunks.
         weighting: how to weigh.
     """
-    terms, n_chunks = query.terms, statistics.n_chunks
-    idf = weighting.idf(df, [term.stop for term in terms], n_chunks)
-    weight = tuple((1.0 + math.log(term.qtf)) * rare for term, rare in zip(terms, idf, strict=True))
+    terms, order = query.terms, query.order.tolist()
+    idf = weighting.idf(df, [term.stop for term in terms], statistics.n_chunks)
+    weight = [(1.0 + math.log(term.qtf)) * rare for term, rare in zip(terms, idf, strict=True)]
     norm = math.hypot(*(value for value, n in zip(weight, df, strict=True) if n)) or 1.0
     near = _near(df, idf, weighting.n_near)
+    place = {number: at for at, number in enumerate(near)}
     proximity = ProximityScorer(
-        [matches[number] for number in near], [idf[number] for number in near], _neighbours(query, df, near)
+        [matches[number] for number in near],
+        [idf[number] for number in near],
+        [place.get(number, -1) for number in order if number >= 0 and df[number]],
     )
-    pair_score = proximity.pairs_of_query()
-    is_known, rare_as = np.array(df, np.int64) > 0, np.array(idf)
-    counted = is_known | (rare_as > 0.0)
+    reads_letters = weighting.reads_letters and not (statistics.is_english and query.text.isascii())
+    ids = query.ids.tolist()
 
-    def own_score(part: npt.NDArray[np.bool_]) -> float:
+    def own_norm(part: Sequence[bool]) -> float:
+        """Return the norm of a chunk that says some terms of the query, as often as the query does."""
+        said = [one for one, number in zip(ids, order, strict=True) if number < 0 or part[number]]
+        return math.sqrt(math.fsum([saturated_one(n) ** 2 for n in Counter(said).values()]))
+
+    def own_score(part: Sequence[bool], length: float) -> OwnScore:
         """Return what some terms of the query, all the known ones among them, would score as a chunk."""
-        numbers = np.flatnonzero(part).tolist()
+        unknown = math.fsum([rare for rare, kept, n in zip(idf, part, df, strict=True) if kept and not n])
         return weighting.own_score(
-            [weight[number] for number in numbers],
-            [terms[number].qtf for number in numbers],
-            list(Counter(_tokens_of(query, part).tolist()).values()),
+            [(value, term.qtf) for value, term, kept in zip(weight, terms, part, strict=True) if kept],
+            length=length,
             norm=norm,
             mean_norm=statistics.mean_norm,
-            pairs=pair_score,
-            coverage=1.0 + math.fsum(rare_as[part & ~is_known]) / proximity.total_idf,
+            pairs=proximity.pairs_of_query(),
+            has_run=proximity.has_pairs,
+            coverage=1.0 + unknown / proximity.total_idf,
+            reads_letters=reads_letters,
         )
 
-    reference = own_score(is_known)
-    known_share = min(reference / own_score(counted), 1.0) if counted.sum() > is_known.sum() else 1.0
+    is_known = [n > 0 for n in df]
+    counted = [known or rare > 0.0 for known, rare in zip(is_known, idf, strict=True)]
+    said_norm = own_norm(is_known)
+    own = own_score(is_known, said_norm)
+    known_share = 1.0 if counted == is_known else min(own.total / own_score(counted, own_norm(counted)).total, 1.0)
+    said = [one for one, number in zip(ids, order, strict=True) if number < 0 or is_known[number]]
     return Plan(
         query=query,
         matches=matches,
@@ -102,9 +118,12 @@ def weigh(
         idf=idf,
         gains=tuple(gain / norm for gain in weighting.gains(weight, idf)),
         norm=norm,
-        said=_tokens_of(query, is_known),
+        said=np.array(sorted(said), np.uint64),
+        said_norm=said_norm,
         proximity=proximity,
-        reference=reference,
+        cosine=own.cosine,
+        reads_letters=reads_letters,
+        reference=own.total,
         known_share=known_share,
     )
 
@@ -115,15 +134,3 @@ def _near(df: Sequence[int], idf: Sequence[float], n_near: int) -> tuple[int, ..
     counted = sorted((number for number in known if idf[number]), key=lambda number: -idf[number])
     between = [number for number in known if not idf[number]]
     return (*counted[:n_near], *between[:n_near])
-
-
-def _neighbours(query: Query, df: Sequence[int], near: Sequence[int]) -> Mapping[tuple[int, int], int]:
-    """Return how often the query says each pair of neighbours, by their places in `near`."""
-    place = {number: at for at, number in enumerate(near)}
-    said = [number for number in query.order.tolist() if df[number]]
-    return Counter((place[a], place[b]) for a, b in itertools.pairwise(said) if a in place and b in place)
-
-
-def _tokens_of(query: Query, terms: npt.NDArray[np.bool_]) -> Ids:
-    """Return the ids of the query's tokens of some of its terms, ascending."""
-    return np.sort(query.ids[terms[query.order]])

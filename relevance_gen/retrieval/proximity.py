@@ -1,128 +1,231 @@
-"""Prefer chunks that hold the query's words together: in its order side by side, and all within a short passage.
+"""Prefer chunks that hold the query's words together, in its order, or at their beginning.
 
-Two bonuses, added to the cosine of the most promising chunks::
+Four parts of a chunk's score, for the most promising chunks::
 
-    pairs(q, d)    = 0.2 · Σ_b (1 + ln qtf(b)) idf(b) tf(b, d) / (tf(b, d) + 1.6) / (‖w(·, q)‖₂ · (0.4 m + 0.6 n(d)))
-    coverage(q, d) = 0.2 · max over windows of 24 tokens of Σ idf(t), t in the window / Σ idf(t), t in the query
+    pairs(q, d)    = Σ_b (1 + ln qtf(b)) idf(b) tf(b, d) / (tf(b, d) + 1.6)
+    coverage(q, d) = max over windows of 24 tokens of Σ idf(t), t in the window / Σ idf(t), t in the query
+    head(q, d)     = the same for the chunk's first 16 tokens
+    run(q, d)      = max over runs of Σ max(idf(t), 0.3), t in the run / the same sum over the whole query, at most 1
 
-b runs over the pairs of neighbouring words in the query; idf(b) is the mean of its words' (0 for function words).
-A word stands for all its matches, and a chunk's word for that of the query which it matches best. Of a long query the
-32 rarest words count.
+b goes through the pairs of neighbours in the query; idf(b) is the mean of their idf (0 for function words). A run is
+two tokens or more of which every two neighbours are neighbours in the query, too, in that order. A word stands for all
+its matches, and a chunk's word for that of the query which it matches best. Of a long query the 32 rarest words count,
+and as many function words. `relevance_gen.retrieval.weighting` says what each part weighs.
 
-Source: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007, for the idea;
-the formulas are ours, measured in docs/retrieval.md.
+Sources: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007, for windows; Metzler
+and Croft, "A Markov Random Field Model for Term Dependencies", SIGIR 2005, for pairs in order; the formulas are ours,
+measured in docs/retrieval.md.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.matching import Match
-from relevance_gen.retrieval.segment import Floats
+from relevance_gen.retrieval.segment import Floats, Reading
 from relevance_gen.retrieval.terms import Ids, Offsets
-from relevance_gen.retrieval.weighting import saturated
+from relevance_gen.retrieval.vocabulary import Vocabulary
+from relevance_gen.retrieval.weighting import saturated, saturated_one
 
 WINDOW: Final = 24
 """Tokens in a passage: a sentence or so."""
+HEAD: Final = 16
+_LEAST_IN_RUN: Final = 0.3
+"""What a function word weighs in a run."""
+_STEP: Final = 1 << 16
+"""Tokens whose windows are looked at together: it bounds the memory for a long chunk."""
+
+_HEAD_PLACES: Final = np.arange(HEAD)
+_NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
+_NO_WEIGHT: Final[Floats] = np.zeros(0)
+
+_Words = npt.NDArray[np.uint8]
+_Masks = npt.NDArray[Any]
 
 
-@frozen
+@frozen(eq=False)
 class Proximity:
-    """The two bonuses of some chunks, before their weights, shape (n,) each."""
+    """The parts of some chunks' scores; the module's docstring has the formulas. Shape (n,) each."""
 
     pairs: Floats
     coverage: Floats
+    head: Floats
+    run: Floats
 
 
 class ProximityScorer:
     """Scores how closely chunks hold the words of one query.
 
     Args:
-        matches: for each query word the terms it stands for.
-        idf: idf of each word; 0 for one that counts only in pairs.
-        pairs: for each pair of word numbers that are neighbours in the query, how often.
+        matches: for each query word the terms it stands for; at most 64 words.
+        idf: idf of each word; words with an idf of 0 are the last, and count only in pairs and runs.
+        said: the query's tokens in reading order, as numbers of these words; -1 for a word that is not looked for.
 
     Attributes:
         total_idf: sum of the idf of all words.
     """
 
-    def __init__(self, matches: Sequence[Match], idf: Sequence[float], pairs: Mapping[tuple[int, int], int]) -> None:
-        self._made_of = matches, idf, pairs
-        word = np.repeat(np.arange(len(matches)), [match.ids.size for match in matches])
-        ids = np.concatenate([np.zeros(0, np.uint64), *(match.ids for match in matches)])
-        weight = np.concatenate([np.zeros(0), *(match.weight for match in matches)])
-        order = np.lexsort((-weight, ids))  # of equal ids the best match is the first, and found
-        self._ids, self._word = ids[order], word[order]
-        self._maybe = np.zeros(1 << 16, bool)
-        self._maybe[_low_bits(self._ids)] = True
-        self._idf = np.array(idf, np.float64)
-        self._counted = np.flatnonzero(self._idf)
+    def __init__(self, matches: Sequence[Match], idf: Sequence[float], said: Sequence[int]) -> None:
+        self._made_of = matches, idf, said
+        self._n_words = len(matches)
+        self._idf = tuple(idf)
         self.total_idf = math.fsum(idf) or 1.0
-        self._pair_number = np.zeros((len(matches), len(matches)), np.int64)
-        self._pair_weight = np.zeros(len(pairs) + 1)
-        for number, ((left, right), times) in enumerate(pairs.items(), 1):
-            self._pair_number[left, right] = number
-            self._pair_weight[number] = (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0
-        self._pair_times = np.array([0, *pairs.values()])
+        pairs: dict[tuple[int, int], int] = {}
+        for left, right in itertools.pairwise(said):
+            if left >= 0 and right >= 0:
+                pairs[left, right] = pairs.get((left, right), 0) + 1
+        self._pairs = pairs
+        self._pair_weight = [
+            (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0 for (left, right), times in pairs.items()
+        ]
+        self._run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
+        self._run_total = math.fsum([self._run_weight[word] for word in said if word >= 0]) or 1.0
 
     def __reduce__(self) -> tuple[object, ...]:
         return ProximityScorer, self._made_of
 
     def __bool__(self) -> bool:
         """Tell whether there is any word to look for."""
-        return bool(self._idf.size)
+        return bool(self._n_words)
 
-    def score(self, ids: Ids, counts: Offsets) -> Proximity:
-        """Score chunks.
-
-        Args:
-            ids: term id of each token, chunk after chunk, shape (T,).
-            counts: tokens of each chunk, shape (n,), summing to T.
-
-        Returns:
-            pairs, to be divided by the cosine's denominator, and coverage in [0, 1], shape (n,) each.
-        """
-        place, word = self._occurrences(ids)
-        chunk = np.searchsorted(np.cumsum(counts), place, "right")
-        # Chunks apart, so that no pair and no window reaches from one into the next.
-        place += WINDOW * chunk
-        return Proximity(self._pairs(place, word, chunk, counts.size), self._coverage(place, word, chunk, counts.size))
+    @property
+    def has_pairs(self) -> bool:
+        """Whether two words that are looked for are neighbours in the query."""
+        return bool(self._pairs)
 
     def pairs_of_query(self) -> float:
-        """Return what the pairs would score in the query itself, to be divided by the cosine's denominator."""
-        return math.fsum(self._pair_weight * saturated(self._pair_times))
+        """Return what the pairs would score in the query itself."""
+        return math.fsum(
+            [weight * saturated_one(n) for weight, n in zip(self._pair_weight, self._pairs.values(), strict=True)]
+        )
 
-    def _occurrences(self, ids: Ids) -> tuple[Offsets, Offsets]:
-        """Find the query's words among the tokens: their places, ascending, and which word stands there."""
-        place: Offsets = np.flatnonzero(self._maybe.take(_low_bits(ids)))
-        seen = ids.take(place)
-        nearest = np.searchsorted(self._ids, seen)
-        equal = self._ids.take(nearest, mode="clip") == seen if self._ids.size else np.zeros(0, bool)
-        return place[equal], self._word[nearest[equal]]
+    def score(self, reading: Reading) -> Proximity:
+        """Score chunks."""
+        word = self._words_of(reading.vocabulary).take(reading.words)
+        starts, n = reading.starts, reading.starts.size
+        if not n:
+            return Proximity(*np.zeros((4, 0)))
+        pairs, run = self._in_order(word, starts)
+        masks = self._bits.take(word)
+        coverage = self._windows(masks, starts, reading.counts)
+        heads = masks[starts[:, np.newaxis] + _HEAD_PLACES]
+        head = self._weigh(np.bitwise_or.reduce(heads, axis=1)) / self.total_idf
+        return Proximity(pairs, coverage, np.minimum(head, 1.0), run)
 
-    def _pairs(self, place: Offsets, word: Offsets, chunk: Offsets, n_chunks: int) -> Floats:
-        left = np.flatnonzero(place[1:] == place[:-1] + 1)
-        pair = self._pair_number[word[left], word[left + 1]]
-        kinds = self._pair_weight.size
-        tf = np.bincount(chunk[left] * kinds + pair, minlength=n_chunks * kinds).reshape(n_chunks, kinds)
-        return np.asarray((saturated(tf) * self._pair_weight).sum(axis=1))
+    # ── Which word of the query stands where ─────────────────────────────────────────────────────────────────────────
 
-    def _coverage(self, place: Offsets, word: Offsets, chunk: Offsets, n_chunks: int) -> Floats:
-        """Try the window that begins at each occurrence: a best window begins at one."""
-        best = np.zeros(n_chunks)
-        if place.size and self._counted.size:
-            own = np.where(word == self._counted[:, np.newaxis], place, place[-1] + WINDOW)
-            following = np.minimum.accumulate(own[:, ::-1], axis=1)[:, ::-1]
-            inside = following - place < WINDOW
-            np.maximum.at(best, chunk, (inside * self._idf[self._counted, np.newaxis]).sum(axis=0))
+    @functools.cached_property
+    def _matched(self) -> tuple[Ids, _Words]:
+        """Ids of all matches and the query's words that they stand for, from 1 on; of equal ids the last is meant."""
+        matches = self._made_of[0]
+        backwards = range(self._n_words - 1, -1, -1)
+        ids = np.concatenate([_NO_IDS, *(matches[word].ids for word in backwards)])
+        word = np.repeat(np.arange(self._n_words, 0, -1), [matches[word].ids.size for word in backwards])
+        weight = np.concatenate([_NO_WEIGHT, *(matches[word].weight for word in backwards)])
+        if not (weight == 1.0).all():
+            order = weight.argsort(kind="stable")
+            ids, word = ids[order], word[order]
+        return ids, word.astype(np.uint8)
+
+    def _words_of(self, vocabulary: Vocabulary) -> _Words:
+        """Return for each word of a vocabulary which of the query's it stands for, from 1 on; 0 for none."""
+        ids, word = self._matched
+        words = np.zeros(vocabulary.size + 1, np.uint8)
+        at = vocabulary.find(ids)
+        here = at >= 0
+        words[at[here]] = word[here]
+        return words
+
+    # ── Side by side ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _in_order(self, word: _Words, starts: Offsets) -> tuple[Floats, Floats]:
+        """Return the pairs and the longest run of each chunk."""
+        n, kinds = starts.size, len(self._pairs) + 1
+        run = np.zeros(n)
+        if kinds == 1:
+            return run, run
+        size = self._n_words + 1
+        kind = np.uint8 if size * size <= 256 else np.uint16
+        number_of = np.zeros(size * size, kind)
+        for place, (left, right) in enumerate(self._pairs, 1):
+            number_of[(left + 1) * size + right + 1] = place
+        neighbours = word[:-1] * kind(size)
+        neighbours += word[1:]
+        number = number_of.take(neighbours)
+        at: Offsets = (number != 0).nonzero()[0]  # much quicker on booleans
+        chunk = starts.searchsorted(at, "right") - 1
+        counted: Offsets = chunk * kinds + number.take(at).astype(np.int64)
+        tf = np.bincount(counted, minlength=n * kinds).reshape(n, kinds)
+        pairs = (saturated(tf[:, 1:]) * np.array(self._pair_weight)).sum(axis=1)
+        if at.size:
+            weight = np.array([0.0, *self._run_weight])
+            first = np.concatenate(([0], (at[1:] != at[:-1] + 1).nonzero()[0] + 1))
+            total = np.add.reduceat(weight.take(word.take(at + 1)), first)
+            total += weight.take(word.take(at.take(first)))
+            np.maximum.at(run, chunk.take(first), total)
+            run /= self._run_total
+        return pairs, np.minimum(run, 1.0)
+
+    # ── Within a passage ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @functools.cached_property
+    def _bits(self) -> _Masks:
+        """A bit for each word that counts, by its number from 1 on; 0 for all others."""
+        n_counted = sum(map(bool, self._idf))
+        kind = np.uint8 if n_counted <= 8 else np.uint16 if n_counted <= 16 else np.uint32
+        bits = np.zeros(self._n_words + 1, kind)
+        bits[1 : n_counted + 1] = np.left_shift(kind(1), np.arange(n_counted, dtype=kind))
+        return bits
+
+    @functools.cached_property
+    def _sums(self) -> list[Floats]:
+        """For each byte of a mask the sums of the idf of all its 256 values, each added in the words' order."""
+        idf = [*self._idf, *[0.0] * 32][: 8 * self._bits.itemsize]
+        tables = []
+        for start in range(0, len(idf), 8):
+            sums = np.zeros(1)
+            for rare in idf[start : start + 8]:
+                sums = np.concatenate((sums, sums + rare))
+            tables.append(sums)
+        return tables
+
+    def _weigh(self, masks: _Masks) -> Floats:
+        """Return the sum of the idf of the words in each mask."""
+        if len(self._sums) == 1:
+            return self._sums[0].take(masks)
+        parts = masks.astype(f"<u{masks.itemsize}", copy=False).view(np.uint8).reshape(-1, masks.itemsize)
+        total = self._sums[0].take(parts[:, 0])
+        for place in range(1, masks.itemsize):
+            total += self._sums[place].take(parts[:, place])
+        return total
+
+    def _windows(self, masks: _Masks, starts: Offsets, counts: Offsets) -> Floats:
+        """Return the share of the query's idf in each chunk's best window."""
+        best = np.zeros(starts.size)
+        for begin in range(0, masks.size - WINDOW, _STEP):
+            some = masks[begin : begin + _STEP + WINDOW - 1]
+            # A window of 2n tokens from a place on is a window of n there and one n further on.
+            two = some[:-1] | some[1:]
+            four = two[:-2] | two[2:]
+            eight = four[:-4] | four[4:]
+            windows = eight[:-16] | eight[8:-8]
+            windows |= eight[16:]
+            # No window begins between two chunks, from where it would reach into the next.
+            cuts = np.empty(2 * starts.size, np.int64)
+            cuts[::2], cuts[1::2] = starts, starts + counts
+            cuts -= begin
+            np.clip(cuts, 0, windows.size, out=cuts)
+            here: Offsets = (cuts[1::2] > cuts[::2]).nonzero()[0]
+            if here.size:
+                cuts = cuts.reshape(-1, 2).take(here, axis=0).ravel()
+                value = np.append(self._weigh(windows), 0.0)
+                best[here] = np.maximum(best[here], np.maximum.reduceat(value, cuts)[::2])
         return np.minimum(best / self.total_idf, 1.0)
-
-
-def _low_bits(ids: Ids) -> npt.NDArray[np.uint16]:
-    return ids.astype(np.uint16)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+import re
+from collections.abc import Hashable, Iterable
 from typing import Final
 
 import numpy as np
@@ -11,12 +12,19 @@ from attrs import field, frozen
 
 from relevance_gen import checks
 from relevance_gen.retrieval.matching import MAX_INFLECTED, is_fragment
-from relevance_gen.retrieval.terms import Ids, Offsets, tokenize
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, identify, tokenize
 from relevance_gen.retrieval.weighting import Weighting
 
 REMEMBERED_CHARS: Final = 1024
 """Longer queries are not remembered, nor what was found for them."""
 _REMEMBERED_QUERIES: Final = 256
+MAX_TERMS: Final = 1 << 14
+"""Most different words of a query that count: it bounds the work for queries as long as a book."""
+_FEW_WORDS: Final = 64
+"""Up to so many words are quicker read one by one than with numpy."""
+_PLAIN_WORD: Final = re.compile("[a-z0-9]+")
+_IDENTIFIER: Final = re.compile("[a-z][A-Z]|[A-Za-z0-9][A-Z][a-z]|_")
+"""What ASCII text has if any of its words may be cut into parts."""
 
 
 @frozen
@@ -63,8 +71,8 @@ class Query:
     Attributes:
         text: what was cut.
         ids: term ids of its tokens, in reading order, shape (T,).
-        terms: its different terms, in order of first appearance.
-        order: number of the term at each token, shape (T,).
+        terms: its different terms, in order of first appearance; of more than `MAX_TERMS` only the first.
+        order: number of the term at each token, -1 where it is none of these, shape (T,).
     """
 
     text: str
@@ -84,20 +92,45 @@ def parse(text: str, weighting: Weighting) -> Query:
 
 
 def _parse(text: str, weighting: Weighting) -> Query:
+    words = _PLAIN_WORD.findall(text.lower()) if text.isascii() and not _IDENTIFIER.search(text) else []
+    if words and len(words) <= _FEW_WORDS and len(max(words, key=len)) < SPELLED_BYTES:
+        ids = list(map(identify, words))
+        each = zip(words, ids, map(len, words), strict=True)
+        return _terms(text, np.array(ids, np.uint64), each, np.arange(len(words)), weighting)
     tokens = tokenize([text])
-    ids, first, word_at = np.unique(tokens.ids, return_index=True, return_inverse=True)
-    term_of_word = np.zeros(ids.size, np.int64)
+    ids_once, first, word_at = np.unique(tokens.ids, return_index=True, return_inverse=True)
+    in_order = np.argsort(first)[:MAX_TERMS]
+    heads = (
+        (tokens.spell(token), term_id, n_bytes)
+        for token, term_id, n_bytes in zip(
+            first[in_order].tolist(), ids_once[in_order].tolist(), tokens.length[first[in_order]].tolist(), strict=True
+        )
+    )
+    place = np.full(ids_once.size, -1)
+    place[in_order] = np.arange(in_order.size)
+    return _terms(text, tokens.ids, heads, place[word_at], weighting)
+
+
+def _terms(text: str, ids: Ids, words: Iterable[tuple[str, int, int]], word_at: Offsets, weighting: Weighting) -> Query:
+    """Put words that are one term together.
+
+    Args:
+        text: the query.
+        ids: term ids of its tokens.
+        words: spelling, id and length in bytes of its different words.
+        word_at: number of the word at each token; -1 for one that is left out.
+        weighting: tells which words are one term.
+    """
     numbers: dict[Hashable, int] = {}
     heads: list[tuple[str, int]] = []
-    for word in np.argsort(first).tolist():  # in order of first appearance
-        token, term_id = int(first[word]), int(ids[word])
-        spelling = tokens.spell(token)
-        number = numbers.setdefault(weighting.key(spelling, term_id, int(tokens.length[token])), len(numbers))
+    term_of_word = []
+    for spelling, term_id, n_bytes in words:
+        number = numbers.setdefault(weighting.key(spelling, term_id, n_bytes), len(numbers))
         if number == len(heads):
             heads.append((spelling, term_id))
-        term_of_word[word] = number
-    order = term_of_word[word_at]
-    qtf = np.bincount(order, minlength=len(heads)).tolist()
+        term_of_word.append(number)
+    order = np.array([*term_of_word, -1], np.int64)[word_at]  # the last is that of -1
+    qtf = np.bincount(order[order >= 0], minlength=len(heads)).tolist()
     terms = tuple(
         QueryTerm(
             spelling,
@@ -108,7 +141,7 @@ def _parse(text: str, weighting: Weighting) -> Query:
         )
         for number, (spelling, term_id) in enumerate(heads)
     )
-    return Query(text, tokens.ids, terms, order)
+    return Query(text, ids, terms, order)
 
 
 _parse_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(_parse)

@@ -11,6 +11,9 @@ from attrs import evolve, frozen
 from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import Offsets
 
+_MOST_IN_BLOCK: Final = 32
+_LEAST_IN_BLOCK: Final = 4
+_BLOCKS_PER_PLACE: Final = 4
 _NO_POSITIONS: Final[Offsets] = np.zeros(0, np.int64)
 _NO_SCORES: Final[Floats] = np.zeros(0)
 
@@ -66,7 +69,15 @@ class Ranking:
 
 def at_least_as_good(scores: Floats, n: int) -> Offsets:
     """Return the places, ascending, of all positive scores that reach the n-th best: n of them, or more with ties."""
-    positive: Offsets = np.flatnonzero(scores)
+    width = min(_MOST_IN_BLOCK, scores.size // (_BLOCKS_PER_PLACE * n))
+    if width >= _LEAST_IN_BLOCK:
+        # At least n scores reach the n-th best of the maxima of blocks, so few have to be looked at one by one.
+        n_blocks = scores.size // width
+        maxima = scores[: n_blocks * width].reshape(width, n_blocks).max(axis=0)
+        bound = np.partition(maxima, n_blocks - n)[n_blocks - n]
+        positive: Offsets = (scores >= bound if bound > 0.0 else scores > 0.0).nonzero()[0]
+    else:
+        positive = (scores > 0.0).nonzero()[0]
     if positive.size <= n:
         return positive
     values = scores[positive]

@@ -1,8 +1,9 @@
-"""Score the chunks of one segment against a query, in three rounds.
+"""Score the chunks of one segment against a query, in four rounds.
 
 1. `SegmentScorer.match`: which words of the segment does each word of the query stand for, and in how many chunks?
 2. `SegmentScorer.candidates`: which chunks have the highest cosine, and which say exactly what the query says?
-3. `SegmentScorer.bonus`: how close together do the best of all segments hold the query's words?
+3. `SegmentScorer.look`: how close together do the best of all hold the query's words, and what else is in them?
+4. `SegmentScorer.letters`: which letters in a row are in the best of these?
 
 Between the rounds `relevance_gen.retrieval.collection` puts together what the segments tell. What goes in and comes out
 is small and can be pickled, so a segment may be anywhere.
@@ -12,24 +13,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.matching import Match, candidates, match_exactly, match_inflections
+from relevance_gen.retrieval.bags import EMPTY, MAX_CHUNKS, Bag
+from relevance_gen.retrieval.matching import Match, match_exactly, match_inflections
 from relevance_gen.retrieval.memory import Memory
 from relevance_gen.retrieval.plan import Plan
 from relevance_gen.retrieval.postings import Chunks as ChunkNumbers
-from relevance_gen.retrieval.postings import Flags
 from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
-from relevance_gen.retrieval.segment import Floats, Segment, Statistics
-from relevance_gen.retrieval.terms import Ids, Offsets
-from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, PAIR_WEIGHT, Weighting, sum_by
+from relevance_gen.retrieval.segment import Floats, Reading, Segment, Statistics
+from relevance_gen.retrieval.terms import Offsets, ragged_ranges
+from relevance_gen.retrieval.vocabulary import Flags
+from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting, sum_by
 
-_BATCH: Final = 256
+BONUSES: Final = ("pairs", "coverage", "head", "run")
+"""What proximity adds, row by row."""
+_BATCH: Final = MAX_CHUNKS
 """Chunks read together: ties may make them many."""
+_DENSE: Final = 8
+"""Postings are added up in an array of all chunks where there are more of them than chunks divided by this."""
 _LEAST_MEMORY_BYTES: Final = 2 << 20
 _MEMORY_SHARE: Final = 4
 """The words last asked for may take the bytes of the segment's arrays divided by this."""
@@ -41,20 +48,20 @@ class TermPostings:
 
     Attributes:
         match: the segment's terms that it stands for.
-        chunk: numbers of the chunks that hold any of them, shape (df,).
+        chunk: numbers of the chunks that hold any of them, ascending, shape (df,).
         tf: how often each does, every match times its weight, shape (df,).
         weight: what that weighs in the chunk, before idf, shape (df,).
     """
 
     match: Match
     chunk: ChunkNumbers
-    tf: Floats
+    tf: npt.NDArray[Any]
     weight: Floats
 
     @property
     def nbytes(self) -> int:
         """Memory, in bytes."""
-        match_bytes = self.match.ids.nbytes + self.match.weight.nbytes + 100 * len(self.match.spellings)
+        match_bytes = self.match.ids.nbytes + self.match.weight.nbytes
         return match_bytes + self.chunk.nbytes + self.tf.nbytes + self.weight.nbytes
 
 
@@ -79,6 +86,19 @@ class Candidates:
     verbatim: Offsets
 
 
+@frozen(eq=False)
+class Look:
+    """What a look at some chunks tells.
+
+    Attributes:
+        bonuses: what proximity adds to their cosines, a row for each of `BONUSES`, shape (4, n).
+        words: the beginnings of their words; None for very many chunks.
+    """
+
+    bonuses: Floats
+    words: Bag | None
+
+
 class SegmentScorer:
     """Scores one segment, query after query; safe to share between threads.
 
@@ -97,7 +117,7 @@ class SegmentScorer:
         words: Memory[TermPostings] | None = None,
     ) -> None:
         self.segment = segment
-        self.words = words or Memory(
+        self.words_found = words or Memory(
             _LEAST_MEMORY_BYTES + segment.array_bytes // _MEMORY_SHARE, lambda postings: postings.nbytes
         )
         self._weighting = weighting
@@ -108,15 +128,20 @@ class SegmentScorer:
         """What the sum of each chunk is divided by, shape (N,)."""
         return self._weighting.denominators(self.segment, self._statistics)
 
-    # ── The three rounds ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The four rounds ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def match(self, terms: tuple[QueryTerm, ...]) -> tuple[TermMatch, ...]:
         """Return what each term of a query stands for here."""
-        return tuple(map(self._match, terms))
-
-    def compared(self, term: QueryTerm) -> Ids:
-        """Return the ids of the words that a term was compared with, for those that were too many in one segment."""
-        return candidates(self.segment.postings, term.term_id, term.word, by_prefix=not self._statistics.is_english)
+        vocabulary, postings = self.segment.postings.vocabulary, self.segment.postings
+        # Words that only match themselves are mostly function words: in every chunk, and of no weight.
+        exact = [number for number, term in enumerate(terms) if not term.inflected]
+        found = vocabulary.find(np.array([terms[number].term_id for number in exact], np.uint64))
+        df = np.zeros(found.size, np.int64)
+        df[found >= 0] = postings.df(found[found >= 0])
+        matched: list[TermMatch | None] = [None] * len(terms)
+        for number, n in zip(exact, df.tolist(), strict=True):
+            matched[number] = TermMatch(Match.exact(terms[number].term_id), n) if n else _NO_MATCH
+        return tuple([known or self._match(term) for known, term in zip(matched, terms, strict=True)])
 
     def candidates(self, plan: Plan, n: int, allowed: Flags | None = None) -> Candidates:
         """Return the chunks whose cosines reach the n-th best of the segment, and those that say the same.
@@ -130,20 +155,43 @@ class SegmentScorer:
         if allowed is not None:
             cosines[~allowed] = 0.0
         numbers = at_least_as_good(cosines, n)
-        verbatim = self._says_the_same(plan.said, cosines)
+        verbatim = self._says_the_same(plan, cosines)
         if verbatim.size:
             numbers = np.union1d(numbers, verbatim)
         positions = self.segment.positions
-        return Candidates(Ranking(positions[numbers], cosines[numbers]), positions[verbatim])
+        return Candidates(Ranking(positions.take(numbers), cosines.take(numbers)), positions.take(verbatim))
 
-    def bonus(self, plan: Plan, numbers: Offsets) -> tuple[Floats, Floats]:
-        """Return what pairs and coverage add to the cosines of some chunks, shape (n,) each."""
-        pairs, coverage = [np.zeros(0)], [np.zeros(0)]
+    def look(self, plan: Plan, numbers: Offsets) -> Look:
+        """Read some chunks, and return what proximity adds to their cosines and, if they are few, their words."""
+        rows = [np.zeros((len(BONUSES), 0))]
+        words = None
         for some in _batches(numbers):
-            near = plan.proximity.score(*self.segment.tokens_of(some))
-            pairs.append(PAIR_WEIGHT * near.pairs / (self.denominators[some] * plan.norm))
-            coverage.append(COVERAGE_WEIGHT * near.coverage)
-        return np.concatenate(pairs), np.concatenate(coverage)
+            reading = self.segment.read(some)
+            near = plan.proximity.score(reading)
+            pairs = PAIR_WEIGHT * near.pairs
+            pairs /= self.denominators.take(some) * plan.norm
+            coverage, head, run = COVERAGE_WEIGHT * near.coverage, HEAD_WEIGHT * near.head, RUN_WEIGHT * near.run**3
+            rows.append(np.array((pairs, coverage, head, run)))
+            words = _words_of(reading)
+        if len(rows) == 2:
+            return Look(rows[1], words)
+        return Look(np.concatenate(rows, axis=1), None if numbers.size else EMPTY)
+
+    def words(self, numbers: Offsets) -> Bag:
+        """Return the beginnings of the words of some chunks."""
+        return Bag(*self.segment.stumps(numbers))
+
+    def letters(self, numbers: Offsets) -> Bag:
+        """Return all four letters in a row in the words of some chunks."""
+        reading = self.segment.read(numbers)
+        words = reading.words[reading.is_word]
+        different, place = np.unique(words, return_inverse=True)
+        grams, n_grams = reading.vocabulary.grams(different.astype(np.int64))
+        n_of_token = n_grams[place]
+        at = ragged_ranges((np.cumsum(n_grams) - n_grams)[place], n_of_token)
+        seen = np.concatenate(([0], np.cumsum(n_of_token)))
+        ends = np.cumsum(reading.counts)
+        return Bag(np.maximum(grams[at], np.uint32(1)), seen[ends] - seen[ends - reading.counts])
 
     # ── One chunk, explained ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -161,43 +209,43 @@ class SegmentScorer:
 
     def _cosines(self, plan: Plan) -> Floats:
         """Return every chunk's cosine with the query, shape (N,)."""
-        cosines = np.zeros(self.segment.size)
-        for term, gain, match in zip(plan.query.terms, plan.gains, plan.matches, strict=True):
-            if gain and match.ids.size:
-                found = self._find(term)
-                cosines[found.chunk] += gain * found.weight
+        parts = [
+            (found.chunk, gain * found.weight)
+            for term, gain, match in zip(plan.query.terms, plan.gains, plan.matches, strict=True)
+            if gain and match.ids.size and (found := self._find(term)).chunk.size
+        ]
+        if not parts:
+            return np.zeros(self.segment.size)
+        chunk, value = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        cosines = sum_by(chunk, value, self.segment.size)
         cosines /= self.denominators
         return cosines
 
-    def _says_the_same(self, said: Ids, cosines: Floats) -> Offsets:
-        """Find the chunks that have exactly these terms, each as often."""
-        same_length = np.flatnonzero(self.segment.n_tokens == said.size)
-        same_length = same_length[cosines[same_length] > 0.0]
-        if not same_length.size:
-            return same_length
-        same = [
-            (np.sort(self.segment.tokens_of(chunks)[0].reshape(chunks.size, -1)) == said).all(axis=1)
-            for chunks in _batches(same_length)
-        ]
-        found: Offsets = same_length[np.concatenate(same)]
-        return found
+    def _says_the_same(self, plan: Plan, cosines: Floats) -> Offsets:
+        """Find the chunks that have exactly the query's terms, each as often."""
+        segment, said = self.segment, plan.said
+        if said.size not in segment.lengths:
+            return _NOTHING
+        same = np.flatnonzero(segment.n_tokens == said.size)
+        same = same[(cosines[same] > 0.0) & np.isclose(segment.norms[same], plan.said_norm, rtol=1e-9, atol=0.0)]
+        found = [_NOTHING]
+        for some in _batches(same):
+            reading = segment.read(some)
+            ids = reading.vocabulary.ids.take(reading.words[reading.is_word]).reshape(some.size, -1)
+            found.append(some[(np.sort(ids) == said).all(axis=1)])
+        return np.concatenate(found)
 
     def _match(self, term: QueryTerm) -> TermMatch:
-        if term.inflected:
-            found = self._find(term)
-            return TermMatch(found.match, found.chunk.size)
-        # Words that only match themselves are mostly function words: in every chunk, and of no weight.
-        postings = self.segment.postings
-        match = match_exactly(postings, term.term_id, term.word)
-        return TermMatch(match, int(postings.df(postings.find(term.term_id)).sum()))
+        found = self._find(term)
+        return TermMatch(found.match, found.chunk.size)
 
     def _find(self, term: QueryTerm) -> TermPostings:
         """Find the chunks that hold a term of the query, or remember them."""
         key = term.term_id, term.word, term.inflected, self._statistics.is_english
-        found = self.words.get(key)
+        found = self.words_found.get(key)
         if found is None:
             found = self._find_now(term)
-            self.words.put(key, found)
+            self.words_found.put(key, found)
         return found
 
     def _find_now(self, term: QueryTerm) -> TermPostings:
@@ -206,13 +254,38 @@ class SegmentScorer:
             by_prefix = not self._statistics.is_english
             match = match_inflections(postings, term.term_id, term.word, by_prefix=by_prefix)
         else:
-            match = match_exactly(postings, term.term_id, term.word)
-        chunk, counted, counts = postings.of_terms(np.searchsorted(postings.ids, match.ids))
-        tf = np.asarray(counted * np.repeat(match.weight, counts), np.float64)
-        if counts.size > 1:
-            chunk, place = np.unique(chunk, return_inverse=True)
-            tf = sum_by(place, tf, chunk.size)
+            match = match_exactly(postings, term.term_id)
+        numbers = postings.vocabulary.find(match.ids).tolist()
+        chunk, tf, counts = postings.of_terms([] if match.is_crowded else numbers)
+        if not (match.weight == 1.0).all() and not match.is_crowded:
+            tf = tf * np.repeat(match.weight, counts)
+        if len(counts) > 1:
+            chunk, tf = self._added(chunk, tf)
         return TermPostings(match, chunk, tf, self._weighting.saturate(tf))
+
+    def _added(self, chunk: ChunkNumbers, tf: npt.NDArray[Any]) -> tuple[ChunkNumbers, npt.NDArray[Any]]:
+        """Add up the postings of several terms, in the order of the terms."""
+        if chunk.size * _DENSE > self.segment.size:
+            dense = np.bincount(chunk, tf, self.segment.size)
+            chunk = (dense > 0.0).nonzero()[0].astype(np.uint32)
+            return chunk, dense.take(chunk)
+        order = chunk.argsort(kind="stable")
+        chunk = chunk.take(order)
+        place = np.concatenate(([0], (chunk[1:] != chunk[:-1]).cumsum()))
+        added = np.bincount(place, tf.take(order))
+        return chunk[np.concatenate(([True], chunk[1:] != chunk[:-1]))], added
+
+
+_NOTHING: Final[Offsets] = np.zeros(0, np.int64)
+_NO_MATCH: Final = TermMatch(Match.union([]), 0)
+
+
+def _words_of(reading: Reading) -> Bag:
+    """Return the beginnings of the words that were read; function words, and places of no word, have none."""
+    stumps = reading.vocabulary.stumps.take(reading.words)
+    at: Offsets = (stumps != 0).nonzero()[0]  # much quicker on booleans
+    ends = at.searchsorted(reading.starts + reading.counts)
+    return Bag(stumps.take(at), np.diff(ends, prepend=0))
 
 
 def _batches(chunks: Offsets) -> Iterator[Offsets]:

@@ -7,6 +7,7 @@ however chunks are cut into segments, in whatever order and place, results are t
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -18,6 +19,7 @@ from attrs import evolve, frozen
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges, tokenize
+from relevance_gen.retrieval.vocabulary import MADE_BYTES, Flags, Numbers, Vocabulary, stumps_of, vocabulary_of
 
 Floats = npt.NDArray[np.float64]
 Votes = npt.NDArray[np.int32]
@@ -89,6 +91,37 @@ def exact_sum(values: Floats) -> int:
     return sum(((int(high[at]) << _LOW_BITS) + int(low[at])) << int(at) for at in np.flatnonzero(high + low))
 
 
+BETWEEN: Final = 24
+"""Places of no word that part the chunks of a reading: no passage reaches from one chunk into the next."""
+
+
+@frozen(eq=False)
+class Reading:
+    """The words of some chunks, in reading order.
+
+    Attributes:
+        vocabulary: at least all words of the chunks.
+        words: number in the vocabulary of each token, chunk after chunk; before, between and behind them stand
+            `BETWEEN` places of no word, with the number V.
+        starts: place in `words` of each chunk's first token, shape (n,).
+        counts: tokens of each chunk, shape (n,).
+    """
+
+    vocabulary: Vocabulary
+    words: Numbers
+    starts: Offsets
+    counts: Offsets
+
+    @property
+    def is_word(self) -> Flags:
+        """Whether there is a word at each place, shape (T,)."""
+        return self.words < np.uint32(self.vocabulary.size)
+
+
+def _starts(counts: Offsets) -> Offsets:
+    return np.cumsum(counts + BETWEEN) - counts
+
+
 @frozen(eq=False)
 class Segment:
     """Some chunks made searchable. Chunks have numbers in their segment and positions in the whole collection.
@@ -97,22 +130,24 @@ class Segment:
         positions: position of each chunk, ascending, shape (N,).
         chunks: their texts and metadata.
         postings: where each term stands.
-        tokens: term id of every token, shape (T,). None for a single question, which looks at so few chunks that
-            cutting these again is quicker than keeping the tokens of all.
+        tokens: number in the postings' vocabulary of every token, shape (T,). None for a single question, which looks
+            at so few chunks that cutting these again is quicker than keeping the tokens of all.
         first_token: offset in `tokens` of each chunk's first, shape (N,).
         n_tokens: tokens of each chunk, shape (N,).
         norms: Euclidean length of each chunk's vector of saturated counts, shape (N,).
         votes: frequent English words among each chunk's words, less those of other languages, shape (N,).
+        hashes: a hash of each chunk's words in any order, shape (N,).
     """
 
     positions: Offsets
     chunks: Chunks
     postings: Postings
-    tokens: Ids | None
+    tokens: Numbers | None
     first_token: Offsets
     n_tokens: Offsets
     norms: Floats
     votes: Votes
+    hashes: Ids
 
     @property
     def size(self) -> int:
@@ -131,9 +166,20 @@ class Segment:
         return Statistics(int(live.sum()), exact_sum(self.norms[live]), int(self.votes[live].sum(dtype=np.int64)))
 
     @functools.cached_property
+    def lengths(self) -> frozenset[int]:
+        """The numbers of tokens that any chunk has."""
+        return frozenset(np.unique(self.n_tokens).tolist())
+
+    def smallest_hashes(self, n: int) -> Offsets:
+        """Return the numbers of the `n` chunks with the smallest hashes, in any order."""
+        live = np.flatnonzero(self.live)
+        return live if live.size <= n else live[np.argpartition(self.hashes[live], n - 1)[:n]]
+
+    @functools.cached_property
     def nbytes(self) -> int:
-        """Memory of texts and arrays, in bytes; metadata is not counted."""
-        return self.array_bytes + sum(map(sys.getsizeof, self.chunks.texts))
+        """Memory of texts and arrays, and of what questions make of the words, in bytes; metadata is not counted."""
+        made = MADE_BYTES * self.postings.vocabulary.size
+        return self.array_bytes + made + sum(map(sys.getsizeof, self.chunks.texts))
 
     @functools.cached_property
     def array_bytes(self) -> int:
@@ -142,18 +188,45 @@ class Segment:
 
     def _arrays(self) -> Iterator[npt.NDArray[Any]]:
         postings = self.postings
-        yield from (postings.ids, postings.first, postings.chunk, postings.tf, postings.spelling)
-        yield from (postings.spelling_first, self.positions, self.first_token, self.n_tokens, self.norms, self.votes)
+        vocabulary = postings.vocabulary
+        yield from (vocabulary.ids, vocabulary.spelling, vocabulary.spelling_first, postings.first, postings.chunk)
+        yield from (postings.tf, self.positions, self.first_token, self.n_tokens, self.norms, self.votes, self.hashes)
         yield from (array for array in (self.tokens, postings.live) if array is not None)
 
-    def tokens_of(self, numbers: Offsets) -> tuple[Ids, Offsets]:
-        """Return the term ids of some chunks' tokens, chunk after chunk, and how many each has."""
+    def read(self, numbers: Offsets) -> Reading:
+        """Return the words of some chunks."""
         counts = self.n_tokens[numbers]
+        if self.tokens is None:
+            return self._read_again([self.chunks.texts[number] for number in numbers.tolist()], counts)
+        between = np.full(BETWEEN, self.postings.vocabulary.size, np.uint32)
+        pieces = [between]
+        for first, n in zip(self.first_token[numbers].tolist(), counts.tolist(), strict=True):
+            pieces += (self.tokens[first : first + n], between)
+        return Reading(self.postings.vocabulary, np.concatenate(pieces), _starts(counts), counts)
+
+    def stumps(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
+        """Return the stumps of the words of some chunks, chunk after chunk, and how many each has."""
         if self.tokens is not None:
-            return self.tokens[ragged_ranges(self.first_token[numbers], counts)], counts
+            reading = self.read(numbers)
+            return reading.vocabulary.stumps.take(reading.words[reading.is_word]), reading.counts
         texts = [self.chunks.texts[number] for number in numbers.tolist()]
-        blocks = (tokenize(texts[start:end]).ids for start, end in cut_by_size(lengths(texts), _BLOCK_CHARS))
-        return np.concatenate([_NO_IDS, *blocks]), counts
+        blocks = [tokenize(texts[start:end]) for start, end in cut_by_size(lengths(texts), _BLOCK_CHARS)]
+        stumps = [stumps_of(block.ids, block.folded, block.start, block.length) for block in blocks]
+        return np.concatenate([np.zeros(0, np.uint32), *stumps]), self.n_tokens[numbers]
+
+    def _read_again(self, texts: Sequence[str], counts: Offsets) -> Reading:
+        blocks = [tokenize(texts[start:end]) for start, end in cut_by_size(lengths(texts), _BLOCK_CHARS)]
+        ids, first, number = np.unique(
+            np.concatenate([_NO_IDS, *(block.ids for block in blocks)]), return_index=True, return_inverse=True
+        )
+        before = itertools.accumulate([0, *(len(block.folded) for block in blocks)])
+        start = np.concatenate([_NO_COUNTS, *(block.start + n for block, n in zip(blocks, before, strict=False))])
+        length = np.concatenate([_NO_COUNTS, *(block.length for block in blocks)])
+        letters = np.frombuffer(b"".join(block.folded for block in blocks), np.uint8)
+        starts = _starts(counts)
+        words = np.full(BETWEEN + int((counts + BETWEEN).sum()), ids.size, np.uint32)
+        words[ragged_ranges(starts, counts)] = number
+        return Reading(vocabulary_of(ids, letters, start[first], length[first]), words, starts, counts)
 
     def find(self, positions: Offsets) -> Offsets:
         """Return the numbers of the chunks at some positions; -1 for one that is not here."""
@@ -187,88 +260,3 @@ def cut_by_size(n_chars: Offsets, block_chars: int, most_texts: int = sys.maxsiz
         end = min(max(end, start + 1), start + most_texts)
         yield start, end
         start = end
-
-
-# ── Merging ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def merge(segments: Sequence[Segment]) -> Segment:
-    """Return one segment of the chunks of several, without those that were taken out. Their tokens must be kept."""
-    live = [np.flatnonzero(segment.live) for segment in segments]
-    positions = np.concatenate([segment.positions[kept] for segment, kept in zip(segments, live, strict=True)])
-    order = np.argsort(positions, kind="stable")
-    new_number = np.empty(order.size, np.int64)
-    new_number[order] = np.arange(order.size)
-
-    def gather(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Return one value a chunk, in the order of their positions."""
-        return np.concatenate([array[kept] for array, kept in zip(arrays, live, strict=True)])[order]
-
-    n_tokens = gather([segment.n_tokens for segment in segments])
-    starts = np.cumsum([0, *(segment.size for segment in segments)])
-    renumbered = np.full(int(starts[-1]), -1, np.int64)  # by the numbers of all segments, one behind the other
-    renumbered[np.concatenate([kept + start for kept, start in zip(live, starts.tolist(), strict=False)])] = new_number
-    parts = [segment.chunks.take(kept.tolist()) for segment, kept in zip(segments, live, strict=True)]
-    return Segment(
-        positions=positions[order],
-        chunks=_joined(parts).take(order.tolist()),
-        postings=_merge_postings([segment.postings for segment in segments], renumbered, starts),
-        tokens=_merge_tokens(segments, live, order),
-        first_token=np.cumsum(n_tokens) - n_tokens,
-        n_tokens=n_tokens,
-        norms=gather([segment.norms for segment in segments]),
-        votes=gather([segment.votes for segment in segments]),
-    )
-
-
-def _joined(parts: Sequence[Chunks]) -> Chunks:
-    texts: list[str] = []
-    metadata = {}
-    for part in parts:
-        metadata.update({len(texts) + number: data for number, data in part.metadata.items()})
-        texts += part.texts
-    return Chunks(texts, metadata)
-
-
-def _merge_tokens(segments: Sequence[Segment], live: Sequence[Offsets], order: Offsets) -> Ids:
-    read = [segment.tokens_of(kept) for segment, kept in zip(segments, live, strict=True)]
-    tokens, counts = (np.concatenate(arrays) for arrays in zip(*read, strict=True))
-    first = np.cumsum(counts) - counts
-    return tokens[ragged_ranges(first[order], counts[order])]
-
-
-def _merge_postings(parts: Sequence[Postings], renumbered: Offsets, starts: Offsets) -> Postings:
-    """Merge inverted indexes.
-
-    Args:
-        parts: the indexes, one behind the other.
-        renumbered: the new number of each chunk, by the numbers of all parts; -1 for one that goes.
-        starts: where each part's numbers begin.
-    """
-    df = np.concatenate([part.document_frequency() for part in parts])
-    ids = np.concatenate([part.ids for part in parts])
-    order = np.argsort(ids, kind="stable")
-    order = order[df[order] > 0]
-    new = np.concatenate((np.ones(min(1, order.size), bool), ids[order[1:]] != ids[order[:-1]]))
-    first = np.concatenate(([0], np.cumsum(df[order])))
-    heads = np.flatnonzero(new)
-
-    chunk = np.concatenate([part.chunk + start for part, start in zip(parts, starts.tolist(), strict=False)])
-    kept = renumbered[chunk.astype(np.int64)]
-    alive = kept >= 0
-    start_of = np.cumsum(df) - df
-    at = ragged_ranges(start_of[order], df[order])
-    tf = np.concatenate([part.tf for part in parts])[alive]
-
-    letters = np.concatenate([part.spelling for part in parts])
-    spelled = np.concatenate([np.diff(part.spelling_first) for part in parts])
-    spelled_from = np.cumsum(spelled) - spelled
-    shown = order[heads]
-    return Postings(
-        ids=ids[shown],
-        first=np.append(first[heads], first[-1]),
-        chunk=kept[alive].astype(np.uint32)[at],
-        tf=tf[at],
-        spelling=letters[ragged_ranges(spelled_from[shown], spelled[shown])],
-        spelling_first=np.concatenate(([0], np.cumsum(spelled[shown]))),
-    )

@@ -2,7 +2,8 @@
 
 Words are runs of letters, marks and digits. An identifier (``getUserName``, ``HTTPServer``, ``get_user_name``) gives
 the whole and its parts; dots part words, so that ``os.path`` is two words side by side. Scripts without spaces give
-overlapping n-grams; see `relevance_gen.retrieval.scripts`.
+overlapping n-grams; see `relevance_gen.retrieval.scripts`. The Arabic article, alone or with a particle written on to
+it, comes off words that keep two letters or more (``والكتاب`` → ``كتاب``): else all words with it would begin alike.
 
 A term's id is its identity everywhere: the same in every text, process and version of a saved index. Its top 8 bits
 hash the first letters alone, so that terms with one beginning stand together when ids are sorted; the other 56 hash
@@ -12,6 +13,7 @@ million terms.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Sequence
@@ -29,13 +31,15 @@ Offsets = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 _Flags = npt.NDArray[np.bool_]
 
-_LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
+LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 """Masks that keep the first n of 8 bytes (little-endian)."""
 _MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F], np.uint64)
 """Odd multipliers that spread bits over the whole word (golden ratio; Pelle Evensen's rrmxmx; xxHash)."""
+_ALL_BITS: Final = (1 << 64) - 1
 _BEGINNING_BITS: Final = np.uint64(56)
-_ASCII_BEGINNING: Final = np.uint64(0xEFFFFF)
-"""The first three bytes; of the third one bit less, so that y and i are one: fly, flies."""
+_ASCII_BEGINNING: Final = np.uint64(0xE3EFFF)
+"""The first three bytes; of the second one bit less and of the third three, so that y, i and e are one: fly and flies,
+dying and die, using and use."""
 _OTHER_BEGINNING: Final = np.uint64(0xFFFFFFFFFFFF)
 """The first six bytes: three letters of a two-byte alphabet."""
 _LONG_BYTES: Final = 64
@@ -43,6 +47,10 @@ _LONG_BYTES: Final = 64
 _FEW: Final = 128
 """Up to so many tokens are quicker inserted one by one than merged."""
 _PADDING: Final = b"\n" * (_LONG_BYTES + 8)
+
+_ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
+"""The Arabic article, and "and", "so", "with", "like" and "for" before it; longer ones first."""
+_ARABIC_LETTER_BYTES: Final = 2
 
 SPELLED_BYTES: Final = 64
 """A term is shown by this much of its spelling, and no longer one has inflections."""
@@ -79,20 +87,26 @@ def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
     return (ids >> _BEGINNING_BITS).astype(np.uint8)
 
 
+def beginning_bounds() -> Ids:
+    """Return the least id of each beginning, shape (BEGINNINGS,)."""
+    return np.arange(BEGINNINGS, dtype=np.uint64) << _BEGINNING_BITS
+
+
 def buckets(ids: Ids) -> npt.NDArray[np.uint16]:
     """Return the ids' top 16 bits: the beginning, and eight bits of the whole term."""
     return (ids >> np.uint64(48)).astype(np.uint16)
 
 
-def tokenize(texts: Sequence[str]) -> Tokens:
+def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Tokens:
     """Cut texts into terms.
 
     Work on a few hundred kilobytes at a time: every array then stays in the core's cache.
 
     Args:
         texts: any strings; one without any term gets a count of 0.
+        toneless: whether Vietnamese words come a second time without their tones.
     """
-    folded, ends = fold(texts)
+    folded, ends = fold(texts, toneless=toneless)
     cased = b"\n" + folded + _PADDING
     lowered = cased.lower()
     letters = np.frombuffer(lowered, np.uint8)
@@ -101,12 +115,27 @@ def tokenize(texts: Sequence[str]) -> Tokens:
     cuts = _identifier_cuts(np.frombuffer(cased, np.uint8), letters, word)
     edges = np.flatnonzero(word[1:] != word[:-1]) + 1
     start, length = edges[::2], edges[1::2] - edges[::2]
-    if cuts.size:
-        start, length = _merge(start, length, *_identifier_parts(letters, start, length, cuts))
+    parts = _identifier_parts(letters, start, length, cuts) if cuts.size else None
+    if not folded.isascii() and (_ARTICLES[-2] in lowered or _ARTICLES[-1] in lowered):
+        start, length = _without_articles(lowered, start, length, cuts)
+    if parts is not None:
+        start, length = _merge(start, length, *parts)
     if ngrams[0].size:
         start, length = _merge(start, length, *ngrams)
     counts = np.diff(np.searchsorted(start, ends + 1), prepend=0)  # +1: `cased` begins with a line end
     return Tokens(lowered, start, length, _identify(lowered, start, length), counts)
+
+
+def _without_articles(lowered: bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
+    """Take the Arabic article off the words that keep two letters or more, but for identifiers, those that are cut."""
+    first = eight_bytes(lowered).take(start)
+    cut = np.zeros(start.size, np.int64)
+    for article in _ARTICLES:
+        n = len(article)
+        begins = (first & LOW_BYTES[n]) == np.uint64(int.from_bytes(article, "little"))
+        cut[begins & (cut == 0) & (length >= n + 2 * _ARABIC_LETTER_BYTES)] = n
+    cut[np.searchsorted(start, cuts, "right") - 1] = 0
+    return start + cut, length - cut
 
 
 def _word_bytes(letters: _Bytes) -> _Flags:
@@ -197,9 +226,30 @@ def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
     return np.arange(ends[-1] if ends.size else 0) + np.repeat(start - ends + length, length)
 
 
+def eight_bytes(lowered: bytes) -> Ids:
+    """Return a view of the eight bytes from each offset on, as one number."""
+    return np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def identify(word: str) -> int:
+    """Return the id of one ASCII word of lower-case letters and digits, shorter than `SPELLED_BYTES`."""
+    spelling = word.encode()
+    first = int.from_bytes(spelling[:8], "little")
+    one, two, three = map(int, _MIX)
+    hashed = first * one & _ALL_BITS
+    hashed ^= hashed >> 32
+    for offset in range(8, len(spelling), 8):
+        hashed = (hashed ^ int.from_bytes(spelling[offset : offset + 8], "little")) * two & _ALL_BITS
+        hashed ^= hashed >> 29
+    hashed = (hashed * two & _ALL_BITS) >> 8
+    beginning = (first & int(_ASCII_BEGINNING)) * three & _ALL_BITS
+    return beginning >> 56 << 56 | hashed
+
+
 def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     """Hash each token to its term's id."""
-    words: Ids = np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
+    words = eight_bytes(lowered)
     long = length > 8
     if TRIPLE_LEAD in lowered:
         # A triple has nine bytes. Its first is the same in all of them, so the other eight tell triples apart.
@@ -207,7 +257,7 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
         long &= ~triples
         start = start + triples
     first = words.take(start)  # copies the strided words first, which still beats indexing for many tokens
-    first &= _LOW_BYTES.take(length, mode="clip")
+    first &= LOW_BYTES.take(length, mode="clip")
     hashed: Ids = first * _MIX[0]
     hashed ^= hashed >> np.uint64(32)
     rest = np.flatnonzero(long)
@@ -219,7 +269,7 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
     if not lowered.isascii():
         beginning = first & np.where(first & np.uint64(0x80), _OTHER_BEGINNING, _ASCII_BEGINNING)
     beginning *= _MIX[2]
-    beginning &= ~_LOW_BYTES[7]
+    beginning &= ~LOW_BYTES[7]
     hashed |= beginning
     return hashed
 
@@ -233,7 +283,7 @@ def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Off
     for offset in range(8, _LONG_BYTES, 8):
         if not rest.size:
             return
-        word = words[start[rest] + offset] & _LOW_BYTES.take(length[rest] - offset, mode="clip")
+        word = words[start[rest] + offset] & LOW_BYTES.take(length[rest] - offset, mode="clip")
         mixed = (hashed[rest] ^ word) * _MIX[1]
         hashed[rest] = mixed ^ (mixed >> np.uint64(29))
         rest = rest[length[rest] > offset + 8]

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -43,12 +43,24 @@ WeightingName: TypeAlias = Literal["pivoted", "cosine"]
 
 PAIR_WEIGHT: Final = 0.2
 COVERAGE_WEIGHT: Final = 0.2
+HEAD_WEIGHT: Final = 0.05
+RUN_WEIGHT: Final = 0.2
+LETTER_WEIGHT: Final = 0.6
+LIKENESS_WEIGHT: Final = 1.2
 _SATURATION: Final = 1.6
 _SLOPE: Final = 0.6
 """Share of a chunk's own norm in the pivot; the mean norm has the rest."""
+_ROOT: Final = 0.7
 _KNEE: Final = 1.0 - 5e-7
 _MAX_NEAR: Final = 32
 """Most query words looked for side by side: it bounds the work for queries as long as a book."""
+
+
+class OwnScore(NamedTuple):
+    """What a query would score if it were a chunk: altogether, and by its cosine alone."""
+
+    total: float
+    cosine: float
 
 
 @frozen
@@ -60,6 +72,8 @@ class Weighting(ABC):
     """Whether a word of the query stands for its other forms, too."""
     n_near: ClassVar[int]
     """Most words of the query that are looked for side by side."""
+    reads_letters: ClassVar[bool]
+    """Whether the letters of words are looked at, where chunks or query may not be in English."""
     needs_all_terms: ClassVar[bool]
     """Whether a chunk's length depends on how many chunks hold each of its terms."""
 
@@ -94,30 +108,40 @@ class Weighting(ABC):
     @abstractmethod
     def own_score(
         self,
-        weight: Sequence[float],
-        qtf: Sequence[int],
-        words: Sequence[int],
+        terms: Sequence[tuple[float, int]],
         *,
+        length: float,
         norm: float,
         mean_norm: float,
         pairs: float,
+        has_run: bool,
         coverage: float,
-    ) -> float:
+        reads_letters: bool,
+    ) -> OwnScore:
         """Return what a query would score if it were a chunk.
 
         Args:
-            weight: weight of each of its terms in the query.
-            qtf: how often it says each.
-            words: how often it says each different word.
+            terms: the weight of each of its terms in the query, and how often it says it.
+            length: its norm as a chunk.
             norm: the query's Euclidean length.
             mean_norm: mean norm of all chunks.
             pairs: what its pairs weigh.
+            has_run: whether it has any.
             coverage: the share of its idf that its best passage covers.
+            reads_letters: whether the letters of words are looked at.
         """
 
     @abstractmethod
     def scale(self, ratios: Floats) -> Floats:
         """Bring scores, as multiples of the query's own, into [0, 1]."""
+
+    @abstractmethod
+    def blend(self, ratios: Floats, likeness: Floats) -> Floats:
+        """Return the scores of chunks from their own and from those that they are like."""
+
+    @abstractmethod
+    def shares(self, own: float, likeness: float, score: float) -> tuple[float, float]:
+        """Return what one of a chunk's own score is of its score, and what its likeness is of it altogether."""
 
 
 class Pivoted(Weighting):
@@ -126,6 +150,7 @@ class Pivoted(Weighting):
     name = "pivoted"
     inflects = True
     n_near = _MAX_NEAR
+    reads_letters = True
     needs_all_terms = False
 
     def key(self, spelling: str, term_id: int, n_bytes: int) -> Hashable:
@@ -162,24 +187,39 @@ class Pivoted(Weighting):
 
     def own_score(
         self,
-        weight: Sequence[float],
-        qtf: Sequence[int],
-        words: Sequence[int],
+        terms: Sequence[tuple[float, int]],
         *,
+        length: float,
         norm: float,
         mean_norm: float,
         pairs: float,
+        has_run: bool,
         coverage: float,
-    ) -> float:
-        """Return cosine, pairs and coverage together."""
-        own_norm = math.sqrt(math.fsum(np.square(saturated(np.array(words, np.int64)))))
-        denominator = float(pivot(np.array([own_norm]), mean_norm)[0]) * norm
-        said = math.fsum(np.array(weight) * saturated(np.array(qtf, np.int64)))
-        return (said + PAIR_WEIGHT * pairs) / denominator + COVERAGE_WEIGHT * coverage
+        reads_letters: bool,
+    ) -> OwnScore:
+        """Return the sum of all parts, each at its best."""
+        denominator = ((1.0 - _SLOPE) * mean_norm + _SLOPE * length or 1.0) * norm
+        cosine = math.fsum([weight * saturated_one(qtf) for weight, qtf in terms]) / denominator
+        total = cosine + PAIR_WEIGHT * pairs / denominator
+        total += (COVERAGE_WEIGHT + HEAD_WEIGHT) * coverage
+        if has_run:
+            total += RUN_WEIGHT
+        if reads_letters:
+            total += LETTER_WEIGHT * cosine
+        return OwnScore(total, cosine)
 
     def scale(self, ratios: Floats) -> Floats:
         """Squeeze ratios into [0, 1): see `below_one`."""
         return below_one(ratios)
+
+    def blend(self, ratios: Floats, likeness: Floats) -> Floats:
+        """Return ``((r + 1.2 l) / 2.2) ** 0.7``."""
+        return np.asarray(((ratios + LIKENESS_WEIGHT * likeness) / (1.0 + LIKENESS_WEIGHT)) ** _ROOT)
+
+    def shares(self, own: float, likeness: float, score: float) -> tuple[float, float]:
+        """Share the score out by what stands under the root."""
+        whole = own + LIKENESS_WEIGHT * likeness
+        return score / whole, score * LIKENESS_WEIGHT * likeness / whole
 
 
 class Cosine(Weighting):
@@ -188,6 +228,7 @@ class Cosine(Weighting):
     name = "cosine"
     inflects = False
     n_near = 0
+    reads_letters = False
     needs_all_terms = True
 
     def key(self, spelling: str, term_id: int, n_bytes: int) -> Hashable:
@@ -217,24 +258,34 @@ class Cosine(Weighting):
     def statistics(self, segment: Segment) -> Statistics:
         """Return the segment's facts with the df of all its terms."""
         postings = segment.postings
-        return evolve(segment.statistics, ids=postings.ids, df=postings.document_frequency())
+        return evolve(segment.statistics, ids=postings.vocabulary.ids, df=postings.document_frequency())
 
     def denominators(self, segment: Segment, statistics: Statistics) -> Floats:
         """Return the length of each chunk's vector."""
         postings = segment.postings
-        df = statistics.df[np.searchsorted(statistics.ids, postings.ids)]
+        df = statistics.df[np.searchsorted(statistics.ids, postings.vocabulary.ids)]
         idf = np.repeat(smoothed_idf(df, statistics.n_chunks), np.diff(postings.first))
         norms = np.sqrt(sum_by(postings.chunk, np.square(sublinear(postings.tf) * idf), segment.size))
         return np.where(norms > 0.0, norms, 1.0)
 
-    def own_score(self, weight: Sequence[float], qtf: Sequence[int], words: Sequence[int], **_: float) -> float:
+    def own_score(self, terms: Sequence[tuple[float, int]], **_: float) -> OwnScore:
         """Return 1, the cosine of a vector with itself."""
-        del weight, qtf, words
-        return 1.0
+        del terms
+        return OwnScore(1.0, 1.0)
 
     def scale(self, ratios: Floats) -> Floats:
         """Cut off what rounding lifted above 1."""
         return np.minimum(ratios, 1.0)
+
+    def blend(self, ratios: Floats, likeness: Floats) -> Floats:
+        """Return the scores as they are."""
+        del likeness
+        return ratios
+
+    def shares(self, own: float, likeness: float, score: float) -> tuple[float, float]:
+        """Return that a score is its own alone."""
+        del likeness
+        return score / own, 0.0
 
 
 _WEIGHTINGS: Final[dict[object, Weighting]] = {"pivoted": Pivoted(), "cosine": Cosine()}
@@ -258,6 +309,15 @@ def weighting_named(name: object) -> Weighting:
 def saturated(tf: npt.NDArray[Any]) -> Floats:
     """Return ``tf / (tf + 1.6)``, in [0, 1): the second occurrence counts less than the first."""
     return np.asarray(tf / (tf + _SATURATION), np.float64)
+
+
+def saturated_one(tf: float) -> float:
+    """Return the same of one count.
+
+    >>> saturated_one(1) == saturated(np.array([1]))[0]
+    True
+    """
+    return tf / (tf + _SATURATION)
 
 
 def sublinear(tf: npt.NDArray[Any]) -> Floats:

@@ -293,3 +293,14 @@ def test_every_device_gets_a_worker_with_the_other_options_of_all():
     options = ModelOptions(n_ctx=64, n_slots=3)
     assert on_devices(options, None) == [options]
     assert on_devices(options, (1, 0)) == [ModelOptions(n_ctx=64, n_slots=3, main_gpu=gpu) for gpu in (1, 0)]
+
+
+def test_a_worker_takes_no_more_prompts_than_it_may_keep():
+    """On one slot, two requests of many samples take turns, a third waits in the backlog, and a single one passes."""
+    with ScriptedRunner([scripted(n_slots=1)], max_queue=1000) as runner:
+        many = [GenerationRequest("a" * n, max_tokens=20, num_samples=99) for n in (1, 2, 3)]
+        futures = [runner.submit(request) for request in many]
+        assert runner.submit(GenerationRequest("b", max_tokens=1)).result(timeout=20).num_samples == 1
+        assert not any(future.done() for future in futures)
+        assert len(runner._backlog._waiting) == 1
+        assert [future.result(timeout=60).num_samples for future in futures] == [99] * 3

@@ -179,3 +179,12 @@ def test_long_texts_without_a_space_are_marked(name: str, text: str) -> None:
     for result in found(text, [text, "hello"]):
         assert result.words[0].start <= 1
         assert result.words[-1].end >= len(text) - 1
+
+
+@pytest.mark.parametrize("query", ["tiếng việt", "tieng viet", "TIE\u0302\u0301NG"])
+def test_vietnamese_is_found_where_it_stands_with_and_without_tones(query: str) -> None:
+    """Words with tones are marked whole, however they were asked for, and so is what stands behind them."""
+    text = "Ở đây người ta nói tiếng Việt: tiếng mẹ đẻ, và straße"
+    (found,) = search(f"{query} strasse", [text], spans=True)
+    words = [text[word.start : word.end] for word in found.words]
+    assert words == [word for word in ("tiếng", "Việt", "tiếng", "straße") if word != "Việt" or "v" in query]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,7 +60,7 @@ def build(blocks: list[list[str]], wanted: np.ndarray | None = None) -> Postings
         tokens = tokenize(block)
         builder.add(tokens, count_terms(tokens.ids, tokens.counts), np.arange(done, done + len(block)))
         done += len(block)
-    return builder.build()
+    return builder.build()[0]
 
 
 @given(st.lists(st.lists(strategies.texts, max_size=4), max_size=4))
@@ -75,13 +74,13 @@ def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
         for token, term_id in enumerate(tokens.ids.tolist()):
             expected.setdefault(term_id, Counter())[place] += 1
             spelled[term_id] = tokens.spell(token)
-    assert postings.ids.tolist() == sorted(expected)
-    for number, term_id in enumerate(postings.ids.tolist()):
+    assert postings.vocabulary.ids.tolist() == sorted(expected)
+    for number, term_id in enumerate(postings.vocabulary.ids.tolist()):
         part = slice(postings.first[number], postings.first[number + 1])
         counted = dict(zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True))
         assert counted == expected[term_id]
-        assert postings.spell(np.array([number]))[0] == spelled[term_id]
-        assert postings.find(term_id).tolist() == [number]
+        assert postings.vocabulary.spell(np.array([number]))[0] == spelled[term_id]
+        assert postings.vocabulary.find(np.array([term_id], np.uint64)).tolist() == [number]
     assert postings.document_frequency().tolist() == [len(expected[term_id]) for term_id in sorted(expected)]
 
 
@@ -89,21 +88,8 @@ def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
 def test_terms_that_no_chunk_has_are_not_found(texts: list[str], term_id: int) -> None:
     """Only terms of the chunks have a number."""
     postings = build([texts])
-    assert bool(postings.find(term_id).size) == (term_id in postings.ids.tolist())
-
-
-@pytest.mark.parametrize("prefix", ["", "a", "ak", "akq", "akqx", "akqxy"])
-def test_terms_are_found_by_prefix(prefix: str) -> None:
-    """Of the terms with one beginning all that have a prefix are found, and no other."""
-    words = [f"{a}{b}{c}{d}" for a in "abcdefghij" for b in "klmnop" for c in "qrstuv" for d in ("", "x", "xyz")]
-    postings = build([[" ".join(words)]])
-    for beginning in range(BEGINNINGS):
-        found = postings.with_prefix(beginning << 56 | 7, prefix.encode()).tolist()
-        assert found == [
-            number
-            for number, term_id in enumerate(postings.ids.tolist())
-            if term_id >> 56 == beginning and postings.spell(np.array([number]))[0].startswith(prefix)
-        ]
+    (number,) = postings.vocabulary.find(np.array([term_id], np.uint64)).tolist()
+    assert (number >= 0) == (term_id in postings.vocabulary.ids.tolist())
 
 
 @given(st.lists(strategies.word_texts(), max_size=4), strategies.words)
@@ -112,15 +98,16 @@ def test_wanted_beginnings_are_kept_whole(texts: list[str], word: str) -> None:
     wanted = np.zeros(BEGINNINGS, bool)
     wanted[beginnings(tokenize([word]).ids)] = True
     whole, some = build([texts]), build([texts], wanted)
-    kept = np.flatnonzero(wanted[beginnings(whole.ids)])
-    assert some.ids.tolist() == whole.ids[kept].tolist()
+    kept = np.flatnonzero(wanted[beginnings(whole.vocabulary.ids)])
+    assert some.vocabulary.ids.tolist() == whole.vocabulary.ids[kept].tolist()
     assert some.document_frequency().tolist() == whole.document_frequency()[kept].tolist()
-    assert [*some.spell(np.arange(kept.size))] == [*whole.spell(kept)]
+    assert [*some.vocabulary.spell(np.arange(kept.size))] == [*whole.vocabulary.spell(kept)]
 
 
 def test_no_terms_make_empty_postings() -> None:
     """Without any term there is nothing to find, and nothing fails."""
     postings = build([["..."], []])
-    assert postings.ids.size == postings.chunk.size == postings.tf.size == 0
-    assert postings.find(7).size == 0
-    assert postings.with_prefix(2**64 - 1, b"a").tolist() == []
+    assert postings.vocabulary.ids.size == postings.chunk.size == postings.tf.size == 0
+    assert postings.vocabulary.find(np.array([7], np.uint64)).tolist() == [-1]
+    assert postings.vocabulary.sharing(2**64 - 1, b"a", b"abc")[0].tolist() == []
+    assert postings.vocabulary.stumps.tolist() == [0]

@@ -8,81 +8,131 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from relevance_gen.retrieval import proximity as module
 from relevance_gen.retrieval.matching import Match
-from relevance_gen.retrieval.proximity import WINDOW, ProximityScorer
+from relevance_gen.retrieval.proximity import HEAD, WINDOW, Proximity, ProximityScorer
+from relevance_gen.retrieval.segment import BETWEEN, Reading
+from relevance_gen.retrieval.vocabulary import Vocabulary
 
 chunk_lists = st.lists(st.lists(st.integers(0, 5), max_size=70), max_size=4)
 
 
 def match(*ids: int) -> Match:
-    return Match(np.array(ids, np.uint64), np.ones(len(ids)), tuple(map(str, ids)))
+    return Match(np.array(ids, np.uint64), np.ones(len(ids)))
+
+
+VOCABULARY = Vocabulary(np.arange(10, dtype=np.uint64), np.frombuffer(b"a\n" * 10, np.uint8), np.arange(0, 22, 2))
+BETWEEN_CHUNKS = [VOCABULARY.size] * BETWEEN
+
+
+def proximity(scorer: ProximityScorer, chunks: list[list[int]]) -> Proximity:
+    counts = np.array([len(chunk) for chunk in chunks], np.int64)
+    words = BETWEEN_CHUNKS + [word for chunk in chunks for word in chunk + BETWEEN_CHUNKS]
+    starts = np.cumsum(counts + BETWEEN) - counts
+    return scorer.score(Reading(VOCABULARY, np.array(words, np.uint32), starts, counts))
 
 
 def score(scorer: ProximityScorer, chunks: list[list[int]]) -> tuple[list[float], list[float]]:
-    ids = np.array([term_id for chunk in chunks for term_id in chunk], np.uint64)
-    near = scorer.score(ids, np.array([len(chunk) for chunk in chunks], np.int64))
+    near = proximity(scorer, chunks)
     return near.pairs.tolist(), near.coverage.tolist()
 
 
+@pytest.mark.parametrize("step", [1, 7, 1 << 16])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chunk_lists, st.lists(st.floats(0.1, 9.0), min_size=3, max_size=3), st.lists(st.integers(0, 2), max_size=6))
 def test_bonuses_are_those_of_a_walk_along_the_tokens(
-    chunks: list[list[int]], idf: list[float], query: list[int]
+    monkeypatch: pytest.MonkeyPatch, step: int, chunks: list[list[int]], idf: list[float], query: list[int]
 ) -> None:
-    """Pairs and coverage are what reading each chunk token by token finds."""
+    """Every part is what reading each chunk token by token finds, however many tokens are looked at together."""
+    monkeypatch.setattr(module, "_STEP", step)
     pairs = Counter(itertools.pairwise(query))
-    scorer = ProximityScorer([match(0), match(1, 4), match(2)], idf, pairs)
+    scorer = ProximityScorer([match(0), match(1, 4), match(2)], idf, query)
     word = {0: 0, 1: 1, 4: 1, 2: 2}
-    expected_pairs, expected_coverage = [], []
-    for chunk in chunks:
+    found = proximity(scorer, chunks)
+    total = math.fsum(idf)
+    for number, chunk in enumerate(chunks):
         read = [word.get(term_id) for term_id in chunk]
         seen = Counter(itertools.pairwise(read))
-        expected_pairs.append(
+        assert found.pairs[number] == pytest.approx(
             math.fsum(
                 (1 + math.log(times)) * (idf[a] + idf[b]) / 2 * seen[a, b] / (seen[a, b] + 1.6)
                 for (a, b), times in pairs.items()
             )
         )
         windows = [set(read[at : at + WINDOW]) - {None} for at in range(len(read))]
-        covered = [math.fsum(idf[number] for number in window) for window in windows]
-        expected_coverage.append(max(covered, default=0.0) / math.fsum(idf))
-    found_pairs, found_coverage = score(scorer, chunks)
-    assert found_pairs == pytest.approx(expected_pairs)
-    assert found_coverage == pytest.approx(expected_coverage)
+        covered = [math.fsum(idf[one] for one in window) for window in windows]
+        assert found.coverage[number] == pytest.approx(max(covered, default=0.0) / total)
+        assert found.head[number] == pytest.approx(math.fsum(idf[one] for one in set(read[:HEAD]) - {None}) / total)
+        longest = 0.0
+        for start, end in itertools.combinations(range(len(read) + 1), 2):
+            if end - start > 1 and all(pair in pairs for pair in itertools.pairwise(read[start:end])):
+                longest = max(longest, math.fsum(max(idf[one], 0.3) for one in read[start:end]))
+        whole = math.fsum(max(idf[one], 0.3) for one in query) or 1.0
+        assert found.run[number] == pytest.approx(min(longest / whole, 1.0))
+
+
+def test_more_words_than_a_byte_has_bits_are_told_apart() -> None:
+    """Coverage is right for any number of words: a mask has a bit for each."""
+    for n_words in (1, 8, 9, 16, 17, 32):
+        idf = [1.0 + word for word in range(n_words)]
+        vocabulary = Vocabulary(
+            np.arange(n_words, dtype=np.uint64),
+            np.frombuffer(b"a\n" * n_words, np.uint8),
+            np.arange(0, 2 * n_words + 2, 2),
+        )
+        words = [n_words] * BETWEEN + [n_words - 1, 0] + [n_words] * BETWEEN
+        reading = Reading(vocabulary, np.array(words, np.uint32), np.array([BETWEEN]), np.array([2]))
+        near = ProximityScorer([match(word) for word in range(n_words)], idf, []).score(reading)
+        assert near.coverage[0] == near.head[0] == (n_words + (n_words > 1)) / sum(idf)
+
+
+def test_a_run_is_neighbours_in_the_order_of_the_query() -> None:
+    """Words in the query's order one behind the other are a run; the longest counts, function words little."""
+    scorer = ProximityScorer([match(0), match(1), match(2)], [2.0, 1.0, 0.0], [0, 1, 2])
+    chunks = [[0, 1, 2], [0, 1, 9, 1, 2], [1, 0, 2], [2, 1], [0], [0, 1, 9, 2]]
+    assert proximity(scorer, chunks).run.tolist() == pytest.approx([1.0, 3.0 / 3.3, 0.0, 0.0, 0.0, 3.0 / 3.3])
+
+
+def test_the_head_is_the_first_16_tokens() -> None:
+    """Words at a chunk's beginning count for its head, later ones do not."""
+    scorer = ProximityScorer([match(0), match(1)], [3.0, 1.0], [])
+    chunks = [[0, *[9] * (HEAD - 2), 1], [0, *[9] * (HEAD - 1), 1], [], [9, 1]]
+    assert proximity(scorer, chunks).head.tolist() == [1.0, 0.75, 0.0, 0.25]
 
 
 def test_nothing_reaches_from_one_chunk_into_the_next() -> None:
     """Words at the end of one chunk and the beginning of the next are neither a pair nor one passage."""
-    scorer = ProximityScorer([match(0), match(1)], [1.0, 1.0], {(0, 1): 1})
+    scorer = ProximityScorer([match(0), match(1)], [1.0, 1.0], [0, 1])
     assert score(scorer, [[0], [1], [0, 1], []]) == ([0.0, 0.0, 1 / 2.6, 0.0], [0.5, 0.5, 1.0, 0.0])
 
 
 @pytest.mark.parametrize(("gap", "covered"), [(WINDOW - 2, 1.0), (WINDOW - 1, 0.5)])
 def test_a_passage_is_24_tokens(gap: int, covered: float) -> None:
     """Two words count together when both are among 24 tokens, and alone otherwise."""
-    scorer = ProximityScorer([match(0), match(1)], [1.0, 1.0], {})
+    scorer = ProximityScorer([match(0), match(1)], [1.0, 1.0], [])
     assert score(scorer, [[0, *[9] * gap, 1]])[1] == [covered]
 
 
 def test_function_words_count_in_pairs_alone() -> None:
     """A word without idf takes part in pairs, with half of its neighbour's, and covers nothing."""
-    scorer = ProximityScorer([match(0), match(1)], [0.0, 3.0], {(0, 1): 1})
-    assert score(scorer, [[0, 1], [0], [1]]) == (pytest.approx([1.5 / 2.6, 0.0, 0.0]), [1.0, 0.0, 1.0])
+    scorer = ProximityScorer([match(0), match(1)], [3.0, 0.0], [1, 0])
+    assert score(scorer, [[1, 0], [1], [0]]) == (pytest.approx([1.5 / 2.6, 0.0, 0.0]), [1.0, 0.0, 1.0])
 
 
 def test_a_word_is_read_as_what_it_matches_best() -> None:
     """Where a chunk's word matches two words of the query, the better match counts."""
-    weak = Match(np.array([0, 1], np.uint64), np.array([1.0, 0.5]), ("0", "1"))
-    strong = Match(np.array([0, 1], np.uint64), np.array([0.5, 1.0]), ("0", "1"))
-    scorer = ProximityScorer([weak, strong], [1.0, 1.0], {(0, 1): 1})
+    weak = Match(np.array([0, 1], np.uint64), np.array([1.0, 0.5]))
+    strong = Match(np.array([0, 1], np.uint64), np.array([0.5, 1.0]))
+    scorer = ProximityScorer([weak, strong], [1.0, 1.0], [0, 1])
     assert score(scorer, [[0, 1], [1, 0], [0, 0]]) == (pytest.approx([1 / 2.6, 0.0, 0.0]), [1.0, 1.0, 0.5])
 
 
 def test_a_query_without_words_finds_nothing() -> None:
     """Without words there are no bonuses, and without chunks no scores."""
-    scorer = ProximityScorer([], [], {})
+    scorer = ProximityScorer([], [], [])
     assert score(scorer, [[0, 1], []]) == ([0.0, 0.0], [0.0, 0.0])
     assert score(scorer, []) == ([], [])
     assert scorer.pairs_of_query() == 0.0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from relevance_gen import ChunkIndex, search
+from relevance_gen.retrieval.explaining import Explanation
 from relevance_gen.retrieval.weighting import WeightingName
 from tests import reference, strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS, ranking, scores
@@ -138,16 +139,21 @@ def test_function_words_that_no_chunk_has_change_nothing(query: str, chunks: lis
 
 @given(strategies.queries, strategies.chunk_lists, weightings)
 def test_shares_add_up_to_the_score(query: str, chunks: list[str], weighting: WeightingName) -> None:
-    """What the terms, the pairs and the coverage gave is the score, below the knee."""
+    """What the terms and all other parts gave is the score, below the knee."""
     index = ChunkIndex(chunks, weighting=weighting)
     found = scores(query, chunks, weighting)
     for place, score in enumerate(found):
         explained = index.explain(query, place)
-        total = math.fsum([*(term.share for term in explained.terms), explained.pairs, explained.coverage])
+        total = sum_of_shares(explained)
         assert explained.score == score
         assert [term.term for term in explained.terms] == list(dict.fromkeys(term.term for term in explained.terms))
-        if total / index._state.collection.plan(query).known_share < KNEE:
+        if score / index._state.collection.plan(query).known_share < KNEE:
             assert total == pytest.approx(score, abs=1e-9)
+
+
+def sum_of_shares(explained: Explanation) -> float:
+    parts = (explained.pairs, explained.coverage, explained.head, explained.run, explained.letters, explained.likeness)
+    return math.fsum([*(term.share for term in explained.terms), *parts])
 
 
 def test_shares_add_up_where_proximity_is_not_looked_at() -> None:
@@ -155,11 +161,12 @@ def test_shares_add_up_where_proximity_is_not_looked_at() -> None:
     chunks = [f"cat number {place} " + "pad " * place for place in range(120)]
     index = ChunkIndex(chunks)
     last = index.explain("cat number", 119)
-    assert last.pairs == last.coverage == 0.0
+    assert last.pairs == last.coverage == last.head == last.run == last.likeness == 0.0
     assert math.fsum(term.share for term in last.terms) == pytest.approx(last.score, abs=1e-12)
     first = index.explain("cat number", 0)
-    assert first.pairs > 0.0
-    assert first.coverage > 0.0
+    assert min(first.pairs, first.coverage, first.head, first.run, first.likeness) > 0.0
+    assert first.letters == 0.0
+    assert ChunkIndex(["Katze und Maus", "der Hund"]).explain("Katzen", 0).letters > 0.0
 
 
 def test_words_that_only_look_like_function_words_count() -> None:

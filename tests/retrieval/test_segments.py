@@ -21,12 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
-from relevance_gen.retrieval import collection as collection_module
 from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.explaining import explain
-from relevance_gen.retrieval.segment import Segment, merge
+from relevance_gen.retrieval.merging import merge
+from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 from tests import corpus, strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS
@@ -98,12 +98,11 @@ def test_the_law_holds_among_many_chunks() -> None:
 
 
 def test_the_bound_on_forms_counts_different_words_of_all_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A word has no forms where all segments together have too many words of its beginning, each counted once."""
-    monkeypatch.setattr("relevance_gen.retrieval.matching.MAX_CANDIDATES", 8)
-    monkeypatch.setattr(collection_module, "MAX_CANDIDATES", 8)
+    """A word has no forms where all segments together have too many, each counted once."""
+    monkeypatch.setattr("relevance_gen.retrieval.matching.MAX_FORMS", 5)
     weighting = weighting_named("pivoted")
     few = ["connect connects connected", "connecting connection connect", "connects connected connection"]
-    many = [*few, "connectors connectable connectivity", "connective connectives"]
+    many = [*few, "connective connectives"]
     for chunks, forms in ((few, 5), (many, 1)):
         whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting)
         cut = Collection(segments_of(chunks, [[at] for at in range(len(chunks))]), weighting)
@@ -245,7 +244,7 @@ def test_an_index_goes_at_once() -> None:
 
 
 def words_of(scorer: object) -> list[object]:
-    return [value for value, _ in scorer.words._values.values()]  # type: ignore[attr-defined]
+    return [value for value, _ in scorer.words_found._values.values()]  # type: ignore[attr-defined]
 
 
 def test_what_an_index_remembers_is_bounded_and_counted() -> None:
@@ -255,7 +254,7 @@ def test_what_an_index_remembers_is_bounded_and_counted() -> None:
     for number in range(400):
         index.search(f"common words here wapiti{number}")
     (scorer,) = index._state.collection._scorers
-    assert 0 < scorer.words.nbytes <= (2 << 20) + scorer.segment.array_bytes // 4
+    assert 0 < scorer.words_found.nbytes <= (2 << 20) + scorer.segment.array_bytes // 4
     assert before < index.nbytes <= before + (3 << 20) + scorer.segment.array_bytes // 4
 
 

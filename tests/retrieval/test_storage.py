@@ -102,7 +102,7 @@ def test_another_version_is_refused_by_name(folder: Path, saved: bytes) -> None:
         ChunkIndex.load(folder / "later")
 
 
-OF_INTEGERS = "text_end positions ids first chunk tf spelling spelling_first tokens first_token n_tokens".split()
+OF_INTEGERS = "text_end positions ids first chunk tf spelling spelling_first tokens first_token n_tokens hashes".split()
 lengths = st.integers(-(1 << 63), 1 << 64) | st.integers(-70, 300)
 
 
@@ -154,6 +154,7 @@ def test_arrays_that_lie_are_refused_or_searched(folder: Path, saved: bytes, dat
         ("positions", -1, 3),
         ("first_token", 0, -1),
         ("first_token", 0, 5),
+        ("tokens", 0, 1 << 20),
         ("n_tokens", 0, -1),
         ("n_tokens", 0, 3),
         ("n_tokens", 0, (1 << 63) - 1),
@@ -257,7 +258,7 @@ def test_what_is_loaded_cannot_be_written_to(folder: Path, saved: bytes) -> None
     path.write_bytes(saved)
     loaded = ChunkIndex.load(path)
     (segment,) = loaded._state.collection.segments
-    arrays = [segment.tokens, segment.norms, segment.postings.ids]
+    arrays = [segment.tokens, segment.norms, segment.postings.vocabulary.ids]
     assert not any(array.flags.writeable for array in arrays)
     before = loaded.search("cats")
     ChunkIndex(["something else"]).save(path)

@@ -12,7 +12,7 @@ from attrs import frozen
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.filtering import mask_of
-from relevance_gen.retrieval.postings import Flags
+from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key

@@ -1,0 +1,98 @@
+"""Count what stands in each of a few chunks: words' beginnings, or letters in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from attrs import frozen
+
+from relevance_gen.retrieval.segment import Floats
+from relevance_gen.retrieval.terms import Offsets, ragged_ranges
+from relevance_gen.retrieval.vocabulary import Numbers
+
+MAX_CHUNKS: Final = 1 << 8
+"""Most chunks compared with each other; only ties make them more than a few dozen."""
+
+
+@frozen(eq=False)
+class Bag:
+    """What stands in each of some chunks.
+
+    Attributes:
+        features: hashes, chunk after chunk; 0 for what does not count. Shape (T,).
+        counts: how many each chunk has, shape (n,), summing to T.
+    """
+
+    features: Numbers
+    counts: Offsets
+
+    @classmethod
+    def merge(cls, bags: Sequence[Bag], places: Sequence[Offsets]) -> Bag:
+        """Return the bag of several segments' chunks; `places` are those that each segment's chunks take in it."""
+        if len(bags) == 1:
+            return bags[0]
+        order = np.argsort(np.concatenate([_NO_PLACES, *places]))
+        counts = np.concatenate([_NO_PLACES, *(bag.counts for bag in bags)])
+        first = np.cumsum(counts) - counts
+        features = np.concatenate([_NO_FEATURES, *(bag.features for bag in bags)])
+        return cls(features[ragged_ranges(first[order], counts[order])], counts[order])
+
+    def take(self, kept: Offsets) -> Bag:
+        """Return the bag of some of the chunks."""
+        first = np.cumsum(self.counts) - self.counts
+        return Bag(self.features[ragged_ranges(first[kept], self.counts[kept])], self.counts[kept])
+
+    def tally(self) -> Tally:
+        """Count how often each chunk has each feature."""
+        n = self.counts.size
+        key = np.repeat(np.arange(n, dtype=np.uint64), self.counts)
+        key |= self.features.astype(np.uint64) << _CHUNK_BITS
+        key.sort()
+        key = key[key.searchsorted(np.uint64(1) << _CHUNK_BITS) :]
+        edges = (key[1:] != key[:-1]).nonzero()[0]
+        edges += 1
+        edges = np.concatenate(([0], edges)) if key.size else edges
+        tf = np.diff(edges, append=key.size)
+        key = key.take(edges)
+        feature = (key >> _CHUNK_BITS).astype(np.uint32)
+        new = np.concatenate((np.ones(min(1, key.size), bool), feature[1:] != feature[:-1]))
+        place = new.cumsum()
+        place -= 1
+        return Tally(n, feature[new], place, (key & _CHUNK_MASK).astype(np.int64), tf)
+
+
+@frozen(eq=False)
+class Tally:
+    """How often each of some chunks has each feature: by feature, then by chunk.
+
+    Attributes:
+        n_chunks: number of chunks, n.
+        features: the different features, ascending, shape (F,).
+        feature: place among these of each count, ascending, shape (P,).
+        chunk: number of each count's chunk, in [0, n), shape (P,).
+        tf: how often that chunk has that feature, shape (P,).
+    """
+
+    n_chunks: int
+    features: Numbers
+    feature: Offsets
+    chunk: Offsets
+    tf: Offsets
+
+    def df(self) -> Offsets:
+        """Return the number of chunks that have each feature, shape (F,)."""
+        return np.bincount(self.feature, minlength=self.features.size)
+
+    def norms(self, value: Floats) -> Floats:
+        """Return the Euclidean length of each chunk's values, shape (n,)."""
+        return np.sqrt(np.bincount(self.chunk, value * value, self.n_chunks))
+
+
+_CHUNK_BITS: Final = np.uint64(8)
+_CHUNK_MASK: Final = np.uint64(MAX_CHUNKS - 1)
+_NO_FEATURES: Final[Numbers] = np.zeros(0, np.uint32)
+_NO_PLACES: Final[Offsets] = np.zeros(0, np.int64)
+EMPTY: Final = Bag(_NO_FEATURES, _NO_PLACES)
+"""The bag of no chunks."""
