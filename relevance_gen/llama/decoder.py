@@ -67,7 +67,7 @@ class Decoder:
             self.piece = vocabulary.piece
             self.chat_format = vocabulary.chat_format(lib.llama_model_chat_template(model, None))
             self.n_threads = options.n_threads or _default_n_threads(weights)
-            self._open_context(options.flash_attention)
+            self._open_context(path, options.flash_attention)
             self._warm_up()
         except BaseException:
             self.close()
@@ -108,7 +108,7 @@ class Decoder:
             )
         return n_ctx
 
-    def _open_context(self, flash_attention: bool | None) -> None:
+    def _open_context(self, path: str | os.PathLike[str], flash_attention: bool | None) -> None:
         params = lib.llama_context_default_params()
         params.n_ctx = (self.n_ctx + 255) // 256 * 256 * self.n_slots  # llama.cpp rounds up for every slot
         params.n_seq_max = self.n_slots
@@ -121,6 +121,8 @@ class Decoder:
         if not self._context:
             raise ModelLoadError(f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {reasons()}")
         self._memory = lib.llama_get_memory(self._context)
+        if not self._memory:
+            raise ModelLoadError(f"{path} holds an embedding model, which does not generate text")
         self._batch = Batch(params.n_batch)
 
     def _warm_up(self) -> None:
