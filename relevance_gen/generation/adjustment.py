@@ -33,7 +33,7 @@ class Adjustment:
     def __init__(self, request: GenerationRequest, ends: Iterable[int], n_vocab: int) -> None:
         self._request = request
         self._penalises = bool(request.presence_penalty or request.frequency_penalty or request.repetition_penalty != 1)
-        self._ends = np.array([token for token in ends if token < n_vocab], np.intp)
+        self._ends = np.array([token for token in ends if token < n_vocab] if request.min_tokens else [], np.intp)
         self._n_generated = 0
         # Position i of the arrays belongs to one token; they have room for more.
         self._position = {token: i for i, token in enumerate(request.logit_bias)}

@@ -195,10 +195,10 @@ def _draw_from_all(logits: Logits, settings: Settings, uniform: float) -> int:
     if settings.top_p >= 1 and settings.min_p == 0:
         return _reaching(weights, uniform * total, "right")
     ascending = np.sort(logits[_candidates(weights, total, settings)])
-    likeliest = _weights(ascending[::-1], largest, settings.temperature)
+    descending = _weights(ascending[::-1], largest, settings.temperature)
     if settings.top_p < 1:
-        likeliest = likeliest[: _reaching(likeliest, settings.top_p * total, "left") + 1]
-    rank = _reaching(likeliest, uniform * float(likeliest.sum()), "right")
+        descending = descending[: _reaching(descending, settings.top_p * total, "left") + 1]
+    rank = _reaching(descending, uniform * float(descending.sum()), "right")
     drawn = ascending[-1 - rank]
     n_above = len(ascending) - int(ascending.searchsorted(drawn, "right"))
     return int(np.flatnonzero(logits == drawn)[rank - n_above])  # of equal ones the lower id comes first
