@@ -16,7 +16,7 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from relevance_gen.errors import InvalidRequestError, shown
-from relevance_gen.types import Completion, SearchResponse
+from relevance_gen.types import Completion, GenerationResponse, SearchResponse
 
 T = TypeVar("T")
 
@@ -27,14 +27,13 @@ _converter = cattrs.Converter()
 # Metadata is the caller's: it leaves exactly as it came, whatever it holds.
 _converter.register_unstructure_hook(dict, lambda mapping: mapping)
 _converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
+_if_asked = override(omit_if_default=True)
 _converter.register_unstructure_hook(
     Completion,
-    make_dict_unstructure_fn(
-        Completion,
-        _converter,
-        tokens=override(omit_if_default=True),
-        logprobs=override(omit_if_default=True),
-    ),
+    make_dict_unstructure_fn(Completion, _converter, tokens=_if_asked, logprobs=_if_asked, top_logprobs=_if_asked),
+)
+_converter.register_unstructure_hook(
+    GenerationResponse, make_dict_unstructure_fn(GenerationResponse, _converter, prompt_logprobs=_if_asked)
 )
 
 
