@@ -42,7 +42,7 @@ class Runner:
         model: a GGUF file; or a hub repository, ``"owner/name"`` or ``"owner/name/file.gguf"``, where `huggingface_hub`
             is installed; by default the file that ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
         devices: GPUs, from 0, each of which gets the whole model and a worker of its own; by default one worker.
-        max_queue: samples that may wait; while as many do, `submit` raises `OverloadedError`.
+        max_queue: samples that may wait, at least 1; while as many do, `submit` raises `OverloadedError`.
         prefix_cache_bytes: memory, for each worker, for the computed prompts of recent requests; 0 turns the prefix
             cache off.
         wait: wait until the model is loaded; otherwise return at once and load meanwhile.
@@ -69,7 +69,7 @@ class Runner:
 
     def _start(self, loads: Iterable[Load], max_queue: int, prefix_cache_bytes: int, wait: bool) -> None:
         """Start a worker for each model to load, of whatever kind."""
-        check_integer("max_queue", max_queue, 0)
+        check_integer("max_queue", max_queue, 1)
         check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         self._backlog = Backlog(max_queue)
         self._ids = itertools.count()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.checks import is_integer, plain
+from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.vocabulary import Flags
@@ -36,13 +36,18 @@ def flags(where: Where, n_positions: int, positions: npt.NDArray[np.int64], chun
         InvalidRequestError: `where` is none of the kinds that are allowed, or a position or the mask is out of range.
     """
     if isinstance(where, Mapping):
-        wanted = {key: value if isinstance(value, list | tuple) else [value] for key, value in where.items()}
+        wanted = {key: _listed(as_list(value)) for key, value in where.items()}
         return _by_metadata(lambda metadata: has(metadata, wanted), chunks)
     if callable(where):
         return _by_metadata(where, chunks)
     mask = _mask(where, n_positions)
     taken: Flags = mask[positions]
     return taken
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return the values that are wanted under one key."""
+    return list(map(plain, value)) if isinstance(value, list | tuple | Set) else [value]
 
 
 def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:
@@ -74,8 +79,7 @@ def _by_metadata(holds: Callable[[Metadata], bool], chunks: Chunks) -> Flags:
 
 
 def _mask(where: Any, n_positions: int) -> Flags:
-    if hasattr(where, "tolist"):  # an array, or a column of a data frame
-        where = where.tolist()
+    where = as_list(where)
     if isinstance(where, str | bytes) or not isinstance(where, Sequence):
         raise InvalidRequestError.must_be("where", _ALLOWED, where)
     values = list(map(plain, where))

@@ -507,7 +507,7 @@ def test_end_tokens_without_bound_are_refused(tiny):
     [
         *({"n_slots": 0}, {"n_slots": 256}, {"n_slots": 2.5}, {"n_ctx": 0}, {"n_ctx": "512"}, {"n_batch": -1}),
         *({"n_threads": 0}, {"n_threads": 513}, {"n_gpu_layers": -2}, {"main_gpu": True}),
-        *({"max_queue": -1}, {"prefix_cache_bytes": None}),
+        *({"max_queue": 0}, {"max_queue": -1}, {"prefix_cache_bytes": None}),
         *({"devices": value} for value in ([], [0, 0], [-1], [True], 2, "01")),
         {"main_gpu": 0, "devices": [0, 1]},
     ],
