@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 import attrs
 
@@ -28,6 +28,8 @@ from relevance_gen.llama import source
 from relevance_gen.llama.language_model import LanguageModel
 from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, shows_options
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
+
+Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
 
 DEFAULT_MAX_QUEUE = 256
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
@@ -66,6 +68,8 @@ class Runner:
         wait: bool = True,
         **options: Unpack[OptionTypes],
     ) -> None:
+        if model is not None and not isinstance(model, str | os.PathLike):
+            raise InvalidRequestError.must_be("model", "the path of a GGUF file or the name of a repository", model)
         each = _on_devices(model_options(options), devices)
         self._start([partial(_load, model, one) for one in each], max_queue, prefix_cache_bytes, wait)
 
@@ -89,13 +93,11 @@ class Runner:
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(
-        self, request: GenerationRequest | Mapping[str, Any], *, on_text: OnText | None = None
-    ) -> Future[GenerationResponse]:
+    def submit(self, request: Request, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
         Args:
-            request: what to generate, or a mapping of its fields.
+            request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
 
@@ -114,14 +116,13 @@ class Runner:
                 "this runner belongs to the process that this one was forked from, and its threads did not come along; "
                 "start processes with the 'spawn' method, or make the runner after the fork"
             )
-        if not isinstance(request, GenerationRequest):
-            request = wire.structure(GenerationRequest, request)
+        request = as_request(request)
         _check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
         ticket = Ticket(next(self._ids), request, seed, time.time())
         return self._backlog.put(ticket, on_text)
 
-    def generate(self, request: GenerationRequest | Mapping[str, Any]) -> GenerationResponse:
+    def generate(self, request: Request) -> GenerationResponse:
         """Submit a request and wait for its response.
 
         Raises:
@@ -138,7 +139,7 @@ class Runner:
             future.cancel()  # after an interrupt in this thread nobody waits for it any more
             del future  # it holds the exception, whose traceback holds this frame
 
-    def stream(self, request: GenerationRequest | Mapping[str, Any]) -> TextStream:
+    def stream(self, request: Request) -> TextStream:
         """Submit a request and return its text piece by piece, as it comes.
 
         Raises:
@@ -243,6 +244,21 @@ def _on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[Mo
     if options.main_gpu is not None:
         raise InvalidRequestError("main_gpu must not be set where devices are given", field="main_gpu")
     return [attrs.evolve(options, main_gpu=device) for device in numbers]
+
+
+def as_request(request: object) -> GenerationRequest:
+    """Make a request of a text or a mapping of fields; return one as it is.
+
+    Raises:
+        InvalidRequestError: it is none of these, or a field is wrong.
+    """
+    if isinstance(request, GenerationRequest):
+        return request
+    if isinstance(request, str):
+        request = {"text": request}
+    if not isinstance(request, Mapping):
+        raise InvalidRequestError.must_be("request", "a text, a GenerationRequest or a mapping of its fields", request)
+    return wire.structure(GenerationRequest, request)
 
 
 def _check_bounds(request: GenerationRequest) -> None:
