@@ -235,6 +235,10 @@ class ChunkIndex:
         Raises:
             InvalidRequestError: no chunk is at one of the positions; none was removed.
         """
+        if not isinstance(positions, Iterable):
+            raise InvalidRequestError.must_be(
+                "positions", "a list of positions", positions, remedy="put a single one in a list"
+            )
         wanted = list(positions)
         with self._changing:
             state = self._state

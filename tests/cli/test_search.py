@@ -154,7 +154,15 @@ def test_wrong_argument_is_trouble(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["search"], ["serch", "x"], [], ["search", "x", "--top-n", "many"], ["--nonsense"]]
+    "arguments",
+    [
+        ["search"],
+        ["serch", "x"],
+        [],
+        ["search", "x", "--top-n", "many"],
+        ["search", "x", "--lines", "-1"],
+        ["--nonsense"],
+    ],
 )
 def test_wrong_usage_is_trouble(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be parsed shows how to use the command and exits with 2."""
