@@ -155,6 +155,8 @@ class Engine:
             self._dequeue(prompt)
             self._reports.done(prompt.ticket, error)
             return
+        if prompt.ticket.request.prompt_logprobs:
+            return  # the logits of every token are wanted
         common, entry = self._cache.longest(prompt.tokens)
         # At least the last token is computed anew: its logits are not kept.
         n_reused = self._whole_slices(min(common, prompt.n_prompt - 1))
@@ -168,7 +170,12 @@ class Engine:
     def _prefill(self, prompt: Prompt, slot: int, start: int, stop: int) -> None:
         self._prefilling = prompt.ticket.id
         try:
-            logits = self._model.prefill(slot, prompt.tokens[start:stop], start)
+            if prompt.ticket.request.prompt_logprobs:
+                rows = self._model.prefill_all(slot, prompt.tokens[start:stop], start)
+                prompt.note_logprobs(rows, start)
+                logits = rows[-1]
+            else:
+                logits = self._model.prefill(slot, prompt.tokens[start:stop], start)
         except Interrupted:  # the running sequences get their tokens all the same, and the slice is computed again
             self._model.rewind(slot, start)
             self._budget = 0
@@ -237,7 +244,11 @@ class Engine:
             logits,
             [sequence.settings for sequence, _ in batch],
             np.array([sequence.draw() for sequence, _ in batch]),
-            {row: s.penalty for row, (s, _) in enumerate(batch) if s.penalty is not None},
+            {
+                row: sequence.adjustment.replacement(logits[row])
+                for row, (sequence, _) in enumerate(batch)
+                if sequence.adjustment.changes_logits
+            },
         )
         logprobs: dict[int, float] = {}
         if wanted := [row for row, (sequence, _) in enumerate(batch) if sequence.wants_logprobs]:
@@ -247,7 +258,8 @@ class Engine:
         self.counters.generated_tokens += len(batch)
         for row, (slot, token) in enumerate(zip(slots, tokens.tolist(), strict=True)):
             sequence, prompt = batch[row]
-            released = sequence.accept(token, self._model.piece(token), logprobs.get(row))
+            alternatives = sampling.likeliest(logits[row], n) if (n := sequence.n_alternatives) else ()
+            released = sequence.accept(token, self._model.piece(token), logprobs.get(row), alternatives)
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
             if sequence.finish_reason is not None:

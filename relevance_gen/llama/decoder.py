@@ -63,9 +63,11 @@ class Decoder:
             self.n_ctx = self._fitting_n_ctx(options.n_ctx)
             self.n_batch = min(options.n_batch or (_GPU_SLICE if weights.uses_gpu else _CPU_SLICE), self.n_ctx)
             vocabulary = Vocabulary(weights.vocabulary, self.n_ctx)
-            self.tokenize, self.piece = vocabulary.tokenize, vocabulary.piece
+            self.tokenize, self.tokenize_chat = vocabulary.tokenize, vocabulary.tokenize_chat
+            self.piece = vocabulary.piece
+            self.chat_format = vocabulary.chat_format(lib.llama_model_chat_template(model, None))
             self.n_threads = options.n_threads or _default_n_threads(weights)
-            self._open_context(options.flash_attention)
+            self._open_context(path, options.flash_attention)
             self._warm_up()
         except BaseException:
             self.close()
@@ -106,7 +108,7 @@ class Decoder:
             )
         return n_ctx
 
-    def _open_context(self, flash_attention: bool | None) -> None:
+    def _open_context(self, path: str | os.PathLike[str], flash_attention: bool | None) -> None:
         params = lib.llama_context_default_params()
         params.n_ctx = (self.n_ctx + 255) // 256 * 256 * self.n_slots  # llama.cpp rounds up for every slot
         params.n_seq_max = self.n_slots
@@ -119,6 +121,8 @@ class Decoder:
         if not self._context:
             raise ModelLoadError(f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {reasons()}")
         self._memory = lib.llama_get_memory(self._context)
+        if not self._memory:
+            raise ModelLoadError(f"{path} holds an embedding model, which does not generate text")
         self._batch = Batch(params.n_batch)
 
     def _warm_up(self) -> None:
@@ -143,6 +147,14 @@ class Decoder:
         self._batch.fill(tokens, range(start, start + len(tokens)), slot, n_wanted=1)
         logits: Logits = self._compute(1)[0]
         return logits
+
+    def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
+        """Append `tokens` as `prefill` does; return the logits after each of them, shape (n, V).
+
+        llama.cpp keeps the memory for them: 4 · n_batch · V bytes.
+        """
+        self._batch.fill(tokens, range(start, start + len(tokens)), slot, n_wanted=len(tokens))
+        return self._compute(len(tokens))
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
         """Append one token to each slot; return their logits, shape (B, V), valid until the next call.

@@ -27,7 +27,12 @@ requests = st.builds(
     stop=st.lists(st.text("abcdefgh", min_size=1, max_size=2), max_size=2),
     temperature=st.sampled_from([0, 1]),
     presence_penalty=st.sampled_from([0, 1]),
+    repetition_penalty=st.sampled_from([1, 1.5]),
+    logit_bias=st.dictionaries(st.integers(0, 15), st.sampled_from([-100, 2]), max_size=2),
+    min_tokens=st.integers(0, 1),
     logprobs=st.booleans(),
+    top_logprobs=st.sampled_from([0, 0, 3, 20]),
+    prompt_logprobs=st.booleans(),
     return_tokens=st.just(True),
     seed=st.integers(0, 5),
 )

@@ -288,11 +288,11 @@ def test_every_request_of_many_threads_ends_one_way():
 
 def test_every_device_gets_a_worker_with_the_other_options_of_all():
     """`devices` sets main_gpu, one for each worker."""
-    from relevance_gen.generation.runner import _on_devices
+    from relevance_gen.llama.options import on_devices
 
     options = ModelOptions(n_ctx=64, n_slots=3)
-    assert _on_devices(options, None) == [options]
-    assert _on_devices(options, (1, 0)) == [ModelOptions(n_ctx=64, n_slots=3, main_gpu=gpu) for gpu in (1, 0)]
+    assert on_devices(options, None) == [options]
+    assert on_devices(options, (1, 0)) == [ModelOptions(n_ctx=64, n_slots=3, main_gpu=gpu) for gpu in (1, 0)]
 
 
 def test_a_worker_takes_no_more_prompts_than_it_may_keep():

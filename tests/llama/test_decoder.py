@@ -15,7 +15,7 @@ from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import Interrupted
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.source import EMBEDDED_MODEL
-from small_models import BIGRAM, TINY
+from small_models import BIGRAM, ENCODER, TINY
 
 PROMPT = np.random.default_rng(0).integers(2, 512, 300).astype(np.int32)
 
@@ -186,6 +186,12 @@ def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
         path.write_bytes(content)
     with pytest.raises(ModelLoadError, match=message):
         Decoder(path)
+
+
+def test_an_embedding_model_is_refused():
+    """A BERT can be loaded and computed, but has no memory of what it read: it would answer with nonsense."""
+    with pytest.raises(ModelLoadError, match=r"encoder\.gguf holds an embedding model, which does not generate text"):
+        Decoder(ENCODER, ModelOptions(n_ctx=32, n_slots=1))
 
 
 def test_a_directory_is_no_model(tmp_path):
