@@ -17,8 +17,8 @@ from relevance_gen.types import Metadata
 Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
 """Metadata to have, a callable of metadata, positions, or a mask with a place for every position.
 
-A mapping is the server's ``where``: a chunk has it if for each key its metadata has the value, or one of a list of
-values. Where the metadata's own value is a list, one of its items is enough."""
+A mapping is the server's ``where``: a chunk has it if for each key its metadata has the value, or one of a list, a set
+or a range of values. Where the metadata's own value is a list, one of its items is enough."""
 
 _ALLOWED = "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
 
@@ -36,18 +36,13 @@ def flags(where: Where, n_positions: int, positions: npt.NDArray[np.int64], chun
         InvalidRequestError: `where` is none of the kinds that are allowed, or a position or the mask is out of range.
     """
     if isinstance(where, Mapping):
-        wanted = {key: _listed(as_list(value)) for key, value in where.items()}
+        wanted = {key: _wanted(key, value) for key, value in where.items()}
         return _by_metadata(lambda metadata: has(metadata, wanted), chunks)
     if callable(where):
         return _by_metadata(where, chunks)
     mask = _mask(where, n_positions)
     taken: Flags = mask[positions]
     return taken
-
-
-def _listed(value: Any) -> list[Any]:
-    """Return the values that are wanted under one key."""
-    return list(map(plain, value)) if isinstance(value, list | tuple | Set) else [value]
 
 
 def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:
@@ -63,6 +58,16 @@ def has(metadata: Metadata, wanted: Mapping[str, Sequence[Any]]) -> bool:
     True
     """
     return all(key in metadata and _is_among(metadata[key], values) for key, values in wanted.items())
+
+
+def _wanted(key: str, value: Any) -> Sequence[Any]:
+    """Return the values of which a chunk must have one under a key."""
+    value = as_list(value)
+    if callable(value):
+        raise InvalidRequestError.must_be(
+            f"where.{key}", "a value or a list of values", value, remedy="a callable takes a chunk's whole metadata"
+        )
+    return list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
 
 
 def _is_among(value: Any, values: Sequence[Any]) -> bool:

@@ -238,7 +238,9 @@ class ChunkIndex:
         """
         wanted = as_list(positions)
         if not isinstance(wanted, Iterable) or isinstance(wanted, str | bytes):
-            raise InvalidRequestError.must_be("positions", "a list of positions", positions)
+            raise InvalidRequestError.must_be(
+                "positions", "a list of positions", positions, remedy="put a single one in a list"
+            )
         wanted = list(wanted)
         with self._changing:
             state = self._state

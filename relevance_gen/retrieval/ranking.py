@@ -25,7 +25,7 @@ class Ranking:
     Attributes:
         positions: their positions in the collection, ascending unless something else is said, shape (n,).
         scores: shape (n,).
-        confidence: how likely it is that an answer is among all chunks, in [0, 1].
+        confidence: how likely it is that an answer is among the chunks that may be found, in [0, 1].
     """
 
     positions: Offsets

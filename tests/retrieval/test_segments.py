@@ -168,6 +168,8 @@ def test_removing_what_is_not_there_is_refused(positions: list[object]) -> None:
         index.remove(positions)  # type: ignore[arg-type]
     assert caught.value.field == f"positions[{len(positions) - 1}]"
     assert len(index) == 2
+    with pytest.raises(InvalidRequestError, match="positions must be a list of positions, got 1; put a single one in"):
+        index.remove(1)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="chunk must be the position of a chunk that was not removed"):
         index.explain("cow", 2)
 
