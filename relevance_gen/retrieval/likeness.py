@@ -97,7 +97,7 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     given = share.take(tally.chunk)
     of_best: Offsets = (given > 0.0).nonzero()[0]
     feature, added = tally.feature.take(of_best), (value * given).take(of_best)
-    order = np.lexsort((added, feature))
+    order = added.argsort()
     profile = np.bincount(feature.take(order), added.take(order), tally.features.size)
     value *= profile.repeat(tally.df)
     return np.asarray(np.minimum(np.bincount(tally.chunk, value, tally.n_chunks), scores.max()))

@@ -190,23 +190,23 @@ class ProximityScorer:
     @functools.cached_property
     def _sums(self) -> list[Floats]:
         """For each byte of a mask the sums of the idf of all its 256 values, each added in the words' order."""
-        idf = [*self._idf, *[0.0] * 32][: 8 * self._bits.itemsize]
+        idf = [*filter(None, self._idf), 0.0]
         tables = []
         for start in range(0, len(idf), 8):
-            sums = np.zeros(1)
-            for rare in idf[start : start + 8]:
-                sums = np.concatenate((sums, sums + rare))
+            sums = np.zeros(256)
+            for place, rare in enumerate(idf[start : start + 8]):
+                np.add(sums[: 1 << place], rare, out=sums[1 << place : 2 << place])
             tables.append(sums)
         return tables
 
     def _weigh(self, masks: _Masks) -> Floats:
         """Return the sum of the idf of the words in each mask."""
-        if len(self._sums) == 1:
+        if masks.itemsize == 1:
             return self._sums[0].take(masks)
         parts = masks.astype(f"<u{masks.itemsize}", copy=False).view(np.uint8).reshape(-1, masks.itemsize)
         total = self._sums[0].take(parts[:, 0])
-        for place in range(1, masks.itemsize):
-            total += self._sums[place].take(parts[:, place])
+        for place, sums in enumerate(self._sums[1 : masks.itemsize], 1):
+            total += sums.take(parts[:, place])
         return total
 
     def _coverage(self, word: _Words, at: Offsets, starts: Offsets) -> Floats:
