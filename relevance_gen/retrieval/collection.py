@@ -242,7 +242,7 @@ class Collection:
 
     def _look(self, plan: Plan, positions: Offsets) -> tuple[Floats, Bag | None]:
         """Return what proximity adds to the cosines of some chunks, and if they are few, their words."""
-        bonuses = np.zeros((len(BONUSES), positions.size))
+        bonuses = np.empty((len(BONUSES), positions.size))
         bags, places = [], []
         for scorer, (numbers, here) in zip(self._scorers, self._whereabouts(positions), strict=True):
             look = scorer.look(plan, numbers)

@@ -81,10 +81,10 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     tally = bag.tally()
     if scores.size < 2 or not tally.tf.size:
         return scores.copy()
-    idf = np.log1p(tally.n_chunks / tally.df)
+    idf = np.log1p(tally.n_chunks / np.arange(1, tally.n_chunks + 1)).take(tally.df - 1)
     idf += sample.rarity(tally.features)
     value = saturated(tally.tf)
-    value *= idf.repeat(tally.df)
+    value *= idf.take(tally.feature)
     norms = tally.norms(value)
     norms[norms == 0.0] = 1.0
     value /= norms.take(tally.chunk)
@@ -99,5 +99,5 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     feature, added = tally.feature.take(of_best), (value * given).take(of_best)
     order = added.argsort()
     profile = np.bincount(feature.take(order), added.take(order), tally.features.size)
-    value *= profile.repeat(tally.df)
+    value *= profile.take(tally.feature)
     return np.asarray(np.minimum(np.bincount(tally.chunk, value, tally.n_chunks), scores.max()))

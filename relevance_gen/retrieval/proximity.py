@@ -43,7 +43,6 @@ _LEAST_IN_RUN: Final = 0.3
 _STEP: Final = 1 << 16
 """Words whose windows are looked at together: it bounds the memory for a long chunk."""
 
-_HEAD_PLACES: Final = np.arange(HEAD)
 _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 _NO_WEIGHT: Final[Floats] = np.zeros(0)
 
@@ -111,13 +110,12 @@ class ProximityScorer:
         """Score chunks."""
         if not reading.starts.size:
             return Proximity(*np.zeros((4, 0)))
-        every = self._words_of(reading.vocabulary).take(reading.words)
-        at: Offsets = (every != 0).nonzero()[0]  # much quicker on booleans
-        word = every.take(at)
+        word = self._words_of(reading.vocabulary).take(reading.words)
+        at: Offsets = (word != 0).nonzero()[0]  # much quicker on booleans
+        word = word.take(at)
         pairs, run = self._in_order(word, at, reading.starts)
-        heads = self._bits.take(every.take(reading.starts[:, np.newaxis] + _HEAD_PLACES))
-        head = self._weigh(np.bitwise_or.reduce(heads, axis=1)) / self.total_idf
-        return Proximity(pairs, self._coverage(word, at, reading.starts), np.minimum(head, 1.0), run)
+        coverage, head = self._covered(word, at, reading.starts)
+        return Proximity(pairs, coverage, head, run)
 
     # ── Which word of the query stands where ─────────────────────────────────────────────────────────────────────────
 
@@ -126,13 +124,14 @@ class ProximityScorer:
         """Ids of all matches and the query's words that they stand for, from 1 on; of equal ids the last is meant."""
         matches = self._made_of[0]
         backwards = range(self._n_words - 1, -1, -1)
-        ids = np.concatenate([_NO_IDS, *(matches[word].ids for word in backwards)])
-        word = np.repeat(np.arange(self._n_words, 0, -1), [matches[word].ids.size for word in backwards])
-        weight = np.concatenate([_NO_WEIGHT, *(matches[word].weight for word in backwards)])
+        ids = np.concatenate([_NO_IDS, *[matches[word].ids for word in backwards]])
+        numbers = np.arange(self._n_words, 0, -1, dtype=np.uint8)
+        word = numbers.repeat([matches[word].ids.size for word in backwards])
+        weight = np.concatenate([_NO_WEIGHT, *[matches[word].weight for word in backwards]])
         if not (weight == 1.0).all():
             order = weight.argsort(kind="stable")
             ids, word = ids[order], word[order]
-        return ids, word.astype(np.uint8)
+        return ids, word
 
     def _words_of(self, vocabulary: Vocabulary) -> _Words:
         """Return for each word of a vocabulary which of the query's it stands for, from 1 on; 0 for none."""
@@ -209,9 +208,12 @@ class ProximityScorer:
             total += sums.take(parts[:, place])
         return total
 
-    def _coverage(self, word: _Words, at: Offsets, starts: Offsets) -> Floats:
-        """Return the share of the query's idf in each chunk's best window, which begins with a word that counts."""
-        best = np.zeros(starts.size)
+    def _covered(self, word: _Words, at: Offsets, starts: Offsets) -> tuple[Floats, Floats]:
+        """Return the share of the query's idf in each chunk's best window, and in its head.
+
+        The best window is one that begins with a word that counts.
+        """
+        best, heads = np.zeros(starts.size), np.zeros(starts.size, self._bits.dtype)
         bits = self._bits.take(word)
         counts: Offsets = (bits != 0).nonzero()[0]
         bits, at = bits.take(counts), at.take(counts)
@@ -226,9 +228,13 @@ class ProximityScorer:
                 windows[:-further] |= here[further:] * inside
             chunk = starts.searchsorted(places, "right") - 1
             first = _first_of_each(chunk[1:] != chunk[:-1])
+            in_head = places - starts.take(chunk) < HEAD
             chunk = chunk.take(first)
+            heads[chunk] |= np.bitwise_or.reduceat(here * in_head, first)
             best[chunk] = np.maximum(best.take(chunk), np.maximum.reduceat(self._weigh(windows), first))
-        return np.minimum(best / self.total_idf, 1.0)
+        best /= self.total_idf
+        head = self._weigh(heads) / self.total_idf
+        return np.minimum(best, 1.0), np.minimum(head, 1.0)
 
 
 def _first_of_each(is_new: Flags) -> Offsets:
