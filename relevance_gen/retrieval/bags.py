@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.segment import Floats
+from relevance_gen.retrieval.segment import Floats, Reading
 from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges
 from relevance_gen.retrieval.vocabulary import Numbers
 
@@ -27,6 +27,14 @@ class Bag:
 
     features: Numbers
     counts: Offsets
+
+    @classmethod
+    def of_words(cls, reading: Reading) -> Bag:
+        """Return the beginnings of the words that were read; function words, and places of no word, have none."""
+        stumps = reading.vocabulary.stumps.take(reading.words)
+        at: Offsets = (stumps != 0).nonzero()[0]  # much quicker on booleans
+        first = at.searchsorted(reading.starts)
+        return cls(stumps.take(at), at.searchsorted(reading.starts + reading.counts) - first)
 
     @classmethod
     def merge(cls, bags: Sequence[Bag], places: Sequence[Offsets]) -> Bag:

@@ -26,7 +26,7 @@ from relevance_gen.retrieval.plan import Plan
 from relevance_gen.retrieval.postings import Chunks as ChunkNumbers
 from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
-from relevance_gen.retrieval.segment import Floats, Reading, Segment, Statistics
+from relevance_gen.retrieval.segment import Floats, Segment, Statistics
 from relevance_gen.retrieval.terms import Offsets, ragged_ranges
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting, sum_by
@@ -112,11 +112,7 @@ class SegmentScorer:
     """
 
     def __init__(
-        self,
-        segment: Segment,
-        weighting: Weighting,
-        statistics: Statistics,
-        words: Memory[TermPostings] | None = None,
+        self, segment: Segment, weighting: Weighting, statistics: Statistics, words: Memory[TermPostings] | None = None
     ) -> None:
         self.segment = segment
         self.words_found = words or Memory(
@@ -177,7 +173,7 @@ class SegmentScorer:
             pairs /= self.denominators.take(some) * plan.norm
             coverage, head, run = COVERAGE_WEIGHT * near.coverage, HEAD_WEIGHT * near.head, RUN_WEIGHT * near.run**3
             rows.append(np.array((pairs, coverage, head, run)))
-            words = _words_of(reading)
+            words = Bag.of_words(reading)
         if len(rows) == 2:
             return Look(rows[1], words)
         return Look(np.concatenate(rows, axis=1), None if numbers.size else EMPTY)
@@ -247,12 +243,10 @@ class SegmentScorer:
         here = numbers >= 0
         df = np.zeros(numbers.size, np.int64)
         df[here] = postings.df(numbers[here])
-        matches = {
-            term_id: TermMatch(Match.exact(term_id), n) if n else _NO_MATCH
-            for term_id, n in zip(term_ids, df.tolist(), strict=True)
-        }
-        for term_id, match in matches.items():
-            self._exact.put(term_id, match)
+        matches = {}
+        for term_id, n in zip(term_ids, df.tolist(), strict=True):
+            matches[term_id] = TermMatch(Match.exact(term_id), n) if n else _NO_MATCH
+            self._exact.put(term_id, matches[term_id])
         return matches
 
     def _match(self, term: QueryTerm) -> TermMatch:
@@ -297,14 +291,6 @@ class SegmentScorer:
 
 _NOTHING: Final[Offsets] = np.zeros(0, np.int64)
 _NO_MATCH: Final = TermMatch(Match.union([]), 0)
-
-
-def _words_of(reading: Reading) -> Bag:
-    """Return the beginnings of the words that were read; function words, and places of no word, have none."""
-    stumps = reading.vocabulary.stumps.take(reading.words)
-    at: Offsets = (stumps != 0).nonzero()[0]  # much quicker on booleans
-    first = at.searchsorted(reading.starts)
-    return Bag(stumps.take(at), at.searchsorted(reading.starts + reading.counts) - first)
 
 
 def _batches(chunks: Offsets) -> Iterator[Offsets]:
