@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.segment import Floats
-from relevance_gen.retrieval.terms import Offsets, ragged_ranges
+from relevance_gen.retrieval.segment import Floats, Reading
+from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges
 from relevance_gen.retrieval.vocabulary import Numbers
 
 MAX_CHUNKS: Final = 1 << 8
@@ -27,6 +27,14 @@ class Bag:
 
     features: Numbers
     counts: Offsets
+
+    @classmethod
+    def of_words(cls, reading: Reading) -> Bag:
+        """Return the beginnings of the words that were read; function words, and places of no word, have none."""
+        stumps = reading.vocabulary.stumps.take(reading.words)
+        at: Offsets = (stumps != 0).nonzero()[0]  # much quicker on booleans
+        first = at.searchsorted(reading.starts)
+        return cls(stumps.take(at), at.searchsorted(reading.starts + reading.counts) - first)
 
     @classmethod
     def merge(cls, bags: Sequence[Bag], places: Sequence[Offsets]) -> Bag:
@@ -47,20 +55,28 @@ class Bag:
     def tally(self) -> Tally:
         """Count how often each chunk has each feature."""
         n = self.counts.size
-        key = np.repeat(np.arange(n, dtype=np.uint64), self.counts)
-        key |= self.features.astype(np.uint64) << _CHUNK_BITS
+        key = self.features.astype(np.uint64)
+        key <<= _CHUNK_BITS
+        key |= np.arange(n, dtype=np.uint64).repeat(self.counts)
         key.sort()
         key = key[key.searchsorted(np.uint64(1) << _CHUNK_BITS) :]
-        edges = (key[1:] != key[:-1]).nonzero()[0]
-        edges += 1
-        edges = np.concatenate(([0], edges)) if key.size else edges
-        tf = np.diff(edges, append=key.size)
-        key = key.take(edges)
-        feature = (key >> _CHUNK_BITS).astype(np.uint32)
-        new = np.concatenate((np.ones(min(1, key.size), bool), feature[1:] != feature[:-1]))
-        place = new.cumsum()
-        place -= 1
-        return Tally(n, feature[new], place, (key & _CHUNK_MASK).astype(np.int64), tf)
+        first, tf = _runs(key)
+        key = key.take(first)
+        feature = key >> _CHUNK_BITS
+        first, df = _runs(feature)
+        place = np.arange(df.size).repeat(df)
+        chunk = (key & _CHUNK_MASK).view(np.int64)
+        return Tally(n, feature.take(first).astype(np.uint32), df, place, chunk, tf)
+
+
+def _runs(values: Ids) -> tuple[Offsets, Offsets]:
+    """Return where each run of equal values begins, and how long it is."""
+    inner: Offsets = (values[1:] != values[:-1]).nonzero()[0]
+    edges = np.empty(inner.size + 2, np.int64)
+    edges[0], edges[-1] = 0, values.size
+    np.add(inner, 1, out=edges[1:-1])
+    first = edges[:-1] if values.size else edges[:0]
+    return first, edges[1:][: first.size] - first
 
 
 @frozen(eq=False)
@@ -70,6 +86,7 @@ class Tally:
     Attributes:
         n_chunks: number of chunks, n.
         features: the different features, ascending, shape (F,).
+        df: number of chunks that have each, shape (F,).
         feature: place among these of each count, ascending, shape (P,).
         chunk: number of each count's chunk, in [0, n), shape (P,).
         tf: how often that chunk has that feature, shape (P,).
@@ -77,13 +94,10 @@ class Tally:
 
     n_chunks: int
     features: Numbers
+    df: Offsets
     feature: Offsets
     chunk: Offsets
     tf: Offsets
-
-    def df(self) -> Offsets:
-        """Return the number of chunks that have each feature, shape (F,)."""
-        return np.bincount(self.feature, minlength=self.features.size)
 
     def norms(self, value: Floats) -> Floats:
         """Return the Euclidean length of each chunk's values, shape (n,)."""
