@@ -99,7 +99,7 @@ def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None
     workers: list[_Worker] = []
     try:
         for part in _parts(chunks.texts, n_parts):
-            workers.append(_start(chunks, part, workers))
+            _start(chunks, part, workers)
         yield lambda progress: _wait(workers, chunks, progress)
     finally:
         for worker in workers:
@@ -108,17 +108,23 @@ def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None
             worker.connection.close()
 
 
-def _start(chunks: Chunks, part: slice, before: Sequence[_Worker]) -> _Worker:
+def _start(chunks: Chunks, part: slice, workers: list[_Worker]) -> None:
+    """Start a process, and add it to those that were started before."""
     forks = sys.platform == "linux" and threading.active_count() == 1
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     ours, theirs = context.Pipe()
-    held = [ours, *(worker.connection for worker in before)] if forks else []
+    held = [ours, *(worker.connection for worker in workers)] if forks else []
     process = context.Process(target=_work, args=(theirs, chunks.texts[part], part.start, held), daemon=True)
-    with warnings.catch_warnings():  # Python warns of forking beside any thread. Those of numpy do no harm.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
+    # A ^C that came while the process is forked would be swallowed by the hooks of `logging`, and leave its lock taken.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with warnings.catch_warnings():  # Python warns of forking beside any thread. Those of numpy do no harm.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        workers.append(_Worker(part, process, ours))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     theirs.close()
-    return _Worker(part, process, ours)
 
 
 def _wait(workers: Sequence[_Worker], chunks: Chunks, progress: Progress | None) -> list[Segment]:
