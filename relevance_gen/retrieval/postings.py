@@ -189,9 +189,18 @@ class PostingsBuilder:
         self._chunks = GrowingArray(np.uint32, room)
         self._tfs = GrowingArray(np.uint32, room)
         self._tokens = GrowingArray(np.uint32, room) if keep_tokens else None
+        self._last_chunk = -1
+        self._has_pieces = False
 
     def add(self, tokens: Tokens, found: TermCounts, chunk_numbers: Offsets) -> None:
-        """Add the counts of one block whose chunks have these numbers in the collection."""
+        """Add the counts of one block.
+
+        Args:
+            tokens: the block.
+            found: its counts.
+            chunk_numbers: numbers of its chunks in the collection. The pieces of one chunk are added one by one, each
+                with that chunk's number, and no other in between.
+        """
         if self._wanted is not None:
             heads = beginnings(found.ids)  # ascending, as the ids' top 16 bits are
             low = np.searchsorted(heads, self._wanted, "left")
@@ -199,6 +208,8 @@ class PostingsBuilder:
             found = TermCounts(found.token[kept], found.ids[kept], found.chunk[kept], found.tf[kept])
         if not found.ids.size:
             return
+        self._has_pieces |= int(chunk_numbers[0]) == self._last_chunk
+        self._last_chunk = int(chunk_numbers[-1])
         new = np.concatenate(([True], found.ids[1:] != found.ids[:-1]))
         token = found.token[new]
         length = np.minimum(tokens.length[token], SPELLED_BYTES)
@@ -222,12 +233,20 @@ class PostingsBuilder:
         vocabulary, number = self._build_vocabulary()
         tokens = None if self._tokens is None else number.take(self._tokens.finish())
         terms = number.take(self._entries.finish())
+        del number
+        by_term = _order_by_digits(terms, 2 if vocabulary.size > 1 << 16 else 1)
+        chunk = self._chunks.finish().take(by_term)
+        tf = self._tfs.finish().take(by_term)
+        if self._has_pieces:
+            terms = terms.take(by_term)
+            del by_term
+            leads = np.ones(terms.size, bool)
+            leads[1:] = (terms[1:] != terms[:-1]) | (chunk[1:] != chunk[:-1])
+            tf = np.add.reduceat(tf, np.flatnonzero(leads)) if tf.size else tf
+            terms, chunk = terms[leads], chunk[leads]
         first = np.zeros(vocabulary.size + 1, np.int64)
         np.cumsum(np.bincount(terms, minlength=vocabulary.size), out=first[1:])
-        by_term = _order_by_digits(terms, 2 if vocabulary.size > 1 << 16 else 1)
-        del terms
-        chunk = self._chunks.finish().take(by_term)
-        return Postings(vocabulary, first, chunk, self._tfs.finish().take(by_term)), tokens
+        return Postings(vocabulary, first, chunk, tf), tokens
 
     def _build_vocabulary(self) -> tuple[Vocabulary, Numbers]:
         """Return the different words, and the number of each entry's word among them."""

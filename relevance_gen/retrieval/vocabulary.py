@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -239,3 +239,15 @@ def vocabulary_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> 
     spelling = np.full(int(first[-1]), _LINE_END, np.uint8)
     spelling[ragged_ranges(first[:-1], length)] = letters[ragged_ranges(start, length)]
     return Vocabulary(ids, spelling, first)
+
+
+def united(parts: Sequence[Vocabulary]) -> tuple[Vocabulary, list[Numbers]]:
+    """Return the vocabulary of all words of some, and for each of these the new number of each word."""
+    ids = np.concatenate([np.zeros(0, np.uint64), *(part.ids for part in parts)])
+    letters = np.concatenate([np.zeros(0, np.uint8), *(part.spelling for part in parts)])
+    length = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.spelling_first) - 1 for part in parts)])
+    start = np.cumsum(length + 1) - length - 1
+    different, first, number = np.unique(ids, return_index=True, return_inverse=True)
+    whole = vocabulary_of(different, letters, start[first], length[first])
+    sizes = np.cumsum([part.size for part in parts])
+    return whole, np.split(number.astype(np.uint32), sizes[:-1]) if parts else []
