@@ -9,11 +9,13 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.retrieval.segment import Floats
-from relevance_gen.retrieval.terms import Offsets, ragged_ranges
+from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges
 from relevance_gen.retrieval.vocabulary import Numbers
 
 MAX_CHUNKS: Final = 1 << 8
 """Most chunks compared with each other; only ties make them more than a few dozen."""
+_STEP: Final = 1 << 18
+"""Features counted together: it bounds the memory for long chunks."""
 
 
 @frozen(eq=False)
@@ -46,21 +48,40 @@ class Bag:
 
     def tally(self) -> Tally:
         """Count how often each chunk has each feature."""
-        n = self.counts.size
-        key = np.repeat(np.arange(n, dtype=np.uint64), self.counts)
-        key |= self.features.astype(np.uint64) << _CHUNK_BITS
+        ends = np.cumsum(self.counts)
+        steps = [self._count(slice(low, low + _STEP), ends) for low in range(0, self.features.size, _STEP)]
+        key, tf = steps[0] if steps else _NO_COUNTS
+        if len(steps) > 1:
+            key, tf = (np.concatenate(arrays) for arrays in zip(*steps, strict=True))
+            del steps
+            order = key.argsort(kind="stable")
+            key, tf = key.take(order), tf.take(order)
+            del order
+            edges = np.concatenate(([True], key[1:] != key[:-1])).nonzero()[0]
+            key, tf = key.take(edges), np.add.reduceat(tf, edges) if edges.size else tf
+        feature = (key >> _CHUNK_BITS).astype(np.uint32)
+        new = np.concatenate((np.ones(min(1, key.size), bool), feature[1:] != feature[:-1]))
+        place = new.cumsum()
+        place -= 1
+        return Tally(ends.size, feature[new], place, (key & _CHUNK_MASK).astype(np.int64), tf)
+
+    def _count(self, some: slice, ends: Offsets) -> tuple[Ids, Offsets]:
+        """Count some of the features: by feature and chunk as one number, ascending, and how often each stands there.
+
+        Args:
+            some: where these stand.
+            ends: where each chunk's features end.
+        """
+        features = self.features[some]
+        counts = np.diff(np.clip(ends - some.start, 0, features.size), prepend=0)
+        key = np.repeat(np.arange(ends.size, dtype=np.uint64), counts)
+        key |= features.astype(np.uint64) << _CHUNK_BITS
         key.sort()
         key = key[key.searchsorted(np.uint64(1) << _CHUNK_BITS) :]
         edges = (key[1:] != key[:-1]).nonzero()[0]
         edges += 1
         edges = np.concatenate(([0], edges)) if key.size else edges
-        tf = np.diff(edges, append=key.size)
-        key = key.take(edges)
-        feature = (key >> _CHUNK_BITS).astype(np.uint32)
-        new = np.concatenate((np.ones(min(1, key.size), bool), feature[1:] != feature[:-1]))
-        place = new.cumsum()
-        place -= 1
-        return Tally(n, feature[new], place, (key & _CHUNK_MASK).astype(np.int64), tf)
+        return key.take(edges), np.diff(edges, append=key.size)
 
 
 @frozen(eq=False)
@@ -94,5 +115,6 @@ _CHUNK_BITS: Final = np.uint64(8)
 _CHUNK_MASK: Final = np.uint64(MAX_CHUNKS - 1)
 _NO_FEATURES: Final[Numbers] = np.zeros(0, np.uint32)
 _NO_PLACES: Final[Offsets] = np.zeros(0, np.int64)
+_NO_COUNTS: Final[tuple[Ids, Offsets]] = np.zeros(0, np.uint64), _NO_PLACES
 EMPTY: Final = Bag(_NO_FEATURES, _NO_PLACES)
 """The bag of no chunks."""

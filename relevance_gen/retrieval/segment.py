@@ -167,7 +167,7 @@ class Segment:
     @functools.cached_property
     def lengths(self) -> frozenset[int]:
         """The numbers of tokens that any chunk has."""
-        return frozenset(np.unique(self.n_tokens).tolist())
+        return frozenset(self.n_tokens.tolist())  # np.unique imports numpy.ma, which takes longer than a small search
 
     def smallest_hashes(self, n: int) -> Offsets:
         """Return the numbers of the `n` chunks with the smallest hashes, in any order."""
@@ -209,12 +209,17 @@ class Segment:
             reading = self.read(numbers)
             return reading.vocabulary.stumps.take(reading.words[reading.is_word]), reading.counts
         texts = [self.chunks.texts[number] for number in numbers.tolist()]
-        read = map(tokenize, blocks(texts))
-        stumps = [stumps_of(block.ids, block.folded, block.start, block.length) for block in read]
-        return np.concatenate([np.zeros(0, np.uint32), *stumps]), self.n_tokens[numbers]
+        counts = self.n_tokens[numbers]
+        stumps = np.empty(int(counts.sum()), np.uint32)
+        done = 0
+        for block in map(tokenize, blocks(texts)):
+            stumps[done : done + block.ids.size] = stumps_of(block.ids, block.folded, block.start, block.length)
+            done += block.ids.size
+        return stumps, counts
 
     def _read_again(self, texts: Sequence[str], counts: Offsets) -> Reading:
-        words, numbers = [], []
+        words: list[Vocabulary] = []
+        numbers: list[Numbers] = []
         for block in map(tokenize, blocks(texts)):
             ids, first, number = np.unique(block.ids, return_index=True, return_inverse=True)
             letters = np.frombuffer(block.folded, np.uint8)
@@ -223,11 +228,13 @@ class Segment:
         vocabulary, renumbered = united(words)
         starts = _starts(counts)
         tokens = np.full(BETWEEN + int((counts + BETWEEN).sum()), vocabulary.size, np.uint32)
-        spoken = np.concatenate([np.zeros(0, np.uint32), *map(np.take, renumbered, numbers)])
-        first = 0
-        for start, n in zip(starts.tolist(), counts.tolist(), strict=True):
-            tokens[start : start + n] = spoken[first : first + n]
-            first += n
+        ends = np.cumsum(counts)
+        done = 0
+        for again, local in zip(renumbered, numbers, strict=True):
+            token = np.arange(done, done + local.size)
+            chunk = ends.searchsorted(token, "right")
+            tokens[token + (starts + counts - ends).take(chunk)] = again.take(local)
+            done += local.size
         return Reading(vocabulary, tokens, starts, counts)
 
     def find(self, positions: Offsets) -> Offsets:
