@@ -131,12 +131,15 @@ class Vocabulary:
         """
         low, high = self.range_of(term_id)
         numbers: Offsets = np.flatnonzero(self.inflected[low:high]) + low
+        first = self.spelling_first[numbers]
         for offset, byte in enumerate(prefix):  # a shorter spelling is told by its line end
-            numbers = numbers[self.spelling[self.spelling_first[numbers] + offset] == byte]
+            same = self.spelling.take(first + offset) == byte
+            if not same.all():
+                numbers, first = numbers[same], first[same]
         shared = np.full(numbers.size, len(prefix))
         open_ = np.arange(numbers.size)
         for offset in range(len(prefix), len(word)):
-            open_ = open_[self.spelling[self.spelling_first[numbers[open_]] + offset] == word[offset]]
+            open_ = open_[self.spelling.take(first.take(open_) + offset) == word[offset]]
             shared[open_] += 1
         whole = np.cumsum([0, *((byte & 0xC0) != 0x80 for byte in word[1:]), True])  # letters that end so far
         return numbers, whole[shared], self.n_letters[numbers]
