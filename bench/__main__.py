@@ -1,8 +1,8 @@
 """Measure everything: ``python -m bench [--books FILE] [--judged DIR…] [--ngrams FILE…]``, about ten minutes.
 
 Each part is a module of its own and runs alone, too: ``python -m bench.speed``, ``.memory``, ``.needle``,
-``.quality``, ``.answerable``, ``.passages``, ``.generation``, ``.serve_load``. Without a FILE the text is the source of
-Python's standard library; quality is measured only where judged collections are given.
+``.quality``, ``.answerable``, ``.passages``, ``.generation``, ``.busy``, ``.serve_load``. Without a FILE the text is
+the source of Python's standard library; quality is measured only where judged collections are given.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def main() -> None:
         run("answerable", *args.judged)
         run("passages", *(folder for folder in args.judged if "covidqa" in folder))
     run("generation")
+    run("busy")
     run("serve_load")
 
 

@@ -1,4 +1,4 @@
-"""Measure generation against its bars in one run: ``python -m bench.generation``; about five minutes on 2 quiet cores.
+"""Measure generation against its bars: ``python -m bench.generation [PART…]``; about five minutes on 2 quiet cores.
 
 Models are made on first use, in bench/models. What is compared takes turns, round after round; a ratio is the median of
 the rounds' ratios. llama.cpp's own server takes part if ``--server`` or ``LLAMA_SERVER`` names its binary.
@@ -17,19 +17,25 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import llama_cpp
 import numpy as np
 
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
+from relevance_gen.generation.sampling import Settings, log_probabilities, sample
 from relevance_gen.generation.ticket import Ticket
 from relevance_gen.llama.decoder import Decoder
+from relevance_gen.llama.library import system_info
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.machine import usable_cores
 from relevance_gen.types import GenerationRequest, GenerationResponse
 from small_models.make import write_random
+
+if TYPE_CHECKING:
+    from llama_cpp import Llama
 
 MODEL = Path(__file__).parent / "models" / "125m.gguf"
 N_PROMPT, N_NEW = 256, 64
@@ -114,7 +120,7 @@ def raw_seconds(model: Decoder, n_samples: int) -> float:
     return seconds
 
 
-def completions_seconds(llama: llama_cpp.Llama, n_samples: int) -> float:
+def completions_seconds(llama: Llama, n_samples: int) -> float:
     """Ask llama-cpp-python's own class for one completion after another; it keeps the prompt between them."""
     llama.reset()
 
@@ -181,6 +187,33 @@ def own_work_us(n_vocab: int) -> float:
     n_new = 200
     request = GenerationRequest("a", max_tokens=n_new, num_samples=16)
     return statistics.median(engine_seconds(NullModel(n_vocab), [request]) for _ in range(5)) / (16 * n_new) * 1e6
+
+
+def measure_sampling() -> None:
+    """Report the processor's time for a row of 152,000 logits among 16, where few are likely and where many are."""
+    n_rows, n_vocab = 16, 152_000
+    chance = np.random.default_rng(0)
+    peaked = chance.normal(0, 1, (n_rows, n_vocab)).astype(np.float32)
+    peaked[:, :50] += np.linspace(18, 8, 50, dtype=np.float32)
+    flat = chance.normal(0, 3, (n_rows, n_vocab)).astype(np.float32)
+    uniforms = chance.random(n_rows)
+
+    def row_us(work: Callable[[], object]) -> float:
+        times = []
+        for _ in range(15):
+            started = time.thread_time()
+            work()
+            times.append(time.thread_time() - started)
+        return statistics.median(times) / n_rows * 1e6
+
+    drawn = {"top_k 50": (Settings(), 150), "top_k 0": (Settings(top_k=0), 700)}
+    drawn["top_k 0, top_p .95"] = (Settings(top_k=0, top_p=0.95), 1000)
+    for kind, logits in (("peaked", peaked), ("flat", flat)):
+        for name, (settings, bar) in drawn.items():
+            measured = row_us(lambda logits=logits, settings=settings: sample(logits, [settings] * n_rows, uniforms))
+            report(f"sampling a row of 152,000, {kind}, {name}, µs", measured, f"≤ {bar}", bar)
+        measured = row_us(lambda logits=logits: log_probabilities(logits, np.arange(n_rows)))
+        report(f"log probability in a row of 152,000, {kind}, µs", measured, "≤ 700", 700)
 
 
 # ── llama.cpp's own server ───────────────────────────────────────────────────────────────────────────────────────────
@@ -269,7 +302,11 @@ def compare(model: Decoder, mode: str, args: argparse.Namespace) -> dict[str, li
 
 def compare_with_completions(model: Decoder, mode: str, args: argparse.Namespace) -> None:
     """Report many samples against one completion after another."""
-    llama = llama_cpp.Llama(str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False)
+    from llama_cpp import (
+        Llama,
+    )  # not at the top: relevance_gen shall load llama.cpp, for its threads to wait as they do
+
+    llama = Llama(str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False)
     for n, bar in ((8, 2.0), (16, 2.5)):
         results = rounds(
             args.rounds,
@@ -296,6 +333,7 @@ def compare_with_server(model: Decoder, mode: str, args: argparse.Namespace) -> 
 
 def measure_prefix_cache(n_rounds: int, n_threads: int) -> None:
     """Report how much sooner the first token of a repeated prompt of 2,000 tokens comes."""
+    make_model()
     with Decoder(MODEL, ModelOptions(n_ctx=2048, n_slots=1, n_threads=n_threads)) as model:
 
         def twice(seed: int) -> float:
@@ -308,8 +346,35 @@ def measure_prefix_cache(n_rounds: int, n_threads: int) -> None:
     report("first token of 2,000: first time / repeated", value, "≥ 8", 8, at_most=False)
 
 
+def measure_own_work() -> None:
+    """Report what the engine itself costs for a token, at three sizes of vocabulary."""
+    for n_vocab, bar in ((512, 30), (32_000, 120), (152_000, 180)):
+        measured = own_work_us(n_vocab)
+        report(f"engine's own work for a token at 16 sequences, V={n_vocab:,}, µs", measured, f"≤ {bar}", bar)
+
+
+def measure_modes(args: argparse.Namespace) -> None:
+    """Report each mode of the engine against others."""
+    make_model()
+    for mode in MODES:
+        options = ModelOptions(n_ctx=512, n_slots=16, n_threads=args.threads, flash_attention=MODES[mode] == "on")
+        with Decoder(MODEL, options) as model:
+            results = compare(model, mode, args)
+        seconds = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in results.items())
+        print(f"   median seconds, {N_PROMPT} + {N_NEW} tokens: {seconds}")
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "sampling": lambda _: measure_sampling(),
+    "own-work": lambda _: measure_own_work(),
+    "modes": measure_modes,
+    "prefix-cache": lambda args: measure_prefix_cache(args.rounds, args.threads),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--rounds", type=int, default=2, help="rounds (default: %(default)s)")
     parser.add_argument("--server", default=os.environ.get("LLAMA_SERVER"), help="llama.cpp's llama-server")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads (default: %(default)s)")
@@ -319,23 +384,15 @@ def main() -> None:
         help="measure on one thread by the processor's time, which a busy machine disturbs less; without the server",
     )
     args = parser.parse_args()
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
     if args.cpu_time:
         global _clock
         _clock, args.threads, args.server = time.process_time, 1, None
-    make_model()
-    print(llama_cpp.llama_print_system_info().decode())
-    print(f"llama-cpp-python {llama_cpp.__version__}, {args.threads} threads, {args.rounds} rounds")
-    for n_vocab, bar in ((512, 30), (32_000, 120), (152_000, 180)):
-        report(
-            f"engine's own work for a token at 16 sequences, V={n_vocab:,}, µs", own_work_us(n_vocab), f"≤ {bar}", bar
-        )
-    for mode in MODES:
-        options = ModelOptions(n_ctx=512, n_slots=16, n_threads=args.threads, flash_attention=MODES[mode] == "on")
-        with Decoder(MODEL, options) as model:
-            results = compare(model, mode, args)
-        seconds = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in results.items())
-        print(f"   median seconds, {N_PROMPT} + {N_NEW} tokens: {seconds}")
-    measure_prefix_cache(args.rounds, args.threads)
+    print(system_info())
+    print(f"llama-cpp-python {version('llama-cpp-python')}, {args.threads} threads, {args.rounds} rounds")
+    for name in args.parts or PARTS:
+        PARTS[name](args)
 
 
 if __name__ == "__main__":

@@ -31,11 +31,12 @@ from relevance_gen.types import (
     SearchResult,
     Span,
     Stats,
+    TokenLogprob,
 )
 
 if TYPE_CHECKING:
     from relevance_gen.chunking import split
-    from relevance_gen.generation.api import generate
+    from relevance_gen.generation.api import chat, generate
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
@@ -75,7 +76,9 @@ __all__ = [
     "TextStream",
     "TimedOutError",
     "TokenCounter",
+    "TokenLogprob",
     "TooLargeError",
+    "chat",
     "generate",
     "search",
     "split",
@@ -90,6 +93,7 @@ _LOADED_WHEN_USED = {
     "TextPiece": "relevance_gen.generation.stream",
     "TextStream": "relevance_gen.generation.stream",
     "TokenCounter": "relevance_gen.tokens",
+    "chat": "relevance_gen.generation.api",
     "generate": "relevance_gen.generation.api",
     "search": "relevance_gen.retrieval.api",
     "split": "relevance_gen.chunking",

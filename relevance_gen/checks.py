@@ -7,17 +7,22 @@ integers (JSON has one number type); integers take neither booleans nor ``10.0``
 from __future__ import annotations
 
 import math
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from attrs import Attribute
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, shown
 
 Validator: TypeAlias = Callable[[Any, "Attribute[Any]", Any], None]
 
+MAX_TOKEN_IDS = 1 << 31
+"""How many token ids llama.cpp has numbers for."""
+
 _MAX_FLOAT = sys.float_info.max
+_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def plain(value: Any) -> Any:
@@ -86,6 +91,14 @@ def number(low: float, high: float = math.inf) -> Validator:
     return must_be(f"a finite number {interval}", holds)
 
 
+def above(low: float) -> Validator:
+    """Make a validator of finite numbers greater than `low`."""
+    return must_be(
+        f"a finite number above {low:g}",
+        lambda v: (is_integer(v) or isinstance(v, float)) and bool(low < v <= _MAX_FLOAT),
+    )
+
+
 def items(allowed: str, holds: Callable[[Any], bool]) -> Validator:
     """Make a validator of tuples whose every item `holds`; the error names the first item that does not."""
 
@@ -95,6 +108,22 @@ def items(allowed: str, holds: Callable[[Any], bool]) -> Validator:
         for position, item in enumerate(value):
             if not holds(item):
                 raise InvalidRequestError.must_be(f"{attribute.name}[{position}]", allowed, item)
+
+    return check
+
+
+def token_numbers(low: float, high: float, n_most: int) -> Validator:
+    """Make a validator of objects that give at most `n_most` token ids a number in [low, high]."""
+    holds = number(low, high)
+
+    def check(instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        if not isinstance(value, dict) or len(value) > n_most:
+            raise InvalidRequestError.must_be(attribute.name, f"an object of at most {n_most:,} token ids", value)
+        for token, wanted in value.items():
+            if not (is_integer(token) and 0 <= token < MAX_TOKEN_IDS):
+                message = f"{attribute.name} must have token ids as its keys, got {shown(token)}"
+                raise InvalidRequestError(message, field=attribute.name)
+            holds(instance, attribute.evolve(name=f"{attribute.name}[{token}]"), wanted)
 
     return check
 
@@ -110,6 +139,13 @@ flag = must_be("true or false", lambda v: isinstance(v, bool))
 def as_tuple(value: Any) -> Any:
     """Freeze a list; leave anything else, a string above all, for the validator to refuse."""
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
+def as_token_numbers(value: Any) -> Any:
+    """Copy an object whose keys are token ids, which JSON can only write as strings; leave what is none as it is."""
+    if not isinstance(value, Mapping):
+        return value
+    return {int(k) if isinstance(k, str) and _ID.fullmatch(k) else plain(k): as_float(v) for k, v in value.items()}
 
 
 def as_float(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The vocabulary of the whole project: frozen classes whose attributes are the documented wire's fields.
 
 Every class checks its fields when it is made, whoever makes it. What only the model or the settings can tell, such as
-whether a prompt fits, is checked where the request is used.
+whether a prompt fits, is checked where the request is used. The file is long because it says every field in words.
 """
 
 from __future__ import annotations
@@ -10,16 +10,22 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, overload
 
-from attrs import field, fields_dict, frozen
+from attrs import Attribute, field, fields_dict, frozen
 from attrs.validators import optional
 
 from relevance_gen import checks, display
+from relevance_gen.errors import InvalidRequestError
 
 Metadata: TypeAlias = Mapping[str, Any]
 FinishReason: TypeAlias = Literal["eos", "stop", "length"]
 
 MAX_SAMPLES = 256
 """Most completions of one request: the number of sequences one llama.cpp context can hold."""
+MAX_TOP_LOGPROBS = 20
+MAX_BIASED_TOKENS = 4096
+
+MAX_TOKEN_ID = 2**31 - 1
+"""The largest number that llama.cpp takes for a token."""
 
 
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,15 +214,21 @@ class SearchResponse(Sequence[SearchResult]):
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], value: int) -> None:
+    if value > request.max_tokens:
+        raise InvalidRequestError.must_be(attribute.name, f"at most max_tokens ({request.max_tokens})", value)
+
+
 @frozen
 class GenerationRequest:
     """The body of ``POST /generate``.
 
-    Penalties apply first, then temperature, top_k, top_p and min_p, then the draw.
+    The bias applies first, then penalties, temperature, top_k, top_p and min_p, then the draw.
 
     Args:
         text: the prompt; may be empty where the model has a BOS token to start from.
         max_tokens: most tokens generated for each sample, at least 1.
+        min_tokens: a sample's first tokens, so many, hold no end token and complete no stop string; at most max_tokens.
         eos_token_ids: generation stops when one is produced; the model's own end token alone does not stop it.
         max_input_tokens: keep only this many tokens of the end of the prompt; 0 = no limit.
         num_samples: independent completions, in [1, MAX_SAMPLES].
@@ -227,17 +239,26 @@ class GenerationRequest:
         min_p: keep tokens at least this fraction as likely as the likeliest, in [0, 1].
         presence_penalty: subtracted once from the logit of every token already generated, in [-2, 2].
         frequency_penalty: subtracted for every time the token was already generated, in [-2, 2].
+        repetition_penalty: divides the logit of every token already generated if it is positive, and multiplies it
+            otherwise; above 0, and 1 = off.
+        logit_bias: token id to what is added to its logit, in [-100, 100]; at most MAX_BIASED_TOKENS of them.
         logprobs: return each token's natural log probability under the model's own distribution.
+        top_logprobs: return with each token so many of the likeliest in its place, in [0, MAX_TOP_LOGPROBS].
+        prompt_logprobs: return the log probability of each of the prompt's tokens.
         return_tokens: return the generated token ids.
         seed: makes the request repeatable; without it every request and every sample differs.
     """
 
     text: str = field(converter=checks.plain, validator=checks.string)
     max_tokens: int = field(default=512, converter=checks.plain, validator=checks.integer(1))
+    min_tokens: int = field(default=0, converter=checks.plain, validator=[checks.integer(0), _at_most_max_tokens])
     eos_token_ids: tuple[int, ...] = field(
         default=(),
         converter=checks.as_tuple,
-        validator=checks.items("an integer of at least 0", lambda v: checks.is_integer(v) and v >= 0),
+        # Larger integers could be chosen so that all collide as hashes.
+        validator=checks.items(
+            f"an integer in [0, {MAX_TOKEN_ID}]", lambda v: checks.is_integer(v) and 0 <= v <= MAX_TOKEN_ID
+        ),
     )
     max_input_tokens: int = field(default=0, converter=checks.plain, validator=checks.integer(0))
     num_samples: int = field(default=1, converter=checks.plain, validator=checks.integer(1, MAX_SAMPLES))
@@ -252,9 +273,30 @@ class GenerationRequest:
     min_p: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
     presence_penalty: float = field(default=0.0, converter=checks.as_float, validator=checks.number(-2, 2))
     frequency_penalty: float = field(default=0.0, converter=checks.as_float, validator=checks.number(-2, 2))
+    repetition_penalty: float = field(default=1.0, converter=checks.as_float, validator=checks.above(0))
+    logit_bias: Mapping[int, float] = field(
+        factory=dict,
+        converter=checks.as_token_numbers,
+        validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS),
+    )
     logprobs: bool = field(default=False, validator=checks.flag)
+    top_logprobs: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_TOP_LOGPROBS))
+    prompt_logprobs: bool = field(default=False, validator=checks.flag)
     return_tokens: bool = field(default=False, validator=checks.flag)
     seed: int | None = field(default=None, converter=checks.plain, validator=optional(checks.integer(0)))
+
+
+@frozen
+class TokenLogprob:
+    """A token that might have stood in a place, and how likely the model found that.
+
+    Attributes:
+        token: its id.
+        logprob: its natural log probability under the model's own distribution.
+    """
+
+    token: int
+    logprob: float
 
 
 @frozen
@@ -268,6 +310,8 @@ class Completion:
         finish_reason: ``"eos"``, ``"stop"`` or ``"length"``.
         tokens: the generated token ids, ``generated_tokens`` of them; ``None`` unless ``return_tokens``.
         logprobs: their natural log probabilities, one each; ``None`` unless ``logprobs``.
+        top_logprobs: for each of them the likeliest tokens in its place, the likeliest first; whether it is among them
+            depends on the draw; ``None`` unless ``top_logprobs``.
     """
 
     text: str
@@ -276,6 +320,7 @@ class Completion:
     finish_reason: FinishReason
     tokens: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
+    top_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
 
 
 @frozen
@@ -289,6 +334,8 @@ class GenerationResponse:
         prompt: the text as sent, also when the model saw less of it.
         prompt_tokens: tokens the model saw.
         responses: the completions, in sample order.
+        prompt_logprobs: the natural log probability of each of the ``prompt_tokens`` tokens, given those before it,
+            and so ``None`` for the first; at least −9,999. ``None`` unless ``prompt_logprobs``.
     """
 
     created: float
@@ -297,6 +344,7 @@ class GenerationResponse:
     prompt: str
     prompt_tokens: int
     responses: tuple[Completion, ...]
+    prompt_logprobs: tuple[float | None, ...] | None = None
 
 
 @frozen

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import json
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import attrs
@@ -13,7 +16,7 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from relevance_gen.errors import InvalidRequestError, shown
-from relevance_gen.types import Completion, SearchResponse
+from relevance_gen.types import Completion, GenerationResponse, SearchResponse
 
 T = TypeVar("T")
 
@@ -24,14 +27,13 @@ _converter = cattrs.Converter()
 # Metadata is the caller's: it leaves exactly as it came, whatever it holds.
 _converter.register_unstructure_hook(dict, lambda mapping: mapping)
 _converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
+_if_asked = override(omit_if_default=True)
 _converter.register_unstructure_hook(
     Completion,
-    make_dict_unstructure_fn(
-        Completion,
-        _converter,
-        tokens=override(omit_if_default=True),
-        logprobs=override(omit_if_default=True),
-    ),
+    make_dict_unstructure_fn(Completion, _converter, tokens=_if_asked, logprobs=_if_asked, top_logprobs=_if_asked),
+)
+_converter.register_unstructure_hook(
+    GenerationResponse, make_dict_unstructure_fn(GenerationResponse, _converter, prompt_logprobs=_if_asked)
 )
 
 
@@ -45,7 +47,8 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
         InvalidRequestError: not UTF-8, not JSON, nested too deeply, or a number too large to convert.
     """
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        with _collector_paused():
+            value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"the body must be UTF-8: byte {error.start} is not") from None
     except json.JSONDecodeError as error:
@@ -61,6 +64,32 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
     if _is_deeper(value, max_depth):
         raise _too_deep(max_depth)
     return value
+
+
+_pausing = threading.Lock()
+_n_pauses = 0
+_was_enabled = False
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from looking through what is being parsed, which has no cycles.
+
+    Of a million lists it would look at each about six times, and take seven eighths of the time.
+    """
+    global _n_pauses, _was_enabled
+    with _pausing:
+        if not _n_pauses:
+            _was_enabled = gc.isenabled()
+            gc.disable()
+        _n_pauses += 1
+    try:
+        yield
+    finally:
+        with _pausing:
+            _n_pauses -= 1
+            if _was_enabled and not _n_pauses:
+                gc.enable()
 
 
 def _is_deeper(value: object, max_depth: int) -> bool:

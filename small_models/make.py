@@ -7,6 +7,7 @@ All use the same byte-level BPE vocabulary idea: ids 0 and 1 are control tokens,
 - *bigram*: logits(next) = `bigram_table()[current]`, whatever came before. A one-hot embedding passes attention and
   feed-forward of zeros unchanged, RMSNorm scales it by √V, and the output matrix is TABLEᵀ/√V. Greedy text, log
   probabilities and every sampling distribution then have closed forms.
+- *encoder*: a BERT of random weights, which reads and does not generate.
 - *trial*: zeros. It ships with the package, for `relevance_gen.llama.trial`.
 """
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relevance_gen.llama.trial import TRIAL_MODEL
-from small_models import BIGRAM, BIGRAM_TOKENS, TINY, bigram_table
+from small_models import BIGRAM, BIGRAM_TOKENS, ENCODER, TINY, bigram_table
 
 CONTROL = ("<|begin|>", "<|end|>")
 _MERGED_WORDS = ("the", "and", "ing", "ion", "ent", "er", "re", "on", "at", "is", "or", "es", "st", "an", "en")
@@ -165,6 +166,47 @@ def write_bigram(path: Path) -> None:
     )  # fmt: skip
 
 
+def write_encoder(path: Path) -> None:
+    """Write a BERT of random weights with a vocabulary of letters: a model that reads, and does not generate."""
+    n_embd, n_ff, n_ctx = 32, 32, 32
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens = [*special, *("▁" + letter for letter in letters), *letters]
+    writer = gguf.GGUFWriter(path, "bert")
+    writer.add_context_length(n_ctx)
+    writer.add_embedding_length(n_embd)
+    writer.add_feed_forward_length(n_ff)
+    writer.add_block_count(1)
+    writer.add_head_count(2)
+    writer.add_layer_norm_eps(1e-12)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL] * len(special) + [gguf.TokenType.NORMAL] * 2 * len(letters))
+    writer.add_token_type_count(2)
+    writer.add_pad_token_id(0)
+    writer.add_unk_token_id(1)
+    writer.add_bos_token_id(2)
+    writer.add_sep_token_id(3)
+    writer.add_mask_token_id(4)
+    shapes = {"token_embd": (len(tokens), n_embd), "position_embd": (n_ctx, n_embd), "token_types": (2, n_embd)}
+    shapes |= {f"blk.0.attn_{name}": (n_embd, n_embd) for name in ("q", "k", "v", "output")}
+    shapes |= {"blk.0.ffn_up": (n_ff, n_embd), "blk.0.ffn_down": (n_embd, n_ff)}
+    chance = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", chance.normal(0, 0.1, shape).astype(np.float32))
+        if name.startswith("blk"):
+            writer.add_tensor(f"{name}.bias", np.zeros(shape[0], np.float32))
+    for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(n_embd, np.float32))
+        writer.add_tensor(f"{name}.bias", np.zeros(n_embd, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def write_trial(path: Path) -> None:
     """Write a Q8_0 model of zeros, every matrix wide enough for AMX tiles: it compresses to nothing in a wheel."""
     tokens, merges = byte_level_vocabulary(288)
@@ -179,4 +221,5 @@ def write_trial(path: Path) -> None:
 if __name__ == "__main__":
     write_random(TINY, n_vocab=512, n_embd=64, n_ff=128, n_layer=2, n_head=2, n_ctx=2048)
     write_bigram(BIGRAM)
+    write_encoder(ENCODER)
     write_trial(TRIAL_MODEL)

@@ -17,11 +17,17 @@ def distribution(
 ) -> Distribution:
     """Return the probability of every token as the next one, after `generated`.
 
-    Penalties → temperature → top_k → top_p → min_p, each as `GenerationRequest` says it. Ties go to the lower id.
+    Bias → penalties → temperature → top_k → top_p → min_p, each as `GenerationRequest` says it. Ties: the lower id.
     """
     scores = logits.astype(np.float64)
+    for token, bias in request.logit_bias.items():
+        scores[token] += bias
     for token in set(generated):
-        scores[token] -= request.presence_penalty + request.frequency_penalty * generated.count(token)
+        repeated = request.repetition_penalty
+        scores[token] = scores[token] / repeated if scores[token] > 0 else scores[token] * repeated
+        scores[token] -= request.presence_penalty + request.frequency_penalty * list(generated).count(token)
+    if len(generated) < request.min_tokens:
+        scores[[token for token in request.eos_token_ids if token < len(scores)]] = -np.inf
     if request.temperature == 0:
         return np.eye(len(scores))[scores.argmax()]
     order = sorted(range(len(scores)), key=lambda token: (-scores[token], token))

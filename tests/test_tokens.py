@@ -1,12 +1,15 @@
 """Token counts: right by a slow reference, the same from both libraries, and never a foreign exception."""
 
 import base64
+import errno
+import os
 import pickle
 import re
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import tiktoken
@@ -242,6 +245,47 @@ def test_unknown_backend_is_refused() -> None:
     """Only the two libraries can be named."""
     with pytest.raises(InvalidRequestError, match="backend must be"):
         token_counter(backend="sentencepiece")  # type: ignore[arg-type]
+
+
+def test_a_renewal_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, slow: TokenCounter) -> None:
+    """Without room for a file, or any file at all, the old tokenizer goes on counting the same."""
+    counter = token_counter(encoding_of(encodings.CL100K_PATTERN), backend="gigatoken")
+    monkeypatch.setattr(backends, "_RENEW_AFTER_CHARS", 30)
+
+    def no_room(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(backends.os, "memfd_create", no_room, raising=False)
+    monkeypatch.setattr(backends.tempfile, "TemporaryDirectory", no_room)
+    backend: Any = counter._count_pieces
+    backend._chars_left = 0
+    for text in ("What is machine learning?", "one more text, to renew again and again"):
+        assert counter.count(text) == slow.count(text)
+
+
+def test_without_a_thread_counts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no thread, texts are counted in this one."""
+
+    def no_thread(*_: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(counter_module, "start_new_thread", no_thread)
+    counter = token_counter(backend="gigatoken")
+    texts = ["some words " * 200_000]
+    with counter.counting_all(texts) as counted:
+        assert counted() == counter.count_all(texts)
+
+
+def test_gigatoken_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where files can be made in memory, loading gigatoken writes none to a disk."""
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("files in memory are Linux's")
+
+    def no_folder(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(backends.tempfile, "TemporaryDirectory", no_folder)
+    backends.ByGigatoken(encodings.define(encodings.EMBEDDED))
 
 
 def test_gigatoken_is_refused_where_it_cannot_count() -> None:

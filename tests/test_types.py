@@ -22,6 +22,7 @@ def test_the_documented_defaults() -> None:
     assert attrs.asdict(GenerationRequest("x")) == {
         "text": "x",
         "max_tokens": 512,
+        "min_tokens": 0,
         "eos_token_ids": (),
         "max_input_tokens": 0,
         "num_samples": 1,
@@ -32,7 +33,11 @@ def test_the_documented_defaults() -> None:
         "min_p": 0.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "logit_bias": {},
         "logprobs": False,
+        "top_logprobs": 0,
+        "prompt_logprobs": False,
         "return_tokens": False,
         "seed": None,
     }
@@ -87,6 +92,61 @@ def test_integers_are_integers(name: str, value: Any) -> None:
         assert allowed
     except InvalidRequestError:
         assert not allowed
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.0, float("nan"), float("inf"), 10**400, True, "1", None])
+def test_a_repetition_penalty_is_above_zero(value: Any) -> None:
+    """It divides: nothing but a finite number above 0 passes."""
+    with pytest.raises(InvalidRequestError, match="repetition_penalty must be a finite number above 0"):
+        GenerationRequest("x", repetition_penalty=value)
+    assert GenerationRequest("x", repetition_penalty=2).repetition_penalty == 2.0
+
+
+def test_token_ids_are_keys_as_json_writes_them() -> None:
+    """A key is an integer or its digits; the request has integers and floats, and does not change with the caller's."""
+    bias: dict[Any, Any] = {"7": 1, 8: -100, "0": 0.5}
+    request = GenerationRequest("x", logit_bias=bias)
+    bias["9"] = 1
+    assert request.logit_bias == {7: 1.0, 8: -100.0, 0: 0.5}
+    assert all(type(one) is float for one in request.logit_bias.values())
+
+
+@pytest.mark.parametrize(
+    ("bias", "field"),
+    [
+        ([], "logit_bias"),
+        ("7", "logit_bias"),
+        (None, "logit_bias"),
+        ({"-1": 1}, "logit_bias"),
+        ({"07": 1}, "logit_bias"),
+        ({"٧": 1}, "logit_bias"),
+        ({"7.0": 1}, "logit_bias"),
+        ({7.0: 1}, "logit_bias"),
+        ({True: 1}, "logit_bias"),
+        ({2**31: 1}, "logit_bias"),
+        ({str(2**31): 1}, "logit_bias"),
+        ({"9" * 5000: 1}, "logit_bias"),
+        (dict.fromkeys(range(4097), 1), "logit_bias"),
+        ({"7": 100.5}, "logit_bias[7]"),
+        ({"7": "1"}, "logit_bias[7]"),
+        ({"7": math.nan}, "logit_bias[7]"),
+        ({"7": 10**400}, "logit_bias[7]"),
+    ],
+    ids=str,
+)
+def test_a_bias_that_is_none_is_refused(bias: Any, field: str) -> None:
+    """What is no object, no token id, too many of them or no number in [-100, 100] is refused by its name."""
+    with pytest.raises(InvalidRequestError) as caught:
+        GenerationRequest("x", logit_bias=bias)
+    assert caught.value.field == field
+    assert len(str(caught.value)) < 300
+
+
+def test_min_tokens_are_at_most_max_tokens() -> None:
+    """A request that could not be met is refused."""
+    assert GenerationRequest("x", max_tokens=5, min_tokens=5).min_tokens == 5
+    with pytest.raises(InvalidRequestError, match=r"min_tokens must be at most max_tokens \(5\), got 6"):
+        GenerationRequest("x", max_tokens=5, min_tokens=6)
 
 
 @pytest.mark.parametrize("value", ["", " ", "\n\t", "\u3000", None, 3, ["x"], b"x"])

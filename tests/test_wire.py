@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,10 +16,12 @@ from relevance_gen.types import (
     Chunk,
     Completion,
     GenerationRequest,
+    GenerationResponse,
     SearchMetadata,
     SearchRequest,
     SearchResponse,
     SearchResult,
+    TokenLogprob,
 )
 
 texts = st.text(st.characters(exclude_categories=()), max_size=8)
@@ -95,6 +98,11 @@ def test_fields_not_asked_for_are_absent() -> None:
     assert plain == {"text": "x", "generated_tokens": 1, "finished": 2.0, "finish_reason": "eos"}
     full = wire.unstructure(Completion("x", 1, 2.0, "eos", (5,), (-0.5,)))
     assert (list(full["tokens"]), list(full["logprobs"])) == ([5], [-0.5])
+    alternatives = wire.serialize(Completion("x", 1, 2.0, "eos", top_logprobs=((TokenLogprob(5, -0.5),),)))
+    assert json.loads(alternatives)["top_logprobs"] == [[{"token": 5, "logprob": -0.5}]]
+    bare = GenerationResponse(1.0, 2.0, 0, "p", 1, ())
+    assert "prompt_logprobs" not in wire.unstructure(bare)
+    assert json.loads(wire.serialize(attrs.evolve(bare, prompt_logprobs=(None, -1.0))))["prompt_logprobs"] == [None, -1]
 
 
 def test_metadata_is_written_as_it_is() -> None:

@@ -18,8 +18,22 @@ from relevance_gen.wire import serialize
 
 STDIN = "-"
 
+
+def _bias(text: str) -> tuple[str, float]:
+    token, _, bias = text.partition("=")
+    return token, float(bias)
+
+
+class _Biases(argparse.Action):
+    """Make an object of the pairs that `_bias` reads."""
+
+    def __call__(self, _: object, namespace: argparse.Namespace, values: Any, __: object = None) -> None:
+        setattr(namespace, self.dest, dict(values))
+
+
 _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "max_tokens": ({"type": int}, "most tokens of each sample"),
+    "min_tokens": ({"type": int}, "tokens of each sample that cannot end it"),
     "eos_token_ids": ({"type": int, "nargs": "+"}, "tokens that end a sample"),
     "max_input_tokens": ({"type": int}, "keep so many tokens of the prompt's end, 0 for all"),
     "num_samples": ({"type": int}, "independent completions"),
@@ -30,7 +44,14 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "min_p": ({"type": float}, "draw from tokens at least this share as likely as the likeliest"),
     "presence_penalty": ({"type": float}, "against tokens that were generated already"),
     "frequency_penalty": ({"type": float}, "against tokens for each time they were generated already"),
+    "repetition_penalty": ({"type": float}, "divides the logits of tokens that were generated already, 1 for off"),
+    "logit_bias": (
+        {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
+        "add to the logits of tokens, from -100 to 100",
+    ),
     "logprobs": ({"action": "store_true", "default": None}, "with --json, the tokens' log probabilities"),
+    "top_logprobs": ({"type": int}, "with --json, so many of the likeliest tokens in the place of each"),
+    "prompt_logprobs": ({"action": "store_true", "default": None}, "with --json, the prompt's log probabilities"),
     "return_tokens": ({"action": "store_true", "default": None}, "with --json, the tokens' ids"),
     "seed": ({"type": int}, "repeat the same samples"),
 }

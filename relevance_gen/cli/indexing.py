@@ -16,8 +16,8 @@ from relevance_gen.cli.reading import STDIN, Document, Reader
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.cli.walking import Selection, Walker
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.retrieval.arrayfile import MAGIC
 from relevance_gen.retrieval.index import ChunkIndex
-from relevance_gen.retrieval.storage import MAGIC
 from relevance_gen.types import Chunk
 
 _HERE: Final = "."

@@ -1,9 +1,9 @@
-"""The verb: `generate` continues a text."""
+"""The verbs: `generate` continues a text, `chat` a conversation."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -41,6 +41,26 @@ def generate(
     if fields or not isinstance(request, GenerationRequest):
         request = wire.structure(GenerationRequest, _fields_of(request, fields))
     return (runner or default_runner()).generate(request)
+
+
+def chat(messages: Sequence[Mapping[str, Any]], *, runner: Runner | None = None, **options: Any) -> GenerationResponse:
+    """Answer a conversation: ``chat([{"role": "user", "content": "Hello!"}], max_tokens=100)``.
+
+    Args:
+        messages: objects with ``role`` and ``content``, and whatever else the model's template reads.
+        runner: as in `generate`; where its model's file has no chat template, `options` must.
+        options: ``chat_template``, ``template_variables`` and a request's fields, as `Runner.submit_chat` has them.
+
+    Returns:
+        The next turn; ``prompt`` is the conversation as the template wrote it.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or there is no template for these messages.
+        ModelLoadError: there is no model, or it cannot be loaded; the message says what to do.
+        OverloadedError: too many requests wait already.
+        GenerationError: the model failed.
+    """
+    return (runner or default_runner()).chat(messages, **options)
 
 
 def _fields_of(request: object, fields: Mapping[str, Any]) -> object:

@@ -1,7 +1,7 @@
 """The one queue between callers and whoever generates for them.
 
 A caller `put`s a ticket in and holds its future. A worker `join`s and gets a `Puller`, through which it takes tickets,
-first come, first served, and reports what becomes of them. It may be a thread of this process, or stand in for a worker
+the oldest first, and reports what becomes of them. It may be a thread of this process, or stand in for a worker
 elsewhere: all that passes are tickets, pieces of text and outcomes.
 
 The lock is re-entrant, for collecting garbage inside it may drop a stream, and so cancel a request.
@@ -171,10 +171,18 @@ class Puller:
         self._on_cancel = on_cancel
         self._taken: dict[int, _Call] = {}
 
-    def take(self, n_most: int, timeout_s: float | None = None) -> list[Ticket] | None:
+    def take(
+        self, n_most: int, n_most_to_hold: int | None = None, timeout_s: float | None = None
+    ) -> list[Ticket] | None:
         """Remove and return the oldest tickets: at most `n_most`, and this puller's share of what waits, rounded up.
 
         Where none waits, wait once for a change, for `timeout_s` seconds or without limit; it may bring none.
+
+        Args:
+            n_most: most tickets.
+            n_most_to_hold: most among them that ask for several samples; more of these let others pass. ``None`` is
+                no limit.
+            timeout_s: longest time to wait, in seconds; ``None`` is no limit.
 
         Returns:
             ``None`` if there is nothing to come: the backlog is closed, and this puller has left it.
@@ -189,10 +197,21 @@ class Puller:
                 return None
             n_most = min(n_most, -(-len(backlog._waiting) // len(backlog._pullers)))
             tickets: list[Ticket] = []
-            while len(tickets) < n_most and backlog._waiting:  # collecting garbage here may cancel what waits
-                ticket_id, call = backlog._waiting.popitem(last=False)
-                backlog._n_queued -= call.n_unstarted
+            for ticket_id in list(backlog._waiting):  # a copy: collecting garbage here may cancel what waits
+                if len(tickets) == n_most:
+                    break
+                call = backlog._waiting.get(ticket_id)
+                if call is None:
+                    continue
+                if call.ticket.request.num_samples > 1 and n_most_to_hold is not None:
+                    if n_most_to_hold < 1:
+                        continue
+                    n_most_to_hold -= 1
                 self._taken[ticket_id] = call
+                if backlog._waiting.pop(ticket_id, None) is None:
+                    self._taken.pop(ticket_id, None)
+                    continue
+                backlog._n_queued -= call.n_unstarted
                 tickets.append(call.ticket)
             return tickets
 

@@ -7,7 +7,6 @@ The engine lives in one thread; only `interrupt` may be called from another. It 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import Protocol
@@ -64,9 +63,10 @@ class Engine:
         self._cache = cache
         self._reports = reports
         self._clock = clock
-        self._queue: deque[Prompt] = deque()
+        self._queue: list[Prompt] = []
         self._running: dict[int, tuple[Sequence, Prompt]] = {}
         self._n_read = 0
+        self._budget = 0
 
     @property
     def idle(self) -> bool:
@@ -75,8 +75,14 @@ class Engine:
 
     @property
     def room(self) -> int:
-        """Requests that could start now if they came."""
-        return self._model.n_slots - len(self._running) - len(self._queue)
+        """Further requests that can start: the free slots, less one for each request here that has had none."""
+        n_new = sum(not prompt.n_started for prompt in self._queue)
+        return self._model.n_slots - len(self._running) - n_new
+
+    @property
+    def room_to_hold(self) -> int:
+        """How many of these may ask for several samples, so that their prompts are kept: see `scheduler.most_held`."""
+        return scheduler.most_held(self._model.n_slots) - sum(prompt.n_samples > 1 for prompt in self._queue)
 
     def add(self, ticket: Ticket) -> None:
         """Queue a request behind all others."""
@@ -102,69 +108,58 @@ class Engine:
         self._cache.clear()
 
     def step(self) -> None:
-        """Give every running sequence one token, and the head of the queue one slice.
+        """Give free slots away, compute at most `n_batch` tokens of prompts, and give every running sequence a token.
 
         Raises:
             GenerationError: the model failed.
         """
-        self._n_read = 0
-        # New sequences draw their first token from the prompt's logits, so they skip this step's decode.
-        budget, decoded = self._model.n_batch, not self._running
+        self._n_read, self._budget = 0, self._model.n_batch
         try:
-            while (action := scheduler.next_action(self._state(budget, decoded))) is not None:
+            while (action := scheduler.next_action(self._state())) is not None:
                 match action:
-                    case scheduler.Decode(slots):
-                        self._decode(slots)
-                        decoded = True
-                    case scheduler.Prefill(slot, start, stop):
-                        self._prefill(self._queue[0], slot, start, stop)
-                        budget -= stop - start
-                    case scheduler.Seat(slot):
-                        self._seat(self._queue[0], slot)
-                    case scheduler.Start(slots):
-                        self._start(self._queue[0], slots)
+                    case scheduler.Seat(place, slot):
+                        self._queue[place].slot = slot
+                    case scheduler.Read(place, slot):
+                        self._read(self._queue[place], slot)
+                    case scheduler.Prefill(place, slot, start, stop):
+                        self._prefill(self._queue[place], slot, start, stop)
+                    case scheduler.Start(place, slots):
+                        self._start(self._queue[place], slots)
                     case scheduler.Move(source, target):
                         self._move(source, target)
+                    case scheduler.Decode(slots):
+                        self._decode(slots)
+                        break
         except Interrupted:
-            self._undo()
+            for slot, (sequence, _) in self._running.items():
+                self._model.rewind(slot, sequence.position)  # the tokens will be computed again
 
-    # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _state(self, budget: int, decoded: bool) -> scheduler.State:
+    def _state(self) -> scheduler.State:
         return scheduler.State(
             n_slots=self._model.n_slots,
             n_batch=self._model.n_batch,
-            budget=budget,
-            decoded=decoded,
+            budget=self._budget,
+            may_read=self._n_read < _READ_PER_STEP,
             running=self._running.keys(),
-            head=self._head(),
+            waiting=self._queue,
         )
-
-    def _head(self) -> scheduler.Head | None:
-        """Describe the head of the queue, read; ``None`` if none waits, or reading it waits for the next step."""
-        while self._queue:
-            prompt = self._queue[0]
-            if not len(prompt.tokens):
-                if self._n_read >= _READ_PER_STEP:
-                    return None
-                self._n_read += len(prompt.ticket.request.text) + sum(map(len, prompt.ticket.request.stop))
-                try:
-                    prompt.read(self._model)
-                except InvalidRequestError as error:
-                    self._dequeue(prompt)
-                    self._reports.done(prompt.ticket, error)
-                    continue
-            return scheduler.Head(len(prompt.tokens), prompt.n_done, prompt.slot, prompt.n_unstarted)
-        return None
 
     # ── Actions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _seat(self, prompt: Prompt, slot: int) -> None:
-        """Take a slot, and start from the longest known beginning of the prompt, a whole number of slices."""
-        prompt.slot = slot
+    def _read(self, prompt: Prompt, slot: int) -> None:
+        """Tokenize a prompt, and start its slot from the longest known beginning, a whole number of slices."""
+        self._n_read += len(prompt.ticket.request.text) + sum(map(len, prompt.ticket.request.stop))
+        try:
+            prompt.read(self._model)
+        except InvalidRequestError as error:
+            self._dequeue(prompt)
+            self._reports.done(prompt.ticket, error)
+            return
+        if prompt.ticket.request.prompt_logprobs:
+            return  # the logits of every token are wanted
         common, entry = self._cache.longest(prompt.tokens)
         # At least the last token is computed anew: its logits are not kept.
-        n_reused = self._whole_slices(min(common, len(prompt.tokens) - 1))
+        n_reused = self._whole_slices(min(common, prompt.n_prompt - 1))
         if entry is not None and n_reused:
             self._model.restore(slot, entry.state)
             self._model.rewind(slot, n_reused)
@@ -175,9 +170,19 @@ class Engine:
     def _prefill(self, prompt: Prompt, slot: int, start: int, stop: int) -> None:
         self._prefilling = prompt.ticket.id
         try:
-            logits = self._model.prefill(slot, prompt.tokens[start:stop], start)
+            if prompt.ticket.request.prompt_logprobs:
+                rows = self._model.prefill_all(slot, prompt.tokens[start:stop], start)
+                prompt.note_logprobs(rows, start)
+                logits = rows[-1]
+            else:
+                logits = self._model.prefill(slot, prompt.tokens[start:stop], start)
+        except Interrupted:  # the running sequences get their tokens all the same, and the slice is computed again
+            self._model.rewind(slot, start)
+            self._budget = 0
+            return
         finally:
             self._prefilling = None
+        self._budget -= stop - start
         prompt.n_done = stop
         if stop < len(prompt.tokens):
             return
@@ -197,7 +202,7 @@ class Engine:
             self._cache.put(prompt.tokens, prompt.state if len(prompt.state) else self._model.save(slot))
 
     def _start(self, prompt: Prompt, slots: Items[int]) -> None:
-        """Draw the first token of the next samples, all from the logits of the prompt's end."""
+        """Draw the first token of the next samples, from the logits of the prompt's end; other requests are next."""
         if not prompt.n_started:
             self.counters.first_tokens += 1
             self.counters.first_token_s += max(0.0, self._clock() - prompt.ticket.created)
@@ -219,7 +224,10 @@ class Engine:
         self._reports.started(prompt.ticket, len(slots))
         prompt.slot = None
         logits = np.repeat(prompt.logits[None], len(slots), axis=0)
-        if not prompt.n_unstarted:
+        if prompt.n_unstarted:
+            self._queue.remove(prompt)
+            self._queue.append(prompt)
+        else:
             self._dequeue(prompt)
         self._advance(slots, logits)
 
@@ -236,7 +244,11 @@ class Engine:
             logits,
             [sequence.settings for sequence, _ in batch],
             np.array([sequence.draw() for sequence, _ in batch]),
-            {row: s.penalty for row, (s, _) in enumerate(batch) if s.penalty is not None},
+            {
+                row: sequence.adjustment.replacement(logits[row])
+                for row, (sequence, _) in enumerate(batch)
+                if sequence.adjustment.changes_logits
+            },
         )
         logprobs: dict[int, float] = {}
         if wanted := [row for row, (sequence, _) in enumerate(batch) if sequence.wants_logprobs]:
@@ -246,7 +258,8 @@ class Engine:
         self.counters.generated_tokens += len(batch)
         for row, (slot, token) in enumerate(zip(slots, tokens.tolist(), strict=True)):
             sequence, prompt = batch[row]
-            released = sequence.accept(token, self._model.piece(token), logprobs.get(row))
+            alternatives = sampling.likeliest(logits[row], n) if (n := sequence.n_alternatives) else ()
+            released = sequence.accept(token, self._model.piece(token), logprobs.get(row), alternatives)
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
             if sequence.finish_reason is not None:
@@ -273,13 +286,6 @@ class Engine:
         if prompt.slot is not None:
             self._model.rewind(prompt.slot, 0)
         prompt.release()
-
-    def _undo(self) -> None:
-        """Take back what an interrupted computation may have left: it will be computed again."""
-        for slot, (sequence, _) in self._running.items():
-            self._model.rewind(slot, sequence.position)
-        if self._queue and (head := self._queue[0]).slot is not None:
-            self._model.rewind(head.slot, head.n_done)
 
     def _whole_slices(self, n_tokens: int) -> int:
         return n_tokens // self._model.n_batch * self._model.n_batch

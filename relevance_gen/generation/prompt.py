@@ -6,13 +6,18 @@ import numpy as np
 from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation import sampling
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
 from relevance_gen.generation.ticket import Ticket
-from relevance_gen.llama.language_model import LanguageModel, Logits, SavedState, Tokens
-from relevance_gen.types import Completion, GenerationResponse
+from relevance_gen.llama.language_model import BREAK, LanguageModel, Logits, SavedState, Tokens
+from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
 
 NO_LOGITS: Logits = np.empty(0, np.float32)
 NO_STATE: SavedState = np.empty(0, np.uint8)
+MAX_ALTERNATIVES = 1 << 20
+"""Most alternatives in a response, which it holds until it is complete."""
+LEAST_LOGPROB = -9999.0
+"""Stands for ln 0, which JSON has no number for."""
 
 
 @define(eq=False)
@@ -28,9 +33,10 @@ class Prompt:
         stops: the stop strings, compiled; none until `read`.
         logits: shape (V,), after the last token; empty until that is computed.
         state: what the prompt left in its slot, for samples that start in another; empty until then.
-        slot: where the prompt is being computed.
+        slot: where the prompt is computed or about to be; ``None`` before that, and after a sample took it over.
         n_done: tokens that are computed.
         n_started: samples that have produced a token.
+        logprobs: those of the tokens after the first, as far as they are computed, where the request wants them.
         completions: the finished samples, by index.
     """
 
@@ -43,24 +49,43 @@ class Prompt:
     slot: int | None = field(default=None, init=False)
     n_done: int = field(default=0, init=False)
     n_started: int = field(default=0, init=False)
+    logprobs: list[float] = field(factory=list, init=False)
     completions: dict[int, Completion] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.ends = frozenset(self.ticket.request.eos_token_ids)
 
     @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompt; 0 until `read`."""
+        return len(self.tokens)
+
+    @property
+    def n_samples(self) -> int:
+        """Samples that were asked for."""
+        return self.ticket.request.num_samples
+
+    @property
     def n_unstarted(self) -> int:
         """Samples that have not produced a token."""
-        return self.ticket.request.num_samples - self.n_started
+        return self.n_samples - self.n_started
+
+    @property
+    def n_running(self) -> int:
+        """Samples that have produced a token and are not finished."""
+        return self.n_started - len(self.completions)
 
     def read(self, model: LanguageModel) -> None:
         """Tokenize the text and compile the stop strings, which takes much more memory than they do.
 
         Raises:
-            InvalidRequestError: the model has no token or no room for this prompt.
+            InvalidRequestError: the model has no token or no room for this prompt, or the request does not fit the
+                vocabulary.
         """
         request = self.ticket.request
-        tokens = model.tokenize(request.text, request.max_input_tokens)
+        _check_vocabulary(request, self.ends, model.n_vocab)
+        tokenize = model.tokenize_chat if self.ticket.is_chat else model.tokenize
+        tokens = tokenize(request.text, request.max_input_tokens)
         if not len(tokens):
             raise InvalidRequestError("text must hold at least one token for this model, got none", field="text")
         if len(tokens) >= model.n_ctx:
@@ -69,7 +94,20 @@ class Prompt:
                 "shorten it, set max_input_tokens, or load the model with a larger n_ctx",
                 field="text",
             )
+        n_generated = request.num_samples * min(request.max_tokens, model.n_ctx - len(tokens))
+        if n_generated * request.top_logprobs > MAX_ALTERNATIVES:
+            raise InvalidRequestError(
+                f"top_logprobs must be at most {MAX_ALTERNATIVES // n_generated} for {n_generated:,} tokens in all "
+                f"samples, got {request.top_logprobs}; lower max_tokens or num_samples",
+                field="top_logprobs",
+            )
         self.tokens, self.stops = tokens, StopStrings(request.stop)
+
+    def note_logprobs(self, logits: Logits, start: int) -> None:
+        """Keep what the logits after the tokens from `start` on, shape (n, V), say of the tokens that follow these."""
+        following = self.tokens[start + 1 : start + 1 + len(logits)]
+        logprobs = sampling.log_probabilities(logits[: len(following)], following.astype(np.intp))
+        self.logprobs += np.maximum(logprobs, LEAST_LOGPROB).tolist()
 
     def release(self) -> None:
         """Let go of what only starting further samples needs."""
@@ -78,12 +116,25 @@ class Prompt:
 
     def response(self) -> GenerationResponse:
         """Return the response, once every sample is finished."""
-        responses = tuple(self.completions[index] for index in range(self.ticket.request.num_samples))
+        responses = tuple(self.completions[index] for index in range(self.n_samples))
         return GenerationResponse(
             created=self.ticket.created,
             finished=max(completion.finished for completion in responses),
             num_samples=len(responses),
-            prompt=self.ticket.request.text,
+            prompt=self.ticket.request.text.replace(BREAK, "") if self.ticket.is_chat else self.ticket.request.text,
             prompt_tokens=len(self.tokens),
             responses=responses,
+            prompt_logprobs=(None, *self.logprobs) if self.ticket.request.prompt_logprobs else None,
+        )
+
+
+def _check_vocabulary(request: GenerationRequest, ends: frozenset[int], n_vocab: int) -> None:
+    if beyond := [token for token in request.logit_bias if token >= n_vocab]:
+        raise InvalidRequestError(
+            f"logit_bias must hold tokens below {n_vocab}, the size of this model's vocabulary, got {beyond[0]}",
+            field="logit_bias",
+        )
+    if request.min_tokens and sum(token < n_vocab for token in ends) == n_vocab:
+        raise InvalidRequestError(
+            "eos_token_ids must leave a token of the vocabulary where min_tokens is set, got all", field="eos_token_ids"
         )

@@ -17,23 +17,21 @@ from typing import Any, Self, Unpack
 import attrs
 
 from relevance_gen import wire
-from relevance_gen.checks import check_integer, is_integer
+from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
+from relevance_gen.generation import chat
 from relevance_gen.generation.backlog import Backlog, OnText
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.stream import TextStream
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.ticket import Ticket, check_bounds
 from relevance_gen.generation.worker import GRACE_S, Load, State, Worker
 from relevance_gen.llama import source
 from relevance_gen.llama.language_model import LanguageModel
-from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, shows_options
+from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, on_devices, shows_options
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
 DEFAULT_MAX_QUEUE = 256
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
-MAX_STOP_CHARACTERS = 1 << 16
-"""All stop strings of a request together: enough for any use, and little to compile."""
-MAX_END_TOKENS = 1 << 12
 
 
 @shows_options
@@ -66,7 +64,7 @@ class Runner:
         wait: bool = True,
         **options: Unpack[OptionTypes],
     ) -> None:
-        each = _on_devices(model_options(options), devices)
+        each = on_devices(model_options(options), devices)
         self._start([partial(_load, model, one) for one in each], max_queue, prefix_cache_bytes, wait)
 
     def _start(self, loads: Iterable[Load], max_queue: int, prefix_cache_bytes: int, wait: bool) -> None:
@@ -109,16 +107,17 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        if self._backlog.forked:
-            raise RunnerClosedError(
-                "this runner belongs to the process that this one was forked from, and its threads did not come along; "
-                "start processes with the 'spawn' method, or make the runner after the fork"
-            )
         if not isinstance(request, GenerationRequest):
             request = wire.structure(GenerationRequest, request)
-        _check_bounds(request)
+        return self._put(request, on_text)
+
+    def _put(
+        self, request: GenerationRequest, on_text: OnText | None = None, *, is_chat: bool = False
+    ) -> Future[GenerationResponse]:
+        self._check_not_forked()
+        check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = Ticket(next(self._ids), request, seed, time.time())
+        ticket = Ticket(next(self._ids), request, seed, time.time(), is_chat)
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: GenerationRequest | Mapping[str, Any]) -> GenerationResponse:
@@ -127,9 +126,12 @@ class Runner:
         Raises:
             RelevanceGenError: as `submit` raises, or what the request failed with.
         """
+        return self._wait_for(lambda: self.submit(request))
+
+    def _wait_for(self, submit: Callable[[], Future[GenerationResponse]]) -> GenerationResponse:
         if self._runs_here():
             raise InvalidRequestError("on_text must not wait for the thread that it runs in; call submit, not generate")
-        future = self.submit(request)
+        future = submit()
         try:
             return future.result()
         except CancelledError:
@@ -145,6 +147,57 @@ class Runner:
             RelevanceGenError: as `submit` raises.
         """
         return TextStream(lambda on_text: self.submit(request, on_text=on_text))
+
+    def submit_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+        on_text: OnText | None = None,
+        **fields: Any,
+    ) -> Future[GenerationResponse]:
+        """Submit a conversation, which takes milliseconds to write as the model's template has it, 5 seconds at most.
+
+        Args:
+            messages: objects with ``role`` and ``content``, and whatever else the template reads.
+            chat_template: a Jinja template instead of the one in the model's file.
+            template_variables: what else the template reads, such as ``tools`` or ``enable_thinking``.
+            on_text: as in `submit`.
+            fields: fields of a `GenerationRequest` but ``text``; the tokens that end a turn of this model are added to
+                ``eos_token_ids``.
+
+        Raises:
+            InvalidRequestError: a field is wrong, or there is no template for these messages.
+            RelevanceGenError: as `submit` and `wait_ready` raise.
+        """
+        if "text" in fields:
+            raise InvalidRequestError("text must not be given beside messages, which it is made of", field="text")
+        request = wire.structure(GenerationRequest, {"text": "", **fields})
+        self._check_not_forked()
+        self.wait_ready()
+        model = next((worker.chat_format for worker in self._workers if worker.chat_format is not None), None)
+        if model is None:
+            raise RunnerClosedError("the runner was closed before its model was loaded")
+        text = chat.prompt_of(messages, model, chat_template, template_variables or {})
+        ends = dict.fromkeys((*request.eos_token_ids, *model.ends))
+        return self._put(attrs.evolve(request, text=text, eos_token_ids=tuple(ends)), on_text, is_chat=True)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:
+        """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.
+
+        Raises:
+            RelevanceGenError: as `submit_chat` raises, or what the request failed with.
+        """
+        return self._wait_for(lambda: self.submit_chat(messages, **options))
+
+    def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> TextStream:
+        """Answer a conversation piece by piece, as the text comes. `options` are those of `submit_chat`.
+
+        Raises:
+            RelevanceGenError: as `submit_chat` raises.
+        """
+        return TextStream(lambda on_text: self.submit_chat(messages, on_text=on_text, **options))
 
     # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,6 +265,13 @@ class Runner:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(drain=kind is None)
 
+    def _check_not_forked(self) -> None:
+        if self._backlog.forked:
+            raise RunnerClosedError(
+                "this runner belongs to the process that this one was forked from, and its threads did not come along; "
+                "start processes with the 'spawn' method, or make the runner after the fork"
+            )
+
     def _stop(self) -> None:
         for worker in self._workers:
             worker.stop()
@@ -231,26 +291,6 @@ def _load(
     from relevance_gen.llama.decoder import Decoder  # not at the top: this loads llama.cpp
 
     return Decoder(source.resolve(model), options, on_progress=on_progress)
-
-
-def _on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[ModelOptions]:
-    """Return the options of each worker."""
-    if devices is None:
-        return [options]
-    numbers = list(devices) if isinstance(devices, Sequence) else []
-    if not numbers or len(set(numbers)) < len(numbers) or not all(is_integer(n) and n >= 0 for n in numbers):
-        raise InvalidRequestError.must_be("devices", "a list of different integers of at least 0", devices)
-    if options.main_gpu is not None:
-        raise InvalidRequestError("main_gpu must not be set where devices are given", field="main_gpu")
-    return [attrs.evolve(options, main_gpu=device) for device in numbers]
-
-
-def _check_bounds(request: GenerationRequest) -> None:
-    if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
-        raise InvalidRequestError(f"stop must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", field="stop")
-    ends = request.eos_token_ids
-    if len(ends) > MAX_END_TOKENS:
-        raise InvalidRequestError.must_be("eos_token_ids", f"a list of at most {MAX_END_TOKENS:,} tokens", ends)
 
 
 def _countdown(timeout_s: float | None) -> Callable[[], float | None]:

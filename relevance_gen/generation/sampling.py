@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 from attrs import frozen
@@ -10,11 +11,17 @@ from numpy.typing import NDArray
 
 from relevance_gen.errors import GenerationError
 from relevance_gen.llama.language_model import Logits
+from relevance_gen.types import TokenLogprob
 
 Ids = NDArray[np.intp]
+Weights = NDArray[np.float64]
+Replacement: TypeAlias = tuple[Ids, Logits]
+"""Token ids, shape (n,), and the logits to use for them; of a token given twice the last counts."""
 
 _MIN_BLOCKED_VOCABULARY = 4096
 """Below this, one argpartition of the whole row is faster than finding the blocks that matter first."""
+_SOME_WEIGHTS = 4096
+"""Weights that are looked at to guess a bound for the others: sorting them takes no time beside computing them all."""
 
 
 @frozen
@@ -31,17 +38,17 @@ def sample(
     logits: Logits,
     settings: Sequence[Settings],
     uniforms: NDArray[np.float64],
-    penalties: Mapping[int, Logits] | None = None,
+    replacements: Mapping[int, Replacement] | None = None,
 ) -> Ids:
     """Draw one token for each row.
 
-    Penalties → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at the row's uniform.
+    Replacements → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at the row's uniform.
 
     Args:
-        logits: shape (B, V), float32; not changed.
+        logits: shape (B, V), float32; afterwards as before.
         settings: one for each row.
         uniforms: shape (B,), float64 in [0, 1); the draw is a function of them alone.
-        penalties: row to shape (V,): what to subtract from that row's logits first.
+        replacements: row to the logits that are others than the model's while that row is drawn.
 
     Returns:
         Token ids, shape (B,).
@@ -49,10 +56,18 @@ def sample(
     Raises:
         GenerationError: a row has a NaN or infinite largest logit: the model is broken, not the request.
     """
-    if penalties:
-        logits = logits.copy()
-        for row, penalty in penalties.items():
-            logits[row] -= penalty
+    replacements = replacements or {}
+    own = {row: logits[row, ids] for row, (ids, _) in replacements.items()}
+    for row, (ids, values) in replacements.items():
+        logits[row, ids] = values
+    try:
+        return _draw(logits, settings, uniforms)
+    finally:  # a copy of all logits would take longer than drawing
+        for row, values in own.items():
+            logits[row, replacements[row][0]] = values
+
+
+def _draw(logits: Logits, settings: Sequence[Settings], uniforms: NDArray[np.float64]) -> Ids:
     n_vocab = logits.shape[1]
     groups: dict[int, list[int]] = {}
     for row, one in enumerate(settings):
@@ -76,17 +91,37 @@ def log_probabilities(logits: Logits, tokens: Ids) -> NDArray[np.float64]:
     """Return ln p(token) of the model's own distribution: logit − ln Σ exp(logits).
 
     Args:
-        logits: shape (B, V), before any penalty or temperature.
+        logits: shape (B, V), before any bias, penalty or temperature.
         tokens: shape (B,).
 
     Returns:
         Shape (B,), float64.
     """
-    largest = logits.max(axis=1)
-    shifted_sum = np.exp(logits - largest[:, None]).sum(axis=1, dtype=np.float64)
     chosen = logits[np.arange(len(tokens)), tokens].astype(np.float64)
-    result: NDArray[np.float64] = chosen - largest - np.log(shifted_sum)
+    # Row by row, so that what is computed of a row fits into the processor's cache.
+    result: NDArray[np.float64] = chosen - np.array([_log_sum_exp(row) for row in logits])
     return result
+
+
+def likeliest(logits: Logits, n: int) -> tuple[TokenLogprob, ...]:
+    """Return the `n` likeliest tokens of the model's own distribution, the likeliest first.
+
+    Tokens of probability 0 are left out; of equally likely ones the lower id comes first.
+
+    Args:
+        logits: shape (V,).
+        n: in [1, V].
+    """
+    ids = np.sort(largest_ids(logits[None], n)[0])
+    logprobs = logits[ids].astype(np.float64) - _log_sum_exp(logits)
+    order = np.argsort(-logprobs, kind="stable")
+    pairs = zip(ids[order].tolist(), logprobs[order].tolist(), strict=True)
+    return tuple(TokenLogprob(token, logprob) for token, logprob in pairs if logprob > -np.inf)
+
+
+def _log_sum_exp(logits: Logits) -> float:
+    largest = logits.max()
+    return float(largest) + float(np.log(np.exp(logits - largest).sum(dtype=np.float64)))
 
 
 def largest_ids(logits: Logits, k: int) -> Ids:
@@ -155,26 +190,62 @@ def _draw_from_all(logits: Logits, settings: Settings, uniform: float) -> int:
     """Draw from the whole vocabulary of one row."""
     largest = logits.max()
     _check_finite(largest)
-    with np.errstate(over="ignore"):
-        # Divided in float64: a temperature may be smaller than float32 can hold.
-        weights = np.exp((logits - largest) / np.float64(settings.temperature))
+    weights = _weights(logits, largest, settings.temperature)
+    total = float(weights.sum())
+    if settings.top_p >= 1 and settings.min_p == 0:
+        return _reaching(weights, uniform * total, "right")
+    ascending = np.sort(logits[_candidates(weights, total, settings)])
+    descending = _weights(ascending[::-1], largest, settings.temperature)
     if settings.top_p < 1:
-        weights[~_nucleus(logits, weights, settings.top_p)] = 0.0
-    if settings.min_p > 0:
-        weights[weights < settings.min_p] = 0.0
-    cumulative = weights.cumsum()
-    position = int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
-    return min(position, int(cumulative.searchsorted(cumulative[-1])))
+        descending = descending[: _reaching(descending, settings.top_p * total, "left") + 1]
+    rank = _reaching(descending, uniform * float(descending.sum()), "right")
+    drawn = ascending[-1 - rank]
+    n_above = len(ascending) - int(ascending.searchsorted(drawn, "right"))
+    return int(np.flatnonzero(logits == drawn)[rank - n_above])  # of equal ones the lower id comes first
 
 
-def _nucleus(logits: Logits, weights: NDArray[np.float64], top_p: float) -> NDArray[np.bool_]:
-    """Tell which tokens form the smallest set of the likeliest whose share reaches `top_p`; ties go to the lower id."""
-    cumulative = np.sort(weights)[::-1].cumsum()
-    n_kept = min(int(cumulative.searchsorted(top_p * cumulative[-1])) + 1, len(weights))
-    bound = np.partition(logits, -n_kept)[-n_kept]
-    kept: NDArray[np.bool_] = logits > bound
-    kept[np.flatnonzero(logits == bound)[: n_kept - int(kept.sum())]] = True
-    return kept
+def _weights(logits: Logits, largest: np.float32, temperature: float) -> Weights:
+    """Return the probabilities in proportion: 1 for the largest logit."""
+    weights = np.subtract(logits, largest, dtype=np.float64)
+    if temperature != 1:
+        with np.errstate(over="ignore"):  # as in `_draw_among`
+            weights /= temperature
+    return np.exp(weights, out=weights)
+
+
+def _candidates(weights: Weights, total: float, settings: Settings) -> Ids:
+    """Return the ids of all tokens that top_p and min_p can keep, and as few others as can be told without sorting.
+
+    No token below a share of (1 − top_p) / V is among the likeliest that reach top_p: all such tokens have less than
+    1 − top_p together. Where many are above it, a few of the weights tell a closer bound, which is right if what lies
+    above it has more than top_p.
+    """
+    least = max((1 - settings.top_p) * total / len(weights), settings.min_p)
+    step = len(weights) // _SOME_WEIGHTS + 1
+    some = np.sort(weights[::step])
+    closer = some[min(int(some.cumsum().searchsorted((1 - settings.top_p) / 2 * total / step)), len(some) - 1)]
+    if closer > least and settings.top_p < 1:
+        ids = np.flatnonzero(weights >= closer)
+        if weights[ids].sum() > settings.top_p * total:
+            return ids
+    return np.flatnonzero(weights >= least)
+
+
+def _reaching(weights: Weights, target: float, side: Literal["left", "right"]) -> int:
+    """Return where the running sum of `weights` first reaches (left) or exceeds (right) `target`.
+
+    Where rounding keeps it below, that is the last weight above 0. Whole blocks are summed first, as a running sum of
+    every weight takes ten times as long.
+    """
+    width = int(len(weights) ** 0.5)
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), width)).cumsum()
+    block = int(sums.searchsorted(target, side))
+    start = block * width
+    running = weights[start : start + width].cumsum() + (sums[block - 1] if block else 0.0)
+    position = int(running.searchsorted(target, side))
+    if position < len(running):
+        return start + position
+    return int(np.flatnonzero(weights[: start + width])[-1])
 
 
 def _check_finite(largest: NDArray[np.floating] | np.floating) -> None:

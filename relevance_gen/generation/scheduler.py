@@ -1,8 +1,12 @@
 """Decide what the engine does next: a pure function of a small state. It knows counts and slots, no model and no text.
 
-One step of the engine is the actions that `next_action` returns until it returns `None`: every running sequence gets
-one token, then the requests at the head of the queue get at most `n_batch` tokens of their prompts computed. Requests
-are served strictly in order of arrival, so none can starve; a long prompt delays the running ones by a slice a step.
+One step of the engine is the actions that `next_action` returns, up to a `Decode` or `None`: free slots are given away,
+at most `n_batch` tokens of prompts are computed, samples start, and every running sequence gets one token.
+
+A free slot goes to the request that has the fewest, and among equals to the one whose last turn is longest ago. So
+while a request waits for its first slot, each of the others gets one at most. In its first slot its prompt is computed,
+and it gets no second before that is done. Prompts are computed one after another; a long one delays the running
+sequences by one slice a step. No slot stays free while samples wait, but for one bound: see `most_held`.
 
 Slices of a prompt always end at multiples of `n_batch`, whatever else is going on: what is computed for a request, and
 so its result, does not depend on its neighbours.
@@ -10,27 +14,35 @@ so its result, does not depend on its neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TypeAlias
+import heapq
+from collections.abc import Collection, Sequence
+from typing import Protocol, TypeAlias
 
 from attrs import frozen
 
 
-@frozen
-class Head:
-    """The oldest request that still has samples to start.
+class Waiting(Protocol):
+    """A request that still has samples to start."""
 
-    Args:
-        n_prompt: tokens of its prompt.
-        n_done: how many of them are computed.
-        slot: where, ``None`` before it has a slot and after its first sample took it over.
-        n_unstarted: samples that have not started.
-    """
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of its prompt; 0 until that is read."""
 
-    n_prompt: int
-    n_done: int
-    slot: int | None
-    n_unstarted: int
+    @property
+    def n_done(self) -> int:
+        """How many of them are computed."""
+
+    @property
+    def slot(self) -> int | None:
+        """Where its prompt is computed, or about to be; ``None`` before that, and after a sample took it over."""
+
+    @property
+    def n_unstarted(self) -> int:
+        """Samples that have not started, at least 1."""
+
+    @property
+    def n_running(self) -> int:
+        """Samples that have started and not finished."""
 
 
 @frozen
@@ -41,17 +53,51 @@ class State:
         n_slots: sequences that the context can hold.
         n_batch: most prompt tokens of one slice.
         budget: prompt tokens that may still be computed in this step.
-        decoded: whether the running sequences got their token in this step.
+        may_read: whether a further prompt may be read in this step.
         running: slots of the running sequences.
-        head: the request to start, if any waits.
+        waiting: the requests with samples to start, in turn: the one that got a slot last is at the end.
     """
 
     n_slots: int
     n_batch: int
     budget: int
-    decoded: bool
+    may_read: bool
     running: Collection[int]
-    head: Head | None
+    waiting: Sequence[Waiting]
+
+
+@frozen
+class Seat:
+    """Give the request at `place` among those that wait the free slot `slot`, for its prompt."""
+
+    place: int
+    slot: int
+
+
+@frozen
+class Read:
+    """Read the prompt of the request at `place`, which shall be computed in `slot`."""
+
+    place: int
+    slot: int
+
+
+@frozen
+class Prefill:
+    """Compute, in `slot`, the prompt of the request at `place` from token `start` up to, not including, `stop`."""
+
+    place: int
+    slot: int
+    start: int
+    stop: int
+
+
+@frozen
+class Start:
+    """Start the next samples of the request at `place`, one in each of `slots`; then it is the last in turn."""
+
+    place: int
+    slots: tuple[int, ...]
 
 
 @frozen
@@ -69,56 +115,104 @@ class Decode:
     slots: tuple[int, ...]
 
 
-@frozen
-class Seat:
-    """Give the head the free slot `slot`."""
-
-    slot: int
-
-
-@frozen
-class Prefill:
-    """Compute, in `slot`, the head's prompt tokens from `start` up to, not including, `stop`."""
-
-    slot: int
-    start: int
-    stop: int
-
-
-@frozen
-class Start:
-    """Start the head's next samples, one in each of `slots`."""
-
-    slots: tuple[int, ...]
-
-
-Action: TypeAlias = Move | Decode | Seat | Prefill | Start
+Action: TypeAlias = Seat | Read | Prefill | Start | Move | Decode
 
 
 def next_action(state: State) -> Action | None:
-    """Return what to do next in this step; ``None`` ends the step."""
-    if state.running and not state.decoded:
-        return _closing_move(state) or Decode(tuple(sorted(state.running)))
-    if state.head is None:
+    """Return what to do next in this step, which a `Decode` or ``None`` ends."""
+    if state.waiting and (action := _give_slots(state) or _compute_prompt(state)):
+        return action
+    if not state.running:
         return None
-    return _serve(state.head, state)
+    return _closing_move(state) or Decode(tuple(sorted(state.running)))
+
+
+def most_held(n_slots: int) -> int:
+    """Return how many requests may hold their computed prompts at once for samples that have not started.
+
+    One more of several samples waits. So what they hold takes at most as much memory as the slots themselves, or two
+    slots, so that requests take turns on one slot too.
+    """
+    return max(2, n_slots)
+
+
+def holds(request: Waiting) -> bool:
+    """Tell whether a request's computed prompt is kept, or will be: for more samples than the one in its slot."""
+    return _is_computed(request) if request.slot is None else request.n_unstarted > 1
+
+
+def _is_computed(request: Waiting) -> bool:
+    return 0 < request.n_prompt == request.n_done
+
+
+def _give_slots(state: State) -> Seat | Start | None:
+    """Give the free slots away; return what that means for the request that is the first to get one."""
+    gifts = _deal(state)
+    for place, request in enumerate(state.waiting):
+        if request.slot is not None and _is_computed(request):
+            return Start(place, (request.slot, *gifts.get(place, ())))
+    for place, slots in gifts.items():
+        return Start(place, tuple(slots)) if _is_computed(state.waiting[place]) else Seat(place, slots[0])
+    return None
+
+
+def _deal(state: State) -> dict[int, list[int]]:
+    """Deal the free slots out one by one; return those of each place, places in the order of their first ones."""
+    gifts: dict[int, list[int]] = {}
+    taken = {*state.running, *(request.slot for request in state.waiting)}
+    free = [slot for slot in range(state.n_slots) if slot not in taken]
+    if not free:
+        return gifts
+    turns = [
+        (request.n_running + (request.slot is not None), place, place) for place, request in enumerate(state.waiting)
+    ]
+    heapq.heapify(turns)
+    n_wanted = _wanted(state)
+    for slot in free:
+        while turns and not n_wanted[turns[0][2]]:
+            heapq.heappop(turns)
+        if not turns:
+            break
+        n_has, turn, place = turns[0]
+        gifts.setdefault(place, []).append(slot)
+        n_wanted[place] -= 1
+        heapq.heapreplace(turns, (n_has + 1, turn + len(state.waiting), place))
+    return gifts
+
+
+def _wanted(state: State) -> list[int]:
+    """Return how many slots each request can use now."""
+    n_may_hold = most_held(state.n_slots) - sum(map(holds, state.waiting))
+    n_wanted = []
+    for request in state.waiting:
+        if _is_computed(request):
+            n_wanted.append(request.n_unstarted - (request.slot is not None))
+        elif request.slot is not None:
+            n_wanted.append(0)
+        elif request.n_unstarted == 1:
+            n_wanted.append(1)
+        else:
+            n_wanted.append(int(n_may_hold > 0))
+            n_may_hold -= 1
+    return n_wanted
+
+
+def _compute_prompt(state: State) -> Read | Prefill | None:
+    """Go on with the first prompt that has a slot."""
+    for place, request in enumerate(state.waiting):
+        if request.slot is None or _is_computed(request):
+            continue
+        if not request.n_prompt:
+            return Read(place, request.slot) if state.may_read else None
+        stop = min(request.n_prompt, (request.n_done // state.n_batch + 1) * state.n_batch)
+        return Prefill(place, request.slot, request.n_done, stop) if stop - request.n_done <= state.budget else None
+    return None
 
 
 def _closing_move(state: State) -> Move | None:
     """Move the last sequence into the lowest gap, as decoding is fastest without; a waiting request fills it anyway."""
-    if state.head is not None:
+    if state.waiting:
         return None
     last = max(state.running)
     gap = next(slot for slot in range(last + 2) if slot not in state.running)
     return Move(last, gap) if gap < last else None
-
-
-def _serve(head: Head, state: State) -> Action | None:
-    free = [slot for slot in range(state.n_slots) if slot not in state.running and slot != head.slot]
-    if head.n_done < head.n_prompt:
-        if head.slot is None:
-            return Seat(free[0]) if free else None
-        stop = min(head.n_prompt, (head.n_done // state.n_batch + 1) * state.n_batch)
-        return Prefill(head.slot, head.n_done, stop) if stop - head.n_done <= state.budget else None
-    seats = free if head.slot is None else [head.slot, *free]
-    return Start(tuple(seats[: head.n_unstarted])) if seats else None

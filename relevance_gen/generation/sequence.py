@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from relevance_gen.generation.adjustment import Adjustment
 from relevance_gen.generation.sampling import Settings
 from relevance_gen.generation.stopping import StopStrings, TextAssembler
-from relevance_gen.types import Completion, FinishReason, GenerationRequest
+from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob
 
 
 class Sequence:
@@ -26,7 +26,7 @@ class Sequence:
     Attributes:
         tokens: generated so far, the end token included.
         finish_reason: ``None`` while running.
-        penalty: shape (V,), what to subtract from the logits; ``None`` where the request asks for no penalty.
+        adjustment: what to change in the logits before drawing.
         settings: how to draw.
     """
 
@@ -46,10 +46,9 @@ class Sequence:
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.settings = Settings(request.temperature, request.top_k, request.top_p, request.min_p)
+        self.adjustment = Adjustment(request, ends, n_vocab)
         self.wants_logprobs = request.logprobs
-        self.penalty: NDArray[np.float32] | None = None
-        if request.presence_penalty or request.frequency_penalty:
-            self.penalty = np.zeros(n_vocab, np.float32)
+        self.n_alternatives = min(request.top_logprobs, n_vocab)
         self._request = request
         self._n_prompt = n_prompt
         self._n_most = min(request.max_tokens, room)
@@ -57,7 +56,7 @@ class Sequence:
         self._assembler = TextAssembler(stops)
         self._text: list[str] = []
         self._logprobs: list[float] = []
-        self._seen: set[int] = set()
+        self._alternatives: list[tuple[TokenLogprob, ...]] = []
         self._random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(index,))))
 
     @property
@@ -69,32 +68,30 @@ class Sequence:
         """Return the uniform number in [0, 1) that decides the next token."""
         return self._random.random()
 
-    def accept(self, token: int, piece: bytes, logprob: float | None = None) -> str:
+    def accept(
+        self, token: int, piece: bytes, logprob: float | None = None, alternatives: tuple[TokenLogprob, ...] = ()
+    ) -> str:
         """Append a token, decide whether the sample ends, and return the text that this releases."""
         self.tokens.append(token)
         if logprob is not None:
             self._logprobs.append(logprob)
-        if self.penalty is not None:
-            self._penalise(self.penalty, token)
+        if self.n_alternatives:
+            self._alternatives.append(alternatives)
+        self.adjustment.count(token)
         if token in self._ends:
             released = self._assembler.flush()
             self.finish_reason = "eos"
         else:
-            released = self._assembler.push(piece)
+            may_stop = len(self.tokens) > self._request.min_tokens
+            released = self._assembler.push(piece, may_stop=may_stop)
             if not self._assembler.stopped and len(self.tokens) == self._n_most:
-                released += self._assembler.flush()
+                released += self._assembler.flush(may_stop=may_stop)
                 self.finish_reason = "length"
         if self._assembler.stopped:  # flushing too can complete a stop string, with the U+FFFD of a broken character
             self.finish_reason = "stop"
         if released:
             self._text.append(released)
         return released
-
-    def _penalise(self, penalty: NDArray[np.float32], token: int) -> None:
-        penalty[token] += self._request.frequency_penalty
-        if token not in self._seen:
-            self._seen.add(token)
-            penalty[token] += self._request.presence_penalty
 
     def completion(self, finished: float) -> Completion:
         """Return the finished sample.
@@ -114,4 +111,5 @@ class Sequence:
             finish_reason=self.finish_reason,
             tokens=tuple(self.tokens) if self._request.return_tokens else None,
             logprobs=tuple(self._logprobs) if self._request.logprobs else None,
+            top_logprobs=tuple(self._alternatives) if self._request.top_logprobs else None,
         )

@@ -80,25 +80,25 @@ class TextAssembler:
         self._held = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def push(self, piece: bytes) -> str:
-        """Take the bytes of one token and return the text they release."""
-        return self._release(self._decoder.decode(piece))
+    def push(self, piece: bytes, *, may_stop: bool = True) -> str:
+        """Take the bytes of one token and return the text they release; only where it `may_stop` stop strings count."""
+        return self._release(self._decoder.decode(piece), may_stop)
 
-    def flush(self) -> str:
+    def flush(self, *, may_stop: bool = True) -> str:
         """Return what was held back, now that nothing follows."""
-        released = self._release(self._decoder.decode(b"", final=True))
+        released = self._release(self._decoder.decode(b"", final=True), may_stop)
         if not self.stopped:
             released, self._held = released + self._held, ""
         return released
 
-    def _release(self, text: str) -> str:
+    def _release(self, text: str, may_stop: bool) -> str:
         if self.stopped:
             return ""
         stops, state = self._stops, self._state
         seen = self._held + text
         for end, character in enumerate(text, len(self._held) + 1):
             state = stops.advance(state, character)
-            if stops.matched[state]:
+            if stops.matched[state] and may_stop:
                 self.stopped = True
                 self._held = ""
                 return seen[: end - stops.matched[state]]

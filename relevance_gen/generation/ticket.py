@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import GenerationRequest
+
+MAX_STOP_CHARACTERS = 1 << 16
+"""All stop strings of a request together: enough for any use, and little to compile."""
+MAX_END_TOKENS = 1 << 12
 
 
 @frozen
@@ -18,9 +23,24 @@ class Ticket:
         request: what was asked for.
         seed: the request's, or a fresh one: whoever serves the ticket draws the same samples.
         created: Unix time in seconds when it was accepted.
+        is_chat: whether its text is a rendered conversation.
     """
 
     id: int
     request: GenerationRequest = field(eq=False)
     seed: int = field(eq=False)
     created: float = field(eq=False)
+    is_chat: bool = field(default=False, eq=False)
+
+
+def check_bounds(request: GenerationRequest) -> None:
+    """Refuse a request that would take more of a worker's time and memory than any use needs.
+
+    Raises:
+        InvalidRequestError: its stop strings are too long, or its end tokens too many.
+    """
+    if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
+        raise InvalidRequestError(f"stop must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", field="stop")
+    ends = request.eos_token_ids
+    if len(ends) > MAX_END_TOKENS:
+        raise InvalidRequestError.must_be("eos_token_ids", f"a list of at most {MAX_END_TOKENS:,} tokens", ends)

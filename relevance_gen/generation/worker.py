@@ -16,7 +16,7 @@ from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine import Engine
 from relevance_gen.llama import aborts
-from relevance_gen.llama.language_model import LanguageModel
+from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 
 Load: TypeAlias = Callable[[Callable[[float], bool]], AbstractContextManager[LanguageModel]]
 """Loads a model. It is given a function to call with the share that is loaded, which returns whether to go on."""
@@ -56,6 +56,7 @@ class Worker:
         state: changed by `_become` alone.
         error: what it failed of; set together with the states FAILED and LOST.
         counters: what its engine computed.
+        chat_format: what its model's file says about conversations, once that is loaded.
         thread: where the model is loaded and computes.
     """
 
@@ -63,6 +64,7 @@ class Worker:
         self.state = State.LOADING
         self.error: BaseException | None = None
         self.counters = Counters()
+        self.chat_format: ChatFormat | None = None
         self._changed = threading.Condition()
         self._backlog = backlog
         self._load = load
@@ -153,7 +155,7 @@ class Worker:
     def _serve(self) -> None:
         with self._load(lambda _: self.state is State.LOADING) as model:
             engine = self._engine = Engine(model, PrefixCache(self._prefix_cache_bytes), self._puller)
-            self.counters = engine.counters
+            self.counters, self.chat_format = engine.counters, model.chat_format
             try:
                 self._become(State.READY)
                 while self._take_tickets(engine):
@@ -165,7 +167,7 @@ class Worker:
         """Hand the engine what it has room for, waiting while it is idle; tell whether to go on."""
         if self.state is not State.READY:
             return False
-        tickets = self._puller.take(engine.room, timeout_s=None if engine.idle else 0)
+        tickets = self._puller.take(engine.room, engine.room_to_hold, timeout_s=None if engine.idle else 0)
         if tickets is None:
             return False
         for ticket in tickets:

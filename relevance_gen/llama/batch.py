@@ -6,11 +6,10 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from relevance_gen.llama.language_model import Tokens
-from relevance_gen.llama.library import pointer
+from relevance_gen.llama.library import lib, pointer
 
 _Integers: TypeAlias = Sequence[int] | Tokens
 

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from relevance_gen.errors import GenerationError, ModelLoadError
 from relevance_gen.llama.batch import Batch, abort_while_set
 from relevance_gen.llama.language_model import Interrupted, Logits, SavedState, Tokens
-from relevance_gen.llama.library import pointer, reasons
+from relevance_gen.llama.library import lib, pointer, reasons
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.vocabulary import Vocabulary
 from relevance_gen.llama.weights import OnProgress, Weights
@@ -24,6 +23,9 @@ _DEFAULT_N_CTX = 4096
 _DEFAULT_KV_BYTES = 2 << 30
 """What the context may take without being asked for: n_ctx is halved until all slots together fit."""
 _MIN_N_CTX = 256
+_ONE_THREAD_BYTES = 4 << 20
+"""Weights of less are computed by one thread, a token in half a millisecond: several would save half of that while the
+machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
 _CPU_SLICE, _GPU_SLICE = 128, 512
 _ABORTED = 2
 _DEFAULTS = ModelOptions()
@@ -61,8 +63,11 @@ class Decoder:
             self.n_ctx = self._fitting_n_ctx(options.n_ctx)
             self.n_batch = min(options.n_batch or (_GPU_SLICE if weights.uses_gpu else _CPU_SLICE), self.n_ctx)
             vocabulary = Vocabulary(weights.vocabulary, self.n_ctx)
-            self.tokenize, self.piece = vocabulary.tokenize, vocabulary.piece
-            self._open_context(options.n_threads or usable_cores(), options.flash_attention)
+            self.tokenize, self.tokenize_chat = vocabulary.tokenize, vocabulary.tokenize_chat
+            self.piece = vocabulary.piece
+            self.chat_format = vocabulary.chat_format(lib.llama_model_chat_template(model, None))
+            self.n_threads = options.n_threads or _default_n_threads(weights)
+            self._open_context(path, options.flash_attention)
             self._warm_up()
         except BaseException:
             self.close()
@@ -103,12 +108,12 @@ class Decoder:
             )
         return n_ctx
 
-    def _open_context(self, n_threads: int, flash_attention: bool | None) -> None:
+    def _open_context(self, path: str | os.PathLike[str], flash_attention: bool | None) -> None:
         params = lib.llama_context_default_params()
         params.n_ctx = (self.n_ctx + 255) // 256 * 256 * self.n_slots  # llama.cpp rounds up for every slot
         params.n_seq_max = self.n_slots
         params.n_batch = params.n_ubatch = max(self.n_batch, self.n_slots, len(_WARM_UP))
-        params.n_threads = params.n_threads_batch = n_threads
+        params.n_threads = params.n_threads_batch = self.n_threads
         params.kv_unified = False  # a memory for each slot: what is computed in one depends on no other
         params.flash_attn_type = _flash_attention(flash_attention, self._weights.uses_gpu)
         params.abort_callback, params.abort_callback_data = abort_while_set(self._abort_flag)
@@ -116,6 +121,8 @@ class Decoder:
         if not self._context:
             raise ModelLoadError(f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {reasons()}")
         self._memory = lib.llama_get_memory(self._context)
+        if not self._memory:
+            raise ModelLoadError(f"{path} holds an embedding model, which does not generate text")
         self._batch = Batch(params.n_batch)
 
     def _warm_up(self) -> None:
@@ -140,6 +147,14 @@ class Decoder:
         self._batch.fill(tokens, range(start, start + len(tokens)), slot, n_wanted=1)
         logits: Logits = self._compute(1)[0]
         return logits
+
+    def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
+        """Append `tokens` as `prefill` does; return the logits after each of them, shape (n, V).
+
+        llama.cpp keeps the memory for them: 4 · n_batch · V bytes.
+        """
+        self._batch.fill(tokens, range(start, start + len(tokens)), slot, n_wanted=len(tokens))
+        return self._compute(len(tokens))
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
         """Append one token to each slot; return their logits, shape (B, V), valid until the next call.
@@ -199,6 +214,10 @@ class Decoder:
         self.rewind(slot, 0)
         if not lib.llama_state_seq_set_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not restore a sequence")
+
+
+def _default_n_threads(weights: Weights) -> int:
+    return 1 if weights.n_bytes < _ONE_THREAD_BYTES else usable_cores()
 
 
 def _check_generates_text(weights: Weights, path: str | os.PathLike[str]) -> None:

@@ -6,11 +6,35 @@ from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
 Tokens: TypeAlias = NDArray[np.int32]
 Logits: TypeAlias = NDArray[np.float32]
 SavedState: TypeAlias = NDArray[np.uint8]
+
+
+BREAK = "\udc00"
+"""Stands in a rendered conversation where tokens must not reach across: a code point that no text can hold."""
+
+
+@frozen
+class ChatFormat:
+    """What a model's file says about conversations.
+
+    Attributes:
+        template: the Jinja template that writes them; ``None`` where the file has none.
+        bos: the text of the token that begins a text; empty where there is none.
+        eos: the text of the token that ends one, likewise.
+        ends: the tokens that end a turn.
+        control: the texts of all control tokens.
+    """
+
+    template: str | None = None
+    bos: str = ""
+    eos: str = ""
+    ends: tuple[int, ...] = ()
+    control: tuple[str, ...] = ()
 
 
 class Interrupted(Exception):  # noqa: N818 - a signal between model and engine, not an error
@@ -26,17 +50,24 @@ class LanguageModel(Protocol):
     n_batch: int
     """Most tokens of one `prefill`."""
     n_vocab: int
+    chat_format: ChatFormat
     can_rewind: bool
     """Whether `rewind` can forget the end of a sequence alone."""
 
     def tokenize(self, text: str, max_tokens: int) -> Tokens:
         """Return the tokens of `text`, or the last `max_tokens` of them where that is not 0."""
 
+    def tokenize_chat(self, text: str, max_tokens: int) -> Tokens:
+        """Return the tokens of a rendered conversation, to which none is added; none of them reaches over a `BREAK`."""
+
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token prints."""
 
     def prefill(self, slot: int, tokens: Tokens, start: int) -> Logits:
         """Append `tokens` at position `start`; return the last one's logits, shape (V,), valid until the next call."""
+
+    def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
+        """Append `tokens` as `prefill` does; return the logits after each of them, shape (n, V)."""
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
         """Append one token to each slot; return logits of shape (B, V), valid until the next call.

@@ -1,4 +1,4 @@
-"""The loaded library: its log goes to Python's, its aborts to `relevance_gen.llama.aborts`."""
+"""The loaded library, and the only module that imports it: its log goes to Python's, its aborts to `aborts`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 from numpy.typing import NDArray
 
 from relevance_gen.llama import aborts
+from relevance_gen.llama.openmp import brief_spinning
+
+with brief_spinning():
+    import llama_cpp.llama_cpp as lib
+
+__all__ = ["build", "forget_reasons", "lib", "pointer", "reasons", "system_info"]
 
 _log = logging.getLogger("relevance_gen.llama")
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.INFO}

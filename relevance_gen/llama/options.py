@@ -8,13 +8,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar
 
-from attrs import field, fields, frozen
+from attrs import evolve, field, fields, frozen
 from attrs.validators import optional
 
-from relevance_gen.checks import flag, integer
+from relevance_gen.checks import flag, integer, is_integer
+from relevance_gen.errors import InvalidRequestError
 
 MAX_SLOTS = 255
 """Most sequences of one context; llama.cpp itself ends at 256."""
@@ -51,7 +52,10 @@ class ModelOptions:
         "most prompt tokens computed between two steps of running sequences; by default 128 on a CPU, 512 on a GPU",
         integer(1),
     )
-    n_threads: int | None = _option("CPU threads that decode; by default the physical cores", integer(1, _MAX_THREADS))
+    n_threads: int | None = _option(
+        "CPU threads that decode; by default the physical cores, and one for a model of less than 4 MiB",
+        integer(1, _MAX_THREADS),
+    )
     n_gpu_layers: int | None = _option("layers on the GPU, -1 for all; by default all if there is one", integer(-1))
     main_gpu: int | None = _option("the one GPU to use, from 0; by default a model is spread over all", integer(0))
     flash_attention: bool | None = _option(
@@ -89,6 +93,22 @@ def model_options(given: Mapping[str, Any]) -> ModelOptions:
             hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(known)}"
             raise TypeError(f"{name} is no option of a model; {hint}")
     return ModelOptions(**given)
+
+
+def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[ModelOptions]:
+    """Return the options of a model on each of `devices`, or those given where there are none.
+
+    Raises:
+        InvalidRequestError: they are no list of different GPUs, or one is chosen in the options too.
+    """
+    if devices is None:
+        return [options]
+    numbers = list(devices) if isinstance(devices, Sequence) else []
+    if not numbers or len(set(numbers)) < len(numbers) or not all(is_integer(n) and n >= 0 for n in numbers):
+        raise InvalidRequestError.must_be("devices", "a list of different integers of at least 0", devices)
+    if options.main_gpu is not None:
+        raise InvalidRequestError("main_gpu must not be set where devices are given", field="main_gpu")
+    return [evolve(options, main_gpu=device) for device in numbers]
 
 
 def shows_options(cls: type[T]) -> type[T]:

@@ -7,12 +7,11 @@ import itertools
 import re
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.llama.language_model import Tokens
-from relevance_gen.llama.library import pointer
+from relevance_gen.llama.language_model import BREAK, ChatFormat, Tokens
+from relevance_gen.llama.library import lib, pointer
 
 _BYTES_PER_TOKEN, _SPARE_BYTES = 32, 1 << 16
 """More than texts have: of what is longer than this for the tokens that are wanted, only the end is looked at."""
@@ -46,25 +45,51 @@ class Vocabulary:
         Raises:
             InvalidRequestError: the text is far beyond what the context could hold.
         """
+        return self._tokenize_all([text], max_tokens, add_special=True)
+
+    def tokenize_chat(self, text: str, max_tokens: int) -> Tokens:
+        """Return the tokens of a rendered conversation: its template wrote the BOS token itself, if there is to be one.
+
+        Args:
+            text: has `BREAK` where tokens must not reach across.
+            max_tokens: as in `tokenize`.
+
+        Raises:
+            InvalidRequestError: the text is far beyond what the context could hold.
+        """
+        return self._tokenize_all(text.split(BREAK), max_tokens, add_special=False)
+
+    def _tokenize_all(self, texts: list[str], max_tokens: int, *, add_special: bool) -> Tokens:
+        """Tokenize each of `texts` for itself, and return the tokens of all, or the last `max_tokens`."""
         n_wanted = min(max_tokens or self._n_ctx, self._n_ctx)
-        most_bytes = _BYTES_PER_TOKEN * n_wanted + _SPARE_BYTES
-        encoded = text[-most_bytes - 1 :].encode(errors="replace")
-        if len(encoded) > most_bytes:  # it cannot fit, so it shall cost no time
-            if not max_tokens:
-                raise InvalidRequestError(
-                    f"text must hold at most {most_bytes:,} bytes for a context of {self._n_ctx} tokens, got more; "
-                    "shorten it, or set max_input_tokens to use its end",
-                    field="text",
-                )
-            encoded = encoded[-most_bytes:]
-        parts = _parts(encoded.decode(errors="ignore")) if self._is_bpe else [encoded]
-        tokens = np.concatenate([self._tokenize(part, add_special=not n) for n, part in enumerate(parts)])
+        most_bytes = room = _BYTES_PER_TOKEN * n_wanted + _SPARE_BYTES
+        encoded: list[bytes] = []
+        for text in reversed(texts):
+            part = text[-room - 1 :].encode(errors="replace")
+            if len(part) > room:  # it cannot fit, so it shall cost no time
+                if not max_tokens:
+                    raise InvalidRequestError(
+                        f"text must hold at most {most_bytes:,} bytes for a context of {self._n_ctx} tokens, got more; "
+                        "shorten it, or set max_input_tokens to use its end",
+                        field="text",
+                    )
+                encoded.append(part[len(part) - room :])
+                break
+            encoded.append(part)
+            room -= len(part)
+        parts = [part for whole in reversed(encoded) for part in self._parts(whole)]
+        tokens = np.concatenate(
+            [self._tokenize(part, add_special=add_special and not n) for n, part in enumerate(parts)]
+        )
         n = len(tokens)
         if max_tokens == 0 or n <= max_tokens:
             return tokens
         if lib.llama_vocab_get_add_bos(self._handle) and tokens[0] == lib.llama_vocab_bos(self._handle):
             return np.concatenate((tokens[:1], tokens[n - max_tokens + 1 :]))
         return tokens[n - max_tokens :].copy()  # a view would keep them all, in the prefix cache too
+
+    def _parts(self, encoded: bytes) -> list[bytes]:
+        return _parts(encoded.decode(errors="ignore")) if self._is_bpe else [encoded]
 
     def _tokenize(self, text: bytes, *, add_special: bool, room: int = 0) -> Tokens:
         tokens = np.empty(room or len(text) + 8, np.int32)
@@ -74,6 +99,22 @@ class Vocabulary:
         if n < 0:
             return self._tokenize(text, add_special=add_special, room=-n)  # normalizing made the text longer
         return tokens[:n].copy()
+
+    def chat_format(self, template: bytes | None) -> ChatFormat:
+        """Return what the vocabulary says about conversations, beside the `template` of the model's file."""
+        vocabulary = self._handle
+        tokens = range(lib.llama_vocab_n_tokens(vocabulary))
+        control = [token for token in tokens if lib.llama_vocab_is_control(vocabulary, token)]
+        return ChatFormat(
+            template=None if template is None else template.decode(errors="replace"),
+            bos=self._text(lib.llama_vocab_bos(vocabulary)),
+            eos=self._text(lib.llama_vocab_eos(vocabulary)),
+            ends=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
+            control=tuple(self._text(token) for token in control),
+        )
+
+    def _text(self, token: int) -> str:
+        return "" if token < 0 else lib.llama_vocab_get_text(self._handle, token).decode(errors="replace")
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token prints; control tokens print nothing."""

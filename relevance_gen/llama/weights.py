@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-import llama_cpp.llama_cpp as lib
-
 from relevance_gen.errors import ModelLoadError
-from relevance_gen.llama.library import build, forget_reasons, reasons, system_info
+from relevance_gen.llama.library import build, forget_reasons, lib, reasons, system_info
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.probe import extra_buffers_are_safe
 
@@ -34,6 +32,7 @@ class Weights:
     Attributes:
         handle: llama.cpp's ``llama_model``; ``None`` once closed.
         vocabulary: llama.cpp's ``llama_vocab``.
+        n_bytes: what the tensors take.
         n_vocab: tokens of the vocabulary.
         uses_gpu: whether layers may be on a GPU.
     """
@@ -54,6 +53,7 @@ class Weights:
         if not self.handle:
             raise ModelLoadError(f"{path} cannot be loaded: {reasons()}")
         self.vocabulary = lib.llama_model_get_vocab(self.handle)
+        self.n_bytes = lib.llama_model_size(self.handle)
         self.n_vocab = lib.llama_vocab_n_tokens(self.vocabulary)
 
     def close(self) -> None:

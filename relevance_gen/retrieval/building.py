@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
@@ -12,7 +13,7 @@ from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.cutting import cut_by_size, lengths, pieces
 from relevance_gen.retrieval.postings import MAX_BLOCK_CHUNKS, Counts, PostingsBuilder, TermCounts, count_terms
 from relevance_gen.retrieval.segment import Segment, Votes
-from relevance_gen.retrieval.stopwords import ENGLISH_MARKERS, MARKER_IDS, OTHER_MARKERS
+from relevance_gen.retrieval.stopwords import ENGLISH_MARKERS, OTHER_MARKERS
 from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, Tokens, beginnings, buckets, ragged_ranges, tokenize
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import saturated, sum_by
@@ -23,8 +24,6 @@ Progress: TypeAlias = Callable[[int, int], None]
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _CHARS_PER_TOKEN: Final = 4
 """Most texts have fewer tokens than one for so many characters."""
-_MARKERS: Final[Ids] = np.array(MARKER_IDS, np.uint64)
-_MARKER_VOTES: Final = np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])
 _N_RANGES: Final = 16
 """The counts of a long chunk's pieces are put together for so many ranges of ids in turn, which bounds the memory."""
 
@@ -164,9 +163,18 @@ def _votes(found: TermCounts, n_chunks: int) -> Votes:
         found: the block's terms, in the order of their ids' top 16 bits.
         n_chunks: number of chunks in the block.
     """
-    marker_buckets, seen_buckets = buckets(_MARKERS), buckets(found.ids)
+    markers, vote = _markers()
+    marker_buckets, seen_buckets = buckets(markers), buckets(found.ids)
     low = np.searchsorted(seen_buckets, marker_buckets, "left")
     n = np.searchsorted(seen_buckets, marker_buckets, "right") - low
     at = ragged_ranges(low, n)
-    cast = found.tf[at] * np.repeat(_MARKER_VOTES, n) * (found.ids[at] == np.repeat(_MARKERS, n))
+    cast = found.tf[at] * np.repeat(vote, n) * (found.ids[at] == np.repeat(markers, n))
     return sum_by(found.chunk[at], cast, n_chunks).astype(np.int32)
+
+
+@functools.cache
+def _markers() -> tuple[Ids, Offsets]:
+    """Return the ids of words that tell languages, and the vote of each: 1 for English, -1 for any other."""
+    tokens = tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS])
+    ids = tokens.ids[np.cumsum(tokens.counts) - tokens.counts]  # "của" is also "cua"
+    return ids, np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])

@@ -1,4 +1,7 @@
-"""An index of chunks, kept: build it once, ask it often, add to it and take from it."""
+"""An index of chunks, kept: build it once, ask it often, add to it and take from it.
+
+The file is long because it documents every method of the one public class; what the methods do is in other rooms.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,13 @@ from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.explaining import Explanation, explain
 from relevance_gen.retrieval.filtering import Where
+from relevance_gen.retrieval.merging import in_tiers, merge
 from relevance_gen.retrieval.progress import reporting
 from relevance_gen.retrieval.query import Question
-from relevance_gen.retrieval.segment import Segment, merge
+from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import Weighting, WeightingName, weighting_named
 from relevance_gen.tokens import Encoding, TokenCounter, token_counter
 from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse
-
-_TIER = 4
-"""A segment is merged with the one before it unless that is more than so many times its size."""
 
 
 @frozen(eq=False)
@@ -225,7 +226,7 @@ class ChunkIndex:
             added = range(state.n_positions, state.n_positions + len(checked.texts))
             if added:
                 new = build(kept, added.start + numbers)
-                self._change(state, _in_tiers([*state.collection.segments, new]), added.stop, state.n_tokens + n_tokens)
+                self._change(state, in_tiers([*state.collection.segments, new]), added.stop, state.n_tokens + n_tokens)
         return added
 
     def remove(self, positions: Iterable[int]) -> None:
@@ -324,16 +325,6 @@ def _opened(saved: storage.SavedIndex, counter: TokenCounter) -> ChunkIndex:
         n_tokens=saved.n_context_tokens,
     )
     return index
-
-
-def _in_tiers(segments: list[Segment]) -> list[Segment]:
-    """Merge the last segments until each is much smaller than the one before it.
-
-    So there are few of them, and a chunk is copied only a few times in its life, however it was added.
-    """
-    while len(segments) > 1 and segments[-2].statistics.n_chunks <= _TIER * segments[-1].statistics.n_chunks:
-        segments[-2:] = [merge(segments[-2:])]
-    return segments
 
 
 def _position(name: str, value: int, state: _State) -> int:

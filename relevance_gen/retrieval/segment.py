@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.cutting import blocks
 from relevance_gen.retrieval.postings import Postings
-from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges, tokenize
+from relevance_gen.retrieval.terms import Ids, Offsets, tokenize
 from relevance_gen.retrieval.vocabulary import MADE_BYTES, Flags, Numbers, Vocabulary, stumps_of, united, vocabulary_of
 
 Floats = npt.NDArray[np.float64]
@@ -167,7 +167,7 @@ class Segment:
     @functools.cached_property
     def lengths(self) -> frozenset[int]:
         """The numbers of tokens that any chunk has."""
-        return frozenset(self.n_tokens.tolist())  # np.unique imports numpy.ma, which takes longer than a small search
+        return frozenset(np.unique(self.n_tokens).tolist())
 
     def smallest_hashes(self, n: int) -> Offsets:
         """Return the numbers of the `n` chunks with the smallest hashes, in any order."""
@@ -252,102 +252,3 @@ class Segment:
         live = self.live.copy()
         live[numbers] = False
         return evolve(self, postings=evolve(self.postings, live=live))
-
-
-# ── Merging ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def merge(segments: Sequence[Segment]) -> Segment:
-    """Return one segment of the chunks of several, without those that were taken out. Their tokens must be kept."""
-    live = [np.flatnonzero(segment.live) for segment in segments]
-    positions = np.concatenate([segment.positions[kept] for segment, kept in zip(segments, live, strict=True)])
-    order = np.argsort(positions, kind="stable")
-    new_number = np.empty(order.size, np.int64)
-    new_number[order] = np.arange(order.size)
-
-    def gather(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Return one value a chunk, in the order of their positions."""
-        return np.concatenate([array[kept] for array, kept in zip(arrays, live, strict=True)])[order]
-
-    n_tokens = gather([segment.n_tokens for segment in segments])
-    starts = np.cumsum([0, *(segment.size for segment in segments)])
-    renumbered = np.full(int(starts[-1]), -1, np.int64)  # by the numbers of all segments, one behind the other
-    renumbered[np.concatenate([kept + start for kept, start in zip(live, starts.tolist(), strict=False)])] = new_number
-    parts = [segment.chunks.take(kept.tolist()) for segment, kept in zip(segments, live, strict=True)]
-    postings, numbers = _merge_postings([segment.postings for segment in segments], renumbered, starts)
-    return Segment(
-        positions=positions[order],
-        chunks=_joined(parts).take(order.tolist()),
-        postings=postings,
-        tokens=_merge_tokens(segments, live, order, numbers),
-        first_token=np.cumsum(n_tokens) - n_tokens,
-        n_tokens=n_tokens,
-        norms=gather([segment.norms for segment in segments]),
-        votes=gather([segment.votes for segment in segments]),
-        hashes=gather([segment.hashes for segment in segments]),
-    )
-
-
-def _joined(parts: Sequence[Chunks]) -> Chunks:
-    texts: list[str] = []
-    metadata = {}
-    for part in parts:
-        metadata.update({len(texts) + number: data for number, data in part.metadata.items()})
-        texts += part.texts
-    return Chunks(texts, metadata)
-
-
-def _merge_tokens(
-    segments: Sequence[Segment], live: Sequence[Offsets], order: Offsets, numbers: Sequence[Numbers]
-) -> Numbers:
-    """Merge tokens, each renumbered; `numbers` are those of each segment's words in the merged vocabulary."""
-    tokens, first, counts = [], [], []
-    n_before = 0
-    for segment, kept, number in zip(segments, live, numbers, strict=True):
-        if segment.tokens is None:
-            raise ValueError("a segment without its tokens cannot be merged")
-        tokens.append(number.take(segment.tokens))
-        first.append(segment.first_token[kept] + n_before)
-        counts.append(segment.n_tokens[kept])
-        n_before += segment.tokens.size
-    first_token, n_tokens = np.concatenate(first), np.concatenate(counts)
-    return np.concatenate(tokens)[ragged_ranges(first_token[order], n_tokens[order])]
-
-
-def _merge_postings(parts: Sequence[Postings], renumbered: Offsets, starts: Offsets) -> tuple[Postings, list[Numbers]]:
-    """Merge inverted indexes, and return the new number of each part's terms, too; a term that goes has any.
-
-    Args:
-        parts: the indexes, one behind the other.
-        renumbered: the new number of each chunk, by the numbers of all parts; -1 for one that goes.
-        starts: where each part's numbers begin.
-    """
-    df = np.concatenate([part.document_frequency() for part in parts])
-    words = [part.vocabulary for part in parts]
-    ids = np.concatenate([vocabulary.ids for vocabulary in words])
-    order = np.argsort(ids, kind="stable")
-    order = order[df[order] > 0]
-    new = np.concatenate((np.ones(min(1, order.size), bool), ids[order[1:]] != ids[order[:-1]]))
-    first = np.concatenate(([0], np.cumsum(df[order])))
-    heads = np.flatnonzero(new)
-
-    chunk = np.concatenate([part.chunk + start for part, start in zip(parts, starts.tolist(), strict=False)])
-    kept = renumbered[chunk.astype(np.int64)]
-    alive = kept >= 0
-    start_of = np.cumsum(df) - df
-    at = ragged_ranges(start_of[order], df[order])
-    tf = np.concatenate([part.tf for part in parts])[alive]
-
-    letters = np.concatenate([vocabulary.spelling for vocabulary in words])
-    spelled = np.concatenate([np.diff(vocabulary.spelling_first) - 1 for vocabulary in words])
-    spelled_from = np.cumsum(spelled + 1) - spelled - 1
-    shown = order[heads]
-    merged = Postings(
-        vocabulary=vocabulary_of(ids[shown], letters, spelled_from[shown], spelled[shown]),
-        first=np.append(first[heads], first[-1]),
-        chunk=kept[alive].astype(np.uint32)[at],
-        tf=tf[at],
-    )
-    new_number = np.zeros(ids.size, np.uint32)
-    new_number[order] = np.cumsum(new) - 1
-    return merged, np.split(new_number, np.cumsum([vocabulary.size for vocabulary in words[:-1]]))

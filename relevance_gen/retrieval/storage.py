@@ -1,15 +1,6 @@
 """Write an index to one file and read it back, memory-mapped; all its segments become one.
 
-The file, all numbers little-endian::
-
-    8 bytes   magic, "RelGenIx"
-    4 bytes   format version
-    4 bytes   CRC-32 of everything that follows
-    8 bytes   length of the header
-    header    JSON: settings, and for each array its name, type, shape and offset behind the header's end
-    arrays    in the header's order, each at the next multiple of 64 bytes
-
-Nothing in it is code: numbers, UTF-8 and JSON.
+The frame of the file is that of `relevance_gen.retrieval.arrayfile`. Nothing in it is code: numbers, UTF-8 and JSON.
 """
 
 from __future__ import annotations
@@ -17,8 +8,7 @@ from __future__ import annotations
 import io
 import json
 import secrets
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Final, overload
@@ -29,18 +19,12 @@ from attrs import frozen
 
 from relevance_gen.checks import is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.retrieval import arrayfile
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.vocabulary import Vocabulary
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
-
-MAGIC: Final = b"RelGenIx"
-_VERSION: Final = 2
-_ALIGNMENT: Final = 64
-_CRC_AT: Final = 12
-_CRC_STEP: Final = 1 << 24
-_PREFIX_BYTES: Final = 24
 
 _TYPES: Final = {
     "text": "u1",
@@ -131,7 +115,7 @@ def write(path: str | PathLike[str], index: SavedIndex) -> None:
     unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
     try:
         with unfinished.open("xb") as file:
-            _write_file(file, settings, arrays)
+            arrayfile.write(file, _TYPES, settings, arrays)
         unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -145,7 +129,7 @@ def to_bytes(index: SavedIndex) -> bytes:
         InvalidRequestError: some metadata is not JSON.
     """
     file = io.BytesIO()
-    _write_file(file, *_content(index))
+    arrayfile.write(file, _TYPES, *_content(index))
     return file.getvalue()
 
 
@@ -177,12 +161,12 @@ def _arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
 def write_arrays(file: BinaryIO, segment: Segment) -> None:
     """Write the arrays of a segment, without its texts, for `read_arrays` in another process."""
     arrays = {"text": _NOTHING, "text_end": _NOTHING, "metadata": _NOTHING}
-    _write_file(file, {}, arrays | _arrays_of(segment))
+    arrayfile.write(file, _TYPES, {}, arrays | _arrays_of(segment))
 
 
 def read_arrays(content: npt.NDArray[np.uint8], chunks: Chunks) -> Segment:
     """Return the segment of chunks whose arrays `write_arrays` wrote; they stay where they are."""
-    _, arrays = _arrays(content)
+    _, arrays = arrayfile.read(content, _TYPES)
     return _segment(arrays, chunks)
 
 
@@ -197,41 +181,6 @@ def _metadata_json(chunks: Chunks) -> bytes:
     return encoded
 
 
-def _write_file(file: BinaryIO, settings: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-    layout = _layout({name: arrays[name].size for name in _TYPES})
-    header = json.dumps({**settings, "arrays": layout}).encode("ascii")
-    header += b" " * (-(_PREFIX_BYTES + len(header)) % _ALIGNMENT)
-
-    file.write(MAGIC + _VERSION.to_bytes(4, "little"))
-    file.write(bytes(4))
-    crc = 0
-    for part in _parts(header, arrays):
-        crc = zlib.crc32(part, crc)
-        file.write(part)
-    file.seek(_CRC_AT)
-    file.write(crc.to_bytes(4, "little"))
-
-
-def _layout(sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the header says of arrays of these sizes."""
-    layout, offset = {}, 0
-    for name, kind in _TYPES.items():
-        layout[name] = {"type": kind, "shape": [sizes[name]], "offset": offset}
-        n_bytes = sizes[name] * np.dtype(kind).itemsize
-        offset += n_bytes + -n_bytes % _ALIGNMENT
-    return layout
-
-
-def _parts(header: bytes, arrays: dict[str, npt.NDArray[Any]]) -> Iterator[bytes | memoryview]:
-    """Yield what the file holds behind its checksum."""
-    yield len(header).to_bytes(8, "little")
-    yield header
-    for name, kind in _TYPES.items():
-        array = np.ascontiguousarray(arrays[name], kind)
-        yield array.data.cast("B") if array.size else b""
-        yield bytes(-array.nbytes % _ALIGNMENT)
-
-
 def read(path: str | PathLike[str]) -> SavedIndex:
     """Map a file that `write` wrote.
 
@@ -239,7 +188,7 @@ def read(path: str | PathLike[str]) -> SavedIndex:
         IndexFormatError: the file is damaged, foreign, of another format version, or its offsets lead astray.
         OSError: the file cannot be read.
     """
-    if Path(path).stat().st_size < _PREFIX_BYTES:
+    if Path(path).stat().st_size < arrayfile.PREFIX_BYTES:
         raise IndexFormatError(f"{path} is not a saved index: it is too short")
     return _read(np.memmap(path, np.uint8, "r"), path)
 
@@ -254,30 +203,15 @@ def from_bytes(content: bytes) -> SavedIndex:
 
 
 def _read(content: npt.NDArray[np.uint8], name: object) -> SavedIndex:
-    if content[:8].tobytes() != MAGIC:
-        raise IndexFormatError(f"{name} is not a saved index: it does not begin as one")
-    version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
-    if version != _VERSION:
-        raise IndexFormatError(
-            f"{name} has format version {version}, and this version of relevance_gen reads {_VERSION}; build it again"
-        )
-    if _checksum(content[_CRC_AT + 4 :]) != int.from_bytes(content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"):
-        raise IndexFormatError(f"{name} is damaged: its checksum does not match; build it again")
+    arrayfile.check(content, name)
     try:
         return _interpret(content)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise IndexFormatError(f"{name} is not an index that this library wrote: {error}") from None
 
 
-def _checksum(content: npt.NDArray[np.uint8]) -> int:
-    crc = 0
-    for start in range(0, content.size, _CRC_STEP):
-        crc = zlib.crc32(content[start : start + _CRC_STEP].data, crc)
-    return crc
-
-
 def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
-    header, arrays = _arrays(content)
+    header, arrays = arrayfile.read(content, _TYPES)
     n_positions, n_context_tokens = header["n_positions"], header["n_context_tokens"]
     if not (is_integer(n_positions) and is_integer(n_context_tokens) and n_context_tokens >= 0):
         raise TypeError("its counts are no integers")
@@ -295,22 +229,6 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     texts = _MappedTexts(arrays["text"], arrays["text_end"])
     chunks = Chunks(texts, {int(at): value for at, value in metadata.items()})
     return SavedIndex(_segment(arrays, chunks), weighting, encoding, fingerprint, n_positions, n_context_tokens)
-
-
-def _arrays(content: npt.NDArray[np.uint8]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header, and the arrays in their places."""
-    header_bytes = int.from_bytes(content[_CRC_AT + 4 : _PREFIX_BYTES].tobytes(), "little")
-    body = _PREFIX_BYTES + header_bytes
-    header = json.loads(content[_PREFIX_BYTES:body].tobytes())
-    layout = header["arrays"]
-    sizes = {name: layout[name]["shape"][0] for name in _TYPES}
-    # As JSON, where false is not 0 nor 1.0 1.
-    if not all(map(is_integer, sizes.values())) or json.dumps(layout) != json.dumps(_layout(sizes)):
-        raise ValueError("its arrays do not lie as they are written")
-    return header, {
-        name: np.ndarray(sizes[name], kind, content.data, body + layout[name]["offset"])
-        for name, kind in _TYPES.items()
-    }
 
 
 def _segment(arrays: Mapping[str, Any], chunks: Chunks) -> Segment:

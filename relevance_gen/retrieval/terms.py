@@ -1,9 +1,10 @@
 """Cut text into terms: each a slice of the folded bytes and a 64-bit id.
 
 Words are runs of letters, marks and digits. An identifier (``getUserName``, ``HTTPServer``, ``get_user_name``) gives
-the whole and its parts; dots part words, so that ``os.path`` is two words side by side. Scripts without spaces give
-overlapping n-grams; see `relevance_gen.retrieval.scripts`. The Arabic article, alone or with a particle written on to
-it, comes off words that keep two letters or more (``والكتاب`` → ``كتاب``): else all words with it would begin alike.
+the whole and its parts, if it has at most 64 KiB; dots part words, so that ``os.path`` is two words side by side.
+Scripts without spaces give overlapping n-grams; see `relevance_gen.retrieval.scripts`. The Arabic article, alone or
+with a particle written on to it, comes off words that keep two letters or more (``والكتاب`` → ``كتاب``): else all words
+with it would begin alike.
 
 A term's id is its identity everywhere: the same in every text, process and version of a saved index. Its top 8 bits
 hash the first letters alone, so that terms with one beginning stand together when ids are sorted; the other 56 hash

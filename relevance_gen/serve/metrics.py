@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 from attrs import field, frozen
@@ -52,7 +51,7 @@ _FAMILIES = (
     ),
     Family(
         "request_body_bytes_held",
-        "Bytes of request bodies, and of what is made of them, in memory.",
+        "Memory that requests hold: bodies, what is made of them, and unread answers.",
         *("gauge", ("lane",), _of_each(LANES)),
     ),
     Family("search_seconds", "Computing one search, from its body to its response.", "histogram"),
@@ -120,16 +119,15 @@ class Metrics:
         return cls(layout, np.zeros((1, layout.width)))
 
     @classmethod
-    def shared(cls, layout: Layout, file: Path, n_rows: int, row: int) -> Metrics:
-        """Map `file`, which all processes share and `allocate` made, and write to `row`."""
-        with file.open("r+b") as stream:
-            mapped = mmap.mmap(stream.fileno(), n_rows * layout.width * 8)
+    def shared(cls, layout: Layout, file: int, n_rows: int, row: int) -> Metrics:
+        """Map the open `file` of `shared_bytes` that all processes share, and write to `row`."""
+        mapped = mmap.mmap(file, cls.shared_bytes(layout, n_rows))
         return cls(layout, np.frombuffer(mapped, np.float64).reshape(n_rows, layout.width), row)
 
     @staticmethod
-    def allocate(layout: Layout, file: Path, n_rows: int) -> None:
-        """Make the file behind `shared`."""
-        file.write_bytes(bytes(n_rows * layout.width * 8))
+    def shared_bytes(layout: Layout, n_rows: int) -> int:
+        """Return the size of the file behind `shared`, zeros at first."""
+        return n_rows * layout.width * 8
 
     def __attrs_post_init__(self) -> None:
         for family in self.layout.families:

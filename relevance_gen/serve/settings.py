@@ -111,6 +111,9 @@ class Settings:
     workers: int = _listening(
         1, "processes that share the port; with more than one, a process of its own holds the model", integer(1, 256)
     )
+    reuse_port: bool = _listening(
+        False, "listen beside a server that has this too, which then leaves its new connections to this one"
+    )
     cors_origins: tuple[str, ...] = _listening((), "web origins whose pages may call, comma-separated; * for all")
     idle_timeout_s: float = _listening(75.0, "seconds a connection may stay without a complete request head")
     drain_timeout_s: float = _listening(30.0, "seconds that running work may take to finish after SIGTERM")
@@ -153,11 +156,12 @@ class Settings:
 
     max_body_bytes: int = _limits(64 << 20, "largest request body, after decompression", parse=_size)
     max_buffered_bytes: int = _limits(
-        1 << 30, "request bodies held at once in each lane of one worker; beyond it 503", parse=_size
+        1 << 30, "memory that the requests of each lane of one worker may take at once; beyond it 503", parse=_size
     )
     max_chunks: int = _limits(200_000, "most chunks in one search", integer(1))
     max_depth: int = _limits(64, "deepest nesting of a request's JSON", integer(1, 500))
     body_timeout_s: float = _limits(120.0, "seconds to receive a request's body, then 408")
+    answer_timeout_s: float = _limits(120.0, "seconds a client may take to read its answer, then it is cut")
 
     log_format: Literal["json", "text"] = _log("json", "form of the log on standard error: json or text")
     log_level: Literal["debug", "info", "warning", "error"] = _log("info", "least severe line logged")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -13,6 +16,8 @@ from relevance_gen.tokens.encodings import CL100K_PATTERN, O200K_PATTERN, Defini
 
 if TYPE_CHECKING:
     import tiktoken
+
+_log = logging.getLogger(__name__)
 
 Count: TypeAlias = Callable[[list[str]], int]
 
@@ -44,6 +49,21 @@ def by_tiktoken(encoding: tiktoken.Encoding) -> Count:
     return count
 
 
+@contextmanager
+def _as_file(content: bytes) -> Iterator[Path]:
+    """Lend a path under which `content` can be read: in memory where the system can, so that no disk is needed."""
+    if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
+        with os.fdopen(os.memfd_create("ranks.tiktoken"), "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            yield Path(f"/proc/self/fd/{stream.fileno()}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ranks.tiktoken"
+        path.write_bytes(content)
+        yield path
+
+
 class ByGigatoken:
     """Count by gigatoken, with a new tokenizer whenever the old one has read `_RENEW_AFTER_CHARS`."""
 
@@ -56,9 +76,7 @@ class ByGigatoken:
     def _renew(self) -> None:
         from gigatoken import Tokenizer
 
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "ranks.tiktoken"
-            path.write_bytes(self._rank_file)
+        with _as_file(self._rank_file) as path:
             backend = Tokenizer.from_tiktoken(path, self._scheme).backend
         self._encode, self._encode_batch = backend.encode, backend.encode_batch
         self._chars_left = _RENEW_AFTER_CHARS
@@ -72,7 +90,11 @@ class ByGigatoken:
         n_chars = sum(map(len, texts))
         self._chars_left -= n_chars
         if self._chars_left < 0:
-            self._renew()
+            try:
+                self._renew()
+            except (OSError, RuntimeError) as error:  # there is no file now, or none that can be read
+                self._chars_left = _RENEW_AFTER_CHARS
+                _log.warning("no new gigatoken tokenizer can be loaded (%s); the old one goes on", error)
         if n_chars < LITTLE_CHARS:
             return sum(len(self._encode(text)) for text in texts)
         # Outside the interpreter's lock, so that other threads go on.

@@ -106,7 +106,10 @@ class TokenCounter:
         aside = _CountAside(self, texts)
         _running.add(aside)
         try:
-            start_new_thread(aside.count, ())
+            try:
+                start_new_thread(aside.count, ())
+            except RuntimeError:  # the system gives no thread now
+                aside.count()
             yield aside.result
         finally:
             interrupted = aside.end()

@@ -43,6 +43,18 @@ def test_json_is_the_response_of_the_rest_interface(capsys):
     assert len(sample["tokens"]) == len(sample["logprobs"]) == sample["generated_tokens"] == 12
 
 
+def test_a_bias_is_a_list_of_pairs(capsys):
+    """--logit-bias takes ID=BIAS, more than one; what is no number is a wrong use."""
+    assert (
+        main([*COMMAND, "z", "--json", "--return-tokens", "--top-logprobs", "2", "--logit-bias", "4=100", "5=-3"]) == 0
+    )
+    (sample,) = json.loads(capsys.readouterr().out)["responses"]
+    assert set(sample["tokens"]) == {4}
+    assert [len(place) for place in sample["top_logprobs"]] == [2] * 12
+    with pytest.raises(SystemExit):
+        main([*COMMAND, "z", "--logit-bias", "4"])
+
+
 def test_every_parameter_of_a_request_is_an_option():
     """No field of `GenerationRequest` is missing."""
     assert {"text", *_PARAMETERS} == {field.name for field in attrs.fields(GenerationRequest)}

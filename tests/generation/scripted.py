@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from relevance_gen.llama.language_model import Interrupted
+from relevance_gen.llama.language_model import BREAK, ChatFormat, Interrupted
 
 
 def next_logits(history: list[int], n_vocab: int = 16) -> np.ndarray:
@@ -26,6 +26,7 @@ class ScriptedModel:
     """
 
     can_rewind = True
+    chat_format = ChatFormat()
 
     def __init__(
         self, n_slots: int, *, n_ctx: int = 40, n_batch: int = 4, on_call: Callable[[str], None] | None = None
@@ -48,6 +49,10 @@ class ScriptedModel:
         tokens = np.array([ord(c) % self.n_vocab for c in text], np.int32)
         return tokens[-max_tokens:] if max_tokens else tokens
 
+    def tokenize_chat(self, text: str, max_tokens: int) -> np.ndarray:
+        """Map the characters between breaks to tokens."""
+        return self.tokenize(text.replace(BREAK, ""), max_tokens)
+
     def piece(self, token: int) -> bytes:
         """Print a token as a letter."""
         return bytes([ord("a") + token])
@@ -59,6 +64,11 @@ class ScriptedModel:
         self._compute("prefill", len(tokens))
         self.slots[slot] += tokens.tolist()
         return next_logits(self.slots[slot])
+
+    def prefill_all(self, slot: int, tokens: np.ndarray, start: int) -> np.ndarray:
+        """Append tokens one by one, all in one computation."""
+        self.prefill(slot, tokens, start)
+        return np.array([next_logits(self.slots[slot][: start + n]) for n in range(1, len(tokens) + 1)])
 
     def decode(self, slots, tokens, positions) -> np.ndarray:
         """Append one token to each slot, if it holds exactly its position."""

@@ -61,19 +61,22 @@ class Law(RuleBasedStateMachine):
         self.waiting.append(one.id)
         self.unstarted[one.id] = num_samples
 
-    @rule(which=st.integers(0, 2), n_most=st.integers(1, 3))
-    def take(self, which, n_most):
-        """The oldest come, no more than a share; a puller with nothing left to do leaves a closed backlog."""
-        taken = self.pullers[which].take(n_most, timeout_s=0)
+    @rule(which=st.integers(0, 2), n_most=st.integers(1, 3), n_most_to_hold=st.none() | st.integers(0, 3))
+    def take(self, which, n_most, n_most_to_hold):
+        """The oldest come that may, no more than a share; a puller with nothing left to do leaves a closed backlog."""
+        taken = self.pullers[which].take(n_most, n_most_to_hold, timeout_s=0)
         if which in self.joined and self.closed and not self.waiting and which not in self.holders.values():
             self.joined.remove(which)
         if which not in self.joined:
             assert taken is None
             return
+        large = [number for number in self.waiting if self.tickets[number].request.num_samples > 1]
+        passed = large[n_most_to_hold:] if n_most_to_hold is not None else []
         n = min(n_most, -(-len(self.waiting) // len(self.joined)))
-        assert [each.id for each in taken] == self.waiting[:n]
-        self.holders |= dict.fromkeys(self.waiting[:n], which)
-        del self.waiting[:n]
+        expected = [number for number in self.waiting if number not in passed][:n]
+        assert [each.id for each in taken] == expected
+        self.holders |= dict.fromkeys(expected, which)
+        self.waiting = [number for number in self.waiting if number not in expected]
 
     @precondition(lambda self: self.holders)
     @rule(which=st.integers(0, 9))

@@ -1,5 +1,7 @@
 """The whole engine on real llama.cpp, against closed forms: the next token's logits are a row of a table."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.stats import chisquare
@@ -27,11 +29,82 @@ def test_greedy_is_the_argmax_of_the_table(bigram):
 
 def test_logprobs_are_the_models_own_whatever_the_request_cuts(bigram):
     """Log probabilities are those of the table's softmax to 1e-5, before temperature, penalties and cuts."""
-    log_softmax = TABLE - np.log(np.exp(TABLE.astype(np.float64)).sum(axis=1, keepdims=True))
     for fields in ({}, {"temperature": 0.3, "top_k": 3, "presence_penalty": 2, "min_p": 0.2, "top_p": 0.5}):
         for completion in complete(bigram, num_samples=4, max_tokens=50, seed=1, **fields):
             steps = zip((LETTER_A, *completion.tokens), completion.tokens, strict=False)
-            np.testing.assert_allclose(completion.logprobs, [log_softmax[step] for step in steps], atol=1e-5)
+            np.testing.assert_allclose(completion.logprobs, [LOG_SOFTMAX[step] for step in steps], atol=1e-5)
+
+
+LOG_SOFTMAX = TABLE - np.log(np.exp(TABLE.astype(np.float64)).sum(axis=1, keepdims=True))
+
+
+def test_alternatives_are_the_likeliest_of_the_models_own_distribution(bigram):
+    """In each place stand the k largest of the table's row, whatever the request changes, as logprobs has them."""
+    fields = {"temperature": 0.3, "top_k": 3, "presence_penalty": 2, "logit_bias": {LETTER_A: 30}, "seed": 1}
+    for completion in complete(bigram, num_samples=4, max_tokens=50, top_logprobs=5, **fields):
+        assert len(completion.top_logprobs) == 50
+        steps = zip((LETTER_A, *completion.tokens), completion.tokens, completion.logprobs, strict=False)
+        for (current, token, logprob), alternatives in zip(steps, completion.top_logprobs, strict=True):
+            row = LOG_SOFTMAX[current]
+            assert [one.token for one in alternatives] == np.argsort(-row, kind="stable")[:5].tolist()
+            np.testing.assert_allclose([one.logprob for one in alternatives], np.sort(row)[:-6:-1], atol=1e-5)
+            assert {one.logprob for one in alternatives if one.token == token} <= {logprob}
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2, 127, 128, 129, 200])
+def test_the_prompts_log_probabilities_are_the_tables(bigram, n_tokens):
+    """One for each token, none for the first, across slices, and again where the cache knows the prompt."""
+    letters = np.random.default_rng(n_tokens).integers(0, 26, n_tokens - 1)
+    text = "".join(chr(ord("a") + letter) for letter in letters)
+    prompt = [BOS, *(LETTER_A + letters).tolist()]
+    plain, asked, again = (
+        bigram.generate(GenerationRequest(text, max_tokens=5, temperature=0, logprobs=True, prompt_logprobs=wanted))
+        for wanted in (False, True, True)
+    )
+    assert plain.prompt_logprobs is None
+    assert asked.prompt_logprobs[0] is None
+    expected = [LOG_SOFTMAX[step] for step in itertools.pairwise(prompt)]
+    np.testing.assert_allclose(asked.prompt_logprobs[1:], expected, atol=1e-5)
+    assert again.prompt_logprobs == asked.prompt_logprobs
+    assert plain.responses[0].logprobs == asked.responses[0].logprobs == again.responses[0].logprobs
+
+
+def test_a_bias_forces_and_forbids(bigram):
+    """+100 makes a token the only one, -100 leaves it out."""
+    (forced,) = complete(bigram, max_tokens=5, logit_bias={LETTER_A + 3: 100})
+    assert forced.tokens == (LETTER_A + 3,) * 5
+    (free,) = complete(bigram, temperature=0, max_tokens=1)
+    (other,) = complete(bigram, temperature=0, max_tokens=1, logit_bias={free.tokens[0]: -100})
+    assert other.tokens[0] == np.argsort(-TABLE[LETTER_A])[1]
+
+
+def test_a_sample_does_not_end_before_min_tokens(bigram):
+    """Whatever ends a sample, none of its first min_tokens tokens does; without them some end earlier."""
+    ends = list(range(LETTER_A, LETTER_A + 12))
+    for min_tokens in (0, 7):
+        samples = complete(
+            bigram, num_samples=64, max_tokens=40, seed=2, eos_token_ids=ends, stop=["e"], min_tokens=min_tokens
+        )
+        assert (min(c.generated_tokens for c in samples) > 7) == (min_tokens == 7)
+        assert {c.finish_reason for c in samples} <= {"eos", "stop", "length"}
+        assert not any(token in ends for c in samples for token in c.tokens[:min_tokens])
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"logit_bias": {len(TABLE): 1}}, "logit_bias"),
+        ({"eos_token_ids": [*range(len(TABLE))], "min_tokens": 1}, "eos_token_ids"),
+        ({"top_logprobs": 20, "max_tokens": 255, "num_samples": 256}, "top_logprobs"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_this_model_cannot_do_is_refused(bigram, fields, field):
+    """A token beyond the vocabulary, no token left to draw, too many alternatives: an error that names the field."""
+    with pytest.raises(InvalidRequestError) as caught:
+        bigram.generate(GenerationRequest("a", **fields))
+    assert caught.value.field == field
+    assert complete(bigram, max_tokens=1)
 
 
 def chi_square_p(runner, drawn_with, judged_by):
@@ -70,6 +143,10 @@ EVERY_PARAMETER = [
     {"presence_penalty": -1.5},
     {"frequency_penalty": 1.5},
     {"frequency_penalty": -0.5},
+    {"repetition_penalty": 1.8},
+    {"repetition_penalty": 0.7, "top_k": 0},
+    {"logit_bias": {LETTER_A: 3, LETTER_A + 1: 2.5, LETTER_A + 2: -100}},
+    {"eos_token_ids": [*range(LETTER_A, LETTER_A + 9)], "min_tokens": 100},
     {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "presence_penalty": 0.5, "frequency_penalty": 0.5},
 ]
 
@@ -89,6 +166,9 @@ def test_samples_follow_the_closed_form(bigram, fields):
         ({"min_p": 0.1}, {}),
         ({"presence_penalty": 1}, {}),
         ({"frequency_penalty": -0.5}, {}),
+        ({"repetition_penalty": 1.8}, {}),
+        ({"logit_bias": dict.fromkeys(range(30), 2.5)}, {}),
+        ({"eos_token_ids": [*range(30)], "min_tokens": 100}, {}),
     ],
     ids=str,
 )
@@ -229,7 +309,7 @@ def test_any_text_is_survived(bigram, text):
         {"top_p": 0},
         {"top_k": 10**30},
         {"min_p": 1},
-        {"eos_token_ids": [10**30]},
+        {"eos_token_ids": [2**31 - 1]},
         {"seed": 10**300},
         {"presence_penalty": -2, "frequency_penalty": -2, "temperature": 1e-9},
         {"stop": ["x" * 60_000]},

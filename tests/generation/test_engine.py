@@ -1,5 +1,6 @@
 """The engine on a scripted model: whatever comes when, each request gets what it would get alone."""
 
+import itertools
 import weakref
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import GenerationError, InvalidRequestError
+from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.stopping import NO_STOPS
@@ -25,7 +27,12 @@ requests = st.builds(
     stop=st.lists(st.text("abcdefgh", min_size=1, max_size=2), max_size=2),
     temperature=st.sampled_from([0, 1]),
     presence_penalty=st.sampled_from([0, 1]),
+    repetition_penalty=st.sampled_from([1, 1.5]),
+    logit_bias=st.dictionaries(st.integers(0, 15), st.sampled_from([-100, 2]), max_size=2),
+    min_tokens=st.integers(0, 1),
     logprobs=st.booleans(),
+    top_logprobs=st.sampled_from([0, 0, 3, 20]),
+    prompt_logprobs=st.booleans(),
     return_tokens=st.just(True),
     seed=st.integers(0, 5),
 )
@@ -153,10 +160,14 @@ def test_a_long_prompt_delays_the_others_by_one_slice_a_step():
     engine, recorder = make_engine(ScriptedModel(2))
     engine.add(recorder.ticket(GenerationRequest("a", max_tokens=30, num_samples=1)))
     engine.step()
+    before = len(recorder.texts[0][0])
     engine.add(recorder.ticket(GenerationRequest("b" * 36, max_tokens=1)))
     for steps in range(1, 9):
         engine.step()
-        assert len(recorder.texts[0][0]) == steps + 1
+        assert len(recorder.texts[0][0]) == before + steps
+        assert not recorder.outcomes[1]
+    engine.step()
+    assert recorder.outcomes[1]
 
 
 def test_long_texts_that_are_refused_delay_the_others_by_one_text_a_step():
@@ -167,7 +178,7 @@ def test_long_texts_that_are_refused_delay_the_others_by_one_text_a_step():
         engine.add(recorder.ticket(GenerationRequest("b" * n_characters)))
     for steps in range(1, 6):
         engine.step()
-        assert len(recorder.texts[0][0]) == steps
+        assert len(recorder.texts[0][0]) == steps + 1  # it has the first from its prompt
         assert sum(map(len, recorder.outcomes[1:6])) == steps
     engine.step()
     assert all(recorder.outcomes[6:])
@@ -253,3 +264,62 @@ def test_more_samples_than_slots_take_turns():
     tokens = [completion.tokens for completion in recorder.outcomes[0][0].responses]
     assert len(tokens) == 20
     assert len(set(tokens)) > 15
+
+
+@given(requests=st.lists(requests, min_size=2, max_size=12), n_slots=st.integers(1, 4))
+def test_computed_prompts_are_held_for_so_many_requests_only(requests, n_slots):
+    """However many requests of several samples there are, states and logits of few prompts are kept at once."""
+    engine, recorder = make_engine(ScriptedModel(n_slots))
+    for request in requests:
+        engine.add(recorder.ticket(request))
+    while not engine.idle:
+        engine.step()
+        held = [prompt for prompt in engine._queue if len(prompt.logits) or len(prompt.state)]
+        assert len(held) <= max(2, n_slots)
+
+
+def test_an_interrupted_prompt_costs_the_others_no_token():
+    """While prompt after prompt is cancelled in the middle, a running sequence gets a token in every step."""
+    model = ScriptedModel(2)
+    engine, recorder = make_engine(model)
+    engine.add(recorder.ticket(GenerationRequest("a", max_tokens=30)))
+    engine.step()
+    before = len(recorder.texts[0][0])
+    for steps in range(1, 9):
+        engine.add(ticket := recorder.ticket(GenerationRequest("b" * 36)))
+        model.interrupted = True
+        engine.step()
+        engine.drop(ticket.id)
+        assert len(recorder.texts[0][0]) == before + steps
+
+
+def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
+    """Behind 256 samples of 100 tokens on 16 slots, eight requests have their first tokens within 100 steps.
+
+    The slices of their prompts come on top. They arrive while all slots are taken, through a backlog, as to a worker;
+    the large request ends whole all the same.
+    """
+    backlog, first_tokens, n_steps = Backlog(256), {}, itertools.count()
+    engine = Engine(ScriptedModel(16, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None))
+
+    def step():
+        for ticket in puller.take(engine.room, engine.room_to_hold, timeout_s=0):
+            engine.add(ticket)
+        engine.step()
+        return next(n_steps)
+
+    large = backlog.put(Ticket(0, GenerationRequest("a", max_tokens=100, num_samples=256), 0, 0.0))
+    before = [step() for _ in range(3)][-1]
+    for n_tokens in range(1, 9):
+        request = GenerationRequest("b" * n_tokens, max_tokens=5)
+        backlog.put(
+            Ticket(n_tokens, request, 0, 0.0),
+            lambda *_, number=n_tokens: first_tokens.setdefault(number, len(first_tokens)),
+        )
+    while len(first_tokens) < 8:
+        after = step()
+    assert after - before <= 100 + 4 * 1 + 4 * 2
+    while not engine.idle:
+        step()
+    assert large.result(timeout=0).num_samples == 256
+    assert backlog.n_unstarted == 0

@@ -53,7 +53,7 @@ def until(condition, timeout_s=20):
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize(("n_threads", "n_requests"), [(1, 12), (None, 4)], ids=["one thread", "default threads"])
+@pytest.mark.parametrize(("n_threads", "n_requests"), [(1, 12), (4, 4)], ids=["one thread", "four threads"])
 def test_concurrent_greedy_text_is_what_each_gets_alone(n_threads, n_requests):
     """Different requests at once get, bit for bit, what each gets alone, cached prefixes and all."""
     prompts = [("The same beginning of every prompt. " * 5)[: 20 + 13 * n] + str(n) for n in range(n_requests)]
@@ -280,6 +280,25 @@ def test_whatever_a_futures_callback_raises_stays_with_its_request(kind, max_tok
             runner.close(drain=False)
             assert called.is_set()
             assert {type(each.exception(timeout=0)) for each in (future, beside)} == {RunnerClosedError}
+
+
+@pytest.mark.parametrize("kind", ANY_KIND, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_whatever_a_loop_over_a_stream_raises_ends_its_request_alone(tiny, kind):
+    """The caller sees that very exception, the request is cancelled, and the one beside it gets its response."""
+    error, before = kind(), tiny.counters()
+    beside = tiny.stream(GenerationRequest("a", max_tokens=50))
+
+    def read():
+        with tiny.stream(GenerationRequest("a", max_tokens=400, num_samples=8)) as stream:
+            next(stream)
+            raise error
+
+    with pytest.raises(kind) as caught:
+        read()
+    assert caught.value is error
+    assert "".join(piece.text for piece in beside) == beside.response.responses[0].text
+    assert tiny.counters().requests_cancelled - before.requests_cancelled == 1
+    assert tiny.alive
 
 
 def test_a_callback_may_cancel_its_own_request(tiny):

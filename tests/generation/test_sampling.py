@@ -1,12 +1,13 @@
 """The sampler, against distributions computed the slow way."""
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import GenerationError
-from relevance_gen.generation.sampling import Settings, largest_ids, log_probabilities, sample
+from relevance_gen.generation.sampling import Settings, largest_ids, likeliest, log_probabilities, sample
 from relevance_gen.types import GenerationRequest
 from tests.reference_generation import distribution
 
@@ -40,6 +41,30 @@ def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_say
 
 @given(
     seed=st.integers(0, 10**6),
+    spread=st.sampled_from([0.0, 0.5, 4.0]),
+    digits=st.sampled_from([0, 7]),
+    settings=st.builds(
+        Settings,
+        temperature=st.sampled_from([0.7, 1.0, 2.0]),
+        top_k=st.just(0),
+        top_p=st.sampled_from([0.0, 0.5, 0.95, 0.9999, 1.0]),
+        min_p=st.sampled_from([0.0, 0.001, 0.3]),
+    ),
+)
+def test_a_large_vocabulary_without_top_k_is_drawn_as_the_reference_draws(seed, spread, digits, settings):
+    """Flat, peaked or full of ties: no token that is cut is drawn, and each other as often as its probability says."""
+    n, n_vocab = 500, 3000
+    row = np.round(np.random.default_rng(seed).normal(0, spread, n_vocab), digits).astype(np.float32)
+    request = GenerationRequest("", **attrs.asdict(settings))
+    expected = distribution(row, request)
+    tokens = sample(np.repeat(row[None], n, axis=0), [settings] * n, (np.arange(n) + 0.5) / n)
+    counts = np.bincount(tokens, minlength=n_vocab)
+    assert not counts[expected == 0].any()
+    np.testing.assert_allclose(counts, n * expected, atol=1.01)
+
+
+@given(
+    seed=st.integers(0, 10**6),
     rows=st.lists(settings_of_any_kind, min_size=1, max_size=8),
     n_vocab=st.sampled_from([7, 5000]),
 )
@@ -69,13 +94,18 @@ def test_ties_keep_exactly_k_tokens(n_vocab):
     assert len(set(tokens.tolist())) == 5
 
 
-def test_penalties_come_before_everything_and_leave_the_logits_alone():
-    """A penalised favourite loses to the second; the caller's logits are not changed."""
+def test_replaced_logits_count_before_everything_and_are_put_back():
+    """A favourite whose logit is replaced loses to the second, in its own row alone; then all is as before."""
     logits = np.array([[3.0, 2.0, 0.0], [3.0, 2.0, 0.0]], np.float32)
     before = logits.copy()
-    tokens = sample(logits, [Settings(temperature=0)] * 2, np.zeros(2), {1: np.array([1.5, 0, 0], np.float32)})
+    replacement = (np.array([0, 2, 0]), np.array([9, -np.inf, 1.5], np.float32))
+    tokens = sample(logits, [Settings(temperature=0)] * 2, np.zeros(2), {1: replacement})
     assert tokens.tolist() == [0, 1]
     np.testing.assert_array_equal(logits, before)
+    logits[1, 1] = np.nan
+    with pytest.raises(GenerationError):
+        sample(logits, [Settings()] * 2, np.zeros(2), {0: replacement})
+    np.testing.assert_array_equal(logits[0], before[0])
 
 
 def test_tokens_that_are_impossible_are_never_drawn():
@@ -92,6 +122,24 @@ def test_a_broken_model_is_an_error_not_a_token(settings, broken):
     """NaN or +inf among the logits raises."""
     with pytest.raises(GenerationError, match="not finite"):
         sample(np.array([[0, broken, 0, 0]], np.float32), [settings], np.array([0.5]))
+
+
+@given(seed=st.integers(0, 10**6), n_vocab=st.sampled_from([1, 5, 30, 5000]), n=st.integers(1, 20))
+def test_the_likeliest_are_what_sorting_all_log_probabilities_finds(seed, n_vocab, n):
+    """The first n of a full sort, ties by the lower id, with the log probabilities that single tokens have."""
+    n = min(n, n_vocab)
+    row = random_logits(seed, 1, n_vocab)[0]
+    row[: n_vocab // 2] = row[0]
+    every = log_probabilities(np.repeat(row[None], n_vocab, axis=0), np.arange(n_vocab))
+    found = likeliest(row, n)
+    np.testing.assert_array_equal([one.logprob for one in found], -np.sort(-every)[:n])
+    assert [one.logprob for one in found] == [every[one.token] for one in found]
+    assert [one.token for one in found] == sorted({one.token for one in found}, key=lambda i: (-every[i], i))
+
+
+def test_impossible_tokens_are_not_among_the_likeliest():
+    """A token of probability 0 has no log probability that JSON could hold, and is left out."""
+    assert [one.token for one in likeliest(np.array([-np.inf, 1, -np.inf, 2], np.float32), 3)] == [3, 1]
 
 
 @given(seed=st.integers(0, 10**6), n_vocab=st.integers(1, 3000), scale=st.sampled_from([0.1, 1.0, 30.0]))

@@ -2,124 +2,297 @@
 
 from collections import Counter
 
-from attrs import evolve
+import pytest
+from attrs import define, evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.generation.scheduler import Decode, Head, Move, Prefill, Seat, Start, State, next_action
+from relevance_gen.generation.scheduler import (
+    Decode,
+    Move,
+    Prefill,
+    Read,
+    Seat,
+    Start,
+    State,
+    holds,
+    most_held,
+    next_action,
+)
+
+
+@define
+class Request:
+    """Satisfies `Waiting`."""
+
+    n_prompt: int = 1
+    n_done: int = 1
+    slot: int | None = None
+    n_unstarted: int = 1
+    n_running: int = 0
+
+    @property
+    def computed(self):
+        """Whether its prompt is."""
+        return 0 < self.n_prompt == self.n_done
 
 
 @st.composite
 def states(draw):
     n_slots = draw(st.integers(1, 6))
     running = draw(st.sets(st.integers(0, n_slots - 1)))
-    free = sorted(set(range(n_slots)) - running)
     n_batch = draw(st.integers(1, 8))
-    head = None
-    if draw(st.booleans()):
-        n_prompt = draw(st.integers(1, 30))
-        n_done = draw(st.integers(0, n_prompt))
-        seat = draw(st.sampled_from(free)) if free and (n_done or draw(st.booleans())) else None
-        if seat is None:
-            n_done = draw(st.sampled_from([0, n_prompt]))
-        head = Head(n_prompt, n_done, seat, draw(st.integers(1, 9)))
-    return State(n_slots, n_batch, draw(st.integers(0, n_batch)), draw(st.booleans()), running, head)
+    free = draw(st.permutations(sorted(set(range(n_slots)) - running)))
+    waiting = []
+    for _ in range(draw(st.integers(0, 6))):
+        request = Request(0, 0, None, draw(st.integers(1, 5)))
+        kind = draw(st.sampled_from(["new", "started", "seated", "read"]))
+        if kind == "started" and sum(map(holds, waiting)) < most_held(n_slots):
+            request = evolve(request, n_prompt=3, n_done=3, n_running=draw(st.integers(0, 3)))
+        elif kind in ("seated", "read") and free:
+            request.slot = free.pop()
+            if holds(request) and sum(map(holds, waiting)) >= most_held(n_slots):
+                request.n_unstarted = 1
+            if kind == "read":
+                request.n_prompt = draw(st.integers(1, 30))
+                request.n_done = draw(st.integers(0, request.n_prompt))
+        waiting.append(request)
+    return State(n_slots, n_batch, draw(st.integers(0, n_batch)), draw(st.booleans()), running, waiting)
+
+
+def free_slots(state):
+    return set(range(state.n_slots)) - set(state.running) - {request.slot for request in state.waiting}
 
 
 @given(states())
 def test_an_action_only_ever_uses_slots_it_may(state):
     """Free slots are free, decoded slots run and ascend, slices fit the budget and end at a multiple of n_batch."""
-    free = set(range(state.n_slots)) - set(state.running)
+    free = free_slots(state)
     match next_action(state):
+        case Seat(place, slot):
+            assert slot in free
+            assert state.waiting[place].slot is None
+            assert not state.waiting[place].computed
+        case Read(place, slot):
+            assert state.may_read
+            assert slot == state.waiting[place].slot is not None
+            assert not state.waiting[place].n_prompt
+        case Prefill(place, slot, start, stop):
+            request = state.waiting[place]
+            assert slot == request.slot is not None
+            assert start == request.n_done < stop <= request.n_prompt
+            assert stop - start <= state.budget
+            assert stop == request.n_prompt or stop % state.n_batch == 0
+        case Start(place, slots):
+            request = state.waiting[place]
+            assert request.computed
+            assert 1 <= len(set(slots)) == len(slots) <= request.n_unstarted
+            assert set(slots) <= free | {request.slot}
+            assert request.slot in (None, slots[0])
         case Move(source, target):
             assert source in state.running
             assert target in free
             assert target < source
         case Decode(slots):
             assert list(slots) == sorted(state.running)
-            assert not state.decoded
-        case Seat(slot):
-            assert slot == min(free)
-        case Prefill(slot, start, stop):
-            assert slot == state.head.slot
-            assert start == state.head.n_done < stop <= state.head.n_prompt
-            assert stop - start <= state.budget
-            assert stop == state.head.n_prompt or stop % state.n_batch == 0
-        case Start(slots):
-            assert set(slots) <= free
-            assert len(set(slots)) == len(slots) <= state.head.n_unstarted
-            assert state.head.n_done == state.head.n_prompt
-            assert state.head.slot is None or state.head.slot == slots[0]
         case None:
-            assert state.decoded or not state.running
+            assert not state.running
 
 
 @given(states())
-def test_running_sequences_come_first(state):
-    """Nothing is done for a waiting request in a step before every running sequence has its token."""
-    if state.running and not state.decoded:
-        assert isinstance(next_action(state), Decode | Move)
+def test_every_step_gives_every_running_sequence_a_token(state):
+    """When nothing is left to do for those who wait, what runs is decoded; no step ends without."""
+    action = next_action(state)
+    while isinstance(action, Move):
+        state = evolve(state, running={*state.running} - {action.source} | {action.target})
+        action = next_action(state)
+    assert action is not None or not state.running
 
 
 @given(states())
-def test_a_step_never_idles_while_something_can_be_done(state):
-    """With the whole budget left, a step ends only if no request waits or no slot is free."""
-    state = evolve(state, decoded=True, budget=state.n_batch)
-    if next_action(state) is None:
-        assert state.head is None or len(state.running) == state.n_slots
+def test_no_slot_stays_free_while_samples_wait(state):
+    """A step that may still read and compute ends with a free slot only if whoever waits has all slots it can use.
+
+    Those are requests of one sample, or of a prompt not yet computed, that have a slot; and those for whose prompts no
+    memory is left.
+    """
+    action = next_action(evolve(state, budget=state.n_batch, may_read=True))
+    if isinstance(action, Decode | Move | None):
+        assert not any(request.slot is not None for request in state.waiting)
+        if free_slots(state):
+            assert all(request.n_unstarted > 1 and not request.computed for request in state.waiting)
+            assert not state.waiting or sum(map(holds, state.waiting)) == most_held(state.n_slots)
 
 
-@given(
-    requests=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 7), st.integers(1, 6)), max_size=12),
-    n_slots=st.integers(1, 5),
-    n_batch=st.integers(1, 8),
-)
-def test_every_request_starts_in_order_and_finishes_once(  # noqa: C901 - an engine in one function
-    requests, n_slots, n_batch
-):
-    """Simulated from the actions alone: no slot leaks, samples start in order of arrival, and all end."""
-    queue = [Head(n_prompt, 0, None, n_samples) for n_prompt, n_samples, _ in requests]
-    running: dict[int, list[int]] = {}  # slot -> [request, tokens left]
-    started: list[int] = []
-    finished: Counter[int] = Counter()
-    steps = 0
-    while queue or running:
-        steps += 1
-        budget, decoded = n_batch, not running
+@given(states())
+def test_prompts_are_held_for_so_many_requests_only(state):
+    """A request that will hold its prompt gets a slot only where fewer than the bound do."""
+    action = next_action(state)
+    if isinstance(action, Seat) and state.waiting[action.place].n_unstarted > 1:
+        assert sum(map(holds, state.waiting)) < most_held(state.n_slots)
+
+
+@define(eq=False)
+class Served:
+    """What a simulation notes of a request; times are numbers of steps."""
+
+    request: Request
+    n_prompt: int
+    n_tokens: int
+    arrived: int
+    first_slot: int | None = None
+    first_sample: int | None = None
+
+
+class Simulation:
+    """An engine in a few lines: carries actions out on counts alone."""
+
+    def __init__(self, n_slots, n_batch):
+        self.n_slots, self.n_batch = n_slots, n_batch
+        self.step_number = 0
+        self.queue, self.running = [], {}  # slot -> [who, tokens left]
+        self.gifts = []  # (in which step, who got a slot)
+        self.finished = Counter()
+
+    def arrive(self, n_prompt, n_samples, n_tokens):
+        """Queue a request."""
+        request = Request(0, 0, None, n_samples)
+        self.queue.append(Served(request, n_prompt, n_tokens, self.step_number))
+        return self.queue[-1]
+
+    def state(self, budget, waiting):
+        """Return what the scheduler sees."""
+        return State(self.n_slots, self.n_batch, budget, may_read=True, running=self.running.keys(), waiting=waiting)
+
+    def note_slots(self, who, n_slots):
+        """Note who gets slots."""
+        if who.first_slot is None:
+            who.first_slot = self.step_number
+        self.gifts += [(self.step_number, who)] * n_slots
+
+    def step(self):
+        """Do what one step of the engine does."""
+        self.step_number += 1
+        budget = self.n_batch
         while True:
-            head = queue[0] if queue else None
-            action = next_action(State(n_slots, n_batch, budget, decoded, running.keys(), head))
-            match action:
-                case None:
-                    break
-                case Move(source, target):
-                    running[target] = running.pop(source)
-                case Decode(slots):
-                    decoded = True
-                    for slot in slots:
-                        running[slot][1] -= 1
-                case Seat(slot):
-                    queue[0] = evolve(head, slot=slot)
-                case Prefill(_, start, stop):
+            waiting = [who.request for who in self.queue]
+            assert sum(map(holds, waiting)) <= most_held(self.n_slots)
+            match next_action(self.state(budget, waiting)):
+                case Seat(place, slot):
+                    self.queue[place].request.slot = slot
+                    self.note_slots(self.queue[place], 1)
+                case Read(place):
+                    self.queue[place].request.n_prompt = self.queue[place].n_prompt
+                case Prefill(place, _, start, stop):
                     budget -= stop - start
-                    queue[0] = evolve(head, n_done=stop)
-                case Start(slots):
-                    request = len(requests) - len(queue)
-                    started += [request] * len(slots)
-                    running |= {slot: [request, requests[request][2] - 1] for slot in slots}
-                    queue[0] = evolve(head, slot=None, n_unstarted=head.n_unstarted - len(slots))
-                    if not queue[0].n_unstarted:
-                        queue.pop(0)
-            for slot in [slot for slot, (_, left) in running.items() if left == 0]:
-                finished[running.pop(slot)[0]] += 1
-        assert steps < 10_000
-    assert started == sorted(started)
-    assert dict(finished) == {i: n_samples for i, (_, n_samples, _) in enumerate(requests)}
+                    self.queue[place].request.n_done = stop
+                case Start(place, slots):
+                    self.start(self.queue.pop(place), slots)
+                case Move(source, target):
+                    self.running[target] = self.running.pop(source)
+                case Decode(slots):
+                    for slot in slots:
+                        self.count_token(slot)
+                    return
+                case None:
+                    return
+
+    def start(self, who, slots):
+        """Start samples; the first token of each comes from the prompt."""
+        request = who.request
+        self.note_slots(who, len(slots) - (request.slot is not None))
+        if who.first_sample is None:
+            who.first_sample = self.step_number
+        request.slot = None
+        request.n_unstarted -= len(slots)
+        request.n_running += len(slots)
+        if request.n_unstarted:
+            self.queue.append(who)
+        for slot in slots:
+            self.running[slot] = [who, who.n_tokens]
+            self.count_token(slot)
+
+    def count_token(self, slot):
+        """Take a token off what is left, and free the slot with the last."""
+        self.running[slot][1] -= 1
+        if not self.running[slot][1]:
+            who, _ = self.running.pop(slot)
+            who.request.n_running -= 1
+            self.finished[id(who)] += 1
+
+
+arrivals = st.lists(
+    st.tuples(st.integers(0, 8), st.integers(1, 20), st.sampled_from([1, 1, 2, 7]), st.integers(1, 6)), max_size=14
+)
+
+
+def simulate(arrivals, n_slots, n_batch):
+    """Let requests arrive after so many steps each, and go on to the end."""
+    simulation, served = Simulation(n_slots, n_batch), []
+    for gap, *request in arrivals:
+        for _ in range(gap):
+            simulation.step()
+        served.append(simulation.arrive(*request))
+    while simulation.queue or simulation.running:
+        simulation.step()
+        assert simulation.step_number < 10_000
+    return simulation, served
+
+
+@given(arrivals, st.integers(1, 5), st.integers(1, 8))
+def test_every_request_is_served_whole_and_none_starves(arrivals, n_slots, n_batch):
+    """All samples end. While a request waits for a slot no other gets two, and its first sample is there in time."""
+    simulation, served = simulate(arrivals, n_slots, n_batch)
+    assert simulation.finished == {id(who): n_samples for who, (*_, n_samples, _) in zip(served, arrivals, strict=True)}
+    n_slices = sum(-(-who.n_prompt // n_batch) for who in served)
+    longest = max((who.n_tokens for who in served), default=0)
+    many = sum(n_samples > 1 for *_, n_samples, _ in arrivals) > most_held(n_slots)
+    for who, (*_, n_samples, _) in zip(served, arrivals, strict=True):
+        if many and n_samples > 1:
+            continue  # no memory may be left for its prompt
+        since = Counter(other for step, other in simulation.gifts if who.arrived < step < who.first_slot)
+        assert all(n == 1 for n in since.values())
+        # In so many steps every slot is free once, and there is a slot for each request ahead.
+        turnover = longest + n_slices
+        assert who.first_sample - who.arrived <= (len(since) // n_slots + 1) * turnover + n_slices
+
+
+@given(arrivals, st.integers(1, 5), st.integers(1, 8))
+def test_the_same_arrivals_are_served_in_the_same_order(arrivals, n_slots, n_batch):
+    """Nothing but the state decides: twice the same, twice the same slots."""
+
+    def order():
+        simulation, served = simulate(arrivals, n_slots, n_batch)
+        return [next(n for n, who in enumerate(served) if who is gift) for _, gift in simulation.gifts]
+
+    assert order() == order()
+
+
+@pytest.mark.parametrize(
+    ("n_slots", "names", "n_samples", "expected"),
+    [(1, "ab", 3, "ababab"), (3, "abc", 3, "abcabcabc"), (4, "abc", 4, "abcaaabcbbcc"), (1, "abc", 3, "ababacbcc")],
+)
+def test_requests_take_turns(n_slots, names, n_samples, expected):
+    """Slots go round, one that is left over in the next round; on one slot, two requests of several samples do."""
+    simulation = Simulation(n_slots, 9)
+    who = {id(simulation.arrive(1, n_samples, 2)): name for name in names}
+    while simulation.queue or simulation.running:
+        simulation.step()
+    assert "".join(who[id(gift)] for _, gift in simulation.gifts) == expected
+
+
+def test_a_free_slot_goes_to_who_has_the_fewest():
+    """One request has three samples running, one has one: it gets two, and of equals the one whose turn is older."""
+    waiting = [Request(n_unstarted=9, n_running=3), Request(n_unstarted=9, n_running=1)]
+    state = State(8, 4, 4, may_read=True, running={0, 1, 2, 3}, waiting=waiting)
+    assert next_action(evolve(state, n_slots=6)) == Start(1, (4, 5))
+    assert next_action(evolve(state, n_slots=7)) == Start(1, (4, 5))
+    assert next_action(evolve(state, n_slots=8)) == Start(1, (4, 5, 7))
 
 
 def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_it():
-    """Slots {0, 2, 3} become {0, 1, 2} when nobody waits, and stay while somebody does."""
-    state = State(8, 4, 4, decoded=False, running={0, 2, 3}, head=None)
+    """Slots {0, 2, 3} become {0, 1, 2} when nobody waits, and stay while somebody's prompt is computed for the gap."""
+    state = State(8, 4, 4, may_read=True, running={0, 2, 3}, waiting=[])
     assert next_action(state) == Move(3, 1)
     assert next_action(evolve(state, running={0, 1, 2})) == Decode((0, 1, 2))
-    assert next_action(evolve(state, head=Head(5, 0, None, 1))) == Decode((0, 2, 3))
+    assert next_action(evolve(state, budget=0, waiting=[Request(5, 0, slot=1)])) == Decode((0, 2, 3))

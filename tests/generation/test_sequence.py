@@ -1,40 +1,16 @@
-"""One sample's life: penalties by hand, and every reason to end."""
+"""One sample's life: every reason to end, and what it may not end by."""
 
-import numpy as np
 import pytest
 
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import StopStrings
-from relevance_gen.types import GenerationRequest
+from relevance_gen.types import GenerationRequest, TokenLogprob
 
 
 def sequence(room=100, index=0, seed=0, **fields):
     request = GenerationRequest("prompt", **fields)
     stops, ends = StopStrings(request.stop), frozenset(request.eos_token_ids)
     return Sequence(request, index, seed=seed, stops=stops, ends=ends, n_prompt=6, room=room, n_vocab=8)
-
-
-def test_penalties_count_generated_tokens_only():
-    """Presence is subtracted once, frequency for every occurrence; the prompt's tokens are not counted."""
-    one = sequence(presence_penalty=0.5, frequency_penalty=0.25)
-    np.testing.assert_array_equal(one.penalty, np.zeros(8))
-    for token in (3, 5, 3, 3):
-        one.accept(token, b"x")
-    np.testing.assert_array_equal(one.penalty, [0, 0, 0, 0.5 + 3 * 0.25, 0, 0.5 + 0.25, 0, 0])
-
-
-def test_penalties_that_cancel_are_still_counted():
-    """Presence 1 and frequency -1 leave 0 after the first occurrence and -1 after the second."""
-    one = sequence(presence_penalty=1, frequency_penalty=-1)
-    one.accept(2, b"x")
-    assert one.penalty[2] == 0
-    one.accept(2, b"x")
-    assert one.penalty[2] == -1
-
-
-def test_no_penalty_costs_nothing():
-    """Without penalties there is no array to subtract."""
-    assert sequence().penalty is None
 
 
 def test_the_end_token_is_counted_and_not_shown():
@@ -72,6 +48,23 @@ def test_a_stop_string_completed_by_the_last_allowed_token_is_a_stop():
     assert one.finish_reason == "stop"
 
 
+def test_the_first_tokens_complete_no_stop_string():
+    """A stop string completed by one of the first min_tokens tokens is text; one completed by the next token stops."""
+    one = sequence(stop=["aa"], min_tokens=3)
+    for _ in range(3):
+        one.accept(1, b"a")
+        assert one.finish_reason is None
+    one.accept(1, b"a")
+    assert (one.finish_reason, one.completion(0).text) == ("stop", "aa")
+
+
+def test_a_flush_completes_no_stop_string_too_early():
+    """The U+FFFD of a character that max_tokens breaks is text, and no stop, where min_tokens is max_tokens."""
+    one = sequence(stop=["\ufffd"], min_tokens=1, max_tokens=1)
+    assert one.accept(1, b"\xf0") == "\ufffd"
+    assert one.finish_reason == "length"
+
+
 def test_the_room_left_in_the_context_bounds_a_sample():
     """The smaller of max_tokens and room ends it with "length", and a broken character is shown as one."""
     one = sequence(room=2, max_tokens=50)
@@ -94,9 +87,19 @@ def test_a_running_sample_has_no_completion():
         sequence().completion(0)
 
 
+def test_alternatives_line_up_with_the_tokens():
+    """Each token has its alternatives, the end token too."""
+    one = sequence(top_logprobs=2, eos_token_ids=[7])
+    pairs = [(TokenLogprob(1, -0.1), TokenLogprob(7, -3.0)), (TokenLogprob(7, -0.5),)]
+    for token, alternatives in zip((1, 7), pairs, strict=True):
+        one.accept(token, b"x", None, alternatives)
+    assert one.completion(0).top_logprobs == tuple(pairs)
+
+
 def test_absent_unless_asked_for():
     """Tokens and log probabilities stay `None` without their flags."""
     one = sequence(max_tokens=1)
     one.accept(1, b"a")
     assert one.completion(0).tokens is None
     assert one.completion(0).logprobs is None
+    assert one.completion(0).top_logprobs is None

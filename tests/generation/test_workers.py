@@ -288,8 +288,19 @@ def test_every_request_of_many_threads_ends_one_way():
 
 def test_every_device_gets_a_worker_with_the_other_options_of_all():
     """`devices` sets main_gpu, one for each worker."""
-    from relevance_gen.generation.runner import _on_devices
+    from relevance_gen.llama.options import on_devices
 
     options = ModelOptions(n_ctx=64, n_slots=3)
-    assert _on_devices(options, None) == [options]
-    assert _on_devices(options, (1, 0)) == [ModelOptions(n_ctx=64, n_slots=3, main_gpu=gpu) for gpu in (1, 0)]
+    assert on_devices(options, None) == [options]
+    assert on_devices(options, (1, 0)) == [ModelOptions(n_ctx=64, n_slots=3, main_gpu=gpu) for gpu in (1, 0)]
+
+
+def test_a_worker_takes_no_more_prompts_than_it_may_keep():
+    """On one slot, two requests of many samples take turns, a third waits in the backlog, and a single one passes."""
+    with ScriptedRunner([scripted(n_slots=1)], max_queue=1000) as runner:
+        many = [GenerationRequest("a" * n, max_tokens=20, num_samples=99) for n in (1, 2, 3)]
+        futures = [runner.submit(request) for request in many]
+        assert runner.submit(GenerationRequest("b", max_tokens=1)).result(timeout=20).num_samples == 1
+        assert not any(future.done() for future in futures)
+        assert len(runner._backlog._waiting) == 1
+        assert [future.result(timeout=60).num_samples for future in futures] == [99] * 3

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from relevance_gen.errors import InvalidRequestError, ModelLoadError
+from relevance_gen.llama import decoder
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import Interrupted
 from relevance_gen.llama.options import ModelOptions
-from small_models import BIGRAM, TINY
+from relevance_gen.llama.source import EMBEDDED_MODEL
+from small_models import BIGRAM, ENCODER, TINY
 
 PROMPT = np.random.default_rng(0).integers(2, 512, 300).astype(np.int32)
 
@@ -120,8 +122,10 @@ def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_pat
     model = tmp_path / "bloom.gguf"
     model.write_bytes(TINY.read_bytes().replace(b"gpt-2", b"bloom"))
     code = f"""
+from relevance_gen.llama import decoder
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.source import EMBEDDED_MODEL
 print(len(Decoder({str(model)!r}, ModelOptions(n_ctx=8192, n_slots=1)).tokenize({character!r} * 100_000, 0)))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -184,6 +188,12 @@ def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
         Decoder(path)
 
 
+def test_an_embedding_model_is_refused():
+    """A BERT can be loaded and computed, but has no memory of what it read: it would answer with nonsense."""
+    with pytest.raises(ModelLoadError, match=r"encoder\.gguf holds an embedding model, which does not generate text"):
+        Decoder(ENCODER, ModelOptions(n_ctx=32, n_slots=1))
+
+
 def test_a_directory_is_no_model(tmp_path):
     """A directory is refused like any unreadable file."""
     with pytest.raises(ModelLoadError, match="cannot be read: Is a directory"):
@@ -229,3 +239,17 @@ def test_interrupting_works_from_another_thread_while_a_prompt_is_computed():
             while True:
                 model.prefill(0, tokens, 0)
                 model.rewind(0, 0)
+
+
+def test_a_small_model_is_computed_by_one_thread(monkeypatch):
+    """By default the embedded model gets one thread, a larger one the physical cores, and an option has its way."""
+
+    def n_threads(**options):
+        with Decoder(EMBEDDED_MODEL, ModelOptions(n_ctx=256, n_slots=1, **options)) as model:
+            return model.n_threads
+
+    assert n_threads() == 1
+    assert n_threads(n_threads=2) == 2
+    monkeypatch.setattr(decoder, "usable_cores", lambda: 3)
+    monkeypatch.setattr(decoder, "_ONE_THREAD_BYTES", EMBEDDED_MODEL.stat().st_size // 2)
+    assert n_threads() == 3

@@ -13,7 +13,6 @@ from relevance_gen.retrieval import building, cutting
 from relevance_gen.retrieval.building import Progress, build
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.segment import Segment
-from relevance_gen.retrieval.stopwords import ENGLISH_MARKERS, MARKER_IDS, OTHER_MARKERS
 from relevance_gen.retrieval.terms import Ids, beginnings, tokenize
 from tests import reference, strategies
 
@@ -134,9 +133,3 @@ def test_progress_counts_up_to_all_chunks(texts: list[str]) -> None:
     assert [done for done, _ in told] == sorted({done for done, _ in told})
     assert {n_chunks for _, n_chunks in told} == ({len(texts)} if texts else set())
     assert not texts or told[-1] == (len(texts), len(texts))
-
-
-def test_the_ids_of_markers_are_those_of_their_words() -> None:
-    """The ids that tell languages are those of the first term of each marker, toned ones with their tone."""
-    words = [*ENGLISH_MARKERS, *OTHER_MARKERS]
-    assert [int(tokenize([word]).ids[0]) for word in words] == list(MARKER_IDS)

@@ -25,7 +25,8 @@ from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.explaining import explain
-from relevance_gen.retrieval.segment import Segment, merge
+from relevance_gen.retrieval.merging import merge
+from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 from tests import corpus, strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS

@@ -161,6 +161,7 @@ def test_generate_wants_exactly_json(server: Server, content_type: str | None) -
         ({"max_tokens": 1.0}, "max_tokens"),
         ({"eos_token_ids": 3}, "eos_token_ids"),
         ({"eos_token_ids": [1, "2"]}, "eos_token_ids[1]"),
+        ({"eos_token_ids": [2**61 - 1]}, "eos_token_ids[0]"),
         ({"max_input_tokens": -1}, "max_input_tokens"),
         ({"num_samples": 0}, "num_samples"),
         ({"num_samples": 257}, "num_samples"),

@@ -41,6 +41,21 @@ def test_many_at_once_are_each_as_alone(real: Server) -> None:
     assert together == alone
 
 
+def test_what_is_asked_for_comes_over_the_wire(real: Server) -> None:
+    """Alternatives and the prompt's log probabilities are in the answer where asked for; a bias has strings as keys."""
+    plain, full = (
+        real.generate({**GREEDY, **fields}).json
+        for fields in ({}, {"top_logprobs": 3, "prompt_logprobs": True, "logit_bias": {"70": 100}, "min_tokens": 2})
+    )
+    assert not {"prompt_logprobs"} & set(plain)
+    assert not {"top_logprobs", "logprobs"} & set(plain["responses"][0])
+    assert full["prompt_logprobs"][0] is None
+    assert len(full["prompt_logprobs"]) == full["prompt_tokens"]
+    (sample,) = full["responses"]
+    assert sample["tokens"] == [70] * 8
+    assert [[set(one) for one in place] for place in sample["top_logprobs"]] == [[{"token", "logprob"}] * 3] * 8
+
+
 def test_a_prompt_without_room_is_a_400(real: Server) -> None:
     """What only the model can refuse is a 400 too, also as the first thing of a stream."""
     for path in ("/generate", "/generate_stream"):

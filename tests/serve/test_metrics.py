@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -41,21 +41,23 @@ def test_histograms_are_cumulative(seconds: list[float]) -> None:
     assert found["relevance_gen_search_seconds_sum"] == pytest.approx(sum(seconds))
 
 
-def test_rows_add_up_and_outlive_their_process(tmp_path: Path) -> None:
+def test_rows_add_up_and_outlive_their_process() -> None:
     """All processes' rows are summed; a process that replaces another counts on, but its gauges begin at nothing."""
     layout = Layout(("search", "other"), (200,))
-    Metrics.allocate(layout, tmp_path / "m", 2)
-    one, two = (Metrics.shared(layout, tmp_path / "m", 2, row) for row in range(2))
+    file = os.memfd_create("metrics")
+    os.truncate(file, Metrics.shared_bytes(layout, 2))
+    one, two = (Metrics.shared(layout, file, 2, row) for row in range(2))
     one.add("search_chunks_total", 3)
     two.add("search_chunks_total", 4)
     one.put("requests_waiting", 2, "search")
     two.put("requests_waiting", 5, "search")
     assert values(two.exposition({}))["relevance_gen_search_chunks_total"] == 7
     assert values(two.exposition({}))['relevance_gen_requests_waiting{lane="search"}'] == 7
-    again = Metrics.shared(layout, tmp_path / "m", 2, 0)
+    again = Metrics.shared(layout, file, 2, 0)
     again.add("search_chunks_total", 1)
     assert values(two.exposition({}))["relevance_gen_search_chunks_total"] == 8
     assert values(two.exposition({}))['relevance_gen_requests_waiting{lane="search"}'] == 5
+    os.close(file)
 
 
 def test_a_series_not_declared_is_a_bug() -> None:

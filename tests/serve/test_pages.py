@@ -35,8 +35,8 @@ def test_schemas_are_the_types(name: str) -> None:
         del fields["confidence"]  # on the wire it stands in the metadata, if asked for
     assert list(schema["properties"]) == list(fields)
     if not name.endswith(("Request", "Chunk")):
-        optional = {"Completion": {"tokens", "logprobs"}, "SearchResult": {"spans"}, "SearchMetadata": {"confidence"}}
-        assert set(schema["required"]) == set(fields) - optional.get(name, set())
+        required = {field for field, attribute in fields.items() if attribute.default is attrs.NOTHING}
+        assert set(schema["required"]) == required
         return
     assert schema["additionalProperties"] is False
     for field, attribute in fields.items():

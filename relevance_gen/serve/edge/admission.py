@@ -27,7 +27,7 @@ async def admit(route: Route, request: web.Request) -> None:
         MediaTypeError: the body is of another type.
     """
     service = request.app[SERVICE]
-    if route.work is not None and service.draining:
+    if route.work is not None and service.draining and not service.settings.reuse_port:
         raise ShuttingDownError
     key_id = None if route.key == "never" else service.identify(request.headers)
     if key_id is not None:

@@ -49,7 +49,8 @@ class Keys:
     Args:
         keys: digests that always hold.
         file: further keys, one a line: plain, or ``sha256:`` and 64 hex digits. Blank lines and ``#`` comments are
-            skipped. It is read again when it changes; a file that cannot be read leaves the last keys in force.
+            skipped. It is read again when it changes; a file that cannot be read, or that `read_digests` refuses,
+            leaves the last keys in force.
     """
 
     def __init__(self, keys: Iterable[bytes], file: str | None = None) -> None:
@@ -78,18 +79,32 @@ class Keys:
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
             if seen == self._seen:
                 return
-            self._digests = (*self._fixed, *_digests_in(file.read_text("utf-8-sig")))
-        except (OSError, UnicodeDecodeError) as error:
-            _log.error("the key file cannot be read (%s); the last keys stay in force", type(error).__name__)
+            self._digests = (*self._fixed, *read_digests(file))
+        except (OSError, ValueError) as error:
+            _log.error("the key file cannot be taken (%s); the last keys stay in force", error)
             return
         self._seen = seen
         _log.info("the key file holds %d keys", len(self._digests) - len(self._fixed))
 
 
-def _digests_in(text: str) -> Iterable[bytes]:
-    for line in text.splitlines():
+def read_digests(file: Path) -> list[bytes]:
+    """Read the digests of the keys in `file`.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not UTF-8, or a line is malformed; the message names the line and repeats none of it.
+    """
+    digests: list[bytes] = []
+    try:
+        lines = file.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError("the key file must be UTF-8") from None
+    for number, line in enumerate(lines, 1):
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue
         hashed = re.fullmatch(r"sha256:([0-9a-fA-F]{64})", entry)
-        yield bytes.fromhex(hashed[1]) if hashed else digest(entry)
+        if hashed is None and entry.lower().startswith("sha256:"):
+            raise ValueError(f"line {number} of the key file must be sha256: and 64 hexadecimal digits")
+        digests.append(bytes.fromhex(hashed[1]) if hashed else digest(entry))
+    return digests

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from aiohttp import HttpVersion11, web
 from attrs import define
 
 from relevance_gen import wire
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, TooLargeError
 from relevance_gen.serve.edge import codings
-from relevance_gen.serve.edge.budget import Account, parsed_bytes
+from relevance_gen.serve.edge.budget import Account
 from relevance_gen.serve.edge.problems import ExactMediaTypeError, MediaTypeError, SlowBodyError
-from relevance_gen.serve.edge.service import LANE, SERVICE
+from relevance_gen.serve.edge.service import HELD, LANE, SERVICE
+from relevance_gen.serve.edge.shape import shape_of
 from relevance_gen.serve.settings import Settings
 
 _PARSE_ON_LOOP_BYTES = 64 << 10
-"""A body up to this size is parsed in less time than handing it to a thread takes."""
+_PARSE_ON_LOOP_VALUES = 1 << 12
+"""A body of at most so many bytes and values is parsed within a millisecond, so on the event loop."""
 
 
 @define
@@ -29,20 +29,28 @@ class Body:
         raw: its bytes, as they came.
         coding: their content coding.
         account: what the request holds of its lane's memory.
+        most_values: JSON values that it may hold.
     """
 
     raw: bytes
     coding: str
     account: Account
+    most_values: int
     _settings: Settings
 
     @property
     def is_small(self) -> bool:
         """Whether `parse` is quick enough for the event loop."""
-        return self.coding == "identity" and len(self.raw) <= _PARSE_ON_LOOP_BYTES
+        is_short = self.coding == "identity" and len(self.raw) <= _PARSE_ON_LOOP_BYTES
+        return is_short and shape_of(self.raw, _PARSE_ON_LOOP_VALUES).n_values <= _PARSE_ON_LOOP_VALUES
 
-    def parse(self) -> object:
+    def parse(self, *, work_factor: int = 0, patience_s: float = 0.0) -> object:
         """Return the JSON in the body, once. Memory is taken from the account before it is used.
+
+        Args:
+            work_factor: bytes that the work on the body will need for each of its bytes; the account goes on holding
+                them.
+            patience_s: how long this thread may wait for that memory.
 
         Raises:
             TooLargeError: the body is too large, or needs too much memory.
@@ -51,16 +59,18 @@ class Body:
         """
         settings, raw, self.raw = self._settings, self.raw, b""
         plain = codings.decode(raw, self.coding, limit_bytes=settings.max_body_bytes, take=self.account.take)
-        n_bytes = parsed_bytes(plain)
-        self.account.take(n_bytes)
+        shape = shape_of(plain, self.most_values)
+        if shape.n_values > self.most_values:
+            raise TooLargeError(f"the body must hold at most {self.most_values} JSON values")
+        n_bytes = shape.kept_bytes + work_factor * len(plain)
+        self.account.take_in_time(max(n_bytes, shape.peak_bytes), patience_s)
         value = wire.parse(plain, max_depth=settings.max_depth)
         self.account.replace(n_bytes)
         return value
 
 
-@asynccontextmanager
-async def received(request: web.Request) -> AsyncIterator[Body]:
-    """Receive the body of an admitted request; its memory is accounted for while the context is open.
+async def receive(request: web.Request) -> Body:
+    """Receive the body of an admitted request. Its memory is accounted for until the client has its answer.
 
     Raises:
         MediaTypeError: the content coding is not known.
@@ -71,12 +81,11 @@ async def received(request: web.Request) -> AsyncIterator[Body]:
     """
     service, coding = request.app[SERVICE], _coding_of(request)
     settings = service.settings
-    with request[LANE].budget.account() as account:
-        raw = await _read(request, account, settings.max_body_bytes, settings.body_timeout_s)
-        service.metrics.add("http_request_body_bytes_total", len(raw))
-        body = Body(raw, coding, account, settings)
-        del raw  # so that the body alone holds it
-        yield body
+    lane = request[LANE]
+    account = request[HELD].enter_context(lane.budget.account())
+    raw = await _read(request, account, settings.max_body_bytes, settings.body_timeout_s)
+    service.metrics.add("http_request_body_bytes_total", len(raw))
+    return Body(raw, coding, account, lane.most_values, settings)
 
 
 def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:

@@ -1,20 +1,17 @@
-"""Memory for request bodies: a budget for each lane, and an account for each request."""
+"""Memory that requests cause: a budget for each lane, and an account for each request."""
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import Self
 
 from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.serve.metrics import Metrics
 
-_BYTES_PER_MARK = {b"[": 128, b"{": 256, b",": 80, b":": 160}
-"""What Python needs at most for each mark of JSON, beside the text itself: a list, an object, an item, a field."""
-_NO_MARKS = bytes(set(range(256)) - set(b"[{,:"))
-
 
 class Budget:
-    """The bytes of request bodies, and of what is made of them, that one lane may hold at once.
+    """The bytes that the requests of one lane may hold at once: bodies, what is made of them, and unread answers.
 
     Args:
         lane: whose budget it is; names the metric.
@@ -25,8 +22,9 @@ class Budget:
     def __init__(self, lane: str, limit_bytes: int, metrics: Metrics) -> None:
         self._lane = lane
         self._metrics = metrics
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._held_bytes = 0
+        self._n_returns = 0
         self.limit_bytes = limit_bytes
 
     def account(self) -> Account:
@@ -39,11 +37,24 @@ class Budget:
         Raises:
             BusyError: others hold too much now.
         """
-        with self._lock:
+        with self._changed:
             if n_bytes > 0 and self._held_bytes + n_bytes > self.limit_bytes:
                 raise BusyError("too many large requests at once")
             self._held_bytes += n_bytes
             self._metrics.put("request_body_bytes_held", self._held_bytes, self._lane)
+            if n_bytes < 0:
+                self._n_returns += 1
+                self._changed.notify_all()
+
+    @property
+    def n_returns(self) -> int:
+        """How often something was given back."""
+        return self._n_returns
+
+    def wait_for_return(self, seen: int, timeout_s: float) -> None:
+        """Wait until something is given back after `n_returns` was `seen`, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._n_returns != seen, timeout_s)
 
 
 class Account:
@@ -80,19 +91,29 @@ class Account:
         with self._lock:
             needed_bytes, limit_bytes = self.taken_bytes + n_bytes, self._budget.limit_bytes
             if needed_bytes > limit_bytes:
-                message = f"reading the body may take {limit_bytes} bytes of memory, and takes {needed_bytes}"
+                message = f"a request may take {limit_bytes} bytes of memory, and this one takes {needed_bytes}"
                 raise TooLargeError(message)
             self._budget.take(n_bytes)
             self.taken_bytes += n_bytes
 
+    def take_in_time(self, n_bytes: int, patience_s: float) -> None:
+        """Take `n_bytes` more, and wait in this thread until others have given back as much.
+
+        Raises:
+            TooLargeError: this request alone needs more than the whole budget.
+            BusyError: there was no room in time.
+        """
+        end_s = time.monotonic() + patience_s
+        while True:
+            seen = self._budget.n_returns
+            try:
+                return self.take(n_bytes)
+            except BusyError:
+                if time.monotonic() >= end_s:
+                    raise
+            # Without this account's lock: the event loop needs it when the client leaves.
+            self._budget.wait_for_return(seen, end_s - time.monotonic())
+
     def replace(self, n_bytes: int) -> None:
         """Hold `n_bytes` in place of all that was taken: the body has become what was made of it."""
         self.take(n_bytes - self.taken_bytes)
-
-
-def parsed_bytes(text: bytes) -> int:
-    """Return an upper bound of the memory that parsing the JSON `text` takes, in bytes, `text` itself not counted."""
-    widest = 1 if text.isascii() and b"\\u" not in text else 4  # bytes of a character
-    marks = text.translate(None, _NO_MARKS)
-    # All of it is one string while it is parsed, and then, at most, the strings in it.
-    return 2 * widest * len(text) + sum(n_bytes * marks.count(mark) for mark, n_bytes in _BYTES_PER_MARK.items())

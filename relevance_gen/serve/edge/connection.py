@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import select
 import socket
-from collections.abc import Awaitable, Callable
+import sys
+import termios
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.edge import handover
+from relevance_gen.serve.edge.accepting import Acceptor
 from relevance_gen.serve.edge.problems import problem_of, response_to
 
 Handle: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -24,14 +31,72 @@ _UNREAD_TIMEOUT_S = 60
 _READ_BUFFER_BYTES = 1 << 20
 """Received ahead of the handler. A large body otherwise stops and starts every 64 KiB."""
 
+_LOOK_EVERY_S = 0.5
+_FULL_BYTES = 32 << 10
+_FULL_FOR_S = 10.0
+"""While a request is answered, little of what is pipelined behind it is read. Where more than `_FULL_BYTES` wait in the
+kernel, it may take no more, and not hear either that the client has left: such a connection is cut after this time."""
+_LEFT = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+_HAND_OVER_S = 1.0
+"""For connections that had begun to open when the port was left to another server."""
+
+_SPREAD_EVERY_S = 60.0
+
 _LINGER_S = 2.0
 """How long the rest of a refused body is read and dropped, so that the client sees the answer and not a reset."""
+
+
+@asynccontextmanager
+async def until_read(request: web.BaseRequest, timeout_s: float) -> AsyncIterator[None]:
+    """Give the client this long to read what the context writes.
+
+    Raises:
+        ConnectionResetError: it took longer; its connection is cut.
+    """
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the client did not read its answer in time") from None
 
 
 class Connection(web.RequestHandler):
     """One client's connection."""
 
-    __slots__ = ()
+    __slots__ = ("_look", "_n_looks")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._look: asyncio.TimerHandle | None = None
+        self._n_looks = 0
+
+    def _pause_transport_reading(self) -> None:
+        super()._pause_transport_reading()
+        if self._look is None:
+            self._n_looks = 0
+            self._look = self._loop.call_later(_LOOK_EVERY_S, self._look_for_the_client)
+
+    def _look_for_the_client(self) -> None:
+        """Notice a client that leaves while nothing is read from it, as a read would."""
+        self._look = None
+        transport = self.transport
+        if transport is None or transport.is_closing() or transport.is_reading():
+            return
+        descriptor = transport.get_extra_info("socket").fileno()
+        ends = select.poll()
+        ends.register(descriptor, _LEFT)
+        waiting_bytes = int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+        self._n_looks = self._n_looks + 1 if waiting_bytes > _FULL_BYTES else 0
+        if ends.poll(0) or self._n_looks * _LOOK_EVERY_S > _FULL_FOR_S:
+            transport.abort()
+        else:
+            self._look = self._loop.call_later(_LOOK_EVERY_S, self._look_for_the_client)
 
     def _make_error_handler(self, err_info: Any) -> Handle:
         """Log and count the answer to what could not be parsed like any other."""
@@ -104,7 +169,33 @@ class Runner(web.AppRunner):
     async def listen(self, listener: socket.socket) -> None:
         """Serve the connections that `listener`, bound and listening, takes."""
         await self.setup()
-        await web.SockSite(self, listener, backlog=BACKLOG).start()
+        listener.setblocking(False)
+        self._listener = listener
+        self._acceptor = Acceptor(listener, cast("Server", self.server))
+        self._acceptor.start()
+
+    async def keep_spreading(self) -> None:
+        """See to it now and then that connections are spread over all workers; meant for a task of its own."""
+        while True:
+            await asyncio.sleep(_SPREAD_EVERY_S)
+            handover.spread(self._listener)
+
+    async def hand_over(self, n_sockets: int) -> None:
+        """Leave new connections to another server on the port; take all that were begun.
+
+        Args:
+            n_sockets: sockets of this server on the port.
+        """
+        handover.steer_away(self._listener, n_sockets)
+        await asyncio.sleep(_HAND_OVER_S)
+        self._acceptor.stop()
+        self._listener.close()
+
+    async def cleanup(self) -> None:
+        """Stop listening and close all connections."""
+        self._acceptor.stop()
+        self._listener.close()
+        await super().cleanup()
 
     async def _make_server(self) -> Server:
         plain = await super()._make_server()

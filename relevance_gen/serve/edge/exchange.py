@@ -6,16 +6,17 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from aiohttp import web
 
 from relevance_gen.serve import logs
 from relevance_gen.serve.dialects import own
 from relevance_gen.serve.edge.auth import HEADER
-from relevance_gen.serve.edge.connection import Handle
+from relevance_gen.serve.edge.connection import Handle, until_read
 from relevance_gen.serve.edge.problems import CLIENT_LEFT, STATUSES, Problem, problem_of, response_to
 from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.service import KEY_ID, RATE_HEADERS, REQUEST_ID, Service
+from relevance_gen.serve.edge.service import HELD, KEY_ID, RATE_HEADERS, REQUEST_ID, Service
 
 OTHER = "other"
 """The endpoint of all paths that are in no table."""
@@ -32,7 +33,7 @@ def surround(service: Service, routes: Sequence[Route]) -> Callable[[Handle], Ha
     def wrap(handle: Handle) -> Handle:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             exchange = Exchange(service, request, by_path.get(request.path))
-            with service.working():
+            with service.working(), request[HELD]:
                 try:
                     return await exchange.run(handle)
                 finally:
@@ -57,6 +58,7 @@ class Exchange:
         given = request.headers.get("X-Request-ID", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         request[REQUEST_ID] = self.request_id
+        request[HELD] = ExitStack()
 
     async def run(self, handle: Handle) -> web.StreamResponse:
         """Have the application answer, and send the answer."""
@@ -72,8 +74,9 @@ class Exchange:
             if not response.prepared:
                 self._add_headers(response)
             # Sent here and not by aiohttp, which would do it after the metrics and the log.
-            await response.prepare(self._request)
-            await response.write_eof()
+            async with until_read(self._request, self._service.settings.answer_timeout_s):
+                await response.prepare(self._request)
+                await response.write_eof()
             if response.status == _TIMED_OUT and self._request.transport is not None:
                 self._request.transport.close()  # or aiohttp would wait for the rest of the body once more
             self._status = response.status

@@ -11,7 +11,8 @@ from aiohttp import web
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RunnerClosedError, TimedOutError
 from relevance_gen.serve.edge.auth import KEY_ID_HEADER
-from relevance_gen.serve.edge.bodies import received
+from relevance_gen.serve.edge.bodies import receive
+from relevance_gen.serve.edge.connection import until_read
 from relevance_gen.serve.edge.exchange import common_headers
 from relevance_gen.serve.edge.service import KEY_ID, REQUEST_ID, SERVICE
 from relevance_gen.types import Stats
@@ -91,11 +92,13 @@ async def _passed_back(request: web.Request, answer: aiohttp.ClientResponse) -> 
     if answer.content_type != "text/event-stream":
         return web.Response(status=answer.status, headers=headers, body=await answer.read())
     headers.update(common_headers(request, request.app[SERVICE]))
+    timeout_s = request.app[SERVICE].settings.answer_timeout_s
     response = web.StreamResponse(status=answer.status, headers=headers)
     await response.prepare(request)
     try:
         async for piece in answer.content.iter_any():
-            await response.write(piece)
+            async with until_read(request, timeout_s):
+                await response.write(piece)
     except aiohttp.ClientError:
         raise RunnerClosedError("the model process ended in mid-stream") from None
     return response
@@ -106,5 +109,8 @@ FORWARDER = web.AppKey("FORWARDER", Forwarder)
 
 async def forward(request: web.Request) -> web.StreamResponse:
     """Answer with what the model process answers."""
-    async with received(request) as body:
-        return await request.app[FORWARDER].post(request, body.raw)
+    body = await receive(request)
+    response = await request.app[FORWARDER].post(request, body.raw)
+    if isinstance(response, web.Response) and isinstance(response.body, bytes):
+        body.account.replace(len(response.body))
+    return response

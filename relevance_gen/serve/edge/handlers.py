@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from typing import Protocol, TypeAlias, TypeVar
 
 from aiohttp import web
@@ -14,7 +14,9 @@ from attrs import frozen
 
 from relevance_gen import wire
 from relevance_gen.serve.edge import codings
-from relevance_gen.serve.edge.bodies import Body, received
+from relevance_gen.serve.edge.bodies import Body, receive
+from relevance_gen.serve.edge.budget import Account
+from relevance_gen.serve.edge.connection import until_read
 from relevance_gen.serve.edge.exchange import common_headers
 from relevance_gen.serve.edge.problems import empty, problem_of
 from relevance_gen.serve.edge.route import Handler
@@ -33,6 +35,10 @@ _WRITE_ON_LOOP_BYTES = 64 << 10
 """A response up to about this size is written in less time than handing it to a thread takes."""
 _BYTES_PER_TOKEN = 32
 """Text, id and log probability of one token, as JSON."""
+
+_SEARCH_FACTOR = 9
+_BYTES_PER_CHUNK = 320
+"""What a search needs for each byte of its body and for each chunk, beside the chunks: arrays, and then the answer."""
 
 T = TypeVar("T")
 
@@ -63,8 +69,9 @@ def search(read: ReadSearch) -> Handler:
 
     async def answer(request: web.Request) -> web.StreamResponse:
         service, scope, coding = request.app[SERVICE], request[KEY_ID], _wanted_coding(request)
-        async with received(request) as body:
-            found = await request[LANE].gate.run(lambda: _search(service.searcher, read, body, scope, coding))
+        body = await receive(request)
+        patience_s = service.settings.queue_timeout_s
+        found = await request[LANE].gate.run(lambda: _search(service.searcher, read, body, scope, coding, patience_s))
         service.metrics.observe("search_seconds", found.seconds)
         service.metrics.add("search_chunks_total", found.n_chunks)
         service.metrics.add("search_tokens_total", found.n_tokens)
@@ -84,13 +91,15 @@ class _Found:
     seconds: float
 
 
-def _search(searcher: Searcher, read: ReadSearch, body: Body, scope: str, coding: str) -> _Found:
+def _search(searcher: Searcher, read: ReadSearch, body: Body, scope: str, coding: str, patience_s: float) -> _Found:
     """Do everything between a request's bytes and its answer's, off the event loop."""
     started_s = time.perf_counter()
     with body.account:
-        task, present = read(body.parse())
+        task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s))
+        body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
         response = searcher.search(task, scope)
         out, headers = codings.encode(wire.serialize(present(response)), coding)
+        body.account.replace(len(out))
     n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
     return _Found(out, headers, len(task.chunks), n_tokens, time.perf_counter() - started_s)
 
@@ -103,9 +112,10 @@ def generate(read: ReadGeneration) -> Handler:
 
     async def answer(request: web.Request) -> web.StreamResponse:
         coding = _wanted_coding(request)
-        async with _generation(request, read) as (generation, present):
-            response = await request.app[GENERATOR].complete(generation)
-            body, headers = await made_of(response, lambda it: codings.encode(wire.serialize(present(it)), coding))
+        account, generation, present = await _generation(request, read)
+        response = await request.app[GENERATOR].complete(generation)
+        body, headers = await made_of(response, lambda it: codings.encode(wire.serialize(present(it)), coding))
+        account.replace(len(body))
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     return answer
@@ -118,17 +128,19 @@ def stream(read: ReadStream) -> Handler:
     """
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        async with (
-            _generation(request, read) as (generation, events),
-            aclosing(request.app[GENERATOR].stream(generation)) as items,
-        ):
+        service = request.app[SERVICE]
+        timeout_s = service.settings.answer_timeout_s
+        _, generation, events = await _generation(request, read)
+        async with aclosing(request.app[GENERATOR].stream(generation)) as items:
             first = await anext(items)
-            response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, request.app[SERVICE])})
+            response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, service)})
             await response.prepare(request)
             await response.write(await _worded(first, events))
             try:
                 async for item in items:
-                    await response.write(await _worded(item, events))
+                    worded = await _worded(item, events)
+                    async with until_read(request, timeout_s):
+                        await response.write(worded)
             except ConnectionError:
                 raise
             except Exception as error:
@@ -139,20 +151,19 @@ def stream(read: ReadStream) -> Handler:
     return answer
 
 
-@asynccontextmanager
 async def _generation(
     request: web.Request, read: Callable[[object], tuple[GenerationRequest, T]]
-) -> AsyncIterator[tuple[GenerationRequest, T]]:
+) -> tuple[Account, GenerationRequest, T]:
     """Receive and read a request; its memory stays accounted for while it waits and runs."""
-    async with received(request) as body:
+    body = await receive(request)
 
-        def work() -> tuple[GenerationRequest, T]:
-            with body.account:
-                return read(body.parse())
+    def work() -> tuple[GenerationRequest, T]:
+        with body.account:
+            return read(body.parse())
 
-        generation, presenter = work() if body.is_small else await request[LANE].gate.run(work)
-        body.account.replace(_size_bytes(generation))
-        yield generation, presenter
+    generation, presenter = work() if body.is_small else await request[LANE].gate.run(work)
+    body.account.replace(_size_bytes(generation))
+    return body.account, generation, presenter
 
 
 def _size_bytes(request: GenerationRequest) -> int:

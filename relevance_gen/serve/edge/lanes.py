@@ -18,12 +18,25 @@ _MAX_WAITING_GENERATIONS = 256
 """Bodies of generations that may wait to be parsed; small ones are parsed at once and do not wait."""
 
 
+_VALUES_PER_CHUNK = 16
+"""JSON values that a body may hold for each chunk allowed: its text and its metadata."""
+_MOST_VALUES_OF_GENERATION = 1 << 18
+"""JSON values in a generation's body. The parser holds the interpreter's lock for some 50 ms at most."""
+
+
 @frozen
 class Lane:
-    """What one class of callers has for itself."""
+    """What one class of callers has for itself.
+
+    Attributes:
+        gate: its threads and queue.
+        budget: its memory.
+        most_values: JSON values that one body may hold.
+    """
 
     gate: Gate
     budget: Budget
+    most_values: int
 
 
 def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
@@ -32,7 +45,14 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     n_search_threads = settings.search_threads or max(1, usable_cpus() // settings.workers)
     gates = {name: Gate(name, 1, max_waiting=_MAX_WAITING_GENERATIONS, **waits) for name in LANES if name != "search"}
     gates["search"] = Gate("search", n_search_threads, max_waiting=settings.search_queue, **waits)
-    return {name: Lane(gate, Budget(name, settings.max_buffered_bytes, metrics)) for name, gate in gates.items()}
+    return {
+        name: Lane(
+            gate,
+            Budget(name, settings.max_buffered_bytes, metrics),
+            _VALUES_PER_CHUNK * settings.max_chunks if name == "search" else _MOST_VALUES_OF_GENERATION,
+        )
+        for name, gate in gates.items()
+    }
 
 
 def lane_name(work: Work, *, has_key: bool) -> str:

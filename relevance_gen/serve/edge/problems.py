@@ -55,6 +55,7 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (errors.TooLargeError, 413, "too_large", None),
     (errors.InvalidRequestError, 400, "invalid_request", None),
     (errors.BusyError, 503, "overloaded", None),
+    (MemoryError, 503, "overloaded", "there is no memory for this now"),
     (errors.OverloadedError, 429, "overloaded", None),
     (errors.TimedOutError, 503, "timeout", None),
     (errors.ShuttingDownError, 503, "draining", None),

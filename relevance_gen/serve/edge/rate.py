@@ -11,7 +11,7 @@ from typing import Any, cast
 from limits import RateLimitItem, parse
 from limits.aio.storage import MemoryStorage, Storage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
-from limits.errors import ConfigurationError, StorageError
+from limits.errors import ConfigurationError
 from limits.storage import storage_from_string
 
 from relevance_gen.serve.edge.problems import RateLimitedError
@@ -43,6 +43,7 @@ class RateLimit:
         self._local = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._shared = None if storage == "memory://" else SlidingWindowCounterRateLimiter(_shared_storage(storage))
         self._shared_again_s = 0.0
+        self._is_lost = False
         self._metrics = metrics
 
     async def admit(self, key_id: str) -> dict[str, str]:
@@ -72,11 +73,19 @@ class RateLimit:
         if self._shared is not None and time.monotonic() >= self._shared_again_s:
             try:
                 async with asyncio.timeout(_STORAGE_TIMEOUT_S):
-                    return await _hit_in(self._shared, item, key_id)
-            except (StorageError, OSError) as error:  # TimeoutError is an OSError
+                    counted = await _hit_in(self._shared, item, key_id)
+            except Exception as error:  # what is at the address may answer anything
                 self._metrics.add("rate_limit_storage_failures_total")
                 self._shared_again_s = time.monotonic() + _STORAGE_PAUSE_S
-                _log.warning("the rate limit's storage is lost (%s); counting in this process", type(error).__name__)
+                if not self._is_lost:
+                    name = type(error).__name__
+                    _log.warning("the rate limit's storage is lost (%s); counting in this process", name)
+                self._is_lost = True
+            else:
+                if self._is_lost:
+                    _log.info("the rate limit's storage is back")
+                self._is_lost = False
+                return counted
         return await _hit_in(self._local, item, key_id)
 
 
@@ -86,7 +95,11 @@ async def _hit_in(
     """Return whether the request is admitted, how many more would be, and when the window's oldest part ends."""
     admitted = await limiter.hit(item, key_id)
     window = await limiter.get_window_stats(item, key_id)
-    return admitted, window.remaining, window.reset_time
+    # A storage that answers with no numbers fails here, where that is expected.
+    reset_time = float(window.reset_time)
+    if not math.isfinite(reset_time):
+        raise ValueError("the storage's time is no time")
+    return bool(admitted), int(window.remaining), reset_time
 
 
 def _shared_storage(url: str) -> Storage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 from aiohttp import web
 from attrs import define, field
@@ -88,3 +88,5 @@ REQUEST_ID = web.RequestKey("REQUEST_ID", str)
 KEY_ID = web.RequestKey("KEY_ID", str)
 RATE_HEADERS = web.RequestKey("RATE_HEADERS", dict[str, str])
 LANE = web.RequestKey("LANE", Lane)
+HELD = web.RequestKey("HELD", ExitStack)
+"""What is given back when the client has read its answer, or has left."""

@@ -37,7 +37,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
         return 2
     digests = _key_digests(settings, environ)
     try:
-        listeners = supervisor.bind(settings.host, settings.port, settings.workers)
+        listeners = supervisor.bind(settings.host, settings.port, settings.workers, reuse_port=settings.reuse_port)
     except OSError as error:
         sys.stderr.write(f"relevance_gen: cannot listen on {settings.host} port {settings.port}: {error}\n")
         return 1
@@ -57,7 +57,7 @@ def run(plan: Plan) -> None:
 def _check(settings: Settings) -> None:
     """Raise now what would otherwise end every process that is started."""
     if settings.api_keys_file is not None:
-        Path(settings.api_keys_file).read_text("utf-8-sig")
+        auth.read_digests(Path(settings.api_keys_file))
     if settings.encoding is not None:
         token_counter(settings.encoding)
     RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())

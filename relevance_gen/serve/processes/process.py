@@ -28,6 +28,7 @@ from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.generating import Backend, Generator
 from relevance_gen.serve.work.searching import Retrieval, Searcher
@@ -59,7 +60,7 @@ class Plan:
         key_digests: digests of the keys that always hold.
         role: "alone" does everything; "front" searches and forwards generation; "model" generates, for the fronts.
         listener: the socket to serve, bound and listening.
-        model_socket: path of the model process's Unix socket; ``None`` if there is no such process.
+        model_socket: for a front, the way to the model process's Unix socket; ``None`` if there is no such process.
         metrics_file: shared by all processes; ``None`` if there is one process.
         row: this process's row in it.
         n_rows: number of processes.
@@ -69,8 +70,8 @@ class Plan:
     key_digests: tuple[bytes, ...]
     role: Role
     listener: socket.socket
-    model_socket: Path | None = None
-    metrics_file: Path | None = None
+    model_socket: Descriptor | Path | None = None
+    metrics_file: Descriptor | None = None
     row: int = 0
     n_rows: int = 1
 
@@ -116,7 +117,12 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     await runner.listen(plan.listener)
     if plan.role != "model":
         service.lanes["search"].gate.submit(service.searcher.warm_up)
+    spreading = asyncio.create_task(runner.keep_spreading()) if settings.reuse_port else None
     await ended.wait()
+    if spreading is not None:
+        spreading.cancel()
+        service.draining = True
+        await runner.hand_over(settings.workers)
     was_cut = await _drain(service)
     gates = [lane.gate for lane in service.lanes.values()]
     still_working = was_cut or any(gate.n_running for gate in gates) or generation.is_loading
@@ -175,12 +181,13 @@ def _end_asked_for(plan: Plan) -> asyncio.Event:
 def _metrics(plan: Plan) -> Metrics:
     if plan.metrics_file is None:
         return Metrics.alone(routes.LAYOUT)
-    return Metrics.shared(routes.LAYOUT, plan.metrics_file, plan.n_rows, plan.row)
+    return Metrics.shared(routes.LAYOUT, plan.metrics_file.number, plan.n_rows, plan.row)
 
 
 def _generation(plan: Plan, metrics: Metrics, load_backend: LoadBackend) -> Generator | Forwarder:
     if plan.role == "front" and plan.model_socket is not None:
-        return Forwarder(plan.model_socket, plan.settings.generation_timeout_s + _FORWARDING_S)
+        way = plan.model_socket
+        return Forwarder(way if isinstance(way, Path) else way.path, plan.settings.generation_timeout_s + _FORWARDING_S)
     generator = Generator(metrics, plan.settings.generation_timeout_s)
     if plan.role != "front":
         generator.start_loading(lambda: load_backend(plan.settings))

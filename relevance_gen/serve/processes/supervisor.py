@@ -6,12 +6,11 @@ import logging
 import multiprocessing
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -22,6 +21,7 @@ from relevance_gen.llama.source import NO_MODEL
 from relevance_gen.serve import logs
 from relevance_gen.serve.edge.connection import BACKLOG
 from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.processes.descriptors import Descriptor, nameless_file, private_socket
 from relevance_gen.serve.processes.process import Plan
 from relevance_gen.serve.routes import LAYOUT
 from relevance_gen.serve.settings import Settings
@@ -141,47 +141,49 @@ def supervise(
     logs.configure(settings)
     has_model = settings.model != NO_MODEL
     n_rows = len(listeners) + has_model
-    with tempfile.TemporaryDirectory(prefix="relevance_gen-", ignore_cleanup_errors=True) as directory:
-        metrics_file = Path(directory) / "metrics"
-        Metrics.allocate(LAYOUT, metrics_file, n_rows)
-        model_socket = Path(directory) / "model.sock" if has_model else None
+    with ExitStack() as stack:
+        metrics_file = stack.enter_context(nameless_file(Metrics.shared_bytes(LAYOUT, n_rows)))
+        model = stack.enter_context(private_socket()) if has_model else None
         plans = [
-            Plan(settings, key_digests, "front", listener, model_socket, metrics_file, row, n_rows)
+            Plan(settings, key_digests, "front", listener, model and model[1], metrics_file, row, n_rows)
             for row, listener in enumerate(listeners)
         ]
-        if model_socket is not None:
-            plans.append(_model_plan(settings, model_socket, metrics_file, n_rows))
+        if model is not None:
+            plans.append(_model_plan(settings, model[0], metrics_file, n_rows))
         return Supervisor(plans, target, drain_timeout_s=settings.drain_timeout_s).run()
 
 
-def _model_plan(settings: Settings, path: Path, metrics_file: Path, n_rows: int) -> Plan:
+def _model_plan(settings: Settings, listener: socket.socket, metrics_file: Descriptor, n_rows: int) -> Plan:
     """Plan the process that holds the model. Only the workers reach it, and they have checked and log each request."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen(BACKLOG)
     inner = attrs.evolve(
-        settings, generation_requires_key=False, access_log=False, api_keys_file=None, rate_limit="off"
+        settings,
+        generation_requires_key=False,
+        access_log=False,
+        api_keys_file=None,
+        rate_limit="off",
+        reuse_port=False,
     )
-    return Plan(inner, (), "model", listener, path, metrics_file, n_rows - 1, n_rows)
+    return Plan(inner, (), "model", listener, None, metrics_file, n_rows - 1, n_rows)
 
 
-def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
-    """Open one listening socket for each worker, all on the same port.
+def bind(host: str, port: int, n_workers: int, *, reuse_port: bool = False) -> list[socket.socket]:
+    """Open one listening socket for each worker, all on the same port; with `reuse_port` beside another server's.
 
     Raises:
         OSError: the address cannot be had.
     """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    alone = _listener(family, address, shared=False)
+    first = _listener(family, address, shared=reuse_port)
     if n_workers == 1:
-        return [alone]
+        return [first]
     # The first socket does not share its port, so binding it fails where another server listens; the workers' sockets
     # would bind all the same, and share that server's port. It also finds the free port where 0 was asked for.
-    address = alone.getsockname()
-    alone.close()
-    listeners: list[socket.socket] = []
+    address = first.getsockname()
+    listeners = [first] if reuse_port else []
+    if not reuse_port:
+        first.close()
     try:
-        listeners.extend(_listener(family, address, shared=True) for _ in range(n_workers))
+        listeners.extend(_listener(family, address, shared=True) for _ in range(n_workers - len(listeners)))
     except OSError:
         for listener in listeners:
             listener.close()

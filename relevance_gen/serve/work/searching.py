@@ -18,6 +18,9 @@ from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
 from relevance_gen.types import Metadata, SearchResponse
 
+_WARM_UP_TEXT = "a text to begin with " * 60_000
+"""More than gigatoken counts without a library that it loads for large texts only."""
+
 
 @frozen
 class SearchTask:
@@ -98,8 +101,11 @@ class Searcher:
         )
 
     def warm_up(self) -> None:
-        """Do one small search, so that the first client does not wait for imports and tables."""
-        self._retrieval.search("begin", Chunks(["a text to begin with"], {}), top_n=1, true_order=True)
+        """Search once in every way, so that no client waits for imports and tables, or meets one that fails."""
+        much = Chunks([_WARM_UP_TEXT, "😀 a text to begin with \ud800"], {})
+        asked: dict[str, Any] = {"top_n": 1, "true_order": True, "where": None, "spans": True, "min_share": 0.5}
+        self._retrieval.search("begin", much, **asked)
+        self._retrieval.index(much).search("begin", **asked)
 
     def search(self, task: SearchTask, scope: str) -> SearchResponse:
         """Rank the chunks of `task`.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from relevance_gen.serve.edge import auth
 from relevance_gen.serve.edge.auth import Keys, digest
-from tests.serve.harness import JSON, KEY, KEYED, Server, eventually
+from tests.serve.harness import JSON, KEY, KEYED, ROOT, SCRIPTED, Server, eventually
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
 
@@ -62,6 +64,30 @@ def test_a_lost_key_file_leaves_the_last_keys(tmp_path: Path, monkeypatch: pytes
     assert holds(keys, "plain")
     file.write_text("")
     assert not holds(keys, "plain")
+
+
+@pytest.mark.parametrize(
+    "line", ["sha256:", "sha256:abc", "SHA256:" + "0" * 64, "sha256: " + "0" * 64, "sha256:" + "0" * 65]
+)
+def test_a_malformed_digest_is_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    """A line that begins like a digest and is none refuses the file, at the start and when it is read again."""
+    monkeypatch.setattr(auth, "_LOOK_EVERY_S", 0.0)
+    file = tmp_path / "keys"
+    file.write_text("plain\n")
+    keys = Keys([], str(file))
+    file.write_text(f"# new\nother\n{line}\n")
+    assert [holds(keys, key) for key in ("plain", "other", line)] == [True, False, False]
+    done = subprocess.run(
+        [sys.executable, *SCRIPTED, "--port", "0", "--api-keys-file", str(file)],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "line 3 of the key file" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_key_is_made_where_none_is_configured() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from relevance_gen import wire
 from relevance_gen.errors import BusyError, TooLargeError
-from relevance_gen.serve.edge.budget import Budget, parsed_bytes
+from relevance_gen.serve.edge.budget import Budget
+from relevance_gen.serve.edge.shape import shape_of
 from relevance_gen.serve.metrics import Metrics
 
 N = 20_000
@@ -54,7 +55,7 @@ def test_parsing_takes_no_more_than_said(shape: str) -> None:
     finally:
         if not was_tracing:
             tracemalloc.stop()
-    assert peak_bytes - before_bytes <= parsed_bytes(body) + 4096
+    assert peak_bytes - before_bytes <= shape_of(body, 1 << 18).peak_bytes + 4096
 
 
 @given(

@@ -6,8 +6,10 @@ import asyncio
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -133,3 +135,38 @@ def test_a_silent_redis_does_not_hold_search_up() -> None:
             started_s = time.monotonic()
             assert [server.search(BODY).status for _ in range(5)] == [200] * 5
             assert time.monotonic() - started_s < 2
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"*1\r\n*0\r\n",
+        b"+OK\r\n",
+        b":1\r\n",
+        b"$-1\r\n",
+        b"$3\r\nabc\r\n",
+        b"*2\r\n$1\r\nx\r\n$1\r\ny\r\n",
+        b"\xff\r\n",
+        b"~1\r\n:1\r\n",
+    ],
+)
+def test_a_redis_that_answers_anything_does_not_stop_search(reply: bytes) -> None:
+    """Whatever stands at the storage's address answers, searches go on; the loss is logged once."""
+
+    def answer() -> None:
+        while True:
+            try:
+                sock, _ = strange.accept()
+            except OSError:
+                return
+            with sock, suppress(OSError):
+                while sock.recv(65536):
+                    sock.sendall(reply * 8)
+
+    with socket.create_server(("127.0.0.1", 0)) as strange:
+        threading.Thread(target=answer, daemon=True).start()
+        storage = f"redis://127.0.0.1:{strange.getsockname()[1]}"
+        with Server("--rate-limit", "100/minute", "--rate-limit-storage", storage) as server:
+            assert [server.search(BODY).status for _ in range(5)] == [200] * 5
+            assert server.log.count("storage is lost") <= 1
+        strange.shutdown(socket.SHUT_RDWR)

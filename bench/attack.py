@@ -1,0 +1,185 @@
+"""Measure what bodies made to be expensive cost: ``python -m bench.attack [--mib 4]``. Linux only.
+
+For each shape a server of its own gets one body, whose size counts after decompression, over loopback. Told are its
+processor seconds and the memory that it grew by at its peak, for each MiB of the body. The bars are 2 seconds and 12
+bytes a byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from attrs import frozen
+
+CYRILLIC = [chr(0x430 + place) for place in range(32)]
+
+
+def _search(query: str, chunks: list[object]) -> bytes:
+    return json.dumps({"query": query, "chunk_txts": chunks}, ensure_ascii=False).encode()
+
+
+def _words(n_words: int, seed: int) -> list[str]:
+    chance = random.Random(seed)
+    return ["".join(chance.choices(CYRILLIC, k=8)) for _ in range(n_words)]
+
+
+def _prose(n_words: int, seed: int) -> str:
+    return " ".join(random.Random(seed).choices(" ".join(topics.values()).split(), k=n_words))
+
+
+def prose(n_bytes: int) -> bytes:
+    return _search(_prose(8, 0), [_prose(100, seed) for seed in range(n_bytes // 650)])
+
+
+def few_chars(n_bytes: int) -> bytes:
+    return _search("a", ["a"] * min(200_000, n_bytes // 5))
+
+
+def repeated_question(n_bytes: int) -> bytes:
+    question = _prose(32, 2)
+    return _search(question, [f"{question} " * (n_bytes // len(question))])
+
+
+def one_beginning(n_bytes: int) -> bytes:
+    """Match many words of the question with many words that begin alike."""
+    words = ["пере" + word for word in _words(n_bytes // 30, 3)]
+    return _search(" ".join("пере" + word[:2] for word in _words(256, 4)), list(words))
+
+
+def long_question(n_bytes: int) -> bytes:
+    return _search(" ".join(_words(n_bytes // 17, 5)), ["one chunk"])
+
+
+def one_word(n_bytes: int) -> bytes:
+    return _search("x", ["x" * n_bytes])
+
+
+def ideographs(n_bytes: int) -> bytes:
+    chance = random.Random(6)
+    return _search("天地玄黃", ["".join(chr(chance.randrange(0x4E00, 0x9FA5)) for _ in range(n_bytes // 3))])
+
+
+def combining(n_bytes: int) -> bytes:
+    return _search("e", ["e" + "\u0301" * (n_bytes // 2)])
+
+
+def metadata(n_bytes: int) -> bytes:
+    n_fields = min(2_000_000, n_bytes // 12)
+    return _search("x", [{"text": "x", "metadata": {f"{number:x}": 1 for number in range(n_fields)}}])
+
+
+def empty_lists(n_bytes: int) -> bytes:
+    return b'{"query":"x","chunk_txts":[' + b"[]," * (n_bytes // 3) + b"[]]}"
+
+
+def brackets(n_bytes: int) -> bytes:
+    return b"[" * n_bytes
+
+
+def backslashes(n_bytes: int) -> bytes:
+    return b'{"query":"x","chunk_txts":["' + b"\\\\" * (n_bytes // 2) + b'"]}'
+
+
+SHAPES: tuple[Callable[[int], bytes], ...] = (
+    *(prose, few_chars, repeated_question, one_beginning, long_question, one_word, ideographs, combining),
+    *(metadata, empty_lists, brackets, backslashes),
+)
+
+
+# ── The server ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class Served:
+    """A server that searches, in a process of its own."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    @classmethod
+    def start(cls) -> Served:
+        """Start a server and wait until it has warmed up."""
+        flags = ["--port", "0", "--model", "none", "--max-buffered-bytes", "4GiB", "--log-level", "error"]
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "relevance_gen.serve", *flags],
+            env={**os.environ, "RELEVANCE_GEN_API_KEYS": "bench"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        served = cls(process, int(process.stdout.readline().rsplit(":", 1)[1]))
+        for _ in range(2):  # more than one thread has something to load
+            served.search(prose(1 << 16))
+        time.sleep(1.0)
+        return served
+
+    def search(self, body: bytes) -> int:
+        """Return the status of a search; 0 if the connection was lost."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        with suppress(OSError):
+            headers = {"Content-Type": "application/json", "X-API-Key": "bench"}
+            connection.request("POST", "/search", body, headers)
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+        return 0
+
+    def new_peak(self) -> None:
+        """Have the kernel forget the peak of memory."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def memory_mib(self, field: str) -> float:
+        """Return a size from the kernel's status."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(field))
+
+    def processor_s(self) -> float:
+        """Return the processor time had so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> None:
+        """End the server."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=float, default=4.0, help="size of each body")
+    parser.add_argument("--shape", nargs="+", help="only these")
+    args = parser.parse_args()
+    print(f"{'shape':18} {'MiB sent':>8} {'status':>6} {'s':>7} {'CPU s/MiB':>9} {'MiB/MiB':>8}")
+    for shape in SHAPES:
+        if args.shape and shape.__name__ not in args.shape:
+            continue
+        body = shape(int(args.mib * (1 << 20)))
+        mib = len(body) / (1 << 20)
+        served = Served.start()
+        served.new_peak()
+        before_mib, before_s, started_s = served.memory_mib("VmRSS"), served.processor_s(), time.perf_counter()
+        status = served.search(body)
+        seconds = time.perf_counter() - started_s
+        cpu_s, grown_mib = served.processor_s() - before_s, served.memory_mib("VmHWM") - before_mib
+        served.stop()
+        print(
+            f"{shape.__name__:18} {mib:8.2f} {status:6} {seconds:7.2f} {cpu_s / mib:9.3f} {grown_mib / mib:8.1f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

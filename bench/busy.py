@@ -1,0 +1,101 @@
+"""Measure generation where others want the machine, too: ``python -m bench.busy``; about two minutes.
+
+Beside other programs: every round measures without and with a busy loop for every processor; a ratio is the median of
+the rounds'. A fair share of the processors is half of them, twice the time; the bar for a larger model is three times
+that. To see what another setting of OpenMP does, set it: ``GOMP_SPINCOUNT=300000`` is its default. Behind a large
+request: the time to the first token of eight short ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from bench.generation import MODEL, engine_seconds, make_model, report
+from relevance_gen import GenerationRequest, Runner
+from relevance_gen.llama.decoder import Decoder
+from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.source import EMBEDDED_MODEL
+from relevance_gen.machine import usable_cpus
+
+N_SHORT = 8
+
+
+@contextlib.contextmanager
+def busy_loops(n: int) -> Iterator[None]:
+    """Run so many programs that do nothing but want a processor."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(n):
+            loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(loop.kill)
+        time.sleep(0.2)
+        yield
+
+
+def beside_others(model: Decoder, request: GenerationRequest, n_rounds: int) -> tuple[float, float]:
+    """Return the median seconds when quiet, and the median of how many times as long it takes beside busy loops."""
+    quiet, ratios = [], []
+    engine_seconds(model, [request])
+    for _ in range(n_rounds):
+        quiet.append(engine_seconds(model, [request]))
+        with busy_loops(usable_cpus()):
+            ratios.append(engine_seconds(model, [request]) / quiet[-1])
+    return statistics.median(quiet), statistics.median(ratios)
+
+
+def behind_a_large_request() -> list[float]:
+    """Return the seconds until each of eight short requests has its first token, behind 256 samples on 16 slots."""
+    first: dict[int, float] = {}
+    done = threading.Event()
+    with Runner(EMBEDDED_MODEL, n_slots=16, n_ctx=256, prefix_cache_bytes=0) as runner:
+        large = runner.submit(GenerationRequest("Once upon a time", max_tokens=100, num_samples=256))
+        while not runner.counters().generated_tokens:
+            time.sleep(0.001)
+        started = time.perf_counter()
+
+        def note(number: int) -> None:
+            first.setdefault(number, time.perf_counter() - started)
+            if len(first) == N_SHORT:
+                done.set()
+
+        for number in range(N_SHORT):
+            request = GenerationRequest(f"A small dog number {number}", max_tokens=10)
+            runner.submit(request, on_text=lambda *_, number=number: note(number))
+        done.wait()
+        large.cancel()
+    return sorted(first.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: %(default)s)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: as a runner chooses)")
+    args = parser.parse_args()
+    make_model()
+    print(f"{usable_cpus()} processors, load {os.getloadavg()[0]:.1f} before", flush=True)
+    cases = (
+        ("30 tokens of the embedded model", EMBEDDED_MODEL, GenerationRequest("Once", max_tokens=30), 20),
+        (
+            "8 samples of 125M",
+            MODEL,
+            GenerationRequest("ONCE", max_tokens=16, num_samples=8),
+            6,
+        ),
+    )
+    for name, path, request, bar in cases:
+        with Decoder(path, ModelOptions(n_ctx=512, n_slots=8, n_threads=args.threads)) as model:
+            seconds, ratio = beside_others(model, request, args.rounds)
+        report(f"{name}, beside busy loops / without ({seconds:.3f} s)", ratio, f"≤ {bar}", bar)
+    seconds = behind_a_large_request()
+    report(f"first token behind 256 × 100 tokens, s (the first after {seconds[0]:.2f})", seconds[-1], "≤ 2", 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Turn a conversation into a prompt, as the model's own template writes it."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import re
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, cast
+
+from attrs import field, frozen
+
+from relevance_gen.errors import GenerationError, InvalidRequestError
+from relevance_gen.llama.language_model import BREAK, ChatFormat
+
+_PROGRAM = Path(__file__).with_name("rendering.py")
+_MAX_CHARACTERS = 1 << 24
+"""Most characters of a template, and of a conversation written as JSON."""
+_TOO_LONG = object()
+_NO_VARIABLES: Mapping[str, Any] = {}
+_FIELDS = {"template": "chat_template", "messages": "messages", "limit": "chat_template"}
+
+
+@frozen(eq=False)
+class _Process:
+    """A running program of `rendering`, and the process that started it."""
+
+    popen: subprocess.Popen[bytes]
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    parent: int = field(factory=os.getpid)
+
+    @property
+    def lives_here(self) -> bool:
+        return self.parent == os.getpid() and self.popen.poll() is None
+
+    def end(self) -> None:
+        if self.parent == os.getpid():
+            self.popen.kill()
+            self.popen.wait()
+        for pipe in (self.stdin, self.stdout):
+            with suppress(OSError):  # what could not be written to a dead process
+                pipe.close()
+
+
+class Renderer:
+    """Renders templates in a process of its own, which starts when it is first needed and is killed by what overruns.
+
+    Args:
+        timeout_s: how long one conversation may take.
+    """
+
+    def __init__(self, timeout_s: float = 5.0) -> None:
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+
+    def render(self, template: str, variables: Mapping[str, Any]) -> str:
+        """Return what `template` makes of `variables`, which JSON can hold.
+
+        Raises:
+            InvalidRequestError: the template is wrong, refuses the messages, or takes too much time or memory.
+            GenerationError: the process cannot be started.
+        """
+        line = json.dumps({"template": template, "variables": variables}).encode() + b"\n"
+        with self._lock:
+            try:
+                reply = self._ask(line)
+            except BaseException:
+                self._end()
+                raise
+        if "text" in reply:
+            return reply["text"]
+        field = _FIELDS[reply["kind"]]
+        wrong = "do not fit the chat template" if field == "messages" else "cannot be rendered"
+        raise InvalidRequestError(f"{field} {wrong}: {reply['error'][:500]}", field=field)
+
+    def close(self) -> None:
+        """End the process; safe to call twice."""
+        with self._lock:
+            self._end()
+
+    def _ask(self, line: bytes) -> dict[str, str]:
+        if self._process is None or not self._process.lives_here:
+            self._end()
+            self._process = _start()
+        process = self._process
+        end_s = time.monotonic() + self._timeout_s
+        with suppress(BrokenPipeError):  # it has died, and reading tells
+            process.stdin.write(line)
+            process.stdin.flush()
+        received = bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not received.endswith(b"\n"):
+                if not selector.select(max(0.0, end_s - time.monotonic())):
+                    raise _refused(f"must be rendered within {self._timeout_s:g} seconds")
+                part = os.read(process.stdout.fileno(), 1 << 20)
+                if not part:
+                    raise _refused("must not end the process that renders it")
+                received += part
+        reply: dict[str, str] = json.loads(received)
+        return reply
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+def _start() -> _Process:
+    try:
+        popen = subprocess.Popen(  # noqa: S603 - this package's own program
+            [sys.executable, "-P", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise GenerationError(f"the process that renders chat templates cannot be started: {error}") from None
+    return _Process(popen, cast(IO[bytes], popen.stdin), cast(IO[bytes], popen.stdout))
+
+
+def _refused(why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"chat_template {why}", field="chat_template")
+
+
+_renderer = Renderer()
+atexit.register(_renderer.close)
+
+
+def prompt_of(
+    messages: Sequence[Mapping[str, Any]],
+    model: ChatFormat,
+    chat_template: str | None = None,
+    variables: Mapping[str, Any] = _NO_VARIABLES,
+    *,
+    renderer: Renderer = _renderer,
+) -> str:
+    """Return the prompt that `messages` make, ready for the model's next turn.
+
+    It is for `LanguageModel.tokenize_chat` alone: where a message holds the text of one of the model's control tokens,
+    that text is broken by `BREAK`, so that it stays text, in whatever order the template writes messages. Nobody who is
+    quoted in a message can end their turn or speak as somebody else.
+
+    Args:
+        messages: objects with a ``role`` and whatever else the template reads, ``content`` above all.
+        model: what its file says about conversations.
+        chat_template: instead of the one in the file.
+        variables: what else the template reads, such as ``tools``; they go before what this function sets.
+        renderer: where it is rendered.
+
+    Raises:
+        InvalidRequestError: there is no template, it is wrong, refuses the messages, or takes too much time or memory.
+    """
+    template = model.template if chat_template is None else chat_template
+    if template is None:
+        raise _refused("is required: the model's file has none, so it may not be made for conversations")
+    if not isinstance(template, str) or len(template) > _MAX_CHARACTERS:
+        raise InvalidRequestError.must_be("chat_template", f"a string of at most {_MAX_CHARACTERS:,}", chat_template)
+    _check(messages)
+    if not isinstance(variables, Mapping):
+        raise InvalidRequestError.must_be("template_variables", "an object", variables)
+    control = _control_texts(model.control)
+    given = {
+        "bos_token": model.bos,
+        "eos_token": model.eos,
+        "add_generation_prompt": True,
+        "messages": _as_plain_text(list(messages), control, "messages"),
+    }
+    return renderer.render(template, given | _as_plain_text(dict(variables), control, "template_variables"))
+
+
+def _check(messages: object) -> None:
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        raise InvalidRequestError.must_be("messages", "a list of at least one message", messages)
+    for position, message in enumerate(messages):
+        name = f"messages[{position}]"
+        if not isinstance(message, Mapping):
+            raise InvalidRequestError.must_be(name, "an object with a role and a content", message)
+        if not isinstance(message.get("role"), str):
+            raise InvalidRequestError.must_be(f"{name}.role", "a string", message.get("role"))
+
+
+def _as_plain_text(value: Any, control: _ControlTexts, name: str) -> Any:
+    """Copy what JSON can hold, with the texts of control tokens broken."""
+    try:
+        written = json.dumps(value, ensure_ascii=False)
+        copy = _broken(json.loads(written), control) if len(written) <= _MAX_CHARACTERS else _TOO_LONG
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{name} must hold what JSON can: {error}", field=name) from None
+    if copy is _TOO_LONG:
+        raise InvalidRequestError(f"{name} must hold at most {_MAX_CHARACTERS:,} characters as JSON", field=name)
+    return copy
+
+
+def _broken(value: Any, control: _ControlTexts) -> Any:
+    match value:
+        case str():
+            return control.broken(value.encode(errors="replace").decode())  # no lone surrogate, as `BREAK` is one
+        case list():
+            return [_broken(item, control) for item in value]
+        case dict():
+            return {_broken(key, control): _broken(item, control) for key, item in value.items()}
+        case _:
+            return value
+
+
+@functools.lru_cache(maxsize=8)
+def _control_texts(texts: tuple[str, ...]) -> _ControlTexts:
+    return _ControlTexts(texts)
+
+
+class _ControlTexts:
+    """The texts of a model's control tokens: finds them in what somebody says."""
+
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        longest_first = sorted((text for text in texts if len(text) > 1), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._beginnings = {text[:n] for text in longest_first for n in range(1, len(text))}
+        self._longest = max(map(len, longest_first), default=0)
+
+    def broken(self, text: str) -> str:
+        """Put a `BREAK` into each of them, and behind a beginning of one that the next message could complete."""
+        text = self._pattern.sub(lambda found: f"{found[0][0]}{BREAK}{found[0][1:]}", text)
+        said = text.rstrip()  # templates do so too
+        if any(said[-n:] in self._beginnings for n in range(1, min(self._longest, len(said) + 1))):
+            return said + BREAK + text[len(said) :]
+        return text

@@ -1,0 +1,113 @@
+"""Render chat templates: a program of its own, run by its path, that `chat` starts and may kill at any time.
+
+A template is code from a file of somebody else's. Jinja's sandbox keeps it from files and from Python's insides, but
+not from looping for ever or asking for all memory; only a process of its own does. It imports nothing of this package,
+so that it starts fast.
+
+A line of standard input is a JSON object, ``{"template": …, "variables": {…}}``; each is answered by a line,
+``{"text": …}`` or ``{"error": …, "kind": "template" | "messages" | "limit"}``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import resource
+import sys
+import time
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_CHARACTERS = 1 << 24
+"""Most characters of a rendered conversation."""
+MAX_MEMORY_BYTES = 1 << 30
+MAX_CPU_S = 20
+"""Ends this process where nobody is left to kill it."""
+
+
+class Generation(Extension):
+    """``{% generation %}`` marks the model's own words for training; what stands in it is rendered as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Return what stands between the tags."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write JSON as transformers does: without escapes for HTML, which Jinja's own filter has."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def raise_exception(message: str) -> NoReturn:
+    """Let a template refuse a conversation."""
+    raise jinja2.TemplateError(message)
+
+
+def strftime_now(form: str) -> str:
+    """Return the time and date here, for templates that tell the model."""
+    return datetime.now().strftime(form)
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """Return what transformers renders chat templates in."""
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    made.filters["tojson"] = to_json
+    made.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
+    return made
+
+
+@functools.lru_cache(maxsize=8)
+def compiled(template: str) -> jinja2.Template:
+    """Return a template, compiled."""
+    return environment().from_string(template)
+
+
+def answer(request: dict[str, Any]) -> dict[str, str]:
+    """Return the answer to one line."""
+    try:
+        template = compiled(request["template"])
+    except (MemoryError, RecursionError) as error:
+        return {"error": type(error).__name__, "kind": "limit"}
+    except Exception as error:
+        return {"error": str(error) or type(error).__name__, "kind": "template"}
+    try:
+        text = template.render(request["variables"])
+    except (MemoryError, RecursionError, OverflowError) as error:
+        return {"error": f"{type(error).__name__} {error}", "kind": "limit"}
+    except Exception as error:  # whatever a template does wrong is the matter of its own request
+        return {"error": str(error) or type(error).__name__, "kind": "messages"}
+    if len(text) > MAX_CHARACTERS:
+        return {"error": f"more than {MAX_CHARACTERS:,} characters", "kind": "limit"}
+    return {"text": text}
+
+
+def main() -> None:
+    """Answer line by line until standard input ends."""
+    with suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    for line in sys.stdin.buffer:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + MAX_CPU_S, hard))
+        reply = json.dumps(answer(json.loads(line)))
+        sys.stdout.buffer.write(reply.encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

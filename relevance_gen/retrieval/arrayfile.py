@@ -1,0 +1,115 @@
+"""Write named arrays to one file, with settings and a checksum, and read them back where they lie.
+
+The file, all numbers little-endian::
+
+    8 bytes   magic, "RelGenIx"
+    4 bytes   format version
+    4 bytes   CRC-32 of everything that follows
+    8 bytes   length of the header
+    header    JSON: settings, and for each array its name, type, shape and offset behind the header's end
+    arrays    in the header's order, each at the next multiple of 64 bytes
+
+Nothing in it is code: numbers and JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relevance_gen.checks import is_integer
+from relevance_gen.errors import IndexFormatError
+
+Types: TypeAlias = Mapping[str, str]
+"""The arrays of a file, in their order, and their numpy types."""
+
+MAGIC: Final = b"RelGenIx"
+PREFIX_BYTES: Final = 24
+_VERSION: Final = 2
+_ALIGNMENT: Final = 64
+_CRC_AT: Final = 12
+_CRC_STEP: Final = 1 << 24
+
+
+def write(file: BinaryIO, types: Types, settings: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write the arrays that `types` names; `settings` are JSON and none of them is called ``arrays``."""
+    layout = _layout(types, {name: arrays[name].size for name in types})
+    header = json.dumps({**settings, "arrays": layout}).encode("ascii")
+    header += b" " * (-(PREFIX_BYTES + len(header)) % _ALIGNMENT)
+
+    file.write(MAGIC + _VERSION.to_bytes(4, "little"))
+    file.write(bytes(4))
+    crc = 0
+    for part in _parts(header, types, arrays):
+        crc = zlib.crc32(part, crc)
+        file.write(part)
+    file.seek(_CRC_AT)
+    file.write(crc.to_bytes(4, "little"))
+
+
+def _layout(types: Types, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the header says of arrays of these sizes."""
+    layout, offset = {}, 0
+    for name, kind in types.items():
+        layout[name] = {"type": kind, "shape": [sizes[name]], "offset": offset}
+        n_bytes = sizes[name] * np.dtype(kind).itemsize
+        offset += n_bytes + -n_bytes % _ALIGNMENT
+    return layout
+
+
+def _parts(header: bytes, types: Types, arrays: Mapping[str, npt.NDArray[Any]]) -> Iterator[bytes | memoryview]:
+    """Yield what the file holds behind its checksum."""
+    yield len(header).to_bytes(8, "little")
+    yield header
+    for name, kind in types.items():
+        array = np.ascontiguousarray(arrays[name], kind)
+        yield array.data.cast("B") if array.size else b""
+        yield bytes(-array.nbytes % _ALIGNMENT)
+
+
+def check(content: npt.NDArray[np.uint8], name: object) -> None:
+    """Check that a file is one of these, of this version, and as it was written.
+
+    Raises:
+        IndexFormatError: it is not; the error calls it `name`.
+    """
+    if content[:8].tobytes() != MAGIC:
+        raise IndexFormatError(f"{name} is not a saved index: it does not begin as one")
+    version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
+    if version != _VERSION:
+        raise IndexFormatError(
+            f"{name} has format version {version}, and this version of relevance_gen reads {_VERSION}; build it again"
+        )
+    if _checksum(content[_CRC_AT + 4 :]) != int.from_bytes(content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"):
+        raise IndexFormatError(f"{name} is damaged: its checksum does not match; build it again")
+
+
+def _checksum(content: npt.NDArray[np.uint8]) -> int:
+    crc = 0
+    for start in range(0, content.size, _CRC_STEP):
+        crc = zlib.crc32(content[start : start + _CRC_STEP].data, crc)
+    return crc
+
+
+def read(content: npt.NDArray[np.uint8], types: Types) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header, and the arrays in their places.
+
+    Raises:
+        TypeError, ValueError, LookupError: the header is not as `write` writes it.
+    """
+    header_bytes = int.from_bytes(content[_CRC_AT + 4 : PREFIX_BYTES].tobytes(), "little")
+    body = PREFIX_BYTES + header_bytes
+    header = json.loads(content[PREFIX_BYTES:body].tobytes())
+    layout = header["arrays"]
+    sizes = {name: layout[name]["shape"][0] for name in types}
+    # As JSON, where false is not 0 nor 1.0 1.
+    if not all(map(is_integer, sizes.values())) or json.dumps(layout) != json.dumps(_layout(types, sizes)):
+        raise ValueError("its arrays do not lie as they are written")
+    return header, {
+        name: np.ndarray(sizes[name], kind, content.data, body + layout[name]["offset"]) for name, kind in types.items()
+    }

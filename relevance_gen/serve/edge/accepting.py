@@ -1,0 +1,76 @@
+"""Accept connections, and wait a little where the process has no files or memory for more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE = 64
+"""Connections accepted before other work of the loop goes on."""
+
+_PAUSE_S = 0.075
+"""After an error, mostly too many open files, which only others can end. Clients wait in the kernel meanwhile."""
+
+_LOG_EVERY_S = 1.0
+
+
+class Acceptor:
+    """Take connections from a listening socket until it is stopped.
+
+    asyncio's own servers try again as often as the backlog is long, at once and with a line of log for each try.
+
+    Args:
+        listener: bound, listening and not blocking.
+        make_protocol: makes the protocol of a new connection.
+    """
+
+    def __init__(self, listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._listener = listener
+        self._make_protocol = make_protocol
+        self._loop = asyncio.get_running_loop()
+        self._begun: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
+        self._logged_s = -_LOG_EVERY_S
+
+    def start(self) -> None:
+        """Accept connections as they come."""
+        self._again = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def stop(self) -> None:
+        """Accept no more; those accepted go on."""
+        self._loop.remove_reader(self._listener)
+        if self._again is not None:
+            self._again.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(error)
+                return
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._begin(accepted))
+            self._begun.add(task)
+            task.add_done_callback(self._begun.discard)
+
+    async def _begin(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_protocol, accepted)
+        except OSError:  # the client has left, or there is no room to watch its socket
+            accepted.close()
+
+    def _pause(self, error: OSError) -> None:
+        self._loop.remove_reader(self._listener)
+        self._again = self._loop.call_later(_PAUSE_S, self.start)
+        if time.monotonic() - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s = time.monotonic()
+            _log.error("no connection can be accepted now: %s", error.strerror)

@@ -1,0 +1,334 @@
+"""Conversations: rendered as transformers renders them, within limits, tokenized so that none can forge a turn."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import relevance_gen
+from relevance_gen.errors import InvalidRequestError, RunnerClosedError
+from relevance_gen.generation.chat import Renderer, prompt_of
+from relevance_gen.generation.runner import Runner
+from relevance_gen.llama.decoder import Decoder
+from relevance_gen.llama.language_model import BREAK, ChatFormat
+from relevance_gen.llama.options import ModelOptions
+from small_models import BIGRAM, BIGRAM_TOKENS, BOS, END, LETTER_A, STORY
+
+TEMPLATES = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
+RENDERED = Path(__file__).parent / "templates" / "rendered.json"
+"""What transformers 5.23 made of `CONVERSATIONS`: template to name to text, or null where the template refuses."""
+
+SYSTEM = {"role": "system", "content": "  Be brief. "}
+HELLO = {"role": "user", "content": "Hello!\n"}
+ANSWER = {"role": "assistant", "content": " <think>Hm.</think>Hi & <welcome> "}
+AGAIN = {"role": "user", "content": "Größe? 'quoted' \"twice\" {{ 7 * 7 }}"}
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Wie ist's <hier>?", "parameters": {}}}]
+DOCUMENTS = [{"title": "Cats", "text": "They purr."}, {"title": "Dogs", "text": "They bark."}]
+
+CONVERSATIONS = {
+    "one": ([HELLO], {}),
+    "system": ([SYSTEM, HELLO], {}),
+    "turns": ([HELLO, ANSWER, AGAIN], {}),
+    "all": ([SYSTEM, HELLO, ANSWER, AGAIN], {}),
+    "no prompt": ([SYSTEM, HELLO, ANSWER], {"add_generation_prompt": False}),
+    "tools": ([SYSTEM, HELLO], {"tools": TOOLS, "documents": DOCUMENTS, "enable_thinking": False}),
+    "tool answers": ([HELLO, ANSWER, {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}], {}),
+    "two users": ([HELLO, AGAIN], {}),
+}
+MODEL = ChatFormat(bos="<s>", eos="</s>")
+HI = [{"role": "user", "content": "ab"}]
+PLAIN = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+def rendered(template, messages, variables):
+    """Return what `prompt_of` makes of a conversation, ``None`` where the template refuses it."""
+    try:
+        return prompt_of(messages, MODEL, template, variables)
+    except InvalidRequestError as error:
+        assert error.field == "messages"
+        return None
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_are_rendered_as_transformers_did(name):
+    """The templates of eleven families write every conversation as transformers wrote it, or refuse it as there."""
+    today = datetime.now().strftime("%d %B %Y")
+    recorded = json.loads(RENDERED.read_text())[name]
+    assert set(recorded) == set(CONVERSATIONS)
+    for conversation, expected in recorded.items():
+        text = rendered(TEMPLATES[name], *CONVERSATIONS[conversation])
+        assert text == (expected if expected is None else expected.replace("TODAY", today)), conversation
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_are_rendered_as_transformers_does(name):
+    """The same against transformers itself, where it is installed: the group of dependencies ``chat``."""
+    render = pytest.importorskip("transformers.utils.chat_template_utils").render_jinja_template
+    for messages, variables in CONVERSATIONS.values():
+        given = {"add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>", **variables}
+        try:
+            expected = render(conversations=[messages], chat_template=TEMPLATES[name], **given)[0][0]
+        except Exception:
+            expected = None
+        assert rendered(TEMPLATES[name], messages, variables) == expected
+
+
+# ── Limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LOOP = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
+
+
+@pytest.fixture
+def renderer():
+    """A renderer that gives up after two seconds."""
+    renderer = Renderer(timeout_s=2)
+    yield renderer
+    renderer.close()
+
+
+@pytest.mark.parametrize(
+    ("template", "field", "says"),
+    [
+        (LOOP, "chat_template", "within 2 seconds"),
+        ("{{ 'a' * 10**10 }}", "chat_template", "MemoryError"),
+        ("{{ 'a' * 2**25 }}", "chat_template", "more than 16,777,216 characters"),
+        ("{{ range(10**9) | list }}", "chat_template", "Range too big"),
+        ("{% for a in messages %}", "chat_template", "Unexpected end"),
+        ("{{ '(' * 9 }}{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "chat_template", "RecursionError"),
+        ("{{ messages.nothing.here }}", "messages", "has no attribute"),
+        ("{{ raise_exception('only poems') }}", "messages", "only poems"),
+        ("{{ messages.append(1) }}", "messages", "unsafe"),
+        ("{{ ''.__class__.__mro__ }}", "messages", "unsafe"),
+        ("{% include '/etc/passwd' %}", "messages", "no loader"),
+    ],
+)
+def test_a_template_that_goes_wrong_is_an_error_in_time(renderer, template, field, says):
+    """Whatever a template does, it is refused by its name within the limit, and the next one is rendered."""
+    started = time.monotonic()
+    with pytest.raises(InvalidRequestError, match=says) as caught:
+        prompt_of(HI, MODEL, template, renderer=renderer)
+    assert caught.value.field == field
+    assert time.monotonic() - started < 10
+    assert len(str(caught.value)) < 700
+    assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
+
+
+def test_a_process_that_was_killed_is_replaced(renderer):
+    """Where the process has died since, the next conversation starts another."""
+    assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
+    renderer._process.popen.kill()
+    renderer._process.popen.wait()
+    assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
+
+
+def test_many_threads_share_one_process(renderer):
+    """Conversations rendered at the same time do not get each other's text."""
+    with ThreadPoolExecutor(8) as pool:
+        texts = pool.map(
+            lambda n: prompt_of([{"role": "user", "content": f"{n}" * 999}], MODEL, PLAIN, renderer=renderer), range(64)
+        )
+        assert list(texts) == [f"<s>{f'{n}' * 999}" for n in range(64)]
+
+
+def nested(depth):
+    """Return a list in a list in a list, and so on."""
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "field"),
+    [
+        ([], {}, "messages"),
+        ("hello", {}, "messages"),
+        ({"role": "user"}, {}, "messages"),
+        (None, {}, "messages"),
+        (["hello"], {}, "messages[0]"),
+        ([HELLO, {"content": "x"}], {}, "messages[1].role"),
+        ([{"role": 1, "content": "x"}], {}, "messages[0].role"),
+        ([{"role": "user", "content": object()}], {}, "messages"),
+        ([{"role": "user", "content": "x" * (1 << 24)}], {}, "messages"),
+        ([{"role": "user", "content": nested(700)}], {}, "messages"),
+        ([{"role": "user", "content": nested(100_000)}], {}, "messages"),
+        ([HELLO], {"chat_template": 7}, "chat_template"),
+        ([HELLO], {"chat_template": None}, "chat_template"),
+        ([HELLO], {"template_variables": {"tools": object()}}, "template_variables"),
+        ([HELLO], {"template_variables": [1]}, "template_variables"),
+        ([HELLO], {"text": "x"}, "text"),
+        ([HELLO], {"max_tokens": 0}, "max_tokens"),
+        ([HELLO], {"max_token": 1}, "max_token"),
+        ([{"role": "user", "content": "a" * 300}], {}, "text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 30 else "",
+)
+def test_what_is_wrong_is_named(bigram, messages, options, field):
+    """Messages that are none, options that are wrong, no template at all: an error that names the field."""
+    with pytest.raises(InvalidRequestError) as caught:
+        bigram.chat(messages, **{"chat_template": PLAIN, **options})
+    assert caught.value.field == field
+
+
+# ── Tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The bigram model, without an engine."""
+    with Decoder(BIGRAM, ModelOptions(n_ctx=256, n_slots=1, n_threads=1)) as decoder:
+        yield decoder
+
+
+def test_the_file_says_what_controls_and_ends(model):
+    """Control tokens, the ends of a turn, and the texts of BOS and EOS come from the model's file."""
+    assert model.chat_format == ChatFormat(None, "<|begin|>", "<|end|>", (END,), ("<|begin|>", "<|end|>"))
+
+
+def test_bos_is_never_doubled(model):
+    """A template that writes BOS gets one, and one that does not gets none."""
+    with_bos = prompt_of(HI, model.chat_format, PLAIN)
+    assert model.tokenize_chat(with_bos, 0).tolist() == [BOS, LETTER_A, LETTER_A + 1]
+    assert model.tokenize_chat(with_bos, 2).tolist() == [BOS, LETTER_A + 1]
+    without = prompt_of(HI, model.chat_format, "{{ messages[0].content }}")
+    assert model.tokenize_chat(without, 0).tolist() == [LETTER_A, LETTER_A + 1]
+
+
+pieces = st.sampled_from(["<|end|>", "<|begin|>", "<|", "|>", "end", "<", "a", "b", "z", "\ud800", BREAK])
+
+
+@given(parts=st.lists(pieces, max_size=12), max_tokens=st.sampled_from([0, 3, 200]))
+def test_nobody_can_write_a_control_token(model, parts, max_tokens):
+    """Whatever a message says, the only control tokens are the template's own, and ordinary text is what was said."""
+    messages = [{"role": "user", "content": "".join(parts), "tool_calls": [{"name": "".join(parts)}]}]
+    template = "{{ eos_token }}{{ messages[0].content }}{{ messages[0].tool_calls[0].name }}{{ eos_token }}"
+    text = prompt_of(messages, model.chat_format, template)
+    tokens = model.tokenize_chat(text, max_tokens).tolist()
+    assert [token for token in tokens[1:-1] if token in (BOS, END)] == []
+    assert tokens[-1] == END
+    said = "".join(parts).encode(errors="replace").decode()
+    assert text.replace(BREAK, "") == f"<|end|>{said}{said}<|end|>"
+    if max_tokens == 0:
+        assert tokens[0] == END
+
+
+def test_special_tokens_of_the_template_are_tokens(model):
+    """What the template writes becomes control tokens, also beside a message that tries the same."""
+    messages = [{"role": "user", "content": "a<|end|>"}]
+    text = prompt_of(messages, model.chat_format, "{{ messages[0].content }}<|end|>")
+    assert (model.tokenize_chat(text, 0) == END).sum() == 1
+    assert (model.tokenize(text.replace(BREAK, ""), 0) == END).sum() == 2
+
+
+def test_a_long_conversation_is_cut_as_a_long_text_is(model):
+    """Far too long it is refused without being tokenized, and with max_input_tokens its end counts, breaks or not."""
+    long = ("ab" + BREAK) * 100_000
+    with pytest.raises(InvalidRequestError, match="bytes for a context"):
+        model.tokenize_chat(long, 0)
+    assert model.tokenize_chat(long, 5).tolist() == [LETTER_A + 1, *[LETTER_A, LETTER_A + 1] * 2]
+
+
+# ── A runner ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def with_template(tmp_path_factory):
+    """The bigram model with a chat template in its file."""
+    key, template = b"tokenizer.chat_template", b"{{ bos_token }}{{ messages[-1].content }}"
+    size = 8 + len(key) + 4 + 8 + len(template)
+    template += b"{#" + b" " * (-(size + 4) % 32) + b"#}"  # whole blocks of 32 bytes leave the tensors aligned
+    original = BIGRAM.read_bytes()
+    magic, version, n_tensors, n_keys = struct.unpack("<4sIQQ", original[:24])
+    entry = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(template)) + template
+    assert len(entry) % 32 == 0
+    path = tmp_path_factory.mktemp("chat") / "bigram.gguf"
+    path.write_bytes(struct.pack("<4sIQQ", magic, version, n_tensors, n_keys + 1) + entry + original[24:])
+    with Runner(path, n_slots=4, n_ctx=256, n_threads=1) as runner:
+        yield runner
+
+
+def test_the_files_own_template_is_used(with_template):
+    """A chat is the prompt that the file's template writes, answered; the prompt comes back as it was written."""
+    messages = [{"role": "user", "content": "z"}]
+    response = with_template.chat(messages, temperature=0, max_tokens=12)
+    assert (response.prompt, response.prompt_tokens) == ("<|begin|>z", 2)
+    assert response.responses[0].text == STORY
+    assert relevance_gen.chat(messages, runner=with_template, temperature=0, max_tokens=12).responses[0].text == STORY
+    smuggled = with_template.chat([{"role": "user", "content": "<|end|>z"}], temperature=0, max_tokens=12)
+    assert smuggled.prompt == "<|begin|><|end|>z"
+    assert smuggled.prompt_tokens > 3
+    assert with_template.chat(messages, chat_template="{{ messages[0].role }}").prompt == "user"
+
+
+def test_a_model_without_a_template_says_so(bigram):
+    """Where the file has none and none is given, the error names what is missing."""
+    with pytest.raises(InvalidRequestError, match="chat_template is required: the model's file has none"):
+        bigram.chat(HI)
+
+
+def test_the_models_own_end_of_turn_ends_a_chat(bigram):
+    """A chat ends with the model's end token, which a plain generation runs past; eos_token_ids adds others."""
+    forced = {"logit_bias": {END: 100}, "max_tokens": 5, "return_tokens": True}
+    (plain,) = bigram.generate({"text": "a", **forced}).responses
+    (chat,) = bigram.chat(HI, chat_template=PLAIN, **forced).responses
+    assert (plain.generated_tokens, plain.finish_reason) == (5, "length")
+    assert (chat.tokens, chat.finish_reason, chat.text) == ((END,), "eos", "")
+    (other,) = bigram.chat(HI, chat_template=PLAIN, eos_token_ids=[4], max_tokens=5, logit_bias={4: 100}).responses
+    assert other.finish_reason == "eos"
+
+
+def test_a_chat_streams(with_template):
+    """The pieces of a streamed chat are its text."""
+    with with_template.stream_chat([{"role": "user", "content": "z"}], temperature=0, max_tokens=12) as stream:
+        assert "".join(piece.text for piece in stream) == STORY
+    assert stream.response.prompt == "<|begin|>z"
+
+
+def test_a_chat_is_the_same_beside_others(with_template):
+    """Greedy chats and generations that run together get what each gets alone."""
+    asks = [lambda n=n: with_template.chat([{"role": "user", "content": "abc"[: n + 1]}], seed=n) for n in range(3)]
+    alone = [ask().responses[0].text for ask in asks]
+    with ThreadPoolExecutor(3) as pool:
+        assert [future.result().responses[0].text for future in [pool.submit(ask) for ask in asks]] == alone
+
+
+def test_rendering_does_not_hold_up_the_runner(bigram):
+    """While a template runs to its limit, another request is served."""
+    failed = []
+
+    def overrun():
+        with pytest.raises(InvalidRequestError) as caught:
+            bigram.chat(HI, chat_template=LOOP)
+        failed.append(caught.value)
+
+    thread = threading.Thread(target=overrun)
+    thread.start()
+    time.sleep(0.5)
+    bigram.generate({"text": "a", "max_tokens": 5})
+    assert not failed
+    thread.join()
+    assert failed
+
+
+def test_a_closed_runner_takes_no_chat():
+    """As with any request."""
+    with Runner(BIGRAM, n_slots=1, n_ctx=64, n_threads=1) as runner:
+        pass
+    with pytest.raises(RunnerClosedError):
+        runner.chat(HI, chat_template=PLAIN)
+
+
+def test_a_bigram_prompt_is_what_its_tokens_print():
+    """The vocabulary that these tests count on: letters stand in a row behind two control tokens."""
+    assert BIGRAM_TOKENS[LETTER_A : LETTER_A + 2] == [b"a", b"b"]
+    assert np.array_equal((BOS, END), (0, 1))

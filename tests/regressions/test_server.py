@@ -1,0 +1,190 @@
+"""Attacks and mishaps that the server once fell over."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.edge.test_sockets import peak_kb
+from tests.serve.harness import JSON, KEYED, REAL, Answer, Server, eventually, request_bytes
+
+GENERATION = {"text": "x", "max_tokens": 1}
+SEARCH = {"query": "x", "chunk_txts": ["x"]}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A scripted server."""
+    with Server("--rate-limit", "off") as started:
+        assert eventually(lambda: started.call("GET", "/health").status == 200)
+        yield started
+
+
+def test_plans_that_are_remembered_are_bounded() -> None:
+    """Questions that match very many words of a kept index made it grow by 240 MiB each, past the cache's limit."""
+    words = [
+        f"об{i:05x}".translate({ord(c): chr(0x430 + int(c, 16)) for c in "0123456789abcdef"}) for i in range(30_000)
+    ]
+    with Server("--model", "none", "--index-cache-bytes", "64MiB", "--rate-limit", "off", program=REAL) as server:
+        for number in range(12):
+            query = " ".join(f"об{chr(0x430 + number)}{chr(0x430 + i)}ъ" for i in range(30))
+            answer = server.search({"query": query, "chunk_txts": words}, timeout_s=60)
+            assert answer.status == 200
+            if number == 4:
+                before_kb = peak_kb(server)
+        assert server.metric("search_index_cache_bytes") <= 64 << 20
+        assert peak_kb(server) - before_kb < 200_000
+
+
+def test_a_million_empty_lists() -> None:
+    """``[[],[],…]`` of some kilobytes of gzip was parsed for 26 seconds, with gigabytes."""
+    bomb = gzip.compress(b'{"query":"x","chunk_txts":[' + b"[]," * (64 << 18) + b"[]]}", 9)
+    bomb_of_generation = gzip.compress(b'{"text":[' + b"[]," * (1 << 20) + b"[]]}", 9)
+    with Server("--model", "none", "--rate-limit", "off", program=REAL) as server:
+        assert eventually(lambda: server.search(SEARCH).status == 200)
+        before_kb, started_s = peak_kb(server), time.monotonic()
+        assert server.search(bomb, {**KEYED, "Content-Encoding": "gzip"}).status == 413
+        assert server.generate(bomb_of_generation, {**JSON, "Content-Encoding": "gzip"}).status == 413
+        assert time.monotonic() - started_s < 6
+        assert peak_kb(server) - before_kb < 400_000
+
+
+def test_token_ids_that_collide(server: Server) -> None:
+    """4,096 multiples of 2^61 − 1 have one hash; a set of them held the event loop for 0.2 seconds."""
+    ids = [(2**61 - 1) * n for n in range(1, 4097)]
+    started_s = time.monotonic()
+    answer = server.generate({**GENERATION, "eos_token_ids": ids})
+    assert (answer.status, answer.error["field"]) == (400, "eos_token_ids[0]")
+    assert time.monotonic() - started_s < 0.15
+
+
+def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
+    """Behind many pipelined requests the server read no more, and did not see that the client had left."""
+    body = json.dumps({"text": "x", "max_tokens": 10**6, "num_samples": 8}).encode()
+    with server.raw() as sock:
+        sock.sendall(request_bytes("POST", "/generate", body, JSON))
+        assert eventually(lambda: server.stats()["backlog"] == 4)
+        sock.settimeout(0.5)
+        try:
+            while True:
+                sock.sendall(b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        except TimeoutError:
+            pass
+    assert eventually(lambda: server.stats()["backlog"] == 0, 20)
+
+
+def test_no_more_files() -> None:
+    """With no file left, accepting filled the log with a line for each try, and lazy imports failed."""
+    with Server("--rate-limit", "off", program=REAL) as server:
+        assert eventually(lambda: server.search(SEARCH).status == 200)
+        assert eventually(lambda: server.call("GET", "/health").status == 200, 30)
+        n_open = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (n_open + 20, n_open + 20))
+        with ExitStack() as stack:
+            first = stack.enter_context(server.raw())
+            for _ in range(100):
+                stack.enter_context(server.raw())
+            time.sleep(2.2)
+            for body in (SEARCH, {"query": "x", "chunk_txts": ["x " * (1 << 20)] * 2, "where": {"a": 1}}):
+                first.sendall(request_bytes("POST", "/search", json.dumps(body).encode(), KEYED))
+                assert first.recv(100).startswith(b"HTTP/1.1 200")
+                time.sleep(0.3)
+                first.recv(1 << 20)
+            assert 1 <= server.log.count("no connection can be accepted") <= 5
+            assert len(server.log_lines) < 30
+        assert eventually(lambda: server.search(SEARCH).status == 200, 5)
+
+
+def test_the_temporary_folder_is_cleaned(tmp_path: Path) -> None:
+    """With its folder removed, generation was lost, and workers that died could not be replaced."""
+    with Server("--workers", "2", "--rate-limit", "off", TMPDIR=str(tmp_path)) as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        for left in tmp_path.iterdir():
+            shutil.rmtree(left)
+        for pid in server.has_children():
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: server.call("GET", "/health").status == 200, 20)
+        assert server.search(SEARCH).status == server.generate(GENERATION).status == 200
+        assert server.metric('http_requests_total{endpoint="generate",status="200"}') == 1
+
+
+def test_a_killed_supervisor_leaves_nothing(tmp_path: Path) -> None:
+    """A supervisor that was killed left its folder behind."""
+    with Server("--workers", "2", TMPDIR=str(tmp_path)) as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_no_memory() -> None:
+    """At a limit of address space a search was a 500, and then the process was aborted."""
+    with Server("--model", "none", "--search-threads", "1", "--rate-limit", "off", program=REAL) as server:
+        assert eventually(lambda: server.search(SEARCH).status == 200)
+        chunks = [f"{'some words ' * 90} {number}" for number in range(20_000)]
+        assert server.search({"query": "words", "chunk_txts": chunks[:2000]}).status == 200
+        used = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+        for more_mib in (8, 32, 64, 96, 128, 160):
+            limit = used + (more_mib << 20)
+            resource.prlimit(server.process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+            answer = answer_or_none(server, {"query": "words 7", "chunk_txts": chunks})
+            assert answer is not None, f"{more_mib} MiB: {server.log}"
+            assert answer.status in (200, 503), answer
+            assert server.search(SEARCH).status == 200
+        assert server.process.poll() is None
+
+
+def answer_or_none(server: Server, body: Any) -> Answer | None:
+    """Search; None if the connection was lost."""
+    try:
+        return server.search(body, timeout_s=60)
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_server_takes_over_the_port(workers: str) -> None:
+    """A second server could not bind while the first ran: each restart refused connections for seconds."""
+    flags = ("--reuse-port", "on", "--workers", workers, "--model", "none", "--rate-limit", "off")
+    sent = request_bytes("POST", "/search", json.dumps(SEARCH).encode(), {**KEYED, "Connection": "close"})
+    statuses: list[int] = []
+    stopped = threading.Event()
+
+    def ask(port: int) -> None:
+        while not stopped.is_set():
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+                sock.sendall(sent)
+                received = b""
+                while piece := sock.recv(65536):
+                    received += piece
+            statuses.append(int(received.split(b" ", 2)[1]))
+
+    with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+        old = stack.enter_context(Server(*flags))
+        loads = [pool.submit(ask, old.port) for _ in range(4)]
+        try:
+            for _ in range(2):
+                new = stack.enter_context(Server(*flags, "--port", str(old.port)))
+                time.sleep(0.3 if workers == "1" else 1.5)
+                assert old.end(20)
+                old = new
+            time.sleep(0.3)
+        finally:
+            stopped.set()
+        for load in loads:
+            load.result()
+    assert len(statuses) > 100
+    assert set(statuses) == {200}

@@ -1,0 +1,74 @@
+"""Answers that clients do not read: held within the lane's memory, and no longer than allowed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.serve.harness import KEYED, Server, eventually, read_all, request_bytes
+
+TEXT = "x " * (3 << 19)
+SEARCH = json.dumps({"query": "x", "chunk_txts": [TEXT]}).encode()
+HELD = 'request_body_bytes_held{lane="search"}'
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Server]:
+    """A server that waits for 2 seconds until an answer is read."""
+    limits = ("--max-buffered-bytes", "40MiB", "--answer-timeout-s", "2", "--queue-timeout-s", "0.3")
+    with Server(*limits, "--rate-limit", "off", "--search-threads", "1") as server:
+        yield server
+
+
+def unread(server: Server, stack: ExitStack) -> socket.socket:
+    """Ask for an answer of 3 MiB and read none of it."""
+    sock = stack.enter_context(socket.socket())
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(10)
+    sock.connect(("127.0.0.1", server.port))
+    sock.sendall(request_bytes("POST", "/search", SEARCH, KEYED))
+    return sock
+
+
+def test_an_answer_is_held_until_it_is_read_and_no_longer_than_allowed(impatient: Server) -> None:
+    """An unread answer counts as its lane's memory; when its time is over, its connection is cut and all given back."""
+    with ExitStack() as stack:
+        sock = unread(impatient, stack)
+        assert eventually(lambda: len(TEXT) < impatient.metric(HELD) < len(TEXT) + 4096)
+        started_s = time.monotonic()
+        assert eventually(lambda: impatient.metric(HELD) == 0)
+        assert time.monotonic() - started_s < 4
+        assert len(read_all(sock)) < len(TEXT)
+    assert eventually(lambda: impatient.log_lines[-1].get("status") is not None)
+    assert any(line.get("status") == 499 and line.get("path") == "/search" for line in impatient.log_lines)
+
+
+def test_a_reader_that_trickles_is_cut_too(impatient: Server) -> None:
+    """Reading a little now and then does not win more time."""
+    with ExitStack() as stack:
+        sock = unread(impatient, stack)
+        started_s = time.monotonic()
+        assert eventually(lambda: impatient.metric(HELD) > len(TEXT))
+        while impatient.metric(HELD) > len(TEXT):
+            sock.recv(1024)
+            time.sleep(0.05)
+        assert time.monotonic() - started_s < 6
+
+
+def test_unread_answers_are_bounded_together() -> None:
+    """When unread answers fill the lane, further searches wait for room, and are refused with 503 if none comes."""
+    limits = ("--max-buffered-bytes", "40MiB", "--queue-timeout-s", "0.3", "--search-threads", "1")
+    with Server(*limits) as server, ExitStack() as stack:
+        for n in (1, 2, 3):
+            unread(server, stack)
+            assert eventually(lambda n=n: n * len(TEXT) < server.metric(HELD) < n * len(TEXT) + 4096)
+        assert server.search(SEARCH).status == 503
+        assert server.search({"query": "x", "chunk_txts": ["x"]}).status == 200
+        stack.close()
+        assert eventually(lambda: server.metric(HELD) == 0)
+        assert server.search(SEARCH).status == 200
