@@ -31,6 +31,11 @@ def plain(value: Any) -> Any:
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
+def as_list(value: Any) -> Any:
+    """Turn an array, or a column of a data frame, into a list; leave anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def is_integer(value: object) -> bool:
     """Tell whether `value` is an integer in JSON's sense: no boolean, no float."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -20,11 +20,15 @@ def shown(value: object) -> str:
             kept = ascii(value[:_SHOWN_CHARS])
             return kept if len(value) <= _SHOWN_CHARS else f"{kept}… ({len(value)} characters)"
         case dict():
-            return f"an object of {len(value)} fields"
+            return f"an object of {_counted(len(value), 'field')}"
         case list() | tuple():
-            return f"a list of {len(value)} items"
+            return f"a list of {_counted(len(value), 'item')}"
         case _:
             return type(value).__name__
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 class RelevanceGenError(Exception):

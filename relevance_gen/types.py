@@ -24,9 +24,6 @@ MAX_SAMPLES = 256
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 4096
 
-MAX_TOKEN_ID = 2**31 - 1
-"""The largest number that llama.cpp takes for a token."""
-
 
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -257,7 +254,8 @@ class GenerationRequest:
         converter=checks.as_tuple,
         # Larger integers could be chosen so that all collide as hashes.
         validator=checks.items(
-            f"an integer in [0, {MAX_TOKEN_ID}]", lambda v: checks.is_integer(v) and 0 <= v <= MAX_TOKEN_ID
+            f"an integer in [0, {checks.MAX_TOKEN_IDS - 1}]",
+            lambda v: checks.is_integer(v) and 0 <= v < checks.MAX_TOKEN_IDS,
         ),
     )
     max_input_tokens: int = field(default=0, converter=checks.plain, validator=checks.integer(0))

@@ -186,6 +186,15 @@ def test_a_shown_value_is_short_and_on_one_line(value: Any) -> None:
     assert shown(value).isprintable()
 
 
+def test_what_is_counted_has_its_number() -> None:
+    """One item is no plural."""
+    assert [shown(value) for value in ([], [1], {"a": 1})] == [
+        "a list of 0 items",
+        "a list of 1 item",
+        "an object of 1 field",
+    ]
+
+
 def test_huge_integers_can_be_shown() -> None:
     """An integer too long to print is described by its size."""
     assert shown(10**10_000) == "an integer of 33220 bits"

@@ -88,7 +88,11 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
         "for a key any will do",
     )
     group.add_argument(
-        "--lines", type=int, default=4, metavar="N", help="lines to show of a chunk, 0 for all (default: %(default)s)"
+        "--lines",
+        type=_line_count,
+        default=4,
+        metavar="N",
+        help="lines to show of a chunk, 0 for all (default: %(default)s)",
     )
     group.add_argument(
         "--color",
@@ -150,6 +154,12 @@ def _nothing_found(searched: Searched) -> str:
     n_chunks = len(searched.index)
     hint = "" if n_chunks else "; --no-ignore and --hidden take more files" if searched.in_folders else ""
     return f"nothing found in {n_chunks:,} chunk{'s' * (n_chunks != 1)} of {searched.place}{hint}"
+
+
+def _line_count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 0, got {text[:80]!a}")
+    return int(text)
 
 
 def _condition(text: str) -> tuple[str, str]:

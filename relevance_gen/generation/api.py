@@ -8,17 +8,15 @@ from typing import Any
 
 import attrs
 
-from relevance_gen import wire
 from relevance_gen.generation.runner import Runner
+from relevance_gen.generation.ticket import Request, as_request
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
 _lock = threading.Lock()
 _default: Runner | None = None
 
 
-def generate(
-    request: str | GenerationRequest | Mapping[str, Any] | None = None, *, runner: Runner | None = None, **fields: Any
-) -> GenerationResponse:
+def generate(request: Request | None = None, *, runner: Runner | None = None, **fields: Any) -> GenerationResponse:
     """Continue a text with a language model: ``generate("Once upon a time", max_tokens=16)``.
 
     Args:
@@ -38,9 +36,8 @@ def generate(
 
     Source: the documented ``POST /generate``.
     """
-    if fields or not isinstance(request, GenerationRequest):
-        request = wire.structure(GenerationRequest, _fields_of(request, fields))
-    return (runner or default_runner()).generate(request)
+    asked = as_request(_with(request, fields))  # refuses nonsense before a model is loaded
+    return (runner or default_runner()).generate(asked)
 
 
 def chat(messages: Sequence[Mapping[str, Any]], *, runner: Runner | None = None, **options: Any) -> GenerationResponse:
@@ -63,10 +60,12 @@ def chat(messages: Sequence[Mapping[str, Any]], *, runner: Runner | None = None,
     return (runner or default_runner()).chat(messages, **options)
 
 
-def _fields_of(request: object, fields: Mapping[str, Any]) -> object:
-    """Return the fields of a request with some given beside it."""
+def _with(request: object, fields: Mapping[str, Any]) -> object:
+    """Return a request with the fields that were given beside it."""
     if request is None:
         return fields
+    if not fields:
+        return request
     if isinstance(request, str):
         request = {"text": request}
     elif isinstance(request, GenerationRequest):

@@ -23,7 +23,7 @@ from relevance_gen.generation import chat
 from relevance_gen.generation.backlog import Backlog, OnText
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.stream import TextStream
-from relevance_gen.generation.ticket import Ticket, check_bounds
+from relevance_gen.generation.ticket import Request, Ticket, as_request, check_bounds
 from relevance_gen.generation.worker import GRACE_S, Load, State, Worker
 from relevance_gen.llama import source
 from relevance_gen.llama.language_model import LanguageModel
@@ -42,7 +42,7 @@ class Runner:
         model: a GGUF file; or a hub repository, ``"owner/name"`` or ``"owner/name/file.gguf"``, where `huggingface_hub`
             is installed; by default the file that ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
         devices: GPUs, from 0, each of which gets the whole model and a worker of its own; by default one worker.
-        max_queue: samples that may wait; while as many do, `submit` raises `OverloadedError`.
+        max_queue: samples that may wait, at least 1; while as many do, `submit` raises `OverloadedError`.
         prefix_cache_bytes: memory, for each worker, for the computed prompts of recent requests; 0 turns the prefix
             cache off.
         wait: wait until the model is loaded; otherwise return at once and load meanwhile.
@@ -64,12 +64,14 @@ class Runner:
         wait: bool = True,
         **options: Unpack[OptionTypes],
     ) -> None:
+        if model is not None and not isinstance(model, str | os.PathLike):
+            raise InvalidRequestError.must_be("model", "the path of a GGUF file or the name of a repository", model)
         each = on_devices(model_options(options), devices)
         self._start([partial(_load, model, one) for one in each], max_queue, prefix_cache_bytes, wait)
 
     def _start(self, loads: Iterable[Load], max_queue: int, prefix_cache_bytes: int, wait: bool) -> None:
         """Start a worker for each model to load, of whatever kind."""
-        check_integer("max_queue", max_queue, 0)
+        check_integer("max_queue", max_queue, 1)
         check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         self._backlog = Backlog(max_queue)
         self._ids = itertools.count()
@@ -87,13 +89,11 @@ class Runner:
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(
-        self, request: GenerationRequest | Mapping[str, Any], *, on_text: OnText | None = None
-    ) -> Future[GenerationResponse]:
+    def submit(self, request: Request, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
         Args:
-            request: what to generate, or a mapping of its fields.
+            request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
 
@@ -107,9 +107,7 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        if not isinstance(request, GenerationRequest):
-            request = wire.structure(GenerationRequest, request)
-        return self._put(request, on_text)
+        return self._put(as_request(request), on_text)
 
     def _put(
         self, request: GenerationRequest, on_text: OnText | None = None, *, is_chat: bool = False
@@ -120,7 +118,7 @@ class Runner:
         ticket = Ticket(next(self._ids), request, seed, time.time(), is_chat)
         return self._backlog.put(ticket, on_text)
 
-    def generate(self, request: GenerationRequest | Mapping[str, Any]) -> GenerationResponse:
+    def generate(self, request: Request) -> GenerationResponse:
         """Submit a request and wait for its response.
 
         Raises:
@@ -140,7 +138,7 @@ class Runner:
             future.cancel()  # after an interrupt in this thread nobody waits for it any more
             del future  # it holds the exception, whose traceback holds this frame
 
-    def stream(self, request: GenerationRequest | Mapping[str, Any]) -> TextStream:
+    def stream(self, request: Request) -> TextStream:
         """Submit a request and return its text piece by piece, as it comes.
 
         Raises:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
 from attrs import field, frozen
 
+from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import GenerationRequest
+
+Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
+"""A text to continue, a request, or a mapping of its fields."""
 
 MAX_STOP_CHARACTERS = 1 << 16
 """All stop strings of a request together: enough for any use, and little to compile."""
@@ -31,6 +38,21 @@ class Ticket:
     seed: int = field(eq=False)
     created: float = field(eq=False)
     is_chat: bool = field(default=False, eq=False)
+
+
+def as_request(request: object) -> GenerationRequest:
+    """Make a request of a text or a mapping of fields; return one as it is.
+
+    Raises:
+        InvalidRequestError: it is none of these, or a field is wrong.
+    """
+    if isinstance(request, GenerationRequest):
+        return request
+    if isinstance(request, str):
+        request = {"text": request}
+    if not isinstance(request, Mapping):
+        raise InvalidRequestError.must_be("request", "a text, a GenerationRequest or a mapping of its fields", request)
+    return wire.structure(GenerationRequest, request)
 
 
 def check_bounds(request: GenerationRequest) -> None:

@@ -8,14 +8,14 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.segment import Floats
+from relevance_gen.retrieval.segment import Floats, Reading
 from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges
 from relevance_gen.retrieval.vocabulary import Numbers
 
 MAX_CHUNKS: Final = 1 << 8
 """Most chunks compared with each other; only ties make them more than a few dozen."""
 _STEP: Final = 1 << 18
-"""Features counted together: it bounds the memory for long chunks."""
+"""Features looked up or counted together: it bounds the memory for long chunks."""
 
 
 @frozen(eq=False)
@@ -29,6 +29,18 @@ class Bag:
 
     features: Numbers
     counts: Offsets
+
+    @classmethod
+    def of_words(cls, reading: Reading) -> Bag:
+        """Return the beginnings of the words that were read; function words, and places of no word, have none."""
+        found, n_found = [], np.zeros(reading.starts.size, np.int64)
+        for low in range(0, reading.words.size, _STEP):
+            stumps = reading.vocabulary.stumps.take(reading.words[low : low + _STEP])
+            at: Offsets = (stumps != 0).nonzero()[0]  # much quicker on booleans
+            found.append(stumps.take(at))
+            first = at.searchsorted(reading.starts - low)
+            n_found += at.searchsorted(reading.starts + (reading.counts - low)) - first
+        return cls(found[0] if len(found) == 1 else np.concatenate(found), n_found)
 
     @classmethod
     def merge(cls, bags: Sequence[Bag], places: Sequence[Offsets]) -> Bag:
@@ -57,13 +69,13 @@ class Bag:
             order = key.argsort(kind="stable")
             key, tf = key.take(order), tf.take(order)
             del order
-            edges = np.concatenate(([True], key[1:] != key[:-1])).nonzero()[0]
-            key, tf = key.take(edges), np.add.reduceat(tf, edges) if edges.size else tf
-        feature = (key >> _CHUNK_BITS).astype(np.uint32)
-        new = np.concatenate((np.ones(min(1, key.size), bool), feature[1:] != feature[:-1]))
-        place = new.cumsum()
-        place -= 1
-        return Tally(ends.size, feature[new], place, (key & _CHUNK_MASK).astype(np.int64), tf)
+            first, _ = _runs(key)
+            key, tf = key.take(first), np.add.reduceat(tf, first) if first.size else tf
+        feature = key >> _CHUNK_BITS
+        first, df = _runs(feature)
+        place = np.arange(df.size).repeat(df)
+        chunk = (key & _CHUNK_MASK).view(np.int64)
+        return Tally(ends.size, feature.take(first).astype(np.uint32), df, place, chunk, tf)
 
     def _count(self, some: slice, ends: Offsets) -> tuple[Ids, Offsets]:
         """Count some of the features: by feature and chunk as one number, ascending, and how often each stands there.
@@ -73,15 +85,26 @@ class Bag:
             ends: where each chunk's features end.
         """
         features = self.features[some]
-        counts = np.diff(np.clip(ends - some.start, 0, features.size), prepend=0)
-        key = np.repeat(np.arange(ends.size, dtype=np.uint64), counts)
-        key |= features.astype(np.uint64) << _CHUNK_BITS
+        counts = self.counts
+        if features.size < self.features.size:
+            counts = np.diff(np.clip(ends - some.start, 0, features.size), prepend=0)
+        key = features.astype(np.uint64)
+        key <<= _CHUNK_BITS
+        key |= np.arange(counts.size, dtype=np.uint64).repeat(counts)
         key.sort()
         key = key[key.searchsorted(np.uint64(1) << _CHUNK_BITS) :]
-        edges = (key[1:] != key[:-1]).nonzero()[0]
-        edges += 1
-        edges = np.concatenate(([0], edges)) if key.size else edges
-        return key.take(edges), np.diff(edges, append=key.size)
+        first, tf = _runs(key)
+        return key.take(first), tf
+
+
+def _runs(values: Ids) -> tuple[Offsets, Offsets]:
+    """Return where each run of equal values begins, and how long it is."""
+    inner: Offsets = (values[1:] != values[:-1]).nonzero()[0]
+    edges = np.empty(inner.size + 2, np.int64)
+    edges[0], edges[-1] = 0, values.size
+    np.add(inner, 1, out=edges[1:-1])
+    first = edges[:-1] if values.size else edges[:0]
+    return first, edges[1:][: first.size] - first
 
 
 @frozen(eq=False)
@@ -91,6 +114,7 @@ class Tally:
     Attributes:
         n_chunks: number of chunks, n.
         features: the different features, ascending, shape (F,).
+        df: number of chunks that have each, shape (F,).
         feature: place among these of each count, ascending, shape (P,).
         chunk: number of each count's chunk, in [0, n), shape (P,).
         tf: how often that chunk has that feature, shape (P,).
@@ -98,13 +122,10 @@ class Tally:
 
     n_chunks: int
     features: Numbers
+    df: Offsets
     feature: Offsets
     chunk: Offsets
     tf: Offsets
-
-    def df(self) -> Offsets:
-        """Return the number of chunks that have each feature, shape (F,)."""
-        return np.bincount(self.feature, minlength=self.features.size)
 
     def norms(self, value: Floats) -> Floats:
         """Return the Euclidean length of each chunk's values, shape (n,)."""

@@ -101,8 +101,7 @@ class Chunks:
 
 def _listed(values: Any, path: str) -> Iterable[Any]:
     """Return what chunks come in as something to iterate over, or raise the error that says what to hand over."""
-    if hasattr(values, "tolist") and not isinstance(values, str):  # an array, or a column of a data frame
-        values = values.tolist()
+    values = checks.as_list(values)
     if hasattr(values, "columns"):
         remedy = 'hand over one column, as in df["text"], or df.to_dict("records")'
     elif isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):

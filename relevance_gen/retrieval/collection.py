@@ -104,7 +104,7 @@ class Collection:
     @property
     def nbytes(self) -> int:
         """Memory of the segments and of all that is remembered, in bytes."""
-        words = sum(scorer.segment.nbytes + scorer.words_found.nbytes for scorer in self._scorers)
+        words = sum(scorer.segment.nbytes + scorer.remembered_bytes for scorer in self._scorers)
         return words + self._rankings.nbytes
 
     def rank(self, text: str, top_n: int, allowed: Sequence[Flags] | None = None) -> Ranking:
@@ -128,13 +128,13 @@ class Collection:
         query = parse(text, self.weighting)
         found = [scorer.match(query.terms) for scorer in self._scorers]
         matches = self._united(query, found)
-        crowded = {term for term, match in zip(query.terms, matches, strict=True) if match.is_crowded}
-        if crowded:
+        if any(match.is_crowded for match in matches):
+            crowded = {term for term, match in zip(query.terms, matches, strict=True) if match.is_crowded}
             terms = (evolve(term, inflected=term.inflected and term not in crowded) for term in query.terms)
             query = evolve(query, terms=tuple(terms))
             found = [scorer.match(query.terms) for scorer in self._scorers]
             matches = self._united(query, found)
-        df = tuple([sum(parts[number].df for parts in found) for number in range(len(query.terms))])
+        df = tuple([sum([parts[number].df for parts in found]) for number in range(len(query.terms))])
         return weigh(query, matches, df, self.statistics, self.weighting)
 
     @staticmethod
@@ -159,8 +159,8 @@ class Collection:
 
     def _rank(self, plan: Plan, top_n: int, allowed: Sequence[Flags] | None) -> Ranking:
         assessment = self.assess(plan, max(top_n, _N_PROMISING), allowed)
-        best = Ranking(assessment.positions, assessment.scores).best(top_n)
-        return evolve(best, confidence=confidence(float(best.scores[0]), plan)) if best.scores.size else best
+        sure = confidence(float(assessment.scores.max()), plan) if assessment.scores.size else 0.0
+        return Ranking(assessment.positions, assessment.scores, sure).best(top_n)
 
     # ── The rounds ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -242,7 +242,7 @@ class Collection:
 
     def _look(self, plan: Plan, positions: Offsets) -> tuple[Floats, Bag | None]:
         """Return what proximity adds to the cosines of some chunks, and if they are few, their words."""
-        bonuses = np.zeros((len(BONUSES), positions.size))
+        bonuses = np.empty((len(BONUSES), positions.size))
         bags, places = [], []
         for scorer, (numbers, here) in zip(self._scorers, self._whereabouts(positions), strict=True):
             look = scorer.look(plan, numbers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from attrs import frozen
 
@@ -32,8 +34,6 @@ class TermShare:
 @frozen
 class Explanation:
     """Where a chunk's score comes from: all shares add up to it.
-
-    They add up to more where a chunk says the query's words more often than the query does: scores stay below 1.
 
     Attributes:
         score: the chunk's score, as search returns it.
@@ -70,15 +70,18 @@ def explain(collection: Collection, query: str, position: int) -> Explanation:
             float(part[at[0]]) for part in (parts.scores, parts.own, parts.likeness, parts.letters)
         )
         bonuses = parts.bonuses[:, at[0]].tolist()
-        scale, likeness = collection.weighting.shares(own, alike, score)
-        scale /= plan.reference
+        _, likeness = collection.weighting.shares(own, alike, score)
     else:
-        score = scale = likeness = letters = 0.0
+        score = likeness = letters = 0.0
         bonuses = [0.0] * parts.bonuses.shape[0]
+    shares = scorer.shares(plan, number)
+    own_parts = math.fsum([*(share for _, share in shares), *bonuses, letters])
+    # A chunk that scores more than the query would is squeezed below 1, and so are its parts.
+    scale = (score - likeness) / own_parts if own_parts else 0.0
     terms = tuple(
         TermShare(term.word, collection.spell(match.ids), tf, df, idf, share * scale)
         for term, match, df, idf, (tf, share) in zip(
-            plan.query.terms, plan.matches, plan.df, plan.idf, scorer.shares(plan, number), strict=True
+            plan.query.terms, plan.matches, plan.df, plan.idf, shares, strict=True
         )
     )
     pairs, coverage, head, run = (bonus * scale for bonus in bonuses)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.checks import is_integer, plain
+from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.vocabulary import Flags
@@ -17,8 +17,8 @@ from relevance_gen.types import Metadata
 Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
 """Metadata to have, a callable of metadata, positions, or a mask with a place for every position.
 
-A mapping is the server's ``where``: a chunk has it if for each key its metadata has the value, or one of a list of
-values. Where the metadata's own value is a list, one of its items is enough."""
+A mapping is the server's ``where``: a chunk has it if for each key its metadata has the value, or one of a list, a set
+or a range of values. Where the metadata's own value is a list, one of its items is enough."""
 
 _ALLOWED = "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
 
@@ -36,7 +36,7 @@ def flags(where: Where, n_positions: int, positions: npt.NDArray[np.int64], chun
         InvalidRequestError: `where` is none of the kinds that are allowed, or a position or the mask is out of range.
     """
     if isinstance(where, Mapping):
-        wanted = {key: value if isinstance(value, list | tuple) else [value] for key, value in where.items()}
+        wanted = {key: _wanted(key, value) for key, value in where.items()}
         return _by_metadata(lambda metadata: has(metadata, wanted), chunks)
     if callable(where):
         return _by_metadata(where, chunks)
@@ -60,6 +60,16 @@ def has(metadata: Metadata, wanted: Mapping[str, Sequence[Any]]) -> bool:
     return all(key in metadata and _is_among(metadata[key], values) for key, values in wanted.items())
 
 
+def _wanted(key: str, value: Any) -> Sequence[Any]:
+    """Return the values of which a chunk must have one under a key."""
+    value = as_list(value)
+    if callable(value):
+        raise InvalidRequestError.must_be(
+            f"where.{key}", "a value or a list of values", value, remedy="a callable takes a chunk's whole metadata"
+        )
+    return list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
+
+
 def _is_among(value: Any, values: Sequence[Any]) -> bool:
     owned = value if isinstance(value, list | tuple) else [value]
     # Of one type, so that true is not 1.
@@ -74,8 +84,7 @@ def _by_metadata(holds: Callable[[Metadata], bool], chunks: Chunks) -> Flags:
 
 
 def _mask(where: Any, n_positions: int) -> Flags:
-    if hasattr(where, "tolist"):  # an array, or a column of a data frame
-        where = where.tolist()
+    where = as_list(where)
     if isinstance(where, str | bytes) or not isinstance(where, Sequence):
         raise InvalidRequestError.must_be("where", _ALLOWED, where)
     values = list(map(plain, where))

@@ -13,7 +13,7 @@ from typing import overload
 import numpy as np
 from attrs import evolve, field, frozen
 
-from relevance_gen.checks import is_integer, plain
+from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval import parallel, storage
 from relevance_gen.retrieval.answering import Wanted, answer
@@ -184,10 +184,11 @@ class ChunkIndex:
         """
         state = self._state
         wanted = Wanted(where, min_share, spans)
-        if isinstance(query, list | tuple | Iterator) or (hasattr(query, "tolist") and not isinstance(query, str)):
-            questions = [_numbered(place, one, top_n, true_order) for place, one in enumerate(query)]
+        asked = as_list(query)
+        if isinstance(asked, list | tuple | Iterator):
+            questions = [_numbered(place, one, top_n, true_order) for place, one in enumerate(asked)]
             return [self._answer(state, question, wanted) for question in questions]
-        return self._answer(state, Question(query, top_n, true_order), wanted)
+        return self._answer(state, Question(asked, top_n, true_order), wanted)
 
     def _answer(self, state: _State, question: Question, wanted: Wanted) -> SearchResponse:
         token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
@@ -235,7 +236,12 @@ class ChunkIndex:
         Raises:
             InvalidRequestError: no chunk is at one of the positions; none was removed.
         """
-        wanted = list(positions)
+        wanted = as_list(positions)
+        if not isinstance(wanted, Iterable) or isinstance(wanted, str | bytes):
+            raise InvalidRequestError.must_be(
+                "positions", "a list of positions", positions, remedy="put a single one in a list"
+            )
+        wanted = list(wanted)
         with self._changing:
             state = self._state
             at = np.array(

@@ -51,7 +51,7 @@ def letter_share(asked: Numbers, bag: Bag) -> Floats:
     at = tally.features.searchsorted(wanted)
     here = tally.features.take(at, mode="clip") == wanted if tally.features.size else np.zeros(wanted.size, bool)
     at, times = at[here], times[here]
-    weight = (1.0 + np.log(times)) * np.log1p(tally.n_chunks / tally.df()[at])
+    weight = (1.0 + np.log(times)) * np.log1p(tally.n_chunks / tally.df[at])
     own_norm = math.sqrt(math.fsum(np.square(saturated(times)).tolist()))
     own = math.fsum((saturated(times) * weight).tolist()) / float(pivot(np.array([own_norm]), mean)[0])
     if not own:

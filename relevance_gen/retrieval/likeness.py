@@ -15,6 +15,7 @@ ours, measured in docs/retrieval.md.
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import numpy as np
@@ -50,15 +51,20 @@ class Sample:
     def of(cls, bag: Bag) -> Sample:
         """Count the chunks of a bag."""
         tally = bag.tally()
-        return cls(tally.n_chunks, tally.features, tally.df())
+        return cls(tally.n_chunks, tally.features, tally.df)
+
+    @functools.cached_property
+    def _rarities(self) -> Floats:
+        """Of each feature, and behind them of one that no chunk has: shape (F + 1,)."""
+        return np.asarray(np.log1p(self.size / np.append(self.df, 1)))
 
     def rarity(self, features: Numbers) -> Floats:
         """Return ``ln(1 + S / max(df, 1))`` for each of some features."""
         if not self.features.size:
             return np.zeros(features.size)
         at = self.features.searchsorted(features)
-        df = np.where(self.features.take(at, mode="clip") == features, self.df.take(at, mode="clip"), 1)
-        return np.asarray(np.log1p(self.size / df))
+        at[self.features.take(at, mode="clip") != features] = self.features.size
+        return self._rarities.take(at)
 
 
 def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
@@ -75,7 +81,7 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     tally = bag.tally()
     if scores.size < 2 or not tally.tf.size:
         return scores.copy()
-    idf = np.log1p(tally.n_chunks / tally.df())
+    idf = np.log1p(tally.n_chunks / np.arange(1, tally.n_chunks + 1)).take(tally.df - 1)
     idf += sample.rarity(tally.features)
     value = saturated(tally.tf)
     value *= idf.take(tally.feature)
@@ -83,7 +89,7 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     norms[norms == 0.0] = 1.0
     value /= norms.take(tally.chunk)
     best = at_least_as_good(scores, _N_BEST)
-    best = best[np.argsort(-scores[best], kind="stable")]
+    best = best.take((-scores.take(best)).argsort(kind="stable"))
     weight = (scores[best] / scores[best[0]]) ** _SHARPNESS
     share = np.zeros(scores.size)
     share[best] = weight / weight.sum() * scores[best]
@@ -91,7 +97,7 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     given = share.take(tally.chunk)
     of_best: Offsets = (given > 0.0).nonzero()[0]
     feature, added = tally.feature.take(of_best), (value * given).take(of_best)
-    order = np.lexsort((added, feature))
+    order = added.argsort()
     profile = np.bincount(feature.take(order), added.take(order), tally.features.size)
     value *= profile.take(tally.feature)
     return np.asarray(np.minimum(np.bincount(tally.chunk, value, tally.n_chunks), scores.max()))

@@ -86,7 +86,9 @@ def _merge_tokens(
 
 
 def _merge_postings(parts: Sequence[Postings], renumbered: Offsets, starts: Offsets) -> tuple[Postings, list[Numbers]]:
-    """Merge inverted indexes, and return the new number of each part's terms, too; a term that goes has any.
+    """Merge inverted indexes, and return the new number of each part's terms, too.
+
+    A term that no chunk has any more is left out, and its number is never asked for.
 
     Args:
         parts: the indexes, one behind the other.

@@ -47,7 +47,8 @@ def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
     """Return how many processes build an index of some chunks.
 
     Args:
-        n_jobs: most processes; None means 1, and -1 as many as there are cores that this process may use.
+        n_jobs: most processes; None means 1, and -1 as many as there are cores that this process may use. It is 1 in
+            a daemonic process, one of a `multiprocessing.Pool` say, which must not start others.
         chunks: the chunks.
 
     Raises:
@@ -58,6 +59,8 @@ def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
     n_jobs = plain(n_jobs)
     if not is_integer(n_jobs) or (n_jobs < 1 and n_jobs != -1):
         raise InvalidRequestError.must_be("n_jobs", "an integer of at least 1, -1 or None", n_jobs)
+    if multiprocessing.current_process().daemon:
+        return 1
     wanted = usable_cpus() if n_jobs == -1 else n_jobs
     return max(1, min(wanted, _MAX_PROCESSES, sum(map(len, chunks.texts)) // _CHARS_PER_PROCESS))
 
@@ -97,7 +100,7 @@ def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None
     workers: list[_Worker] = []
     try:
         for part in _parts(chunks.texts, n_parts):
-            workers.append(_start(chunks, part))  # noqa: PERF401 those started so far must be known where one fails
+            workers.append(_start(chunks, part, workers))
         yield lambda progress: _wait(workers, chunks, progress)
     finally:
         for worker in workers:
@@ -106,11 +109,12 @@ def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None
             worker.connection.close()
 
 
-def _start(chunks: Chunks, part: slice) -> _Worker:
+def _start(chunks: Chunks, part: slice, before: Sequence[_Worker]) -> _Worker:
     forks = sys.platform == "linux" and threading.active_count() == 1
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, chunks.texts[part], part.start), daemon=True)
+    held = [ours, *(worker.connection for worker in before)] if forks else []
+    process = context.Process(target=_work, args=(theirs, chunks.texts[part], part.start, held), daemon=True)
     with warnings.catch_warnings():  # Python warns of forking beside any thread. Those of numpy do no harm.
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
@@ -167,9 +171,19 @@ def _mapped(descriptor: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 # ── In the processes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _work(connection: Connection, texts: Sequence[str], first: int) -> None:
-    """Build a segment and hand it back. A ^C is for the process that asked, which ends this one."""
+def _work(connection: Connection, texts: Sequence[str], first: int, held: Sequence[Connection]) -> None:
+    """Build a segment and hand it back. A ^C is for the process that asked, which ends this one.
+
+    Args:
+        connection: to the process that asked.
+        texts: the chunks' texts.
+        first: position of the first.
+        held: that process's ends of connections, if this one was forked and so has them, too. As long as it did,
+            it could not tell that the other is gone, and would wait for ever for room to write in.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for end in held:
+        end.close()
     try:
         positions: Offsets = np.arange(first, first + len(texts))
         segment = build(Chunks(texts, {}), positions, progress=lambda done, _: connection.send(done))
@@ -178,7 +192,7 @@ def _work(connection: Connection, texts: Sequence[str], first: int) -> None:
             file.flush()
             connection.send("built")
             send_handle(connection, file.fileno(), os.getppid())
-    except BrokenPipeError:
+    except ConnectionError:
         pass  # whoever asked is gone
     except Exception as error:
         connection.send(error)

@@ -14,14 +14,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
 from attrs import frozen
 
 from relevance_gen.retrieval.matching import Match
 from relevance_gen.retrieval.proximity import ProximityScorer
 from relevance_gen.retrieval.query import Query
 from relevance_gen.retrieval.segment import Statistics
-from relevance_gen.retrieval.terms import Ids
 from relevance_gen.retrieval.weighting import OwnScore, Weighting, saturated_one
 
 
@@ -51,7 +49,7 @@ class Plan:
     idf: tuple[float, ...]
     gains: tuple[float, ...]
     norm: float
-    said: Ids
+    said: tuple[int, ...]
     said_norm: float
     proximity: ProximityScorer
     cosine: float
@@ -72,10 +70,10 @@ def weigh(
         statistics: facts of all chunks.
         weighting: how to weigh.
     """
-    terms, order = query.terms, query.order.tolist()
+    terms, order = query.terms, query.order
     idf = weighting.idf(df, [term.stop for term in terms], statistics.n_chunks)
     weight = [(1.0 + math.log(term.qtf)) * rare for term, rare in zip(terms, idf, strict=True)]
-    norm = math.hypot(*(value for value, n in zip(weight, df, strict=True) if n)) or 1.0
+    norm = math.hypot(*[value for value, n in zip(weight, df, strict=True) if n]) or 1.0
     near = _near(df, idf, weighting.n_near)
     place = {number: at for at, number in enumerate(near)}
     proximity = ProximityScorer(
@@ -116,9 +114,9 @@ def weigh(
         matches=matches,
         df=df,
         idf=idf,
-        gains=tuple(gain / norm for gain in weighting.gains(weight, idf)),
+        gains=tuple([gain / norm for gain in weighting.gains(weight, idf)]),
         norm=norm,
-        said=np.array(sorted(said), np.uint64),
+        said=tuple(sorted(said)),
         said_norm=said_norm,
         proximity=proximity,
         cosine=own.cosine,

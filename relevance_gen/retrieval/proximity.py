@@ -32,7 +32,7 @@ from attrs import frozen
 from relevance_gen.retrieval.matching import Match
 from relevance_gen.retrieval.segment import Floats, Reading
 from relevance_gen.retrieval.terms import Ids, Offsets
-from relevance_gen.retrieval.vocabulary import Vocabulary
+from relevance_gen.retrieval.vocabulary import Flags, Vocabulary
 from relevance_gen.retrieval.weighting import saturated, saturated_one
 
 WINDOW: Final = 24
@@ -41,9 +41,8 @@ HEAD: Final = 16
 _LEAST_IN_RUN: Final = 0.3
 """What a function word weighs in a run."""
 _STEP: Final = 1 << 16
-"""Tokens whose windows are looked at together: it bounds the memory for a long chunk."""
+"""Words whose windows are looked at together: it bounds the memory for a long chunk."""
 
-_HEAD_PLACES: Final = np.arange(HEAD)
 _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 _NO_WEIGHT: Final[Floats] = np.zeros(0)
 
@@ -109,16 +108,14 @@ class ProximityScorer:
 
     def score(self, reading: Reading) -> Proximity:
         """Score chunks."""
-        word = self._words_of(reading.vocabulary).take(reading.words)
-        starts, n = reading.starts, reading.starts.size
-        if not n:
+        if not reading.starts.size:
             return Proximity(*np.zeros((4, 0)))
-        pairs, run = self._in_order(word, starts)
-        masks = self._bits.take(word)
-        coverage = self._windows(masks, starts, reading.counts)
-        heads = masks[starts[:, np.newaxis] + _HEAD_PLACES]
-        head = self._weigh(np.bitwise_or.reduce(heads, axis=1)) / self.total_idf
-        return Proximity(pairs, coverage, np.minimum(head, 1.0), run)
+        word = self._words_of(reading.vocabulary).take(reading.words)
+        at: Offsets = (word != 0).nonzero()[0]  # much quicker on booleans
+        word = word.take(at)
+        pairs, run = self._in_order(word, at, reading.starts)
+        coverage, head = self._covered(word, at, reading.starts)
+        return Proximity(pairs, coverage, head, run)
 
     # ── Which word of the query stands where ─────────────────────────────────────────────────────────────────────────
 
@@ -127,13 +124,14 @@ class ProximityScorer:
         """Ids of all matches and the query's words that they stand for, from 1 on; of equal ids the last is meant."""
         matches = self._made_of[0]
         backwards = range(self._n_words - 1, -1, -1)
-        ids = np.concatenate([_NO_IDS, *(matches[word].ids for word in backwards)])
-        word = np.repeat(np.arange(self._n_words, 0, -1), [matches[word].ids.size for word in backwards])
-        weight = np.concatenate([_NO_WEIGHT, *(matches[word].weight for word in backwards)])
+        ids = np.concatenate([_NO_IDS, *[matches[word].ids for word in backwards]])
+        numbers = np.arange(self._n_words, 0, -1, dtype=np.uint8)
+        word = numbers.repeat([matches[word].ids.size for word in backwards])
+        weight = np.concatenate([_NO_WEIGHT, *[matches[word].weight for word in backwards]])
         if not (weight == 1.0).all():
             order = weight.argsort(kind="stable")
             ids, word = ids[order], word[order]
-        return ids, word.astype(np.uint8)
+        return ids, word
 
     def _words_of(self, vocabulary: Vocabulary) -> _Words:
         """Return for each word of a vocabulary which of the query's it stands for, from 1 on; 0 for none."""
@@ -146,8 +144,8 @@ class ProximityScorer:
 
     # ── Side by side ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _in_order(self, word: _Words, starts: Offsets) -> tuple[Floats, Floats]:
-        """Return the pairs and the longest run of each chunk."""
+    def _in_order(self, word: _Words, at: Offsets, starts: Offsets) -> tuple[Floats, Floats]:
+        """Return the pairs and the longest run of each chunk, told the words of the query that it has and where."""
         n, kinds = starts.size, len(self._pairs) + 1
         run = np.zeros(n)
         if kinds == 1:
@@ -160,18 +158,21 @@ class ProximityScorer:
         neighbours = word[:-1] * kind(size)
         neighbours += word[1:]
         number = number_of.take(neighbours)
-        at: Offsets = (number != 0).nonzero()[0]  # much quicker on booleans
-        chunk = starts.searchsorted(at, "right") - 1
-        counted: Offsets = chunk * kinds + number.take(at).astype(np.int64)
+        number[at[1:] != at[:-1] + 1] = 0
+        left_word: Offsets = (number != 0).nonzero()[0]
+        chunk = starts.searchsorted(at.take(left_word), "right") - 1
+        counted: Offsets = chunk * kinds
+        np.add(counted, number.take(left_word), out=counted)
         tf = np.bincount(counted, minlength=n * kinds).reshape(n, kinds)
         pairs = (saturated(tf[:, 1:]) * np.array(self._pair_weight)).sum(axis=1)
-        if at.size:
+        if left_word.size:
             weight = np.array([0.0, *self._run_weight])
-            first = np.concatenate(([0], (at[1:] != at[:-1] + 1).nonzero()[0] + 1))
-            total = np.add.reduceat(weight.take(word.take(at + 1)), first)
-            total += weight.take(word.take(at.take(first)))
-            np.maximum.at(run, chunk.take(first), total)
-            run /= self._run_total
+            first = _first_of_each(left_word[1:] - left_word[:-1] != 1)
+            total = np.add.reduceat(weight.take(word.take(left_word + 1)), first)
+            total += weight.take(word.take(left_word.take(first)))
+            chunk = chunk.take(first)
+            first = _first_of_each(chunk[1:] != chunk[:-1])
+            run[chunk.take(first)] = np.maximum.reduceat(total, first) / self._run_total
         return pairs, np.minimum(run, 1.0)
 
     # ── Within a passage ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,44 +189,55 @@ class ProximityScorer:
     @functools.cached_property
     def _sums(self) -> list[Floats]:
         """For each byte of a mask the sums of the idf of all its 256 values, each added in the words' order."""
-        idf = [*self._idf, *[0.0] * 32][: 8 * self._bits.itemsize]
+        idf = [*filter(None, self._idf), 0.0]
         tables = []
         for start in range(0, len(idf), 8):
-            sums = np.zeros(1)
-            for rare in idf[start : start + 8]:
-                sums = np.concatenate((sums, sums + rare))
+            sums = np.zeros(256)
+            for place, rare in enumerate(idf[start : start + 8]):
+                np.add(sums[: 1 << place], rare, out=sums[1 << place : 2 << place])
             tables.append(sums)
         return tables
 
     def _weigh(self, masks: _Masks) -> Floats:
         """Return the sum of the idf of the words in each mask."""
-        if len(self._sums) == 1:
+        if masks.itemsize == 1:
             return self._sums[0].take(masks)
         parts = masks.astype(f"<u{masks.itemsize}", copy=False).view(np.uint8).reshape(-1, masks.itemsize)
         total = self._sums[0].take(parts[:, 0])
-        for place in range(1, masks.itemsize):
-            total += self._sums[place].take(parts[:, place])
+        for place, sums in enumerate(self._sums[1 : masks.itemsize], 1):
+            total += sums.take(parts[:, place])
         return total
 
-    def _windows(self, masks: _Masks, starts: Offsets, counts: Offsets) -> Floats:
-        """Return the share of the query's idf in each chunk's best window."""
-        best = np.zeros(starts.size)
-        for begin in range(0, masks.size - WINDOW, _STEP):
-            some = masks[begin : begin + _STEP + WINDOW - 1]
-            # A window of 2n tokens from a place on is a window of n there and one n further on.
-            two = some[:-1] | some[1:]
-            four = two[:-2] | two[2:]
-            eight = four[:-4] | four[4:]
-            windows = eight[:-16] | eight[8:-8]
-            windows |= eight[16:]
-            # No window begins between two chunks, from where it would reach into the next.
-            cuts = np.empty(2 * starts.size, np.int64)
-            cuts[::2], cuts[1::2] = starts, starts + counts
-            cuts -= begin
-            np.clip(cuts, 0, windows.size, out=cuts)
-            here: Offsets = (cuts[1::2] > cuts[::2]).nonzero()[0]
-            if here.size:
-                cuts = cuts.reshape(-1, 2).take(here, axis=0).ravel()
-                value = np.append(self._weigh(windows), 0.0)
-                best[here] = np.maximum(best[here], np.maximum.reduceat(value, cuts)[::2])
-        return np.minimum(best / self.total_idf, 1.0)
+    def _covered(self, word: _Words, at: Offsets, starts: Offsets) -> tuple[Floats, Floats]:
+        """Return the share of the query's idf in each chunk's best window, and in its head.
+
+        The best window is one that begins with a word that counts.
+        """
+        best, heads = np.zeros(starts.size), np.zeros(starts.size, self._bits.dtype)
+        bits = self._bits.take(word)
+        counts: Offsets = (bits != 0).nonzero()[0]
+        bits, at = bits.take(counts), at.take(counts)
+        for begin in range(0, at.size, _STEP):
+            # The words behind a step are looked at again in the next one, with all that is in their windows.
+            here, places = bits[begin : begin + _STEP + WINDOW], at[begin : begin + _STEP + WINDOW]
+            windows = here.copy()
+            for further in range(1, min(WINDOW, places.size)):
+                inside = places[further:] - places[:-further] < WINDOW
+                if not inside.any():
+                    break
+                windows[:-further] |= here[further:] * inside
+            chunk = starts.searchsorted(places, "right") - 1
+            first = _first_of_each(chunk[1:] != chunk[:-1])
+            in_head = places - starts.take(chunk) < HEAD
+            chunk = chunk.take(first)
+            heads[chunk] |= np.bitwise_or.reduceat(here * in_head, first)
+            best[chunk] = np.maximum(best.take(chunk), np.maximum.reduceat(self._weigh(windows), first))
+        best /= self.total_idf
+        head = self._weigh(heads) / self.total_idf
+        return np.minimum(best, 1.0), np.minimum(head, 1.0)
+
+
+def _first_of_each(is_new: Flags) -> Offsets:
+    """Return the place of the first of each group, told for every element but the first whether it begins a group."""
+    first: Offsets = np.concatenate(([0], is_new.nonzero()[0] + 1))
+    return first

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Hashable, Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from attrs import field, frozen
 from relevance_gen import checks
 from relevance_gen.retrieval.cutting import blocks
 from relevance_gen.retrieval.matching import MAX_INFLECTED, is_fragment
-from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, identify, tokenize
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, identify, tokenize
 from relevance_gen.retrieval.weighting import Weighting
 
 REMEMBERED_CHARS: Final = 1024
@@ -73,13 +74,13 @@ class Query:
         text: what was cut.
         ids: term ids of its tokens, in reading order, shape (T,).
         terms: its different terms, in order of first appearance; of more than `MAX_TERMS` only the first.
-        order: number of the term at each token, -1 where it is none of these, shape (T,).
+        order: number of the term at each token, -1 where it is none of these.
     """
 
     text: str
     ids: Ids
     terms: tuple[QueryTerm, ...]
-    order: Offsets
+    order: tuple[int, ...]
 
     @property
     def beginnings(self) -> Ids | None:
@@ -97,7 +98,7 @@ def _parse(text: str, weighting: Weighting) -> Query:
     if words and len(words) <= _FEW_WORDS and len(max(words, key=len)) < SPELLED_BYTES:
         ids = list(map(identify, words))
         each = zip(words, ids, map(len, words), strict=True)
-        return _terms(text, np.array(ids, np.uint64), each, np.arange(len(words)), weighting)
+        return _terms(text, np.array(ids, np.uint64), each, range(len(words)), weighting)
     parts: list[Ids] = []
     heads: dict[int, tuple[str, int]] = {}  # spelling and bytes of each word, in order of first appearance
     for block in map(tokenize, blocks([text])):
@@ -113,10 +114,12 @@ def _parse(text: str, weighting: Weighting) -> Query:
     word_at = in_order.take(at, mode="clip") if heads else at
     word_at[known.take(word_at) != every] = -1
     heads_of = ((spelling, term_id, n_bytes) for term_id, (spelling, n_bytes) in heads.items())
-    return _terms(text, every, heads_of, word_at, weighting)
+    return _terms(text, every, heads_of, word_at.tolist(), weighting)
 
 
-def _terms(text: str, ids: Ids, words: Iterable[tuple[str, int, int]], word_at: Offsets, weighting: Weighting) -> Query:
+def _terms(
+    text: str, ids: Ids, words: Iterable[tuple[str, int, int]], word_at: Sequence[int], weighting: Weighting
+) -> Query:
     """Put words that are one term together.
 
     Args:
@@ -134,19 +137,15 @@ def _terms(text: str, ids: Ids, words: Iterable[tuple[str, int, int]], word_at: 
         if number == len(heads):
             heads.append((spelling, term_id))
         term_of_word.append(number)
-    order = np.array([*term_of_word, -1], np.int64)[word_at]  # the last is that of -1
-    qtf = np.bincount(order[order >= 0], minlength=len(heads)).tolist()
-    terms = tuple(
-        QueryTerm(
-            spelling,
-            term_id,
-            qtf[number],
-            stop := weighting.is_stop(spelling),
-            weighting.inflects and not stop and number < MAX_INFLECTED,
-        )
-        for number, (spelling, term_id) in enumerate(heads)
-    )
-    return Query(text, ids, terms, order)
+    term_of_word.append(-1)  # that of -1
+    order = tuple([term_of_word[word] for word in word_at])
+    qtf = Counter(order)
+    terms = []
+    for number, (spelling, term_id) in enumerate(heads):
+        stop = weighting.is_stop(spelling)
+        inflected = weighting.inflects and not stop and number < MAX_INFLECTED
+        terms.append(QueryTerm(spelling, term_id, qtf[number], stop, inflected))
+    return Query(text, ids, tuple(terms), order)
 
 
 _parse_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(_parse)

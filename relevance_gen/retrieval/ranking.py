@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import frozen
 
 from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import Offsets
@@ -25,7 +25,7 @@ class Ranking:
     Attributes:
         positions: their positions in the collection, ascending unless something else is said, shape (n,).
         scores: shape (n,).
-        confidence: how likely it is that an answer is among all chunks, in [0, 1].
+        confidence: how likely it is that an answer is among the chunks that may be found, in [0, 1].
     """
 
     positions: Offsets
@@ -48,8 +48,7 @@ class Ranking:
 
     def best(self, n: int) -> Ranking:
         """Return the `n` best, best first."""
-        order = np.argsort(-self.scores, kind="stable")[:n]
-        return self._take(order)
+        return self._take((-self.scores).argsort(kind="stable")[:n])
 
     def close_to_best(self, min_share: float) -> Ranking:
         """Return the chunks with at least this share of the best score; the best must be the first."""
@@ -57,10 +56,10 @@ class Ranking:
 
     def by_position(self) -> Ranking:
         """Return the same chunks in the order of their positions."""
-        return self._take(np.argsort(self.positions))
+        return self._take(self.positions.argsort())
 
     def _take(self, places: Offsets) -> Ranking:
-        return evolve(self, positions=self.positions[places], scores=self.scores[places])
+        return Ranking(self.positions.take(places), self.scores.take(places), self.confidence)
 
     def score_of(self, position: int) -> float:
         """Return the score of the chunk at a position; 0 if it is not among these."""
@@ -74,13 +73,15 @@ def at_least_as_good(scores: Floats, n: int) -> Offsets:
         # At least n scores reach the n-th best of the maxima of blocks, so few have to be looked at one by one.
         n_blocks = scores.size // width
         maxima = scores[: n_blocks * width].reshape(width, n_blocks).max(axis=0)
-        bound = np.partition(maxima, n_blocks - n)[n_blocks - n]
+        maxima.partition(n_blocks - n)
+        bound = maxima[n_blocks - n]
         positive: Offsets = (scores >= bound if bound > 0.0 else scores > 0.0).nonzero()[0]
     else:
         positive = (scores > 0.0).nonzero()[0]
     if positive.size <= n:
         return positive
-    values = scores[positive]
-    bound = np.partition(values, positive.size - n)[positive.size - n]
-    reaching: Offsets = positive[values >= bound]
+    values = scores.take(positive)
+    ordered = values.copy()
+    ordered.partition(positive.size - n)
+    reaching: Offsets = positive[values >= ordered[positive.size - n]]
     return reaching

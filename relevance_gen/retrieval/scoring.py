@@ -26,7 +26,7 @@ from relevance_gen.retrieval.plan import Plan
 from relevance_gen.retrieval.postings import Chunks as ChunkNumbers
 from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
-from relevance_gen.retrieval.segment import Floats, Reading, Segment, Statistics
+from relevance_gen.retrieval.segment import Floats, Segment, Statistics
 from relevance_gen.retrieval.terms import Offsets, ragged_ranges
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting, sum_by
@@ -35,13 +35,13 @@ BONUSES: Final = ("pairs", "coverage", "head", "run")
 """What proximity adds, row by row."""
 _BATCH: Final = MAX_CHUNKS
 """Chunks read together: ties may make them many."""
-_STEP: Final = 1 << 18
-"""Words looked up together: it bounds the memory for long chunks."""
 _LETTER_STEP: Final = 1 << 15
-"""The same for their letters in a row, which are several to a word."""
+"""Words whose letters are looked up together: it bounds the memory for long chunks."""
 _DENSE: Final = 8
 """Postings are added up in an array of all chunks where there are more of them than chunks divided by this."""
 _LEAST_MEMORY_BYTES: Final = 2 << 20
+_EXACT_BYTES: Final = 1 << 17
+"""Room for all function words."""
 _MEMORY_SHARE: Final = 4
 """The words last asked for may take the bytes of the segment's arrays divided by this."""
 
@@ -114,38 +114,37 @@ class SegmentScorer:
     """
 
     def __init__(
-        self,
-        segment: Segment,
-        weighting: Weighting,
-        statistics: Statistics,
-        words: Memory[TermPostings] | None = None,
+        self, segment: Segment, weighting: Weighting, statistics: Statistics, words: Memory[TermPostings] | None = None
     ) -> None:
         self.segment = segment
         self.words_found = words or Memory(
             _LEAST_MEMORY_BYTES + segment.array_bytes // _MEMORY_SHARE, lambda postings: postings.nbytes
         )
+        self._exact: Memory[TermMatch] = Memory(
+            _EXACT_BYTES, lambda match: match.match.ids.nbytes + match.match.weight.nbytes
+        )
         self._weighting = weighting
         self._statistics = statistics
+        self._by_prefix = not statistics.is_english
 
     @functools.cached_property
     def denominators(self) -> Floats:
         """What the sum of each chunk is divided by, shape (N,)."""
         return self._weighting.denominators(self.segment, self._statistics)
 
+    @property
+    def remembered_bytes(self) -> int:
+        """Memory of what is remembered of words, in bytes."""
+        return self.words_found.nbytes + self._exact.nbytes
+
     # ── The four rounds ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def match(self, terms: tuple[QueryTerm, ...]) -> tuple[TermMatch, ...]:
         """Return what each term of a query stands for here."""
-        vocabulary, postings = self.segment.postings.vocabulary, self.segment.postings
-        # Words that only match themselves are mostly function words: in every chunk, and of no weight.
-        exact = [number for number, term in enumerate(terms) if not term.inflected]
-        found = vocabulary.find(np.array([terms[number].term_id for number in exact], np.uint64))
-        df = np.zeros(found.size, np.int64)
-        df[found >= 0] = postings.df(found[found >= 0])
-        matched: list[TermMatch | None] = [None] * len(terms)
-        for number, n in zip(exact, df.tolist(), strict=True):
-            matched[number] = TermMatch(Match.exact(terms[number].term_id), n) if n else _NO_MATCH
-        return tuple([known or self._match(term) for known, term in zip(matched, terms, strict=True)])
+        exact = {term.term_id: self._exact.get(term.term_id) for term in terms if not term.inflected}
+        if new := [term_id for term_id, known in exact.items() if known is None]:
+            exact |= self._match_exactly(new)
+        return tuple([exact.get(term.term_id) or self._match(term) for term in terms])
 
     def candidates(self, plan: Plan, n: int, allowed: Flags | None = None) -> Candidates:
         """Return the chunks whose cosines reach the n-th best of the segment, and those that say the same.
@@ -176,7 +175,7 @@ class SegmentScorer:
             pairs /= self.denominators.take(some) * plan.norm
             coverage, head, run = COVERAGE_WEIGHT * near.coverage, HEAD_WEIGHT * near.head, RUN_WEIGHT * near.run**3
             rows.append(np.array((pairs, coverage, head, run)))
-            words = _words_of(reading)
+            words = Bag.of_words(reading)
         if len(rows) == 2:
             return Look(rows[1], words)
         return Look(np.concatenate(rows, axis=1), None if numbers.size else EMPTY)
@@ -232,9 +231,9 @@ class SegmentScorer:
     def _says_the_same(self, plan: Plan, cosines: Floats) -> Offsets:
         """Find the chunks that have exactly the query's terms, each as often."""
         segment, said = self.segment, plan.said
-        if said.size not in segment.lengths:
+        if len(said) not in segment.lengths:
             return _NOTHING
-        same = np.flatnonzero(segment.n_tokens == said.size)
+        same = np.flatnonzero(segment.n_tokens == len(said))
         same = same[(cosines[same] > 0.0) & np.isclose(segment.norms[same], plan.said_norm, rtol=1e-9, atol=0.0)]
         found = [_NOTHING]
         for some in _batches(same):
@@ -243,13 +242,26 @@ class SegmentScorer:
             found.append(some[(np.sort(ids) == said).all(axis=1)])
         return np.concatenate(found)
 
+    def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
+        """Match words to themselves alone. They are mostly function words: in every chunk, and of no weight."""
+        postings = self.segment.postings
+        numbers = postings.vocabulary.find(np.array(term_ids, np.uint64))
+        here = numbers >= 0
+        df = np.zeros(numbers.size, np.int64)
+        df[here] = postings.df(numbers[here])
+        matches = {}
+        for term_id, n in zip(term_ids, df.tolist(), strict=True):
+            matches[term_id] = TermMatch(Match.exact(term_id), n) if n else _NO_MATCH
+            self._exact.put(term_id, matches[term_id])
+        return matches
+
     def _match(self, term: QueryTerm) -> TermMatch:
         found = self._find(term)
         return TermMatch(found.match, found.chunk.size)
 
     def _find(self, term: QueryTerm) -> TermPostings:
         """Find the chunks that hold a term of the query, or remember them."""
-        key = term.term_id, term.word, term.inflected, self._statistics.is_english
+        key = term.term_id, term.word, term.inflected, self._by_prefix
         found = self.words_found.get(key)
         if found is None:
             found = self._find_now(term)
@@ -259,11 +271,10 @@ class SegmentScorer:
     def _find_now(self, term: QueryTerm) -> TermPostings:
         postings = self.segment.postings
         if term.inflected:
-            by_prefix = not self._statistics.is_english
-            match = match_inflections(postings, term.term_id, term.word, by_prefix=by_prefix)
+            match = match_inflections(postings, term.term_id, term.word, by_prefix=self._by_prefix)
         else:
             match = match_exactly(postings, term.term_id)
-        numbers = postings.vocabulary.find(match.ids).tolist()
+        numbers = postings.vocabulary.ids.searchsorted(match.ids).tolist()
         chunk, tf, counts = postings.of_terms([] if match.is_crowded else numbers)
         if not (match.weight == 1.0).all() and not match.is_crowded:
             tf = tf * np.repeat(match.weight, counts)
@@ -279,24 +290,13 @@ class SegmentScorer:
             return chunk, dense.take(chunk)
         order = chunk.argsort(kind="stable")
         chunk = chunk.take(order)
-        place = np.concatenate(([0], (chunk[1:] != chunk[:-1]).cumsum()))
-        added = np.bincount(place, tf.take(order))
-        return chunk[np.concatenate(([True], chunk[1:] != chunk[:-1]))], added
+        new = np.ones(chunk.size, bool)
+        np.not_equal(chunk[1:], chunk[:-1], out=new[1:])
+        return chunk[new], np.bincount(new.cumsum() - 1, tf.take(order))
 
 
 _NOTHING: Final[Offsets] = np.zeros(0, np.int64)
 _NO_MATCH: Final = TermMatch(Match.union([]), 0)
-
-
-def _words_of(reading: Reading) -> Bag:
-    """Return the beginnings of the words that were read; function words, and places of no word, have none."""
-    found, n_found = [], np.zeros(reading.starts.size, np.int64)
-    for low in range(0, reading.words.size, _STEP):
-        stumps = reading.vocabulary.stumps.take(reading.words[low : low + _STEP])
-        at: Offsets = (stumps != 0).nonzero()[0]  # much quicker on booleans
-        found.append(stumps.take(at))
-        n_found += at.searchsorted(reading.starts + (reading.counts - low))
-    return Bag(found[0] if len(found) == 1 else np.concatenate(found), np.diff(n_found, prepend=0))
 
 
 def _batches(chunks: Offsets) -> Iterator[Offsets]:

@@ -198,9 +198,10 @@ class Segment:
         if self.tokens is None:
             return self._read_again([self.chunks.texts[number] for number in numbers.tolist()], counts)
         between = np.full(BETWEEN, self.postings.vocabulary.size, np.uint32)
-        pieces = [between]
-        for first, n in zip(self.first_token[numbers].tolist(), counts.tolist(), strict=True):
-            pieces += (self.tokens[first : first + n], between)
+        first, tokens = self.first_token[numbers], self.tokens
+        pieces = [between] * (2 * numbers.size + 1)
+        spans = zip(first.tolist(), (first + counts).tolist(), strict=True)
+        pieces[1::2] = [tokens[begin:end] for begin, end in spans]
         return Reading(self.postings.vocabulary, np.concatenate(pieces), _starts(counts), counts)
 
     def stumps(self, numbers: Offsets) -> tuple[Numbers, Offsets]:

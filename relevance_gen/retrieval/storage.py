@@ -5,8 +5,10 @@ The frame of the file is that of `relevance_gen.retrieval.arrayfile`. Nothing in
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -108,10 +110,14 @@ def write(path: str | PathLike[str], index: SavedIndex) -> None:
 
     Raises:
         InvalidRequestError: some metadata is not JSON.
-        OSError: the file cannot be written.
+        OSError: the file cannot be written; the error names it.
     """
     settings, arrays = _content(index)
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target))
     unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
     try:
         with unfinished.open("xb") as file:

@@ -169,7 +169,7 @@ class Pivoted(Weighting):
         """Return ``ln(1 + N / df)``; 0 for stop words, unless no chunk has any other word of the query."""
         only_stops = not any(n and not is_stop for n, is_stop in zip(df, stop, strict=True))
         return tuple(
-            rarity(n, n_chunks) if only_stops or not is_stop else 0.0 for n, is_stop in zip(df, stop, strict=True)
+            [rarity(n, n_chunks) if only_stops or not is_stop else 0.0 for n, is_stop in zip(df, stop, strict=True)]
         )
 
     def gains(self, weight: Sequence[float], idf: Sequence[float]) -> tuple[float, ...]:
@@ -351,6 +351,8 @@ def below_one(ratios: Floats) -> Floats:
     chunks would tie.
     """
     above = ratios > _KNEE
+    if not above.any():
+        return ratios
     squeezed = ratios.copy()
     squeezed[above] = 1.0 - (1.0 - _KNEE) / (1.0 + ratios[above] - _KNEE)
     return squeezed

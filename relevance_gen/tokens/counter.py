@@ -197,8 +197,8 @@ def token_counter(encoding: Encoding | None = None, *, backend: Backend | None =
     if isinstance(encoding, str) and encoding in published_names():
         return _counter(encoding, 0, backend)
     if isinstance(encoding, str | PathLike):
-        path = Path(encoding).absolute()
-        return _counter(path, modified(path), backend)
+        path = Path(encoding)
+        return _counter(path.absolute(), modified(path), backend)  # an error names the path as it came
     if not is_tiktoken_encoding(encoding):
         raise InvalidRequestError.must_be("encoding", "a name, a path or a tiktoken.Encoding", encoding)
     return _counter(encoding, 0, backend)

@@ -142,7 +142,10 @@ def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[
         (["  ", "fruit.txt"], "query must be a string that is not blank"),
         (["apple", "fruit.txt", "--top-n", "0"], "top_n must be an integer of at least 1, got 0"),
         (["apple", "fruit.txt", "--max-chars", "0"], "max_chars must be an integer of at least 1, got 0"),
-        (["apple", "fruit.txt", "--encoding", "cl100k_bas"], "did you mean cl100k_base?"),
+        (
+            ["apple", "fruit.txt", "--encoding", "cl100k_bas"],
+            "encoding 'cl100k_bas' is neither a known name nor a file; did you",
+        ),
     ],
 )
 def test_wrong_argument_is_trouble(
@@ -154,7 +157,15 @@ def test_wrong_argument_is_trouble(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["search"], ["serch", "x"], [], ["search", "x", "--top-n", "many"], ["--nonsense"]]
+    "arguments",
+    [
+        ["search"],
+        ["serch", "x"],
+        [],
+        ["search", "x", "--top-n", "many"],
+        ["search", "x", "--lines", "-1"],
+        ["--nonsense"],
+    ],
 )
 def test_wrong_usage_is_trouble(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be parsed shows how to use the command and exits with 2."""

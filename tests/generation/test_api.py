@@ -48,7 +48,11 @@ def test_a_text_and_keywords_are_a_request(bigram):
         ("a", {"max_tokens": 0}, "max_tokens must be an integer of at least 1"),
         (None, {}, "text is required"),
         (None, {"max_tokens": 3}, "text is required"),
-        (["a"], {"max_tokens": 3}, "must be an object"),
+        (
+            ["a"],
+            {"max_tokens": 3},
+            "request must be a text, a GenerationRequest or a mapping of its fields, got a list",
+        ),
     ],
 )
 def test_wrong_keywords_are_refused_by_name(request_, fields, message):

@@ -395,12 +395,13 @@ def test_an_interrupted_constructor_leaves_no_thread():
 
 
 def test_a_mapping_is_a_request(tiny):
-    """`submit`, `generate` and `stream` take the documented fields as a mapping, and check them."""
+    """`submit`, `generate` and `stream` take the documented fields as a mapping, or a text alone, and check them."""
     fields = {"text": "a", "max_tokens": 3, "temperature": 0}
     response = tiny.generate(fields)
     assert response.responses[0].text == tiny.generate(GenerationRequest(**fields)).responses[0].text
     assert "".join(piece.text for piece in tiny.stream(fields)) == response.responses[0].text
-    for wrong in ({"txt": "a"}, "a", None):
+    assert tiny.generate("a").prompt == "a"
+    for wrong in ({"txt": "a"}, ["a"], None):
         with pytest.raises(InvalidRequestError):
             tiny.submit(wrong)
 
@@ -427,6 +428,12 @@ def test_a_model_that_does_not_load_is_reported_everywhere(tmp_path):
     assert isinstance(runner.error, ModelLoadError)
     assert runner.stats() == Stats(0, 0)
     runner.close()
+
+
+def test_what_is_no_name_of_a_model_is_refused():
+    """A model is named by a path or a string; anything else is refused before a worker starts."""
+    with pytest.raises(InvalidRequestError, match=r"^model must be the path of a GGUF file .*, got 3$"):
+        Runner(3)
 
 
 def test_requests_may_come_while_the_model_loads():
@@ -507,7 +514,7 @@ def test_end_tokens_without_bound_are_refused(tiny):
     [
         *({"n_slots": 0}, {"n_slots": 256}, {"n_slots": 2.5}, {"n_ctx": 0}, {"n_ctx": "512"}, {"n_batch": -1}),
         *({"n_threads": 0}, {"n_threads": 513}, {"n_gpu_layers": -2}, {"main_gpu": True}),
-        *({"max_queue": -1}, {"prefix_cache_bytes": None}),
+        *({"max_queue": 0}, {"max_queue": -1}, {"prefix_cache_bytes": None}),
         *({"devices": value} for value in ([], [0, 0], [-1], [True], 2, "01")),
         {"main_gpu": 0, "devices": [0, 1]},
     ],

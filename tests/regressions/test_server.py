@@ -89,7 +89,8 @@ def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
 
 def test_no_more_files() -> None:
     """With no file left, accepting filled the log with a line for each try, and lazy imports failed."""
-    with Server("--rate-limit", "off", program=REAL) as server:
+    # The one thread for searches warms up before it answers.
+    with Server("--rate-limit", "off", "--search-threads", "1", program=REAL) as server:
         assert eventually(lambda: server.search(SEARCH).status == 200)
         assert eventually(lambda: server.call("GET", "/health").status == 200, 30)
         n_open = len(os.listdir(f"/proc/{server.process.pid}/fd"))
@@ -101,7 +102,7 @@ def test_no_more_files() -> None:
             time.sleep(2.2)
             for body in (SEARCH, {"query": "x", "chunk_txts": ["x " * (1 << 20)] * 2, "where": {"a": 1}}):
                 first.sendall(request_bytes("POST", "/search", json.dumps(body).encode(), KEYED))
-                assert first.recv(100).startswith(b"HTTP/1.1 200")
+                assert first.recv(100).startswith(b"HTTP/1.1 200"), server.log
                 time.sleep(0.3)
                 first.recv(1 << 20)
             assert 1 <= server.log.count("no connection can be accepted") <= 5

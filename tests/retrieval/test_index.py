@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -62,6 +63,14 @@ def test_an_error_names_the_query_among_several(queries: list[str], top_n: int, 
         ChunkIndex(["a cat"]).search(queries, top_n)
     assert caught.value.field == field
     assert str(caught.value).startswith(f"{field} must be ")
+
+
+def test_a_missing_query_of_a_data_frame_is_refused() -> None:
+    """A scalar of numpy's is one query: a text is asked, and a number, as pandas has it for nothing, is refused."""
+    index = ChunkIndex(["a cat"])
+    assert index.search(np.array("cat")) == index.search(np.str_("cat")) == index.search("cat")  # type: ignore[call-overload]
+    with pytest.raises(InvalidRequestError, match="query must be a string that is not blank, got nan"):
+        index.search(np.float64("nan"))  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)

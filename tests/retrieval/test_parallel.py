@@ -114,6 +114,41 @@ def test_control_c_ends_with_130_and_without_a_traceback() -> None:
     assert (process.returncode, out, err) == (130, "interrupted\n", "")
 
 
+KILLED = """
+import time
+from relevance_gen import ChunkIndex
+from relevance_gen.retrieval import building, parallel
+parallel._CHARS_PER_PROCESS = 1
+building._BLOCK_CHARS = 200  # so much progress to tell that it fills the pipe
+chunks = [f"text number {number} of very many " * 10 for number in range(6000)]
+def stay(done, n_chunks):
+    print("building", flush=True)
+    time.sleep(1000)
+ChunkIndex(chunks, n_jobs=3, progress=stay)
+"""
+
+
+def test_processes_end_when_the_one_that_asked_is_killed() -> None:
+    """A process that is killed while it builds leaves none behind, not even one that waits for room in its pipe."""
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"building\n"
+        time.sleep(0.5)
+        process.kill()
+        # Both streams end when the last process that holds them does.
+        assert process.communicate(timeout=30) == (b"", b"")
+
+
+def build_in_a_pool(n_jobs: int) -> int:
+    return len(ChunkIndex(CHUNKS, n_jobs=n_jobs))
+
+
+def test_a_daemonic_process_builds_alone() -> None:
+    """A process of a pool must not start others, and so builds an index itself, however many were asked for."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map(build_in_a_pool, [2]) == [len(CHUNKS)]
+
+
 def test_little_text_is_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many processes work as there is text enough for, and never more than asked for."""
     monkeypatch.setattr(parallel, "_CHARS_PER_PROCESS", 100)

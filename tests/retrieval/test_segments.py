@@ -168,8 +168,19 @@ def test_removing_what_is_not_there_is_refused(positions: list[object]) -> None:
         index.remove(positions)  # type: ignore[arg-type]
     assert caught.value.field == f"positions[{len(positions) - 1}]"
     assert len(index) == 2
+    with pytest.raises(InvalidRequestError, match="positions must be a list of positions, got 1; put a single one in"):
+        index.remove(1)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="chunk must be the position of a chunk that was not removed"):
         index.explain("cow", 2)
+
+
+@pytest.mark.parametrize("positions", [1, None, "01", b"01", np.int64(1), np.array(1)])
+def test_what_is_no_list_of_positions_is_refused(positions: object) -> None:
+    """What is no list of positions is refused by its name, and nothing is removed."""
+    index = ChunkIndex(["a cat", "a dog"])
+    with pytest.raises(InvalidRequestError, match="positions must be a list of positions, got") as caught:
+        index.remove(positions)  # type: ignore[arg-type]
+    assert (caught.value.field, len(index)) == ("positions", 2)
 
 
 def test_adding_what_is_not_allowed_adds_nothing() -> None:

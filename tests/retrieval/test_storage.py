@@ -303,14 +303,14 @@ def test_a_saved_file_may_be_read_by_whom_the_system_lets(folder: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(folder: Path) -> None:
-    """An error in writing leaves neither a part of the file nor anything beside it."""
+    """An error in writing names the file, and leaves neither a part of it nor anything beside it."""
     (folder / "taken").mkdir(exist_ok=True)
     (folder / "taken" / "inside").touch()
     before = sorted(path.name for path in folder.iterdir())
-    with pytest.raises(OSError, match="taken"):
-        ChunkIndex(["a cat"]).save(folder / "taken")
-    with pytest.raises(OSError, match="nowhere"):
-        ChunkIndex(["a cat"]).save(folder / "nowhere" / "index")
+    for target in (folder / "taken", folder / "nowhere" / "index", Path()):
+        with pytest.raises(OSError, match="directory") as refused:
+            ChunkIndex(["a cat"]).save(target)
+        assert refused.value.filename == str(target)
     assert sorted(path.name for path in folder.iterdir()) == before
 
 

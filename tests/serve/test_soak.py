@@ -84,7 +84,8 @@ def test_mutations(real: Server) -> None:
         sent = (mutated(chance, chance.choice((SEARCH_BYTES, GENERATE_BYTES))) for _ in range(6000))
         counts = Counter(status for statuses in pool.map(attempt, sent) for status in statuses)
     assert set(counts) <= DESCRIBED, counts
-    assert counts[200] > 100 < counts[400]
+    assert counts[200] > 100
+    assert counts[400] > 20
     assert is_well(real)
     assert resident_kb(real) < 600_000
 

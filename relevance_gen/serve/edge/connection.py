@@ -79,8 +79,11 @@ class Connection(web.RequestHandler):
     def _pause_transport_reading(self) -> None:
         super()._pause_transport_reading()
         if self._look is None:
-            self._n_looks = 0
             self._look = self._loop.call_later(_LOOK_EVERY_S, self._look_for_the_client)
+
+    def _resume_transport_reading(self) -> None:
+        super()._resume_transport_reading()
+        self._n_looks = 0
 
     def _look_for_the_client(self) -> None:
         """Notice a client that leaves while nothing is read from it, as a read would."""

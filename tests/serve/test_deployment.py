@@ -1,0 +1,39 @@
+"""What examples/deploy holds is as hard as its documentation says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.serve.harness import ROOT
+
+
+def test_the_unit_is_hardened() -> None:
+    """By systemd's own score the service's exposure is what docs/operations.md says, and below 2.0."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = ROOT / "examples" / "deploy" / "relevance_gen.service"
+    done = subprocess.run(
+        [program, "security", "--offline=true", "--no-pager", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    found = re.search(r"exposure level for relevance_gen.service: ([0-9.]+)", done.stdout)
+    if found is None:
+        pytest.skip(f"this systemd-analyze rates no files: {done.stderr[-200:]}")
+    assert float(found[1]) < 2.0
+    assert f"puts at {found[1]} of 10" in (ROOT / "docs" / "operations.md").read_text()
+
+
+def test_the_image_is_built_from_the_package_alone() -> None:
+    """Nothing goes into the image's context but what is named."""
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert "*" in (ROOT / ".dockerignore").read_text().splitlines()
+    assert set(kept) == {"relevance_gen", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"}
+    assert all((ROOT / name).exists() for name in kept)
