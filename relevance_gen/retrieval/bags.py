@@ -14,6 +14,8 @@ from relevance_gen.retrieval.vocabulary import Numbers
 
 MAX_CHUNKS: Final = 1 << 8
 """Most chunks compared with each other; only ties make them more than a few dozen."""
+_STEP: Final = 1 << 18
+"""Features looked up or counted together: it bounds the memory for long chunks."""
 
 
 @frozen(eq=False)
@@ -31,10 +33,14 @@ class Bag:
     @classmethod
     def of_words(cls, reading: Reading) -> Bag:
         """Return the beginnings of the words that were read; function words, and places of no word, have none."""
-        stumps = reading.vocabulary.stumps.take(reading.words)
-        at: Offsets = (stumps != 0).nonzero()[0]  # much quicker on booleans
-        first = at.searchsorted(reading.starts)
-        return cls(stumps.take(at), at.searchsorted(reading.starts + reading.counts) - first)
+        found, n_found = [], np.zeros(reading.starts.size, np.int64)
+        for low in range(0, reading.words.size, _STEP):
+            stumps = reading.vocabulary.stumps.take(reading.words[low : low + _STEP])
+            at: Offsets = (stumps != 0).nonzero()[0]  # much quicker on booleans
+            found.append(stumps.take(at))
+            first = at.searchsorted(reading.starts - low)
+            n_found += at.searchsorted(reading.starts + (reading.counts - low)) - first
+        return cls(found[0] if len(found) == 1 else np.concatenate(found), n_found)
 
     @classmethod
     def merge(cls, bags: Sequence[Bag], places: Sequence[Offsets]) -> Bag:
@@ -54,19 +60,41 @@ class Bag:
 
     def tally(self) -> Tally:
         """Count how often each chunk has each feature."""
-        n = self.counts.size
-        key = self.features.astype(np.uint64)
-        key <<= _CHUNK_BITS
-        key |= np.arange(n, dtype=np.uint64).repeat(self.counts)
-        key.sort()
-        key = key[key.searchsorted(np.uint64(1) << _CHUNK_BITS) :]
-        first, tf = _runs(key)
-        key = key.take(first)
+        ends = np.cumsum(self.counts)
+        steps = [self._count(slice(low, low + _STEP), ends) for low in range(0, self.features.size, _STEP)]
+        key, tf = steps[0] if steps else _NO_COUNTS
+        if len(steps) > 1:
+            key, tf = (np.concatenate(arrays) for arrays in zip(*steps, strict=True))
+            del steps
+            order = key.argsort(kind="stable")
+            key, tf = key.take(order), tf.take(order)
+            del order
+            first, _ = _runs(key)
+            key, tf = key.take(first), np.add.reduceat(tf, first) if first.size else tf
         feature = key >> _CHUNK_BITS
         first, df = _runs(feature)
         place = np.arange(df.size).repeat(df)
         chunk = (key & _CHUNK_MASK).view(np.int64)
-        return Tally(n, feature.take(first).astype(np.uint32), df, place, chunk, tf)
+        return Tally(ends.size, feature.take(first).astype(np.uint32), df, place, chunk, tf)
+
+    def _count(self, some: slice, ends: Offsets) -> tuple[Ids, Offsets]:
+        """Count some of the features: by feature and chunk as one number, ascending, and how often each stands there.
+
+        Args:
+            some: where these stand.
+            ends: where each chunk's features end.
+        """
+        features = self.features[some]
+        counts = self.counts
+        if features.size < self.features.size:
+            counts = np.diff(np.clip(ends - some.start, 0, features.size), prepend=0)
+        key = features.astype(np.uint64)
+        key <<= _CHUNK_BITS
+        key |= np.arange(counts.size, dtype=np.uint64).repeat(counts)
+        key.sort()
+        key = key[key.searchsorted(np.uint64(1) << _CHUNK_BITS) :]
+        first, tf = _runs(key)
+        return key.take(first), tf
 
 
 def _runs(values: Ids) -> tuple[Offsets, Offsets]:
@@ -108,5 +136,6 @@ _CHUNK_BITS: Final = np.uint64(8)
 _CHUNK_MASK: Final = np.uint64(MAX_CHUNKS - 1)
 _NO_FEATURES: Final[Numbers] = np.zeros(0, np.uint32)
 _NO_PLACES: Final[Offsets] = np.zeros(0, np.int64)
+_NO_COUNTS: Final[tuple[Ids, Offsets]] = np.zeros(0, np.uint64), _NO_PLACES
 EMPTY: Final = Bag(_NO_FEATURES, _NO_PLACES)
 """The bag of no chunks."""

@@ -8,11 +8,14 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from relevance_gen.retrieval import cutting
 from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.postings import MAX_BLOCK_CHUNKS, PostingsBuilder, TermCounts, count_terms
-from relevance_gen.retrieval.segment import Segment, Votes, cut_by_size, lengths
+from relevance_gen.retrieval.cutting import cut_by_size, lengths, pieces
+from relevance_gen.retrieval.postings import MAX_BLOCK_CHUNKS, Counts, PostingsBuilder, TermCounts, count_terms
+from relevance_gen.retrieval.segment import Segment, Votes
 from relevance_gen.retrieval.stopwords import ENGLISH_MARKERS, OTHER_MARKERS
 from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, Tokens, beginnings, buckets, ragged_ranges, tokenize
+from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import saturated, sum_by
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -21,8 +24,8 @@ Progress: TypeAlias = Callable[[int, int], None]
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _CHARS_PER_TOKEN: Final = 4
 """Most texts have fewer tokens than one for so many characters."""
-_BLOCK_CHARS: Final = 1 << 18
-"""Characters tokenized at once: with all temporary arrays that is about what a core's cache holds."""
+_N_RANGES: Final = 16
+"""The counts of a long chunk's pieces are put together for so many ranges of ids in turn, which bounds the memory."""
 
 
 def build(
@@ -52,20 +55,25 @@ def build(
     squares = np.zeros(len(texts))
     votes = np.zeros(len(texts), np.int32)
     hashes = np.zeros(len(texts), np.uint64)
-    first_token, n_tokens = np.zeros((2, len(texts)), np.int64)
-    done = n_seen = 0
-    for numbers in _blocks(texts):
-        block = tokenize([texts[number] for number in numbers.tolist()])
+    n_tokens = np.zeros(len(texts), np.int64)
+    is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
+    done = 0
+    parts: list[tuple[Ids, Counts]] = []
+    for numbers, some, is_last in _blocks(texts, is_ascii):
+        block = tokenize(some)
         found = count_terms(block.ids, block.counts, keep_tokens=keep_tokens)
         builder.add(block, found, numbers)
-        squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
-        votes[numbers] = _votes(found, numbers.size)
-        n_tokens[numbers] = block.counts
-        hashes[numbers] = _hash_chunks(block)
-        if keep_tokens:
-            first_token[numbers] = n_seen + np.cumsum(block.counts) - block.counts
-            n_seen += block.ids.size
-        done += numbers.size
+        votes[numbers] += _votes(found, numbers.size)
+        hashes[numbers] += _sum_ids(block)
+        n_tokens[numbers] += block.counts
+        if is_last and not parts:
+            squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
+        else:
+            parts.append((found.ids, found.tf.astype(np.uint32)))
+            if is_last:
+                squares[numbers] = _square_sum(parts)
+                parts.clear()
+        done += numbers.size if is_last else 0
         if progress is not None:
             progress(done, len(texts))
     postings, tokens = builder.build()
@@ -74,34 +82,78 @@ def build(
         chunks=chunks,
         postings=postings,
         tokens=tokens,
-        first_token=first_token,
+        first_token=_first_tokens(n_tokens, is_ascii),
         n_tokens=n_tokens,
         norms=np.sqrt(squares),
         votes=votes,
-        hashes=hashes,
+        hashes=_mixed(hashes),
     )
 
 
-def _hash_chunks(block: Tokens) -> Ids:
-    """Return a hash of each chunk's words, whatever their order."""
-    hashes = np.zeros(block.counts.size, np.uint64)
+def _first_tokens(n_tokens: Offsets, is_ascii: Flags) -> Offsets:
+    """Return where each chunk's tokens begin: those of ASCII texts stand before those of all others."""
+    order = np.argsort(~is_ascii, kind="stable")
+    first = np.empty(order.size, np.int64)
+    first[order] = np.cumsum(n_tokens[order]) - n_tokens[order]
+    return first
+
+
+def _sum_ids(block: Tokens) -> Ids:
+    """Return the sum of the ids of each chunk's words, which is the same in any order."""
+    sums = np.zeros(block.counts.size, np.uint64)
     some = np.flatnonzero(block.counts)
     if some.size:
-        hashes[some] = np.add.reduceat(block.ids, (np.cumsum(block.counts) - block.counts)[some])
-    hashes *= _HASH_MULTIPLIER
+        sums[some] = np.add.reduceat(block.ids, (np.cumsum(block.counts) - block.counts)[some])
+    return sums
+
+
+def _mixed(sums: Ids) -> Ids:
+    """Return a hash of each chunk's words."""
+    hashes = sums * _HASH_MULTIPLIER
     return hashes ^ (hashes >> np.uint64(32))
 
 
-def _blocks(texts: Sequence[str]) -> Iterator[Offsets]:
-    """Yield the numbers of chunks to tokenize together: ASCII with ASCII, which needs no folding, and not too many."""
+def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:
+    """Return the sum of the squares of a chunk's saturated counts, added in the order of the chunk counted whole.
+
+    Args:
+        parts: ids and counts of each of its pieces, as `count_terms` returns them.
+    """
+    bounds = [np.searchsorted(ids >> np.uint64(60), np.arange(_N_RANGES + 1)).tolist() for ids, _ in parts]
+    total = 0.0
+    for low in range(_N_RANGES):
+        slices = [slice(bound[low], bound[low + 1]) for bound in bounds]
+        ids = np.concatenate([ids[here] for (ids, _), here in zip(parts, slices, strict=True)])
+        tf = np.concatenate([tf[here] for (_, tf), here in zip(parts, slices, strict=True)])
+        different, first, which = np.unique(ids, return_index=True, return_inverse=True)
+        in_order = np.lexsort((first, buckets(different)))
+        values = np.square(saturated(sum_by(which, tf, different.size)[in_order]))
+        total = float(sum_by(np.zeros(values.size + 1, np.int64), np.append(total, values), 1)[0])
+    return total
+
+
+def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[tuple[Offsets, list[str], bool]]:
+    """Yield what to tokenize together: ASCII with ASCII, which needs no folding, and not too much.
+
+    Yields:
+        Numbers of chunks and the text of each, or one number and a piece of a long text; and whether that ends them.
+    """
     n_chars = lengths(texts)
-    is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
     for numbers, block_chars in (
-        (np.flatnonzero(is_ascii), _BLOCK_CHARS),
-        (np.flatnonzero(~is_ascii), _BLOCK_CHARS // 2),  # two bytes to a character, or three
+        (np.flatnonzero(is_ascii), cutting.BLOCK_CHARS),
+        (np.flatnonzero(~is_ascii), cutting.BLOCK_CHARS // 2),  # two bytes to a character, or three
     ):
         for start, end in cut_by_size(n_chars[numbers], block_chars, MAX_BLOCK_CHUNKS):
-            yield numbers[start:end]
+            some = numbers[start:end]
+            if some.size > 1:
+                yield some, [texts[number] for number in some.tolist()], True
+                continue
+            following = pieces(texts[some[0]], block_chars)
+            piece = next(following)
+            for after in following:
+                yield some, [piece], False
+                piece = after
+            yield some, [piece], True
 
 
 def _votes(found: TermCounts, n_chunks: int) -> Votes:

@@ -98,8 +98,9 @@ _UNCHANGED: Final = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xD8
 
 _TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
 _TONED_LETTER: Final = re.compile(f"[{_TONED}]")
-_TONED_WORD: Final = re.compile(rf"[^\W_]*[{_TONED}][^\W_]*")
-"""Vietnamese letters that other languages do not have, and words with any."""
+_TONED_WORD: Final = re.compile(rf"(?<![^\W_])[^\W_]*[{_TONED}][^\W_]*")
+"""Vietnamese letters that other languages do not have, and words with any. A word is looked at from its first letter
+only: from each in turn would take quadratic time."""
 _TONED_LEADS: Final = ("\u1ea0".encode()[:2], "\u1ec0".encode()[:2], "ơ".encode(), "ư".encode())
 """What such letters begin with in folded UTF-8."""
 
@@ -148,7 +149,12 @@ def without_tones(text: str) -> str:
 
 
 def _without_tone(match: re.Match[str]) -> str:
-    return _fold_plainly(match[0])
+    return _plain_letter(match[0])
+
+
+@functools.cache
+def _plain_letter(toned: str) -> str:
+    return _fold_plainly(toned)
 
 
 def _is_emoji(character: str) -> bool:
@@ -182,8 +188,8 @@ class _FoldTable:
         folded = self.units.take(codes)
         unknown = codes[folded == _UNKNOWN]
         if unknown.size:
-            for page in np.unique(unknown >> 8):
-                self._fill_page(int(page))
+            for page in np.flatnonzero(np.bincount(unknown >> 8)).tolist():
+                self._fill_page(page)
             folded = self.units.take(codes)
         return folded
 

@@ -184,4 +184,7 @@ def _match(postings: Postings, numbers: Offsets, weight: Floats | None = None) -
     if postings.live is not None and numbers.size:
         kept = postings.df(numbers) > 0
         numbers, weight = numbers[kept], None if weight is None else weight[kept]
-    return Match(postings.vocabulary.ids.take(numbers), np.ones(numbers.size) if weight is None else weight)
+    # One form too many tells that a word is crowded; any more would only take memory.
+    numbers = numbers[: MAX_FORMS + 1]
+    weight = np.ones(numbers.size) if weight is None else weight[: MAX_FORMS + 1]
+    return Match(postings.vocabulary.ids.take(numbers), weight)

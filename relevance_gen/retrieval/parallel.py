@@ -33,7 +33,8 @@ from relevance_gen.machine import usable_cpus
 from relevance_gen.retrieval import storage
 from relevance_gen.retrieval.building import Progress, build
 from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.segment import Segment, lengths
+from relevance_gen.retrieval.cutting import lengths
+from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.terms import Offsets
 
 _CHARS_PER_PROCESS: Final = 4 << 20

@@ -182,16 +182,25 @@ class PostingsBuilder:
         self._wanted = None if wanted is None else np.flatnonzero(wanted).astype(np.uint8)
         # The vocabulary of each block, an entry for each of its terms …
         self._ids = GrowingArray(np.uint64, room // 4)
-        self._spelled_lengths = GrowingArray(np.int64, room // 4)
+        self._spelled_lengths = GrowingArray(np.uint8, room // 4)
         self._spellings = GrowingArray(np.uint8, room)
         # … and its postings, with the number of the term's entry.
         self._entries = GrowingArray(np.uint32, room)
         self._chunks = GrowingArray(np.uint32, room)
         self._tfs = GrowingArray(np.uint32, room)
         self._tokens = GrowingArray(np.uint32, room) if keep_tokens else None
+        self._last_chunk = -1
+        self._has_pieces = False
 
     def add(self, tokens: Tokens, found: TermCounts, chunk_numbers: Offsets) -> None:
-        """Add the counts of one block whose chunks have these numbers in the collection."""
+        """Add the counts of one block.
+
+        Args:
+            tokens: the block.
+            found: its counts.
+            chunk_numbers: numbers of its chunks in the collection. The pieces of one chunk are added one by one, each
+                with that chunk's number, and no other in between.
+        """
         if self._wanted is not None:
             heads = beginnings(found.ids)  # ascending, as the ids' top 16 bits are
             low = np.searchsorted(heads, self._wanted, "left")
@@ -199,6 +208,8 @@ class PostingsBuilder:
             found = TermCounts(found.token[kept], found.ids[kept], found.chunk[kept], found.tf[kept])
         if not found.ids.size:
             return
+        self._has_pieces |= int(chunk_numbers[0]) == self._last_chunk
+        self._last_chunk = int(chunk_numbers[-1])
         new = np.concatenate(([True], found.ids[1:] != found.ids[:-1]))
         token = found.token[new]
         length = np.minimum(tokens.length[token], SPELLED_BYTES)
@@ -210,7 +221,7 @@ class PostingsBuilder:
         self._chunks.extend(chunk_numbers.take(found.chunk).astype(np.uint32))
         self._tfs.extend(found.tf.astype(np.uint32))
         self._ids.extend(found.ids[new])
-        self._spelled_lengths.extend(length)
+        self._spelled_lengths.extend(length.astype(np.uint8))
         self._spellings.extend(letters.take(ragged_ranges(tokens.start[token], length)))
 
     def build(self) -> tuple[Postings, Numbers | None]:
@@ -222,40 +233,53 @@ class PostingsBuilder:
         vocabulary, number = self._build_vocabulary()
         tokens = None if self._tokens is None else number.take(self._tokens.finish())
         terms = number.take(self._entries.finish())
+        del number
+        by_term = _order_by_digits(terms, 2 if vocabulary.size > 1 << 16 else 1)
+        chunk = self._chunks.finish().take(by_term)
+        tf = self._tfs.finish().take(by_term)
+        if self._has_pieces:
+            terms = terms.take(by_term)
+            del by_term
+            leads = np.ones(terms.size, bool)
+            leads[1:] = (terms[1:] != terms[:-1]) | (chunk[1:] != chunk[:-1])
+            tf = np.add.reduceat(tf, np.flatnonzero(leads)) if tf.size else tf
+            terms, chunk = terms[leads], chunk[leads]
         first = np.zeros(vocabulary.size + 1, np.int64)
         np.cumsum(np.bincount(terms, minlength=vocabulary.size), out=first[1:])
-        by_term = _order_by_digits(terms, 2 if vocabulary.size > 1 << 16 else 1)
-        del terms
-        chunk = self._chunks.finish().take(by_term)
-        return Postings(vocabulary, first, chunk, self._tfs.finish().take(by_term)), tokens
+        return Postings(vocabulary, first, chunk, tf), tokens
 
     def _build_vocabulary(self) -> tuple[Vocabulary, Numbers]:
         """Return the different words, and the number of each entry's word among them."""
         entry_ids = self._ids.finish()
         order = _order_by_id(entry_ids)
         ids = entry_ids.take(order)
+        del entry_ids
         new = np.concatenate((np.ones(min(1, ids.size), bool), ids[1:] != ids[:-1]))
         number = np.empty(ids.size, np.uint32)
-        number[order] = np.cumsum(new) - 1
+        number[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
+        entries = order[new]
+        del order
         length = self._spelled_lengths.finish()
-        start, entries = np.cumsum(length) - length, order[new]
-        return vocabulary_of(ids[new], self._spellings.finish(), start[entries], length[entries]), number
+        start = np.cumsum(length, dtype=np.int64)
+        start -= length
+        words = vocabulary_of(ids[new], self._spellings.finish(), start[entries], length[entries].astype(np.int64))
+        return words, number
 
 
 def _order_by_id(ids: Ids) -> Offsets:
     """Sort by id: by as many leading digits as tell the ids apart, mostly two of four."""
     for digits in (2, 3):
-        order = _order_by_digits(ids >> np.uint64(64 - 16 * digits), digits)
+        order = _order_by_digits(ids, digits, 64 - 16 * digits)
         kept = ids.take(order)
         if (kept[1:] >= kept[:-1]).all():
             return order
     return _order_by_digits(ids, 4)
 
 
-def _order_by_digits(values: Ids | Counts, digits: int) -> Offsets:
-    """Sort stably by the lowest 16-bit digits, least digit first."""
-    order = np.argsort(values.astype(np.uint16), kind="stable")
+def _order_by_digits(values: Ids | Counts, digits: int, shift: int = 0) -> Offsets:
+    """Sort stably by some 16-bit digits from bit `shift` on, least digit first."""
+    order = np.argsort((values >> values.dtype.type(shift)).astype(np.uint16), kind="stable")
     for digit in range(1, digits):
-        shifted = (values >> values.dtype.type(16 * digit)).astype(np.uint16)
+        shifted = (values >> values.dtype.type(16 * digit + shift)).astype(np.uint16)
         order = order.take(np.argsort(shifted.take(order), kind="stable"))
     return order

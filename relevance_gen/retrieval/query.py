@@ -12,6 +12,7 @@ import numpy as np
 from attrs import field, frozen
 
 from relevance_gen import checks
+from relevance_gen.retrieval.cutting import blocks
 from relevance_gen.retrieval.matching import MAX_INFLECTED, is_fragment
 from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, identify, tokenize
 from relevance_gen.retrieval.weighting import Weighting
@@ -98,18 +99,22 @@ def _parse(text: str, weighting: Weighting) -> Query:
         ids = list(map(identify, words))
         each = zip(words, ids, map(len, words), strict=True)
         return _terms(text, np.array(ids, np.uint64), each, range(len(words)), weighting)
-    tokens = tokenize([text])
-    ids_once, first, word_at = np.unique(tokens.ids, return_index=True, return_inverse=True)
-    in_order = np.argsort(first)[:MAX_TERMS]
-    heads = (
-        (tokens.spell(token), term_id, n_bytes)
-        for token, term_id, n_bytes in zip(
-            first[in_order].tolist(), ids_once[in_order].tolist(), tokens.length[first[in_order]].tolist(), strict=True
-        )
-    )
-    place = np.full(ids_once.size, -1)
-    place[in_order] = np.arange(in_order.size)
-    return _terms(text, tokens.ids, heads, place[word_at].tolist(), weighting)
+    parts: list[Ids] = []
+    heads: dict[int, tuple[str, int]] = {}  # spelling and bytes of each word, in order of first appearance
+    for block in map(tokenize, blocks([text])):
+        parts.append(block.ids)
+        if len(heads) < MAX_TERMS:
+            for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
+                if len(heads) < MAX_TERMS:
+                    heads.setdefault(int(block.ids[first]), (block.spell(first), int(block.length[first])))
+    every = np.concatenate(parts)
+    known = np.array([*heads], np.uint64)
+    in_order = known.argsort()
+    at = known.searchsorted(every, sorter=in_order)
+    word_at = in_order.take(at, mode="clip") if heads else at
+    word_at[known.take(word_at) != every] = -1
+    heads_of = ((spelling, term_id, n_bytes) for term_id, (spelling, n_bytes) in heads.items())
+    return _terms(text, every, heads_of, word_at.tolist(), weighting)
 
 
 def _terms(

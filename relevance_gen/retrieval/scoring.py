@@ -35,6 +35,8 @@ BONUSES: Final = ("pairs", "coverage", "head", "run")
 """What proximity adds, row by row."""
 _BATCH: Final = MAX_CHUNKS
 """Chunks read together: ties may make them many."""
+_LETTER_STEP: Final = 1 << 15
+"""Words whose letters are looked up together: it bounds the memory for long chunks."""
 _DENSE: Final = 8
 """Postings are added up in an array of all chunks where there are more of them than chunks divided by this."""
 _LEAST_MEMORY_BYTES: Final = 2 << 20
@@ -185,14 +187,18 @@ class SegmentScorer:
     def letters(self, numbers: Offsets) -> Bag:
         """Return all four letters in a row in the words of some chunks."""
         reading = self.segment.read(numbers)
-        words = reading.words[reading.is_word]
-        different, place = np.unique(words, return_inverse=True)
-        grams, n_grams = reading.vocabulary.grams(different.astype(np.int64))
-        n_of_token = n_grams[place]
-        at = ragged_ranges((np.cumsum(n_grams) - n_grams)[place], n_of_token)
-        seen = np.concatenate(([0], np.cumsum(n_of_token)))
-        ends = np.cumsum(reading.counts)
-        return Bag(np.maximum(grams[at], np.uint32(1)), seen[ends] - seen[ends - reading.counts])
+        found, n_found = [], np.zeros(numbers.size, np.int64)
+        for low in range(0, reading.words.size, _LETTER_STEP):
+            words = reading.words[low : low + _LETTER_STEP]
+            spoken = (words < reading.vocabulary.size).nonzero()[0]
+            different, place = np.unique(words.take(spoken), return_inverse=True)
+            grams, n_grams = reading.vocabulary.grams(different.astype(np.int64))
+            n_of_token = n_grams[place]
+            at = ragged_ranges((np.cumsum(n_grams) - n_grams)[place], n_of_token)
+            found.append(np.maximum(grams[at], np.uint32(1)))
+            seen = np.concatenate(([0], np.cumsum(n_of_token)))
+            n_found += seen.take(spoken.searchsorted(reading.starts + (reading.counts - low)))
+        return Bag(np.concatenate(found), np.diff(n_found, prepend=0))
 
     # ── One chunk, explained ─────────────────────────────────────────────────────────────────────────────────────────
 

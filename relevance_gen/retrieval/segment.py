@@ -7,7 +7,6 @@ however chunks are cut into segments, in whatever order and place, results are t
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -17,9 +16,10 @@ import numpy.typing as npt
 from attrs import evolve, frozen
 
 from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.cutting import blocks
 from relevance_gen.retrieval.postings import Postings
-from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges, tokenize
-from relevance_gen.retrieval.vocabulary import MADE_BYTES, Flags, Numbers, Vocabulary, stumps_of, vocabulary_of
+from relevance_gen.retrieval.terms import Ids, Offsets, tokenize
+from relevance_gen.retrieval.vocabulary import MADE_BYTES, Flags, Numbers, Vocabulary, stumps_of, united, vocabulary_of
 
 Floats = npt.NDArray[np.float64]
 Votes = npt.NDArray[np.int32]
@@ -30,7 +30,6 @@ _MANTISSA_BITS: Final = 53
 _LOW_BITS: Final = 27
 _LEAST_EXPONENT: Final = -1073
 """The exponent of the least float above 0, as `math.frexp` has it."""
-_BLOCK_CHARS: Final = 1 << 18
 
 
 @frozen(eq=False)
@@ -211,23 +210,33 @@ class Segment:
             reading = self.read(numbers)
             return reading.vocabulary.stumps.take(reading.words[reading.is_word]), reading.counts
         texts = [self.chunks.texts[number] for number in numbers.tolist()]
-        blocks = [tokenize(texts[start:end]) for start, end in cut_by_size(lengths(texts), _BLOCK_CHARS)]
-        stumps = [stumps_of(block.ids, block.folded, block.start, block.length) for block in blocks]
-        return np.concatenate([np.zeros(0, np.uint32), *stumps]), self.n_tokens[numbers]
+        counts = self.n_tokens[numbers]
+        stumps = np.empty(int(counts.sum()), np.uint32)
+        done = 0
+        for block in map(tokenize, blocks(texts)):
+            stumps[done : done + block.ids.size] = stumps_of(block.ids, block.folded, block.start, block.length)
+            done += block.ids.size
+        return stumps, counts
 
     def _read_again(self, texts: Sequence[str], counts: Offsets) -> Reading:
-        blocks = [tokenize(texts[start:end]) for start, end in cut_by_size(lengths(texts), _BLOCK_CHARS)]
-        ids, first, number = np.unique(
-            np.concatenate([_NO_IDS, *(block.ids for block in blocks)]), return_index=True, return_inverse=True
-        )
-        before = itertools.accumulate([0, *(len(block.folded) for block in blocks)])
-        start = np.concatenate([_NO_COUNTS, *(block.start + n for block, n in zip(blocks, before, strict=False))])
-        length = np.concatenate([_NO_COUNTS, *(block.length for block in blocks)])
-        letters = np.frombuffer(b"".join(block.folded for block in blocks), np.uint8)
+        words: list[Vocabulary] = []
+        numbers: list[Numbers] = []
+        for block in map(tokenize, blocks(texts)):
+            ids, first, number = np.unique(block.ids, return_index=True, return_inverse=True)
+            letters = np.frombuffer(block.folded, np.uint8)
+            words.append(vocabulary_of(ids, letters, block.start[first], block.length[first]))
+            numbers.append(number.astype(np.uint32))
+        vocabulary, renumbered = united(words)
         starts = _starts(counts)
-        words = np.full(BETWEEN + int((counts + BETWEEN).sum()), ids.size, np.uint32)
-        words[ragged_ranges(starts, counts)] = number
-        return Reading(vocabulary_of(ids, letters, start[first], length[first]), words, starts, counts)
+        tokens = np.full(BETWEEN + int((counts + BETWEEN).sum()), vocabulary.size, np.uint32)
+        ends = np.cumsum(counts)
+        done = 0
+        for again, local in zip(renumbered, numbers, strict=True):
+            token = np.arange(done, done + local.size)
+            chunk = ends.searchsorted(token, "right")
+            tokens[token + (starts + counts - ends).take(chunk)] = again.take(local)
+            done += local.size
+        return Reading(vocabulary, tokens, starts, counts)
 
     def find(self, positions: Offsets) -> Offsets:
         """Return the numbers of the chunks at some positions; -1 for one that is not here."""
@@ -244,20 +253,3 @@ class Segment:
         live = self.live.copy()
         live[numbers] = False
         return evolve(self, postings=evolve(self.postings, live=live))
-
-
-def lengths(texts: Sequence[str]) -> Offsets:
-    """Return the number of characters of each text."""
-    return np.fromiter(map(len, texts), np.int64, len(texts))
-
-
-def cut_by_size(n_chars: Offsets, block_chars: int, most_texts: int = sys.maxsize) -> Iterator[tuple[int, int]]:
-    """Yield where runs of texts begin and end that have about so many characters together, each one text at least."""
-    ends = np.cumsum(n_chars + 1)
-    start = 0
-    while start < n_chars.size:
-        before = int(ends[start - 1]) if start else 0
-        end = int(np.searchsorted(ends, before + block_chars, "right"))
-        end = min(max(end, start + 1), start + most_texts)
-        yield start, end
-        start = end

@@ -1,9 +1,10 @@
 """Cut text into terms: each a slice of the folded bytes and a 64-bit id.
 
 Words are runs of letters, marks and digits. An identifier (``getUserName``, ``HTTPServer``, ``get_user_name``) gives
-the whole and its parts; dots part words, so that ``os.path`` is two words side by side. Scripts without spaces give
-overlapping n-grams; see `relevance_gen.retrieval.scripts`. The Arabic article, alone or with a particle written on to
-it, comes off words that keep two letters or more (``والكتاب`` → ``كتاب``): else all words with it would begin alike.
+the whole and its parts, if it has at most 64 KiB; dots part words, so that ``os.path`` is two words side by side.
+Scripts without spaces give overlapping n-grams; see `relevance_gen.retrieval.scripts`. The Arabic article, alone or
+with a particle written on to it, comes off words that keep two letters or more (``والكتاب`` → ``كتاب``): else all words
+with it would begin alike.
 
 A term's id is its identity everywhere: the same in every text, process and version of a saved index. Its top 8 bits
 hash the first letters alone, so that terms with one beginning stand together when ids are sorted; the other 56 hash
@@ -44,6 +45,8 @@ _OTHER_BEGINNING: Final = np.uint64(0xFFFFFFFFFFFF)
 """The first six bytes: three letters of a two-byte alphabet."""
 _LONG_BYTES: Final = 64
 """Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
+_IDENTIFIER_BYTES: Final = 1 << 16
+"""A longer word with capitals or underscores in it is data, not a name, and has no parts."""
 _FEW: Final = 128
 """Up to so many tokens are quicker inserted one by one than merged."""
 _PADDING: Final = b"\n" * (_LONG_BYTES + 8)
@@ -112,9 +115,12 @@ def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Tokens:
     letters = np.frombuffer(lowered, np.uint8)
     word = _word_bytes(letters)
     ngrams = _cut_ngrams(letters, word)
-    cuts = _identifier_cuts(np.frombuffer(cased, np.uint8), letters, word)
+    cut = _identifier_cuts(np.frombuffer(cased, np.uint8), letters, word)
     edges = np.flatnonzero(word[1:] != word[:-1]) + 1
     start, length = edges[::2], edges[1::2] - edges[::2]
+    for endless in (length > _IDENTIFIER_BYTES).nonzero()[0].tolist():
+        cut[start[endless] : start[endless] + length[endless]] = False
+    cuts = np.flatnonzero(cut)
     parts = _identifier_parts(letters, start, length, cuts) if cuts.size else None
     if not folded.isascii() and (_ARTICLES[-2] in lowered or _ARTICLES[-1] in lowered):
         start, length = _without_articles(lowered, start, length, cuts)
@@ -168,18 +174,25 @@ def _cut_ngrams(letters: _Bytes, word: _Flags) -> tuple[Offsets, Offsets]:
     return at.take(begins), np.repeat(NGRAM_CHARACTER_BYTES * size, run_length).take(begins)
 
 
-def _identifier_cuts(cased: _Bytes, letters: _Bytes, word: _Flags) -> Offsets:
+def _identifier_cuts(cased: _Bytes, letters: _Bytes, word: _Flags) -> _Flags:
     """Find where identifiers are cut, and take single underscores between letters into `word`.
 
     Returns:
-        Offsets of such underscores, and of humps: capitals inside a word with a small letter before or behind them.
+        Whether each byte is such an underscore, or a hump: a capital inside a word with a small letter before or
+        behind it.
     """
-    capitals = np.flatnonzero((cased[1:] != letters[1:]) & word[:-1]) + 1
-    humps = capitals[_is_lower(cased[capitals - 1]) | _is_lower(cased[capitals + 1])]
-    underscores = np.flatnonzero(letters == ord("_"))
-    joints = underscores[word[underscores - 1] & word[underscores + 1]]
-    word[joints] = True
-    return np.union1d(joints, humps) if joints.size else humps
+    small = _is_lower(cased)
+    cut = np.zeros(word.size, bool)
+    cut[1:] = cased[1:] != letters[1:]
+    cut[1:] &= word[:-1]
+    cut[1:-1] &= small[:-2] | small[2:]
+    del small
+    joint = letters == ord("_")
+    joint[1:-1] &= word[:-2]
+    joint[1:-1] &= word[2:]
+    word |= joint
+    cut |= joint
+    return cut
 
 
 def _identifier_parts(letters: _Bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,8 +24,8 @@ from relevance_gen.retrieval.terms import (
     Offsets,
     beginning_bounds,
     eight_bytes,
+    identify,
     ragged_ranges,
-    tokenize,
 )
 
 Numbers = npt.NDArray[np.uint32]
@@ -38,6 +38,8 @@ MIN_LETTERS: Final = 3
 MADE_BYTES: Final = 21
 """What is made of a word when first asked for takes at most so many bytes: stem, letters, stump, and whether it is
 inflected."""
+_STEP: Final = 1 << 15
+"""Words spelled at once: it bounds the memory for very many."""
 _STUMP_LETTERS: Final = 5
 _STUMP_BYTES: Final = 16
 _GRAM_LETTERS: Final = 4
@@ -129,12 +131,15 @@ class Vocabulary:
         """
         low, high = self.range_of(term_id)
         numbers: Offsets = np.flatnonzero(self.inflected[low:high]) + low
+        first = self.spelling_first[numbers]
         for offset, byte in enumerate(prefix):  # a shorter spelling is told by its line end
-            numbers = numbers[self.spelling[self.spelling_first[numbers] + offset] == byte]
+            same = self.spelling.take(first + offset) == byte
+            if not same.all():
+                numbers, first = numbers[same], first[same]
         shared = np.full(numbers.size, len(prefix))
         open_ = np.arange(numbers.size)
         for offset in range(len(prefix), len(word)):
-            open_ = open_[self.spelling[self.spelling_first[numbers[open_]] + offset] == word[offset]]
+            open_ = open_[self.spelling.take(first.take(open_) + offset) == word[offset]]
             shared[open_] += 1
         whole = np.cumsum([0, *((byte & 0xC0) != 0x80 for byte in word[1:]), True])  # letters that end so far
         return numbers, whole[shared], self.n_letters[numbers]
@@ -166,7 +171,11 @@ class Vocabulary:
         """The stump of each word, and 0 for no word, the last; shape (V + 1,): see `stumps_of`."""
         first = self.spelling_first
         padded = self.spelling.tobytes() + bytes(_STUMP_BYTES)
-        return np.append(stumps_of(self.ids, padded, first[:-1], np.diff(first) - 1), np.uint32(0))
+        stumps = np.zeros(self.size + 1, np.uint32)
+        for low in range(0, self.size, _STEP):
+            ids, ends = self.ids[low : low + _STEP], first[low : low + _STEP + 1]
+            stumps[low : low + ids.size] = stumps_of(ids, padded, ends[:-1], np.diff(ends) - 1)
+        return stumps
 
     def grams(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
         """Return hashes of all four letters in a row of some words, or of a shorter word, and how many each has.
@@ -221,7 +230,7 @@ def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Numb
 
 @functools.cache
 def _function_words() -> Ids:
-    return np.unique(tokenize(sorted(ENGLISH)).ids)
+    return np.array(sorted(map(identify, ENGLISH)), np.uint64)
 
 
 def vocabulary_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Vocabulary:
@@ -237,5 +246,25 @@ def vocabulary_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> 
     first = np.zeros(ids.size + 1, np.int64)
     np.cumsum(length + 1, out=first[1:])
     spelling = np.full(int(first[-1]), _LINE_END, np.uint8)
-    spelling[ragged_ranges(first[:-1], length)] = letters[ragged_ranges(start, length)]
+    for low in range(0, ids.size, _STEP):
+        some = slice(low, low + _STEP)
+        spelling[ragged_ranges(first[:-1][some], length[some])] = letters[ragged_ranges(start[some], length[some])]
     return Vocabulary(ids, spelling, first)
+
+
+def united(parts: Sequence[Vocabulary]) -> tuple[Vocabulary, list[Numbers]]:
+    """Return the vocabulary of all words of some, and for each of these the new number of each word."""
+    ids = np.concatenate([np.zeros(0, np.uint64), *(part.ids for part in parts)])
+    letters = np.concatenate([np.zeros(0, np.uint8), *(part.spelling for part in parts)])
+    length = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.spelling_first) - 1 for part in parts)])
+    start = np.cumsum(length + 1) - length - 1
+    order = ids.argsort(kind="stable")
+    ids = ids.take(order)
+    new = np.ones(ids.size, bool)
+    new[1:] = ids[1:] != ids[:-1]
+    number = np.empty(ids.size, np.uint32)
+    number[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
+    heads = order[new]
+    del order
+    whole = vocabulary_of(ids[new], letters, start[heads], length[heads])
+    return whole, np.split(number, np.cumsum([part.size for part in parts])[:-1]) if parts else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import re
 import time
 from _thread import start_new_thread
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -33,6 +34,8 @@ one kind, so this keeps well away from that, and it bounds the memory that one c
 
 _REACH_CHARS: Final = 1 << 12
 """How far back from `PIECE_CHARS` a place to cut is looked for."""
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 _BATCH_CHARS: Final = 1 << 22
 """Texts are handed to the library in batches of about so many characters: it bounds the ids held at once."""
@@ -232,7 +235,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
         if len(text) <= PIECE_CHARS:
             batch.append(text)
         else:
-            batch += _pieces(_well_formed(text))
+            batch += _pieces(_well_formed(text) if _SURROGATE.search(text) else text)
         n_chars += len(text)
         if n_chars >= _BATCH_CHARS:
             yield batch

@@ -8,12 +8,16 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from relevance_gen import ChunkIndex
+from relevance_gen import ChunkIndex, search
 from relevance_gen.retrieval import matching
-from relevance_gen.retrieval.matching import MAX_FORMS, Match
+from relevance_gen.retrieval.building import build
+from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.folding import _TONED_WORD
+from relevance_gen.retrieval.matching import MAX_FORMS, Match, match_inflections
 from relevance_gen.retrieval.proximity import ProximityScorer
 from relevance_gen.retrieval.query import MAX_TERMS, parse
 from relevance_gen.retrieval.segment import BETWEEN, Reading
+from relevance_gen.retrieval.terms import tokenize
 from relevance_gen.retrieval.vocabulary import Vocabulary
 from relevance_gen.retrieval.weighting import weighting_named
 
@@ -63,3 +67,38 @@ def test_a_question_of_very_many_words_is_cut_to_its_first() -> None:
     found = {result.original_index: result.chunk_score for result in index.search(query).results}
     assert found[2] == 1.0
     assert 1 not in found
+
+
+def test_a_match_holds_no_more_forms_than_tell_that_it_is_crowded() -> None:
+    """A word like thousands of others is matched to one more than it may have, not to all."""
+    letters = "абвгдежз"
+    words = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
+    segment = build(Chunks([" ".join(words)], {}), np.arange(1))
+    term_id = int(tokenize(words[:1]).ids[0])
+    match = match_inflections(segment.postings, term_id, words[0], by_prefix=True)
+    assert match.is_crowded
+    assert match.ids.size == match.weight.size == MAX_FORMS + 1
+
+
+ONE_LONG_CHUNK = {
+    "a few words again and again": ("word1 word2", "word1 word2 word3 of them " * 80_000),
+    "single letters": ("b c", "b c d e f g " * 180_000),
+    "letters without spaces": ("猫狗", "".join(chr(0x4E00 + n * n % 20_000) for n in range(700_000))),
+    "another alphabet": ("привет", "привет как дела ты где " * 50_000),
+    "accents": ("cafe", "é " * 700_000),
+    "tones": ("tiếng", "ế " * 500_000),
+}
+
+
+@pytest.mark.parametrize("name", ONE_LONG_CHUNK)
+def test_one_long_chunk_takes_memory_by_its_size(name: str) -> None:
+    """A search of one chunk of two megabytes takes at most twelve times its bytes."""
+    query, text = ONE_LONG_CHUNK[name]
+    search(query, [text[:1000]])  # what is loaded once for all is not counted
+    assert peak_bytes(lambda: search(query, [text])) <= 12 * len(text.encode())
+
+
+def test_words_with_tones_are_looked_for_from_their_first_letter_only() -> None:
+    """A long word without a tone beside one with is read once, not once from each of its letters."""
+    word = "đ" * 100_000
+    assert [match.span() for match in _TONED_WORD.finditer(f"{word} ế")] == [(100_001, 100_002)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval import building as module
+from relevance_gen.retrieval import building, cutting
 from relevance_gen.retrieval.building import Progress, build
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.segment import Segment
@@ -53,8 +53,8 @@ def test_block_borders_do_not_show(
     """Whatever the size of a block, a segment is the same, bit for bit."""
     whole = collect(texts)
     with monkeypatch.context() as small:
-        small.setattr(module, "_BLOCK_CHARS", block_chars)
-        small.setattr(module, "MAX_BLOCK_CHUNKS", block_chunks)
+        small.setattr(cutting, "BLOCK_CHARS", block_chars)
+        small.setattr(building, "MAX_BLOCK_CHUNKS", block_chunks)
         blocks = collect(texts)
     assert blocks.norms.tobytes() == whole.norms.tobytes()
     assert blocks.n_tokens.tolist() == whole.n_tokens.tolist()

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, search
-from relevance_gen.retrieval import building
+from relevance_gen.retrieval import cutting
 from relevance_gen.retrieval.weighting import WeightingName
 from tests import corpus, strategies
 from tests.retrieval.asking import WEIGHTINGS
@@ -32,7 +32,7 @@ def test_an_index_answers_as_search_does(
     """An index gives the answers of `search` bit for bit, asked once or again, wherever its blocks end."""
     expected = search(query, chunks, top_n, true_order, weighting=weighting)
     with monkeypatch.context() as small:
-        small.setattr(building, "_BLOCK_CHARS", block_chars)
+        small.setattr(cutting, "BLOCK_CHARS", block_chars)
         index = ChunkIndex(chunks, weighting=weighting)
     assert index.search(query, top_n, true_order) == expected
     assert index.search(query, top_n, true_order) == expected

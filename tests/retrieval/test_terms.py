@@ -174,3 +174,9 @@ def test_the_arabic_article_comes_off(text: str, expected: list[str]) -> None:
     """The article, and a particle before it, come off words that keep two letters, and stay on identifiers."""
     tokens = tokenize([text])
     assert [tokens.spell(token) for token in range(tokens.ids.size)] == expected == reference.terms(text)
+
+
+def test_what_is_too_long_for_a_name_has_no_parts() -> None:
+    """A word of up to 64 KiB is cut at its humps and underscores, a longer one is a term as a whole."""
+    assert len(terms("aB" * (1 << 15))) == 1 + 1 + (1 << 15)
+    assert [len(terms(unit * (1 << 15) + "aB_c cD")) for unit in ("aB", "a_")] == [4, 4]
