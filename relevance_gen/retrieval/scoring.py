@@ -6,7 +6,8 @@
 4. `SegmentScorer.letters`: which letters in a row are in the best of these?
 
 Between the rounds `relevance_gen.retrieval.collection` puts together what the segments tell. What goes in and comes out
-is small and can be pickled, so a segment may be anywhere.
+is small and can be pickled, so a segment may be anywhere. The rounds stand in one long file because they share what
+they find.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 r"""The formulas: how much a term weighs in a chunk, in the query, and what a chunk's length takes off.
 
+The file is long because every formula, and every choice that depends on the weighting, stands in it.
+
 Both weightings are cosines of TF-IDF vectors, with N chunks, df(t) of which hold term t:
 
 ``pivoted`` (the default) answers questions best::
@@ -314,7 +316,7 @@ def saturated(tf: npt.NDArray[Any]) -> Floats:
 def saturated_one(tf: float) -> float:
     """Return the same of one count.
 
-    >>> saturated_one(1) == saturated(np.array([1]))[0]
+    >>> bool(saturated_one(1) == saturated(np.array([1]))[0])
     True
     """
     return tf / (tf + _SATURATION)
