@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Every path of the server, with curl. RELEVANCE_GEN_URL and RELEVANCE_GEN_KEY say where, and with which key.
+# Every path of the server, with curl. SERVER_URL and SERVER_KEY say where, and with which key.
 set -euo pipefail
-url=${RELEVANCE_GEN_URL:-http://127.0.0.1:8000}
-key=${RELEVANCE_GEN_KEY:?set it to one of the server\'s keys}
+url=${SERVER_URL:-http://127.0.0.1:8000}
+key=${SERVER_KEY:?set it to one of the server\'s keys}
 
 echo "── search ──"
 curl --silent --show-error --fail-with-body "$url/search" \

@@ -1,4 +1,4 @@
-"""Stream text with `httpx`, asynchronously. RELEVANCE_GEN_URL says where."""
+"""Stream text with `httpx`, asynchronously. SERVER_URL says where."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import os
 
 import httpx
 
-URL = os.environ.get("RELEVANCE_GEN_URL", "http://127.0.0.1:8000")
+URL = os.environ.get("SERVER_URL", "http://127.0.0.1:8000")
 
 
 async def stream(client: httpx.AsyncClient, prompt: str) -> str:

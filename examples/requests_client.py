@@ -1,4 +1,4 @@
-"""Search and generate with `requests`. RELEVANCE_GEN_URL and RELEVANCE_GEN_KEY say where, and with which key."""
+"""Search and generate with `requests`. SERVER_URL and SERVER_KEY say where, and with which key."""
 
 import gzip
 import json
@@ -6,10 +6,10 @@ import os
 
 import requests
 
-URL = os.environ.get("RELEVANCE_GEN_URL", "http://127.0.0.1:8000")
+URL = os.environ.get("SERVER_URL", "http://127.0.0.1:8000")
 
 session = requests.Session()
-session.headers["X-API-Key"] = os.environ["RELEVANCE_GEN_KEY"]
+session.headers["X-API-Key"] = os.environ["SERVER_KEY"]
 
 # Search: strings and objects may be mixed, and metadata comes back unchanged.
 chunks = [
