@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from relevance_gen.retrieval.scripts import PAIRED, TRIPLED
 from relevance_gen.retrieval.terms import Offsets
 
 BLOCK_CHARS: Final = 1 << 18
@@ -22,10 +23,8 @@ _BETWEEN_TERMS: Final = (
     "\u060c\u0964\u0f0b\u0f0d\u1362\u3001\u3002\uff01\uff0c\uff1f"  # commas and full stops of other scripts
     "\U0001f300-\U0001f64f\U00020000-\U0002a6df"  # emoji and rare Han, each a term of its own
 )
-_PAIRED: Final = "\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
-_TRIPLED: Final = "\u0e01-\u0e32\u0e34-\u0e3a\u0e40-\u0e4e\u1000-\u1020\u1780-\u17a2"
 _PLACE: Final = re.compile(
-    f"[{_BETWEEN_TERMS}]|(?<=[{_PAIRED}]{{2}})(?=([{_PAIRED}]))|(?<=[{_TRIPLED}]{{3}})(?=([{_TRIPLED}]))"
+    f"[{_BETWEEN_TERMS}]|(?<=[{PAIRED}]{{2}})(?=([{PAIRED}]))|(?<=[{TRIPLED}]{{3}})(?=([{TRIPLED}]))"
 )
 """Where a text can be cut: behind a character that no term goes on after, or within a run that is cut into n-grams
 anyway, of which the next piece then repeats one character or two. There are more such places than these."""

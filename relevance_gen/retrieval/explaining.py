@@ -70,7 +70,7 @@ def explain(collection: Collection, query: str, position: int) -> Explanation:
             float(part[at[0]]) for part in (parts.scores, parts.own, parts.likeness, parts.letters)
         )
         bonuses = parts.bonuses[:, at[0]].tolist()
-        _, likeness = collection.weighting.shares(own, alike, score)
+        likeness = collection.weighting.likeness_share(own, alike, score)
     else:
         score = likeness = letters = 0.0
         bonuses = [0.0] * parts.bonuses.shape[0]

@@ -145,10 +145,6 @@ class Postings:
         owner = np.repeat(np.arange(len(counts)), counts)[kept]
         return chunk[kept], tf[kept], np.bincount(owner, minlength=len(counts)).tolist()
 
-    def living(self, numbers: Offsets) -> Offsets:
-        """Return those of some terms that some chunk still has."""
-        return numbers if self.live is None else numbers[self.df(numbers) > 0]
-
     def living_ids(self) -> Ids:
         """Return the ids of the terms that some chunk still has, ascending."""
         ids = self.vocabulary.ids

@@ -61,10 +61,6 @@ class Ranking:
     def _take(self, places: Offsets) -> Ranking:
         return Ranking(self.positions.take(places), self.scores.take(places), self.confidence)
 
-    def score_of(self, position: int) -> float:
-        """Return the score of the chunk at a position; 0 if it is not among these."""
-        return float(self.scores[self.positions == position].sum())
-
 
 def at_least_as_good(scores: Floats, n: int) -> Offsets:
     """Return the places, ascending, of all positive scores that reach the n-th best: n of them, or more with ties."""

@@ -1,4 +1,4 @@
-"""Say how each script is cut into terms: one table for folding, cutting, matching and highlighting.
+"""Say how each script is cut into terms: one table for folding, cutting and matching.
 
 Folding moves some blocks of characters, so that in folded UTF-8 the lead byte of a character tells its kind:
 
@@ -13,8 +13,6 @@ other      every other script                                  words
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import Final
 
 MOVED: Final = (
@@ -31,10 +29,10 @@ TRIPLE_LEAD: Final = 0xEE
 """Lead bytes from `FIRST_NGRAM_LEAD` up to `TRIPLE_LEAD` begin characters that are cut into n-grams."""
 NGRAM_CHARACTER_BYTES: Final = 3
 
-_THAI, _HAN = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff", "\u2e80-\ud7ff\uf900-\ufaff"
-_LETTER: Final = r"[\w\u0300-\u036f\u0900-\u0dff\u200c\u200d]"
-_RUN: Final = re.compile(rf"([{_THAI}]+)|([{_HAN}]+)|(?:(?![{_THAI}{_HAN}]){_LETTER})+")
-"""Runs of the scripts of triples, of those of pairs, and words, in text that is not folded."""
+PAIRED: Final = "\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
+TRIPLED: Final = "\u0e01-\u0e32\u0e34-\u0e3a\u0e40-\u0e4e\u1000-\u1020\u1780-\u17a2"
+"""Frequent characters that are cut into pairs, and into triples, before folding; as in a regular expression's brackets.
+Text can be cut among them. There are more."""
 
 
 def ngram_size(folded: str) -> int:
@@ -46,15 +44,3 @@ def ngram_size(folded: str) -> int:
     if "\u3000" <= folded[0] < "\ue000":
         return 2
     return 3 if "\ue000" <= folded[0] < "\uf000" else 0
-
-
-def spans_of_words(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where the words of a text that is not folded stand; of scripts cut into n-grams, all n-grams.
-
-    >>> list(spans_of_words("a 黒猫が"))
-    [(0, 1), (2, 4), (3, 5)]
-    """
-    for match in _RUN.finditer(text):
-        start, end = match.span()
-        size = 3 if match[1] else 2 if match[2] else end - start
-        yield from ((at, min(at + size, end)) for at in range(start, max(end - size, start) + 1))

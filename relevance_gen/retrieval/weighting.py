@@ -142,8 +142,8 @@ class Weighting(ABC):
         """Return the scores of chunks from their own and from those that they are like."""
 
     @abstractmethod
-    def shares(self, own: float, likeness: float, score: float) -> tuple[float, float]:
-        """Return what one of a chunk's own score is of its score, and what its likeness is of it altogether."""
+    def likeness_share(self, own: float, likeness: float, score: float) -> float:
+        """Return how much of a chunk's score comes from the chunks that it is like."""
 
 
 class Pivoted(Weighting):
@@ -218,10 +218,9 @@ class Pivoted(Weighting):
         """Return ``((r + 1.2 l) / 2.2) ** 0.7``."""
         return np.asarray(((ratios + LIKENESS_WEIGHT * likeness) / (1.0 + LIKENESS_WEIGHT)) ** _ROOT)
 
-    def shares(self, own: float, likeness: float, score: float) -> tuple[float, float]:
+    def likeness_share(self, own: float, likeness: float, score: float) -> float:
         """Share the score out by what stands under the root."""
-        whole = own + LIKENESS_WEIGHT * likeness
-        return score / whole, score * LIKENESS_WEIGHT * likeness / whole
+        return score * LIKENESS_WEIGHT * likeness / (own + LIKENESS_WEIGHT * likeness)
 
 
 class Cosine(Weighting):
@@ -284,10 +283,10 @@ class Cosine(Weighting):
         del likeness
         return ratios
 
-    def shares(self, own: float, likeness: float, score: float) -> tuple[float, float]:
-        """Return that a score is its own alone."""
-        del likeness
-        return score / own, 0.0
+    def likeness_share(self, own: float, likeness: float, score: float) -> float:
+        """Return 0: a score is its chunk's own alone."""
+        del own, likeness, score
+        return 0.0
 
 
 _WEIGHTINGS: Final[dict[object, Weighting]] = {"pivoted": Pivoted(), "cosine": Cosine()}
