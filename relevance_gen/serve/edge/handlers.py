@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 from aiohttp import web
@@ -18,9 +19,9 @@ from relevance_gen.serve.edge.bodies import Body, receive
 from relevance_gen.serve.edge.budget import Account
 from relevance_gen.serve.edge.connection import until_read
 from relevance_gen.serve.edge.exchange import common_headers
-from relevance_gen.serve.edge.problems import empty, problem_of
+from relevance_gen.serve.edge.problems import WriteError, empty, problem_of
 from relevance_gen.serve.edge.route import Handler
-from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE
+from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE, WRITE_ERROR
 from relevance_gen.serve.work.generating import Generator, Pieces
 from relevance_gen.serve.work.searching import Searcher, SearchTask
 from relevance_gen.types import GenerationRequest, GenerationResponse, SearchResponse
@@ -64,14 +65,38 @@ ReadStream: TypeAlias = Callable[[object], tuple[GenerationRequest, Events]]
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def search(read: ReadSearch) -> Handler:
-    """Return the handler of searches that `read` understands."""
+@frozen
+class Sharing:
+    """A dialect that shares the path of another.
+
+    Attributes:
+        field: a body that has it speaks this dialect.
+        read: as for a path of its own.
+        write_error: how it words what is wrong once the body is known; until then the path's own dialect does.
+    """
+
+    field: str
+    read: ReadSearch
+    write_error: WriteError
+
+
+def search(read: ReadSearch, *sharing: Sharing) -> Handler:
+    """Return the handler of searches that `read` understands, or one of the dialects that share its path."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         service, scope, coding = request.app[SERVICE], request[KEY_ID], _wanted_coding(request)
         body = await receive(request)
         patience_s = service.settings.queue_timeout_s
-        found = await request[LANE].gate.run(lambda: _search(service.searcher, read, body, scope, coding, patience_s))
+
+        def read_as(value: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
+            for dialect in sharing:
+                if isinstance(value, dict) and dialect.field in value:
+                    request[WRITE_ERROR] = dialect.write_error
+                    return dialect.read(value)
+            return read(value)
+
+        work = partial(_search, service.searcher, read_as, body, scope, coding, patience_s)
+        found = await request[LANE].gate.run(work)
         service.metrics.observe("search_seconds", found.seconds)
         service.metrics.add("search_chunks_total", found.n_chunks)
         service.metrics.add("search_tokens_total", found.n_tokens)

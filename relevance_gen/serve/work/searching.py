@@ -10,13 +10,13 @@ import attrs
 from attrs import frozen
 
 from relevance_gen.errors import TooLargeError
-from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.filtering import mask_of
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
-from relevance_gen.types import Metadata, SearchResponse
+from relevance_gen.types import Metadata, SearchResponse, SearchResult
 
 _WARM_UP_TEXT = "a text to begin with " * 60_000
 """More than gigatoken counts without a library that it loads for large texts only."""
@@ -35,6 +35,7 @@ class SearchTask:
         spans: whether to say where in each result the answer stands.
         min_share: least share of the best score that a result has, in [0, 1].
         path: what the client calls the chunks; errors name ``path[3]``.
+        blank: what to do with a chunk of only white space; None refuses it.
     """
 
     query: str
@@ -45,6 +46,7 @@ class SearchTask:
     spans: bool = False
     min_share: float = 0.0
     path: str = "chunk_txts"
+    blank: Blank | None = None
 
 
 class Index(Protocol):
@@ -137,7 +139,7 @@ class Searcher:
         if len(task.chunks) > self._max_chunks:
             message = f"{task.path} must have at most {self._max_chunks} items, got {len(task.chunks)}"
             raise TooLargeError(message, field=task.path)
-        return Chunks.read(task.chunks, path=task.path, kinds="a string or an object")
+        return Chunks.read(task.chunks, path=task.path, kinds="a string or an object", blank=task.blank)
 
     @contextmanager
     def _kept_index(self, chunks: Chunks, scope: str) -> Iterator[Index | None]:
@@ -152,6 +154,16 @@ class Searcher:
         yield index
         if index is not None:
             self._cache.put(key, index, index.nbytes)  # it remembers what it was asked, and so may have grown
+
+
+def every_chunk(response: SearchResponse, n_chunks: int) -> list[tuple[int, SearchResult | None]]:
+    """Return the position of every chunk with what was found in it, in the order of the results.
+
+    The chunks that share nothing with the query come last, in the order of the input.
+    """
+    found = {result.original_index: result for result in response.results}
+    missed = (place for place in range(n_chunks) if place not in found)
+    return [*found.items(), *((place, None) for place in missed)]
 
 
 def _with_metadata(response: SearchResponse, chunks: Chunks) -> SearchResponse:
