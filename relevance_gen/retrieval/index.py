@@ -338,7 +338,7 @@ def _position(name: str, value: int, state: _State) -> int:
     value = plain(value)
     if not is_integer(value) or not 0 <= value < state.n_positions:
         raise InvalidRequestError.must_be(name, f"an integer in [0, {state.n_positions})", value)
-    if state.collection.scorer_of(value) is None:
+    if not state.collection.holds(value):
         raise InvalidRequestError.must_be(name, "the position of a chunk that was not removed", value)
     return value
 
