@@ -20,7 +20,7 @@ from relevance_gen.retrieval.answering import Wanted, answer
 from relevance_gen.retrieval.building import Progress, build
 from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.explaining import Explanation, explain
+from relevance_gen.retrieval.explaining import explain
 from relevance_gen.retrieval.filtering import Where
 from relevance_gen.retrieval.merging import in_tiers, merge
 from relevance_gen.retrieval.progress import reporting
@@ -28,7 +28,7 @@ from relevance_gen.retrieval.query import Question
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import Weighting, WeightingName, weighting_named
 from relevance_gen.tokens import Encoding, TokenCounter, token_counter
-from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse
+from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse
 
 
 @frozen(eq=False)
