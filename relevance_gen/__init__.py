@@ -23,6 +23,8 @@ from relevance_gen.errors import (
 from relevance_gen.types import (
     Chunk,
     Completion,
+    Explanation,
+    ExplanationRequest,
     GenerationRequest,
     GenerationResponse,
     SearchMetadata,
@@ -31,6 +33,7 @@ from relevance_gen.types import (
     SearchResult,
     Span,
     Stats,
+    TermShare,
     TokenLogprob,
 )
 
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
-    from relevance_gen.retrieval.explaining import Explanation, TermShare
     from relevance_gen.retrieval.index import ChunkIndex
     from relevance_gen.tokens import TokenCounter, token_counter
 
@@ -52,6 +54,7 @@ __all__ = [
     "ChunkIndex",
     "Completion",
     "Explanation",
+    "ExplanationRequest",
     "GenerationError",
     "GenerationRequest",
     "GenerationResponse",
@@ -87,9 +90,7 @@ __all__ = [
 
 _LOADED_WHEN_USED = {
     "ChunkIndex": "relevance_gen.retrieval.index",
-    "Explanation": "relevance_gen.retrieval.explaining",
     "Runner": "relevance_gen.generation.runner",
-    "TermShare": "relevance_gen.retrieval.explaining",
     "TextPiece": "relevance_gen.generation.stream",
     "TextStream": "relevance_gen.generation.stream",
     "TokenCounter": "relevance_gen.tokens",

@@ -68,6 +68,7 @@ def test_lenient_schemas_are_the_types(name: str) -> None:
 REQUIRED: dict[str, dict[str, Any]] = {
     "GenerationRequest": {"text": "x"},
     "SearchRequest": {"query": "x", "chunk_txts": []},
+    "ExplanationRequest": {"query": "x", "chunk_txts": [], "original_index": 0},
     "RerankRequest": {"query": "x", "documents": []},
     "RelevantSpans": {"mode": "enabled"},
     "TextsRequest": {"query": "x", "texts": []},
