@@ -1,4 +1,7 @@
-"""A runner: requests go in from any thread, futures and streams come out, and one or more workers generate."""
+"""A runner: requests go in from any thread, futures and streams come out, and one or more workers generate.
+
+The file is long because it documents every method of the one public class; what the methods do is in other rooms.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.ticket import Request, Ticket, as_request, check_bounds
 from relevance_gen.generation.worker import GRACE_S, Load, State, Worker
 from relevance_gen.llama import source
-from relevance_gen.llama.language_model import LanguageModel
+from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, on_devices, shows_options
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
@@ -89,13 +92,25 @@ class Runner:
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, request: Request, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
+    def submit(
+        self,
+        request: Request,
+        *,
+        on_text: OnText | None = None,
+        is_chat: bool = False,
+        stops_itself: bool = False,
+        spells: bool = False,
+    ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
         Args:
             request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
+            is_chat: the text is what `write_chat` returned.
+            stops_itself: the model's own end tokens end a sample too, beside ``eos_token_ids``; this waits until the
+                model is loaded.
+            spells: say in the response's ``spelling`` how its tokens are written.
 
         Returns:
             A future. Its `cancel()` works until the response is there; the request's slots are then free at the next
@@ -107,15 +122,14 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        return self._put(as_request(request), on_text)
-
-    def _put(
-        self, request: GenerationRequest, on_text: OnText | None = None, *, is_chat: bool = False
-    ) -> Future[GenerationResponse]:
+        asked = as_request(request)
+        if stops_itself:
+            ends = dict.fromkeys((*asked.eos_token_ids, *self.chat_format.ends))
+            asked = attrs.evolve(asked, eos_token_ids=tuple(ends))
         self._check_not_forked()
-        check_bounds(request)
-        seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = Ticket(next(self._ids), request, seed, time.time(), is_chat)
+        check_bounds(asked)
+        seed = secrets.randbits(128) if asked.seed is None else asked.seed
+        ticket = Ticket(next(self._ids), asked, seed, time.time(), is_chat, spells)
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: Request) -> GenerationResponse:
@@ -172,14 +186,23 @@ class Runner:
         if "text" in fields:
             raise InvalidRequestError("text must not be given beside messages, which it is made of", field="text")
         request = wire.structure(GenerationRequest, {"text": "", **fields})
-        self._check_not_forked()
-        self.wait_ready()
-        model = next((worker.chat_format for worker in self._workers if worker.chat_format is not None), None)
-        if model is None:
-            raise RunnerClosedError("the runner was closed before its model was loaded")
-        text = chat.prompt_of(messages, model, chat_template, template_variables or {})
-        ends = dict.fromkeys((*request.eos_token_ids, *model.ends))
-        return self._put(attrs.evolve(request, text=text, eos_token_ids=tuple(ends)), on_text, is_chat=True)
+        text = self.write_chat(messages, chat_template=chat_template, template_variables=template_variables)
+        return self.submit(attrs.evolve(request, text=text), on_text=on_text, is_chat=True, stops_itself=True)
+
+    def write_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return a conversation as the model's template has it, for `submit` with ``is_chat`` alone.
+
+        Raises:
+            InvalidRequestError: there is no template for these messages.
+            RelevanceGenError: as `wait_ready` raises.
+        """
+        return chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:
         """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.
@@ -198,6 +221,21 @@ class Runner:
         return TextStream(lambda on_text: self.submit_chat(messages, on_text=on_text, **options))
 
     # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """What writing a prompt needs to know of the model; waits until that is loaded.
+
+        Raises:
+            ModelLoadError: it cannot be loaded.
+            RunnerClosedError: the runner was closed before.
+        """
+        self._check_not_forked()
+        self.wait_ready()
+        model = next((worker.chat_format for worker in self._workers if worker.chat_format is not None), None)
+        if model is None:
+            raise RunnerClosedError("the runner was closed before its model was loaded")
+        return model
 
     @property
     def alive(self) -> bool:
