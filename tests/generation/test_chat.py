@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from relevance_gen.generation.runner import Runner
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import BREAK, ChatFormat
 from relevance_gen.llama.options import ModelOptions
-from small_models import BIGRAM, BIGRAM_TOKENS, BOS, END, LETTER_A, STORY
+from small_models import BIGRAM, BIGRAM_TOKENS, BOS, END, LETTER_A, STORY, add_chat_template
 
 TEMPLATES = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
 RENDERED = Path(__file__).parent / "templates" / "rendered.json"
@@ -244,15 +243,8 @@ def test_a_long_conversation_is_cut_as_a_long_text_is(model):
 @pytest.fixture(scope="module")
 def with_template(tmp_path_factory):
     """The bigram model with a chat template in its file."""
-    key, template = b"tokenizer.chat_template", b"{{ bos_token }}{{ messages[-1].content }}"
-    size = 8 + len(key) + 4 + 8 + len(template)
-    template += b"{#" + b" " * (-(size + 4) % 32) + b"#}"  # whole blocks of 32 bytes leave the tensors aligned
-    original = BIGRAM.read_bytes()
-    magic, version, n_tensors, n_keys = struct.unpack("<4sIQQ", original[:24])
-    entry = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(template)) + template
-    assert len(entry) % 32 == 0
     path = tmp_path_factory.mktemp("chat") / "bigram.gguf"
-    path.write_bytes(struct.pack("<4sIQQ", magic, version, n_tensors, n_keys + 1) + entry + original[24:])
+    add_chat_template(BIGRAM, path, "{{ bos_token }}{{ messages[-1].content }}")
     with Runner(path, n_slots=4, n_ctx=256, n_threads=1) as runner:
         yield runner
 
