@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from relevance_gen.errors import (
     BusyError,
+    EncoderError,
     GenerationError,
     IndexBuildError,
     IndexFormatError,
@@ -36,6 +37,7 @@ from relevance_gen.types import (
 
 if TYPE_CHECKING:
     from relevance_gen.chunking import split
+    from relevance_gen.embedding.encoder import Encoder
     from relevance_gen.generation.api import chat, generate
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
@@ -51,6 +53,8 @@ __all__ = [
     "Chunk",
     "ChunkIndex",
     "Completion",
+    "Encoder",
+    "EncoderError",
     "Explanation",
     "GenerationError",
     "GenerationRequest",
@@ -87,6 +91,7 @@ __all__ = [
 
 _LOADED_WHEN_USED = {
     "ChunkIndex": "relevance_gen.retrieval.index",
+    "Encoder": "relevance_gen.embedding.encoder",
     "Explanation": "relevance_gen.retrieval.explaining",
     "Runner": "relevance_gen.generation.runner",
     "TermShare": "relevance_gen.retrieval.explaining",
