@@ -24,6 +24,8 @@ from relevance_gen.errors import (
 from relevance_gen.types import (
     Chunk,
     Completion,
+    Explanation,
+    ExplanationRequest,
     GenerationRequest,
     GenerationResponse,
     SearchMetadata,
@@ -32,6 +34,7 @@ from relevance_gen.types import (
     SearchResult,
     Span,
     Stats,
+    TermShare,
     TokenLogprob,
 )
 
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
-    from relevance_gen.retrieval.explaining import Explanation, TermShare
     from relevance_gen.retrieval.index import ChunkIndex
     from relevance_gen.tokens import TokenCounter, token_counter
 
@@ -56,6 +58,7 @@ __all__ = [
     "Encoder",
     "EncoderError",
     "Explanation",
+    "ExplanationRequest",
     "GenerationError",
     "GenerationRequest",
     "GenerationResponse",
@@ -92,9 +95,7 @@ __all__ = [
 _LOADED_WHEN_USED = {
     "ChunkIndex": "relevance_gen.retrieval.index",
     "Encoder": "relevance_gen.embedding.encoder",
-    "Explanation": "relevance_gen.retrieval.explaining",
     "Runner": "relevance_gen.generation.runner",
-    "TermShare": "relevance_gen.retrieval.explaining",
     "TextPiece": "relevance_gen.generation.stream",
     "TextStream": "relevance_gen.generation.stream",
     "TokenCounter": "relevance_gen.tokens",
