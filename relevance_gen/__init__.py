@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from relevance_gen.errors import (
     BusyError,
+    EncoderError,
     GenerationError,
     IndexBuildError,
     IndexFormatError,
@@ -23,6 +24,8 @@ from relevance_gen.errors import (
 from relevance_gen.types import (
     Chunk,
     Completion,
+    Explanation,
+    ExplanationRequest,
     GenerationRequest,
     GenerationResponse,
     SearchMetadata,
@@ -31,6 +34,7 @@ from relevance_gen.types import (
     SearchResult,
     Span,
     Stats,
+    TermShare,
     TokenLogprob,
 )
 
@@ -38,11 +42,11 @@ if TYPE_CHECKING:
     from relevance_gen.asking.answer import Answer, Source
     from relevance_gen.asking.api import AnswerStream, ask, ask_stream
     from relevance_gen.chunking import split
+    from relevance_gen.embedding.encoder import Encoder
     from relevance_gen.generation.api import chat, generate
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
-    from relevance_gen.retrieval.explaining import Explanation, TermShare
     from relevance_gen.retrieval.index import ChunkIndex
     from relevance_gen.tokens import TokenCounter, token_counter
 
@@ -55,7 +59,10 @@ __all__ = [
     "Chunk",
     "ChunkIndex",
     "Completion",
+    "Encoder",
+    "EncoderError",
     "Explanation",
+    "ExplanationRequest",
     "GenerationError",
     "GenerationRequest",
     "GenerationResponse",
@@ -96,10 +103,9 @@ _LOADED_WHEN_USED = {
     "Answer": "relevance_gen.asking.answer",
     "AnswerStream": "relevance_gen.asking.api",
     "ChunkIndex": "relevance_gen.retrieval.index",
-    "Explanation": "relevance_gen.retrieval.explaining",
+    "Encoder": "relevance_gen.embedding.encoder",
     "Runner": "relevance_gen.generation.runner",
     "Source": "relevance_gen.asking.answer",
-    "TermShare": "relevance_gen.retrieval.explaining",
     "TextPiece": "relevance_gen.generation.stream",
     "TextStream": "relevance_gen.generation.stream",
     "TokenCounter": "relevance_gen.tokens",
