@@ -1,4 +1,4 @@
-"""The command line: ``relevance-gen search``, ``generate`` and ``serve``. Only the command in use is loaded."""
+"""The command line: ``relevance-gen search``, ``ask``, ``generate``, ``serve``. Only the command in use is loaded."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ FAILED, BROKEN_PIPE, INTERRUPTED = 2, 128 + 13, 128 + 2
 
 _COMMANDS = {
     "search": ("relevance_gen.cli.search", "find what answers a question in files"),
+    "ask": ("relevance_gen.cli.ask", "answer a question from files with a language model"),
     "generate": ("relevance_gen.cli.generate", "continue a text with a language model"),
 }
 
