@@ -116,7 +116,7 @@ class Vocabulary:
         return tokens[:n].copy()
 
     def chat_format(self, template: bytes | None) -> ChatFormat:
-        """Return what the vocabulary says about conversations, beside the `template` of the model's file."""
+        """Return what writing a prompt needs to know, beside the `template` of the model's file."""
         vocabulary = self._handle
         tokens = range(lib.llama_vocab_n_tokens(vocabulary))
         control = [token for token in tokens if lib.llama_vocab_is_control(vocabulary, token)]
@@ -126,6 +126,7 @@ class Vocabulary:
             eos=self._text(lib.llama_vocab_eos(vocabulary)),
             ends=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
             control=tuple(self._text(token) for token in control),
+            n_ctx=self._n_ctx,
         )
 
     def _text(self, token: int) -> str:
