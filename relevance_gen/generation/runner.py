@@ -42,8 +42,8 @@ class Runner:
     """A model that generates for many callers at once, in a thread of its own, or in one for each device.
 
     Args:
-        model: a GGUF file; or a hub repository, ``"owner/name"`` or ``"owner/name/file.gguf"``, where `huggingface_hub`
-            is installed; by default the file that ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
+        model: a GGUF file; or with the extra ``hub`` a repository of the Hugging Face hub, ``"owner/name"`` or
+            ``"owner/name:Q8_0"``; by default what ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
         devices: GPUs, from 0, each of which gets the whole model and a worker of its own; by default one worker.
         max_queue: samples that may wait, at least 1; while as many do, `submit` raises `OverloadedError`.
         prefix_cache_bytes: memory, for each worker, for the computed prompts of recent requests; 0 turns the prefix
@@ -126,10 +126,15 @@ class Runner:
         if stops_itself:
             ends = dict.fromkeys((*asked.eos_token_ids, *self.chat_format.ends))
             asked = attrs.evolve(asked, eos_token_ids=tuple(ends))
+        return self._put(asked, on_text, is_chat=is_chat, spells=spells)
+
+    def _put(
+        self, request: GenerationRequest, on_text: OnText | None = None, **wanted: bool
+    ) -> Future[GenerationResponse]:
         self._check_not_forked()
-        check_bounds(asked)
-        seed = secrets.randbits(128) if asked.seed is None else asked.seed
-        ticket = Ticket(next(self._ids), asked, seed, time.time(), is_chat, spells)
+        check_bounds(request)
+        seed = secrets.randbits(128) if request.seed is None else request.seed
+        ticket = Ticket(next(self._ids), request, seed, time.time(), **wanted)
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: Request) -> GenerationResponse:
@@ -219,6 +224,32 @@ class Runner:
             RelevanceGenError: as `submit_chat` raises.
         """
         return TextStream(lambda on_text: self.submit_chat(messages, on_text=on_text, **options))
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens of the model a prompt has, with its BOS token. Waits as a request does, for no step.
+
+        Raises:
+            InvalidRequestError: the text is far beyond what the context could hold.
+            RelevanceGenError: as `generate` raises.
+        """
+        request = as_request({"text": text})
+        return self._wait_for(lambda: self._put(request, only_counts=True)).prompt_tokens
+
+    def count_chat_tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Return how many tokens of the model a conversation has, as `submit_chat` writes it.
+
+        Raises:
+            RelevanceGenError: as `submit_chat` and `count_tokens` raise.
+        """
+        text = chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
+        request = GenerationRequest(text)
+        return self._wait_for(lambda: self._put(request, is_chat=True, only_counts=True)).prompt_tokens
 
     # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
