@@ -24,6 +24,8 @@ MAX_SAMPLES = 256
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 4096
 
+_is_list = checks.must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
+
 
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -61,9 +63,7 @@ class SearchRequest:
     """
 
     query: str = field(converter=checks.plain, validator=checks.not_blank)
-    chunk_txts: Sequence[str | Metadata | Chunk] = field(
-        validator=checks.must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
-    )
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
     top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
     true_order: bool = field(default=True, validator=checks.flag)
     where: Metadata | None = field(
@@ -206,6 +206,67 @@ class SearchResponse(Sequence[SearchResult]):
 
     def _repr_html_(self) -> str:
         return display.as_html(self.results, self.confidence)
+
+
+@frozen
+class ExplanationRequest:
+    """The body of ``POST /explain``.
+
+    Args:
+        query: the question; not blank.
+        chunk_txts: as in `SearchRequest`.
+        original_index: position of the chunk to explain, at least 0.
+    """
+
+    query: str = field(converter=checks.plain, validator=checks.not_blank)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
+    original_index: int = field(converter=checks.plain, validator=checks.integer(0))
+
+
+@frozen
+class TermShare:
+    """What one term of the query gave to a chunk's score.
+
+    Attributes:
+        term: the query's word, folded.
+        matches: the chunks' words that it stands for, folded; those of any chunk.
+        tf: how often the chunk has it, inexact matches counting less than 1.
+        df: number of chunks that have it.
+        idf: its inverse document frequency; 0 for a function word that is left out.
+        share: what it gave to the score.
+    """
+
+    term: str
+    matches: tuple[str, ...]
+    tf: float
+    df: int
+    idf: float
+    share: float
+
+
+@frozen
+class Explanation:
+    """Where a chunk's score comes from: all shares add up to it.
+
+    Attributes:
+        score: the chunk's score, as search returns it.
+        terms: the share of each term of the query, in the query's order.
+        pairs: what words side by side as in the query gave.
+        coverage: what a passage with many of the query's words gave.
+        head: what the query's words at the chunk's beginning gave.
+        run: what words in a row as in the query gave.
+        letters: what letters in a row as in the query's words gave, where chunks or query are not in English.
+        likeness: what being like the best chunks gave; a chunk is like itself, too.
+    """
+
+    score: float
+    terms: tuple[TermShare, ...]
+    pairs: float
+    coverage: float
+    head: float
+    run: float
+    letters: float
+    likeness: float
 
 
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────

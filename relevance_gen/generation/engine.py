@@ -95,9 +95,11 @@ class Engine:
         return self._compilation.room
 
     def add(self, ticket: Ticket) -> None:
-        """Queue a request behind all others, or have its grammar compiled first."""
+        """Queue a request behind all others, or have its grammar compiled first; only count its tokens at once."""
         prompt = Prompt(ticket)
-        if has_grammar(ticket.request):
+        if ticket.only_counts:
+            self._reports.done(ticket, prompt.count(self._model))
+        elif has_grammar(ticket.request):
             self._compilation.add(prompt)
         else:
             self._queue.append(prompt)

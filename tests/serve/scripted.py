@@ -24,6 +24,7 @@ from relevance_gen.serve.processes.process import Plan
 from relevance_gen.serve.settings import Settings
 from relevance_gen.types import (
     Completion,
+    Explanation,
     GenerationRequest,
     GenerationResponse,
     SearchMetadata,
@@ -31,6 +32,7 @@ from relevance_gen.types import (
     SearchResult,
     Span,
     Stats,
+    TermShare,
 )
 
 OnText = Callable[[int, str], None]
@@ -71,6 +73,14 @@ class ObviousIndex:
         )
         counts = SearchMetadata(len(words), sum(len(text.split()) for text in self._texts))
         return SearchResponse(results, counts, 0.5)
+
+    def explain(self, query: str, chunk: int) -> Explanation:
+        """Give each word of the query that the chunk has the same share."""
+        words, held = query.lower().split(), self._texts[chunk].lower().split()
+        share = 1 / len(words)
+        terms = tuple(TermShare(word, (word,), held.count(word), 1, 1.0, share * (word in held)) for word in words)
+        score = sum(term.share for term in terms)
+        return Explanation(score, terms, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class ObviousRetrieval:

@@ -49,6 +49,39 @@ def test_search_takes_its_options(server: Server) -> None:
     assert answer["results"][0]["chunk_score"] >= answer["results"][1]["chunk_score"]
 
 
+def test_explain_adds_up_to_the_score(real: Server) -> None:
+    """POST /explain tells the parts of the score that /search gives the chunk, and they add up to it."""
+    (found, *_) = real.search({**SEARCH, "true_order": False}).json["results"]
+    position = found["original_index"]
+    asked = {"query": SEARCH["query"], "chunk_txts": SEARCH["chunk_txts"], "original_index": position}
+    explained = real.call("POST", "/explain", asked, KEYED).json
+    parts = ("pairs", "coverage", "head", "run", "letters", "likeness")
+    assert list(explained) == ["score", "terms", *parts]
+    assert list(explained["terms"][0]) == ["term", "matches", "tf", "df", "idf", "share"]
+    assert explained["score"] == pytest.approx(found["chunk_score"], abs=1e-9)
+    total = sum(term["share"] for term in explained["terms"]) + sum(explained[part] for part in parts)
+    assert total == pytest.approx(explained["score"], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"query": " "}, "query"),
+        ({"original_index": 4}, "original_index"),
+        ({"original_index": -1}, "original_index"),
+        ({"original_index": 1.0}, "original_index"),
+        ({"chunk_txts": []}, "chunk_txts"),
+        ({"chunk_txts": ["a", " "]}, "chunk_txts[1].text"),
+        ({"top_n": 3}, "top_n"),
+    ],
+)
+def test_explain_refuses_what_is_not_allowed(server: Server, change: dict[str, Any], field: str) -> None:
+    """An explanation that is not allowed is a 400 whose error names the field."""
+    asked = {"query": SEARCH["query"], "chunk_txts": SEARCH["chunk_txts"], "original_index": 0}
+    answer = server.call("POST", "/explain", {**asked, **change}, KEYED)
+    assert (answer.status, answer.error["field"]) == (400, field)
+
+
 def test_no_chunks_no_results(server: Server) -> None:
     """An empty chunk_txts is no error."""
     assert server.search({"query": "x", "chunk_txts": []}).json["results"] == []

@@ -7,8 +7,15 @@ from collections.abc import Callable
 import attrs
 
 from relevance_gen import wire
-from relevance_gen.serve.work.searching import SearchTask
-from relevance_gen.types import GenerationRequest, GenerationResponse, SearchRequest, SearchResponse
+from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
+from relevance_gen.types import (
+    Explanation,
+    ExplanationRequest,
+    GenerationRequest,
+    GenerationResponse,
+    SearchRequest,
+    SearchResponse,
+)
 
 
 def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
@@ -33,6 +40,16 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
 def _present_with_confidence(response: SearchResponse) -> object:
     metadata = attrs.evolve(response.metadata, confidence=response.confidence)
     return wire.unstructure(attrs.evolve(response, metadata=metadata))
+
+
+def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanation], object]]:
+    """Read the body of ``POST /explain``.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the chunks and the position are checked where they are searched.
+    """
+    request = wire.structure(ExplanationRequest, body)
+    return ExplanationTask(request.query, request.chunk_txts, request.original_index), wire.unstructure
 
 
 def read_generation(body: object) -> tuple[GenerationRequest, Callable[[GenerationResponse], object]]:

@@ -14,18 +14,21 @@ from attrs import frozen
 
 from relevance_gen import wire
 from relevance_gen.serve.edge import codings
-from relevance_gen.serve.edge.bodies import Body, receive
+from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.budget import Account
 from relevance_gen.serve.edge.connection import until_read
 from relevance_gen.serve.edge.exchange import common_headers
-from relevance_gen.serve.edge.problems import empty, problem_of
+from relevance_gen.serve.edge.problems import WriteError, empty, problem_of
 from relevance_gen.serve.edge.route import Handler
-from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE
+from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE, WRITE_ERROR
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.work.embedding import Embedder
 from relevance_gen.serve.work.generating import Generator, Pieces
-from relevance_gen.serve.work.searching import Searcher, SearchTask
-from relevance_gen.types import GenerationRequest, GenerationResponse, SearchResponse
+from relevance_gen.serve.work.searching import ExplanationTask, Searcher, SearchTask
+from relevance_gen.types import Explanation, GenerationRequest, GenerationResponse, SearchResponse
 
 GENERATOR = web.AppKey("GENERATOR", Generator)
+EMBEDDER = web.AppKey("EMBEDDER", Embedder)
 
 _STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _HEARTBEAT = b": waiting\n\n"
@@ -41,6 +44,7 @@ _BYTES_PER_CHUNK = 320
 """What a search needs for each byte of its body and for each chunk, beside the chunks: arrays, and then the answer."""
 
 T = TypeVar("T")
+Task = TypeVar("Task", SearchTask, ExplanationTask)
 
 
 class Events(Protocol):
@@ -57,6 +61,7 @@ class Events(Protocol):
 
 
 ReadSearch: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[SearchResponse], object]]]
+ReadExplanation: TypeAlias = Callable[[object], tuple[ExplanationTask, Callable[[Explanation], object]]]
 ReadGeneration: TypeAlias = Callable[[object], tuple[GenerationRequest, Callable[[GenerationResponse], object]]]
 ReadStream: TypeAlias = Callable[[object], tuple[GenerationRequest, Events]]
 
@@ -64,44 +69,72 @@ ReadStream: TypeAlias = Callable[[object], tuple[GenerationRequest, Events]]
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def search(read: ReadSearch) -> Handler:
-    """Return the handler of searches that `read` understands."""
+@frozen
+class Sharing:
+    """A dialect of search that shares the path of another.
+
+    Attributes:
+        field: a body that has it speaks this dialect.
+        read: as for a path of its own.
+        write_error: how it words what is wrong once the body is known; until then the path's own dialect does.
+    """
+
+    field: str
+    read: ReadSearch
+    write_error: WriteError
+
+
+def search(read: ReadSearch, *sharing: Sharing) -> Handler:
+    """Return the handler of searches that `read` understands, or one of the dialects that share its path."""
+
+    def read_as(value: object, request: web.Request) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
+        for dialect in sharing:
+            if isinstance(value, dict) and dialect.field in value:
+                request[WRITE_ERROR] = dialect.write_error
+                return dialect.read(value)
+        return read(value)
+
+    return _found(read_as, Searcher.search, _record_search)
+
+
+def explain(read: ReadExplanation) -> Handler:
+    """Return the handler of explanations that `read` understands: they take what a search takes."""
+    return _found(lambda value, _: read(value), Searcher.explain, lambda *_: None)
+
+
+def _found(
+    read: Callable[[object, web.Request], tuple[Task, Callable[[T], object]]],
+    do: Callable[[Searcher, Task, str], T],
+    record: Callable[[Metrics, Task, T, float], None],
+) -> Handler:
+    """Return the handler that has the searcher do what `read` understands, off the event loop."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         service, scope, coding = request.app[SERVICE], request[KEY_ID], _wanted_coding(request)
         body = await receive(request)
         patience_s = service.settings.queue_timeout_s
-        found = await request[LANE].gate.run(lambda: _search(service.searcher, read, body, scope, coding, patience_s))
-        service.metrics.observe("search_seconds", found.seconds)
-        service.metrics.add("search_chunks_total", found.n_chunks)
-        service.metrics.add("search_tokens_total", found.n_tokens)
-        return web.Response(body=found.body, content_type="application/json", headers=found.headers)
+
+        def work() -> tuple[bytes, dict[str, str]]:
+            started_s = time.perf_counter()
+            with body.account:
+                task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s), request)
+                body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
+                found = do(service.searcher, task, scope)
+                out, headers = codings.encode(wire.serialize(present(found)), coding)
+                body.account.replace(len(out))
+            record(service.metrics, task, found, time.perf_counter() - started_s)
+            return out, headers
+
+        out, headers = await request[LANE].gate.run(work)
+        return web.Response(body=out, content_type="application/json", headers=headers)
 
     return answer
 
 
-@frozen
-class _Found:
-    """A finished answer, and what it took."""
-
-    body: bytes
-    headers: dict[str, str]
-    n_chunks: int
-    n_tokens: int
-    seconds: float
-
-
-def _search(searcher: Searcher, read: ReadSearch, body: Body, scope: str, coding: str, patience_s: float) -> _Found:
-    """Do everything between a request's bytes and its answer's, off the event loop."""
-    started_s = time.perf_counter()
-    with body.account:
-        task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s))
-        body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
-        response = searcher.search(task, scope)
-        out, headers = codings.encode(wire.serialize(present(response)), coding)
-        body.account.replace(len(out))
-    n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
-    return _Found(out, headers, len(task.chunks), n_tokens, time.perf_counter() - started_s)
+def _record_search(metrics: Metrics, task: SearchTask, found: SearchResponse, seconds: float) -> None:
+    metrics.observe("search_seconds", seconds)
+    metrics.add("search_chunks_total", len(task.chunks))
+    metrics.add("search_tokens_total", found.metadata.num_query_tokens + found.metadata.num_context_tokens)
 
 
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
