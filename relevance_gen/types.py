@@ -400,6 +400,19 @@ class Completion:
 
 
 @frozen
+class Spelling:
+    """How the tokens of a response are written; for callers in Python, and never on the documented wire.
+
+    Attributes:
+        prompt: the tokens that the model saw.
+        pieces: the bytes that each token of the prompt and of the samples prints, by its id; alternatives included.
+    """
+
+    prompt: tuple[int, ...]
+    pieces: Mapping[int, bytes]
+
+
+@frozen
 class GenerationResponse:
     """What was generated for one request.
 
@@ -412,6 +425,7 @@ class GenerationResponse:
         responses: the completions, in sample order.
         prompt_logprobs: the natural log probability of each of the ``prompt_tokens`` tokens, given those before it,
             and so ``None`` for the first; at least −9,999. ``None`` unless ``prompt_logprobs``.
+        spelling: how its tokens are written; ``None`` unless the runner was asked to spell.
     """
 
     created: float
@@ -421,6 +435,7 @@ class GenerationResponse:
     prompt_tokens: int
     responses: tuple[Completion, ...]
     prompt_logprobs: tuple[float | None, ...] | None = None
+    spelling: Spelling | None = field(default=None, repr=False)
 
 
 @frozen

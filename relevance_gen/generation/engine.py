@@ -278,7 +278,10 @@ class Engine:
         """Keep a finished sample, and report the response if it was the last."""
         prompt.completions[sequence.index] = sequence.completion(self._clock())
         if len(prompt.completions) == prompt.ticket.request.num_samples:
-            self._reports.done(prompt.ticket, prompt.response())
+            response = prompt.response()
+            if prompt.ticket.spells:
+                response = prompt.spelled(response, self._model)
+            self._reports.done(prompt.ticket, response)
 
     def _move(self, source: int, target: int) -> None:
         self._model.restore(target, self._model.save(source))

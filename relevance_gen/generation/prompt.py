@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 from attrs import define, field
 
@@ -12,7 +13,7 @@ from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
 from relevance_gen.generation.ticket import Ticket
 from relevance_gen.llama.language_model import BREAK, LanguageModel, Logits, SavedState, Tokens
-from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
+from relevance_gen.types import Completion, GenerationRequest, GenerationResponse, Spelling
 
 NO_LOGITS: Logits = np.empty(0, np.float32)
 NO_STATE: SavedState = np.empty(0, np.uint8)
@@ -160,6 +161,16 @@ class Prompt:
             responses=responses,
             prompt_logprobs=(None, *self.logprobs) if self.ticket.request.prompt_logprobs else None,
         )
+
+    def spelled(self, response: GenerationResponse, model: LanguageModel) -> GenerationResponse:
+        """Add to a response how its tokens are written."""
+        prompt = tuple(self.tokens.tolist())
+        tokens = set(prompt)
+        for completion in response.responses:
+            tokens.update(completion.tokens or ())
+            tokens.update(one.token for place in completion.top_logprobs or () for one in place)
+        pieces = {token: model.piece(token) for token in tokens}
+        return attrs.evolve(response, spelling=Spelling(prompt, pieces))
 
 
 def _check_vocabulary(request: GenerationRequest, ends: frozenset[int], n_vocab: int) -> None:
