@@ -14,6 +14,7 @@ from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.metrics import Layout
 
 ROUTES: tuple[Route, ...] = (
+    Route("GET", "/", lambda request: pages.front(request, ROUTES)),
     Route("POST", "/search", search(own.read_search), key="always", work="search", aliases=("/distributor/search",)),
     Route("POST", "/explain", explain(own.read_explanation), key="always", work="search"),
     Route("POST", "/generate", generate(own.read_generation), key="setting", work="generation", is_exact=True),
