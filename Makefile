@@ -78,19 +78,21 @@ clean:  ## Remove what was built, the environments included.
 
 $(VENV)/pip $(VENV)-lower/pip: %/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=…")'
-	$(PYTHON) -m venv $*
-	$*/bin/pip install --quiet --upgrade "pip>=25.1"
+	@echo "Making an environment in $*"
+	@$(PYTHON) -m venv $*
+	@$*/bin/pip install --quiet --upgrade "pip>=25.1"
 	@touch $@
 
 # pip keeps the wheel that it built, so only the first clone on a machine compiles.
 $(VENV)/library: $(VENV)/pip pyproject.toml
-	@echo "Installing the library. llama-cpp-python is compiled on first use: about 4 minutes on 2 cores."
-	CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' $(BIN)/pip install --progress-bar off --no-binary llama-cpp-python \
-		--editable ".[server,redis,fast,files]"
+	@echo "The first installation on a machine compiles llama.cpp: about 4 minutes on 2 cores. Later ones take its wheel from pip's cache."
+	@CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' .ci/quietly $(VENV)/library.log "Installing the library" \
+		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files]"
 	@touch $@
 
 $(VENV)/development: $(VENV)/library pyproject.toml
-	$(BIN)/pip install --quiet --group test --group lint --group docs
+	@.ci/quietly $(VENV)/development.log "Installing what tests, checks and docs need" \
+		$(BIN)/pip install --group test --group lint --group docs
 	@touch $@
 
 $(VENV)/bench: $(VENV)/development

@@ -122,13 +122,14 @@ def _refuse_constant(name: str) -> NoReturn:
     raise InvalidRequestError(f"the body must be JSON: {name} is not")
 
 
-def structure(cls: type[T], value: object, *, path: str = "") -> T:
+def structure(cls: type[T], value: object, *, path: str = "", is_lenient: bool = False) -> T:
     """Make a `cls` from a mapping of its fields; the class checks the values itself.
 
     Args:
         cls: a class of `relevance_gen.types`.
         value: what must be a mapping.
         path: where `value` stands, to prefix the field names in errors, e.g. ``"chunk_txts[3]"``.
+        is_lenient: ignore unknown fields, and take ``null`` for a field that was not given.
 
     Raises:
         InvalidRequestError: not a mapping; an unknown field (the nearest known one is suggested); a missing field; or
@@ -138,6 +139,8 @@ def structure(cls: type[T], value: object, *, path: str = "") -> T:
         raise InvalidRequestError(f"{path or 'the body'} must be an object, got {shown(value)}", field=path or None)
     prefix = f"{path}." if path else ""
     fields = {a.name: a for a in attrs.fields(cls)}  # type: ignore[arg-type]
+    if is_lenient:
+        value = {name: given for name, given in value.items() if name in fields and given is not None}
     for name in value:
         if name not in fields:
             raise InvalidRequestError(_unknown_field(prefix, name, list(fields)), field=f"{prefix}{name}")

@@ -68,17 +68,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=STDIN,
         help="the text to continue, behind -- if it begins with -; - or none reads the standard input",
     )
-    parser.add_argument(
-        "-m", "--model", metavar="FILE", help="a GGUF file (default: $RELEVANCE_GEN_MODEL, else the embedded model)"
-    )
     parser.add_argument("--json", action="store_true", help="print the response of the REST interface")
-    defaults = {field.name: field.default for field in attrs.fields(GenerationRequest)}
-    for name, (options, purpose) in _PARAMETERS.items():
+    add_parameters(parser, *_PARAMETERS)
+    add_model(parser)
+
+
+def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: object) -> None:
+    """Add options for parameters of a request; `defaults` are those that differ from the request's own."""
+    defaults = {field.name: field.default for field in attrs.fields(GenerationRequest)} | defaults
+    for name in names:
+        options, purpose = _PARAMETERS[name]
         if "action" not in options:
             options = {"metavar": "N", **options}
         if isinstance(default := defaults[name], int | float) and not isinstance(default, bool):
             purpose += f" (default: {default})"
         parser.add_argument(_flag(name), help=purpose, **options)
+
+
+def given_parameters(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of a request that were given."""
+    return {name: value for name in _PARAMETERS if (value := getattr(args, name, None)) is not None}
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which model, and how it is loaded."""
+    parser.add_argument(
+        "-m", "--model", metavar="FILE", help="a GGUF file (default: $RELEVANCE_GEN_MODEL, else the embedded model)"
+    )
     of_the_model = parser.add_argument_group("how the model is loaded")
     kinds = get_type_hints(ModelOptions)
     for option in attrs.fields(ModelOptions):
@@ -87,14 +103,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         of_the_model.add_argument(_flag(option.name), help=option.metadata["help"], **parsed)
 
 
+def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
+    """Load the model that `args` name, with no more memory than one request for so many samples can use."""
+    options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
+    if options["n_slots"] is None:
+        options["n_slots"] = min(num_samples, ModelOptions().n_slots)
+    return Runner(args.model, **options)
+
+
 def run(args: argparse.Namespace) -> int:
     """Generate as `args` say, print it as it comes, and return the exit status."""
-    given = {name: getattr(args, name) for name in _PARAMETERS if getattr(args, name) is not None}
-    request = GenerationRequest(text=_prompt(args.text), **given)
-    options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
-    if options["n_slots"] is None:  # no more memory than this request can use
-        options["n_slots"] = min(request.num_samples, ModelOptions().n_slots)
-    with Runner(args.model, **options) as runner:
+    request = GenerationRequest(text=_prompt(args.text), **given_parameters(args))
+    with load_runner(args, request.num_samples) as runner:
         if args.json:
             sys.stdout.write(serialize(runner.generate(request)).decode("ascii") + "\n")
         else:
@@ -120,12 +140,12 @@ def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:
     output.write(_heading(0, num_samples))
     for piece in stream:
         if piece.sample == 0:
-            output.write(_showable(piece.text, output))
+            output.write(showable(piece.text, output))
             output.flush()
     output.write("\n")
     others = stream.response.responses[1:] if stream.response is not None else ()
     output.writelines(
-        f"{_heading(number, num_samples)}{_showable(completion.text, output)}\n"
+        f"{_heading(number, num_samples)}{showable(completion.text, output)}\n"
         for number, completion in enumerate(others, 1)
     )
 
@@ -134,6 +154,6 @@ def _heading(number: int, num_samples: int) -> str:
     return f"── {number + 1} of {num_samples} ──\n" if num_samples > 1 else ""
 
 
-def _showable(text: str, output: TextIO) -> str:
+def showable(text: str, output: TextIO) -> str:
     """Replace control characters where a terminal would obey them."""
     return visible(text) if output.isatty() else text

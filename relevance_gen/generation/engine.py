@@ -85,8 +85,12 @@ class Engine:
         return scheduler.most_held(self._model.n_slots) - sum(prompt.n_samples > 1 for prompt in self._queue)
 
     def add(self, ticket: Ticket) -> None:
-        """Queue a request behind all others."""
-        self._queue.append(Prompt(ticket))
+        """Queue a request behind all others; answer at once where only its tokens are counted."""
+        prompt = Prompt(ticket)
+        if ticket.only_counts:
+            self._reports.done(ticket, prompt.count(self._model))
+        else:
+            self._queue.append(prompt)
 
     def drop(self, ticket_id: int) -> None:
         """Forget a request, if it is still here, and free its slots; nothing is reported."""

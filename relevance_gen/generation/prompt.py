@@ -84,8 +84,7 @@ class Prompt:
         """
         request = self.ticket.request
         _check_vocabulary(request, self.ends, model.n_vocab)
-        tokenize = model.tokenize_chat if self.ticket.is_chat else model.tokenize
-        tokens = tokenize(request.text, request.max_input_tokens)
+        tokens = self._tokenize(model)
         if not len(tokens):
             raise InvalidRequestError("text must hold at least one token for this model, got none", field="text")
         if len(tokens) >= model.n_ctx:
@@ -102,6 +101,20 @@ class Prompt:
                 field="top_logprobs",
             )
         self.tokens, self.stops = tokens, StopStrings(request.stop)
+
+    def count(self, model: LanguageModel) -> GenerationResponse | InvalidRequestError:
+        """Return a response without samples that says how many tokens the text has, or why they cannot be counted."""
+        try:
+            tokens = self._tokenize(model)
+        except InvalidRequestError as error:
+            return error
+        created = self.ticket.created
+        return GenerationResponse(created, created, 0, self.ticket.request.text, len(tokens), ())
+
+    def _tokenize(self, model: LanguageModel) -> Tokens:
+        request = self.ticket.request
+        tokenize = model.tokenize_chat if self.ticket.is_chat else model.tokenize
+        return tokenize(request.text, request.max_input_tokens)
 
     def note_logprobs(self, logits: Logits, start: int) -> None:
         """Keep what the logits after the tokens from `start` on, shape (n, V), say of the tokens that follow these."""

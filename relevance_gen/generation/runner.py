@@ -1,4 +1,7 @@
-"""A runner: requests go in from any thread, futures and streams come out, and one or more workers generate."""
+"""A runner: requests go in from any thread, futures and streams come out, and one or more workers generate.
+
+The file is long because it documents every method of the one public class; what the methods do is in other rooms.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.ticket import Request, Ticket, as_request, check_bounds
 from relevance_gen.generation.worker import GRACE_S, Load, State, Worker
 from relevance_gen.llama import source
-from relevance_gen.llama.language_model import LanguageModel
+from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, on_devices, shows_options
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
@@ -110,12 +113,17 @@ class Runner:
         return self._put(as_request(request), on_text)
 
     def _put(
-        self, request: GenerationRequest, on_text: OnText | None = None, *, is_chat: bool = False
+        self,
+        request: GenerationRequest,
+        on_text: OnText | None = None,
+        *,
+        is_chat: bool = False,
+        only_counts: bool = False,
     ) -> Future[GenerationResponse]:
         self._check_not_forked()
         check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = Ticket(next(self._ids), request, seed, time.time(), is_chat)
+        ticket = Ticket(next(self._ids), request, seed, time.time(), is_chat, only_counts)
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: Request) -> GenerationResponse:
@@ -172,11 +180,7 @@ class Runner:
         if "text" in fields:
             raise InvalidRequestError("text must not be given beside messages, which it is made of", field="text")
         request = wire.structure(GenerationRequest, {"text": "", **fields})
-        self._check_not_forked()
-        self.wait_ready()
-        model = next((worker.chat_format for worker in self._workers if worker.chat_format is not None), None)
-        if model is None:
-            raise RunnerClosedError("the runner was closed before its model was loaded")
+        model = self.chat_format
         text = chat.prompt_of(messages, model, chat_template, template_variables or {})
         ends = dict.fromkeys((*request.eos_token_ids, *model.ends))
         return self._put(attrs.evolve(request, text=text, eos_token_ids=tuple(ends)), on_text, is_chat=True)
@@ -197,7 +201,48 @@ class Runner:
         """
         return TextStream(lambda on_text: self.submit_chat(messages, on_text=on_text, **options))
 
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens of the model a prompt has, with its BOS token. Waits as a request does, for no step.
+
+        Raises:
+            InvalidRequestError: the text is far beyond what the context could hold.
+            RelevanceGenError: as `generate` raises.
+        """
+        request = as_request({"text": text})
+        return self._wait_for(lambda: self._put(request, only_counts=True)).prompt_tokens
+
+    def count_chat_tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Return how many tokens of the model a conversation has, as `submit_chat` writes it.
+
+        Raises:
+            RelevanceGenError: as `submit_chat` and `count_tokens` raise.
+        """
+        text = chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
+        request = GenerationRequest(text)
+        return self._wait_for(lambda: self._put(request, is_chat=True, only_counts=True)).prompt_tokens
+
     # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """What writing a prompt needs to know of the model; waits until that is loaded.
+
+        Raises:
+            ModelLoadError: it cannot be loaded.
+            RunnerClosedError: the runner was closed before.
+        """
+        self._check_not_forked()
+        self.wait_ready()
+        model = next((worker.chat_format for worker in self._workers if worker.chat_format is not None), None)
+        if model is None:
+            raise RunnerClosedError("the runner was closed before its model was loaded")
+        return model
 
     @property
     def alive(self) -> bool:

@@ -31,6 +31,7 @@ class Ticket:
         seed: the request's, or a fresh one: whoever serves the ticket draws the same samples.
         created: Unix time in seconds when it was accepted.
         is_chat: whether its text is a rendered conversation.
+        only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
     """
 
     id: int
@@ -38,6 +39,7 @@ class Ticket:
     seed: int = field(eq=False)
     created: float = field(eq=False)
     is_chat: bool = field(default=False, eq=False)
+    only_counts: bool = field(default=False, eq=False)
 
 
 def as_request(request: object) -> GenerationRequest:

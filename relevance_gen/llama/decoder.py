@@ -17,15 +17,12 @@ from relevance_gen.llama.library import lib, pointer, reasons
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.vocabulary import Vocabulary
 from relevance_gen.llama.weights import OnProgress, Weights
-from relevance_gen.machine import available_memory, usable_cores
+from relevance_gen.machine import available_memory
 
 _DEFAULT_N_CTX = 4096
 _DEFAULT_KV_BYTES = 2 << 30
 """What the context may take without being asked for: n_ctx is halved until all slots together fit."""
 _MIN_N_CTX = 256
-_ONE_THREAD_BYTES = 4 << 20
-"""Weights of less are computed by one thread, a token in half a millisecond: several would save half of that while the
-machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
 _CPU_SLICE, _GPU_SLICE = 128, 512
 _ABORTED = 2
 _DEFAULTS = ModelOptions()
@@ -66,7 +63,7 @@ class Decoder:
             self.tokenize, self.tokenize_chat = vocabulary.tokenize, vocabulary.tokenize_chat
             self.piece = vocabulary.piece
             self.chat_format = vocabulary.chat_format(lib.llama_model_chat_template(model, None))
-            self.n_threads = options.n_threads or _default_n_threads(weights)
+            self.n_threads = options.n_threads or weights.default_n_threads
             self._open_context(path, options.flash_attention)
             self._warm_up()
         except BaseException:
@@ -121,8 +118,8 @@ class Decoder:
         if not self._context:
             raise ModelLoadError(f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {reasons()}")
         self._memory = lib.llama_get_memory(self._context)
-        if not self._memory:
-            raise ModelLoadError(f"{path} holds an embedding model, which does not generate text")
+        if not self._memory or lib.llama_pooling_type(self._context) > lib.LLAMA_POOLING_TYPE_NONE:
+            raise ModelLoadError(f"{path} holds an embedding model, which does not generate text: give it to Encoder")
         self._batch = Batch(params.n_batch)
 
     def _warm_up(self) -> None:
@@ -214,10 +211,6 @@ class Decoder:
         self.rewind(slot, 0)
         if not lib.llama_state_seq_set_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not restore a sequence")
-
-
-def _default_n_threads(weights: Weights) -> int:
-    return 1 if weights.n_bytes < _ONE_THREAD_BYTES else usable_cores()
 
 
 def _check_generates_text(weights: Weights, path: str | os.PathLike[str]) -> None:

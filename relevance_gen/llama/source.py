@@ -19,6 +19,11 @@ _HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.g
 _log = logging.getLogger(__name__)
 
 
+def is_embedded(model: str | os.PathLike[str] | None, environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether `resolve` would return the embedded model."""
+    return model is None and not environment.get(MODEL_VARIABLE)
+
+
 def resolve(
     model: str | os.PathLike[str] | None = None,
     *,

@@ -11,11 +11,15 @@ from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama.library import build, forget_reasons, lib, reasons, system_info
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.probe import extra_buffers_are_safe
+from relevance_gen.machine import usable_cores
 
 OnProgress: TypeAlias = Callable[[float], bool]
 """Called with the loaded share in [0, 1]; returns whether to go on."""
 
 _MAGIC = b"GGUF"
+_ONE_THREAD_BYTES = 4 << 20
+"""Weights of less are computed by one thread, a token in half a millisecond: several would save half of that while the
+machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
 
 
 class Weights:
@@ -35,6 +39,7 @@ class Weights:
         n_bytes: what the tensors take.
         n_vocab: tokens of the vocabulary.
         uses_gpu: whether layers may be on a GPU.
+        default_n_threads: threads to compute with where nobody has asked for a number.
     """
 
     def __init__(self, path: Path, options: ModelOptions, on_progress: OnProgress | None = None) -> None:
@@ -55,6 +60,7 @@ class Weights:
         self.vocabulary = lib.llama_model_get_vocab(self.handle)
         self.n_bytes = lib.llama_model_size(self.handle)
         self.n_vocab = lib.llama_vocab_n_tokens(self.vocabulary)
+        self.default_n_threads = 1 if self.n_bytes < _ONE_THREAD_BYTES else usable_cores()
 
     def close(self) -> None:
         """Free the weights; safe to call twice."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from relevance_gen import checks
-from relevance_gen.retrieval import filtering
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.filtering import Where
+from relevance_gen.retrieval.filtering import Filter, Where
 from relevance_gen.retrieval.highlighting import highlight
 from relevance_gen.retrieval.query import Question
-from relevance_gen.types import SearchMetadata, SearchResponse, SearchResult, Span
+from relevance_gen.retrieval.scoring import SegmentScorer
+from relevance_gen.types import Metadata, SearchMetadata, SearchResponse, SearchResult, Span
 
 
 @frozen
@@ -50,21 +50,16 @@ def answer(
     Raises:
         InvalidRequestError: `wanted.where` is not allowed.
     """
-    allowed = None
-    if wanted.where is not None:
-        parts = [(segment.positions, segment.chunks) for segment in collection.segments]
-        allowed = [filtering.flags(wanted.where, n_positions, positions, chunks) for positions, chunks in parts]
-    ranking = collection.rank(question.query, question.top_n, allowed)
+    chosen = None if wanted.where is None else Filter.read(wanted.where, n_positions)
+    ranking = collection.rank(question.query, question.top_n, chosen)
     if wanted.min_share:
         ranking = ranking.close_to_best(wanted.min_share)
     if question.true_order:
         ranking = ranking.by_position()
     scores, positions = ranking.scores.tolist(), ranking.positions.tolist()
-    found = {}
-    for segment in collection.segments:
-        for place, number in enumerate(segment.find(ranking.positions).tolist()):
-            if number >= 0:
-                found[place] = segment.chunks.texts[number], segment.chunks.metadata_of(number)
+    found: dict[int, tuple[str, Metadata]] = {}
+    for here, contents in collection.read(ranking.positions, SegmentScorer.contents):
+        found |= zip(here.tolist(), contents, strict=True)
     spans: list[tuple[Span, ...] | None] = [None] * len(found)
     if wanted.spans and found:
         spans = [*highlight([found[place][0] for place in range(len(found))], collection.plan(question.query))]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answering import Wanted, answer
-from relevance_gen.retrieval.building import Progress, build
+from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.filtering import Where
-from relevance_gen.retrieval.progress import reporting
 from relevance_gen.retrieval.query import Question, parse
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 from relevance_gen.tokens import Encoding, token_counter

@@ -7,16 +7,18 @@ import math
 import numpy as np
 
 from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.scoring import SegmentScorer
 from relevance_gen.types import Explanation, TermShare
 
 
 def explain(collection: Collection, query: str, position: int) -> Explanation:
     """Explain the score of the chunk at a position, where there must be one."""
-    scorer = collection.scorer_of(position)
-    if scorer is None:
-        raise LookupError(f"no chunk is at position {position}")
     plan = collection.plan(query)
-    number = int(scorer.segment.find(np.array([position]))[0])
+    shares = next(
+        (one for _, told in collection.read(np.array([position]), SegmentScorer.shares, plan) for one in told), None
+    )
+    if shares is None:
+        raise LookupError(f"no chunk is at position {position}")
     parts = collection.assess(plan, collection.statistics.n_chunks)
     at = np.flatnonzero(parts.positions == position)
     if at.size:
@@ -28,7 +30,6 @@ def explain(collection: Collection, query: str, position: int) -> Explanation:
     else:
         score = likeness = letters = 0.0
         bonuses = [0.0] * parts.bonuses.shape[0]
-    shares = scorer.shares(plan, number)
     own_parts = math.fsum([*(share for _, share in shares), *bonuses, letters])
     # A chunk that scores more than the query would is squeezed below 1, and so are its parts.
     scale = (score - likeness) / own_parts if own_parts else 0.0

@@ -15,15 +15,15 @@ from attrs import evolve, field, frozen
 
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval import parallel, storage
 from relevance_gen.retrieval.answering import Wanted, answer
-from relevance_gen.retrieval.building import Progress, build
+from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.explaining import explain
 from relevance_gen.retrieval.filtering import Where
 from relevance_gen.retrieval.merging import in_tiers, merge
-from relevance_gen.retrieval.progress import reporting
 from relevance_gen.retrieval.query import Question
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import Weighting, WeightingName, weighting_named
@@ -338,7 +338,7 @@ def _position(name: str, value: int, state: _State) -> int:
     value = plain(value)
     if not is_integer(value) or not 0 <= value < state.n_positions:
         raise InvalidRequestError.must_be(name, f"an integer in [0, {state.n_positions})", value)
-    if state.collection.scorer_of(value) is None:
+    if not state.collection.holds(value):
         raise InvalidRequestError.must_be(name, "the position of a chunk that was not removed", value)
     return value
 

@@ -13,14 +13,15 @@ they find.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.bags import EMPTY, MAX_CHUNKS, Bag
+from relevance_gen.retrieval.filtering import Filter
 from relevance_gen.retrieval.matching import Match, match_exactly, match_inflections
 from relevance_gen.retrieval.memory import Memory
 from relevance_gen.retrieval.plan import Plan
@@ -28,9 +29,9 @@ from relevance_gen.retrieval.postings import Chunks as ChunkNumbers
 from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
 from relevance_gen.retrieval.segment import Floats, Segment, Statistics
-from relevance_gen.retrieval.terms import Offsets, ragged_ranges
-from relevance_gen.retrieval.vocabulary import Flags
+from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges
 from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting, sum_by
+from relevance_gen.types import Metadata
 
 BONUSES: Final = ("pairs", "coverage", "head", "run")
 """What proximity adds, row by row."""
@@ -45,6 +46,9 @@ _EXACT_BYTES: Final = 1 << 17
 """Room for all function words."""
 _MEMORY_SHARE: Final = 4
 """The words last asked for may take the bytes of the segment's arrays divided by this."""
+
+Rest = ParamSpec("Rest")
+Answer = TypeVar("Answer")
 
 
 @frozen(eq=False)
@@ -138,6 +142,18 @@ class SegmentScorer:
         """Memory of what is remembered of words, in bytes."""
         return self.words_found.nbytes + self._exact.nbytes
 
+    def at(
+        self,
+        positions: Offsets,
+        method: Callable[Concatenate[SegmentScorer, Offsets, Rest], Answer],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> tuple[Offsets, Answer]:
+        """Return the places of this segment's chunks among some positions, and what a method tells of those chunks."""
+        numbers = self.segment.find(positions)
+        here: Offsets = (numbers >= 0).nonzero()[0]
+        return here, method(self, numbers.take(here), *args, **kwargs)
+
     # ── The four rounds ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def match(self, terms: tuple[QueryTerm, ...]) -> tuple[TermMatch, ...]:
@@ -147,17 +163,17 @@ class SegmentScorer:
             exact |= self._match_exactly(new)
         return tuple([exact.get(term.term_id) or self._match(term) for term in terms])
 
-    def candidates(self, plan: Plan, n: int, allowed: Flags | None = None) -> Candidates:
+    def candidates(self, plan: Plan, n: int, chosen: Filter | None = None) -> Candidates:
         """Return the chunks whose cosines reach the n-th best of the segment, and those that say the same.
 
         Args:
             plan: the query, weighed.
             n: how many; there are more with ties.
-            allowed: whether each chunk may be a result, shape (N,); None allows all.
+            chosen: which chunks may be results; None allows all.
         """
         cosines = self._cosines(plan)
-        if allowed is not None:
-            cosines[~allowed] = 0.0
+        if chosen is not None:
+            cosines[~chosen.flags(self.segment.positions, self.segment.chunks)] = 0.0
         numbers = at_least_as_good(cosines, n)
         verbatim = self._says_the_same(plan, cosines)
         if verbatim.size:
@@ -165,7 +181,7 @@ class SegmentScorer:
         positions = self.segment.positions
         return Candidates(Ranking(positions.take(numbers), cosines.take(numbers)), positions.take(verbatim))
 
-    def look(self, plan: Plan, numbers: Offsets) -> Look:
+    def look(self, numbers: Offsets, plan: Plan) -> Look:
         """Read some chunks, and return what proximity adds to their cosines and, if they are few, their words."""
         rows = [np.zeros((len(BONUSES), 0))]
         words = None
@@ -201,17 +217,38 @@ class SegmentScorer:
             n_found += seen.take(spoken.searchsorted(reading.starts + (reading.counts - low)))
         return Bag(np.concatenate(found), np.diff(n_found, prepend=0))
 
+    # ── Whatever the question ────────────────────────────────────────────────────────────────────────────────────────
+
+    def contents(self, numbers: Offsets) -> list[tuple[str, Metadata]]:
+        """Return text and metadata of some chunks."""
+        chunks = self.segment.chunks
+        return [(chunks.texts[number], chunks.metadata_of(number)) for number in numbers.tolist()]
+
+    def smallest_hashes(self, n: int) -> tuple[Ids, Offsets]:
+        """Return the `n` smallest hashes of chunks, and these chunks' positions, in any order."""
+        numbers = self.segment.smallest_hashes(n)
+        return self.segment.hashes[numbers], self.segment.positions[numbers]
+
+    def spell(self, ids: Ids) -> dict[int, str]:
+        """Return the spellings of those terms that the segment has, by their ids."""
+        vocabulary = self.segment.postings.vocabulary
+        numbers = vocabulary.find(ids)
+        here = numbers >= 0
+        return dict(zip(ids[here].tolist(), vocabulary.spell(numbers[here]), strict=True))
+
     # ── One chunk, explained ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def shares(self, plan: Plan, number: int) -> list[tuple[float, float]]:
-        """Return for each term of the query its tf in a chunk, and what it adds to the chunk's cosine."""
-        shares = []
-        for term, gain in zip(plan.query.terms, plan.gains, strict=True):
-            found = self._find(term)
-            here = found.chunk == number
-            weight = float(found.weight[here].sum())
-            shares.append((float(found.tf[here].sum()), gain * weight / float(self.denominators[number])))
-        return shares
+    def shares(self, numbers: Offsets, plan: Plan) -> list[list[tuple[float, float]]]:
+        """Return for each of some chunks and each term of the query its tf there, and what it adds to the cosine."""
+        return [
+            [self._share(term, gain, number) for term, gain in zip(plan.query.terms, plan.gains, strict=True)]
+            for number in numbers.tolist()
+        ]
+
+    def _share(self, term: QueryTerm, gain: float, number: int) -> tuple[float, float]:
+        found = self._find(term)
+        here = found.chunk == number
+        return float(found.tf[here].sum()), gain * float(found.weight[here].sum()) / float(self.denominators[number])
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -51,22 +51,31 @@ def document(routes: tuple[Route, ...]) -> bytes:
     described: dict[str, Any] = json.loads(_STATIC.joinpath("openapi.json").read_bytes())
     described["info"]["version"] = relevance_gen.__version__
     operations = described.pop("operations")
+    components = described["components"]
     described["paths"] = {
-        path: {route.method.lower(): _operation(route, path, operations[route.endpoint])}
+        path: {route.method.lower(): _operation(route, path, operations[route.endpoint], components["responses"])}
         for route in routes
         for path in route.paths
     }
     return json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _operation(route: Route, path: str, operation: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: Route, path: str, operation: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
+    """Describe one path. An operation's ``errors`` is the schema of its error bodies, where that is not the usual."""
     same = f" (the same as {route.path})" if path != route.path else ""
-    return {
+    described = {
         **operation,
         "operationId": name_of(path),
         "summary": operation["summary"] + same,
         "security": _SECURITY[route.key],
     }
+    if "errors" in operation:
+        content = {"application/json": {"schema": described.pop("errors")}}
+        described["responses"] = {
+            status: {**errors[answer["$ref"].rsplit("/", 1)[1]], "content": content} if "$ref" in answer else answer
+            for status, answer in operation["responses"].items()
+        }
+    return described
 
 
 @cache

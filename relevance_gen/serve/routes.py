@@ -5,10 +5,11 @@ from __future__ import annotations
 import attrs
 
 from relevance_gen.serve import pages
-from relevance_gen.serve.dialects import own
+from relevance_gen.serve.dialects import cohere, own, tei
+from relevance_gen.serve.dialects.openai.errors import error as openai_error
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.forwarding import forward
-from relevance_gen.serve.edge.handlers import explain, generate, health, metrics, search, stats, stream
+from relevance_gen.serve.edge.handlers import Sharing, explain, generate, health, metrics, search, stats, stream
 from relevance_gen.serve.edge.problems import STATUSES
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.metrics import Layout
@@ -19,6 +20,13 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/explain", explain(own.read_explanation), key="always", work="search"),
     Route("POST", "/generate", generate(own.read_generation), key="setting", work="generation", is_exact=True),
     Route("POST", "/generate_stream", stream(own.read_stream), key="setting", work="generation", is_exact=True),
+    Route(
+        *("POST", "/rerank", search(cohere.read_rerank, Sharing("texts", tei.read_rerank, tei.error))),
+        key="always",
+        work="search",
+        aliases=("/v1/rerank", "/v2/rerank"),
+        write_error=openai_error,
+    ),
     Route("GET", "/health", health, tells_of_model=True),
     Route("GET", "/stats", stats, key="setting", tells_of_model=True),
     Route("GET", "/metrics", metrics),

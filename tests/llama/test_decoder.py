@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from relevance_gen.errors import InvalidRequestError, ModelLoadError
-from relevance_gen.llama import decoder
+from relevance_gen.llama import weights
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import Interrupted
 from relevance_gen.llama.options import ModelOptions
@@ -122,7 +122,7 @@ def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_pat
     model = tmp_path / "bloom.gguf"
     model.write_bytes(TINY.read_bytes().replace(b"gpt-2", b"bloom"))
     code = f"""
-from relevance_gen.llama import decoder
+from relevance_gen.llama import weights
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.source import EMBEDDED_MODEL
@@ -190,7 +190,10 @@ def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
 
 def test_an_embedding_model_is_refused():
     """A BERT can be loaded and computed, but has no memory of what it read: it would answer with nonsense."""
-    with pytest.raises(ModelLoadError, match=r"encoder\.gguf holds an embedding model, which does not generate text"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"encoder\.gguf holds an embedding model, which does not generate text: give it to Encoder",
+    ):
         Decoder(ENCODER, ModelOptions(n_ctx=32, n_slots=1))
 
 
@@ -250,6 +253,6 @@ def test_a_small_model_is_computed_by_one_thread(monkeypatch):
 
     assert n_threads() == 1
     assert n_threads(n_threads=2) == 2
-    monkeypatch.setattr(decoder, "usable_cores", lambda: 3)
-    monkeypatch.setattr(decoder, "_ONE_THREAD_BYTES", EMBEDDED_MODEL.stat().st_size // 2)
+    monkeypatch.setattr(weights, "usable_cores", lambda: 3)
+    monkeypatch.setattr(weights, "_ONE_THREAD_BYTES", EMBEDDED_MODEL.stat().st_size // 2)
     assert n_threads() == 3

@@ -14,22 +14,27 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.serve.harness import KEY, KEYED, Server
+from tests.serve.harness import KEY, KEYED, Answer, Server
+from tests.serve.test_rerank import peer_error
 
 PATHS = [
     "/search",
     "/distributor/search",
     "/generate",
     "/generate_stream",
+    "/rerank",
+    "/v2/rerank",
     "/health",
     "/stats",
     "/metrics",
     "/docs",
     "/x",
 ]
+PEERS_PATHS = ("/rerank", "/v2/rerank")
 FIELDS = [
     *("query", "chunk_txts", "top_n", "true_order", "text", "metadata", "original_index", "max_tokens", "num_samples"),
     *("stop", "eos_token_ids", "temperature", "top_k", "top_p", "seed", "logprobs", "x"),
+    *("documents", "texts", "return_documents", "relevant_spans", "return_text", "mode", "threshold", "max_spans"),
 ]
 
 texts = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -55,8 +60,22 @@ generations = st.fixed_dictionaries(
         "stop": values,
     },
 )
+reranks = st.fixed_dictionaries(
+    {"query": texts | leaves},
+    optional={
+        "documents": st.lists(texts | st.fixed_dictionaries({"text": texts}) | values, max_size=4),
+        "texts": st.lists(texts, max_size=4) | values,
+        "top_n": leaves,
+        "return_documents": st.booleans() | leaves,
+        "return_text": st.booleans() | leaves,
+        "relevant_spans": values
+        | st.fixed_dictionaries({"mode": st.just("enabled")}, optional={"threshold": leaves, "max_spans": leaves}),
+        "model": leaves,
+        "x": values,
+    },
+)
 bodies = st.one_of(
-    (values | searches | generations).map(lambda value: json.dumps(value).encode()),
+    (values | searches | generations | reranks).map(lambda value: json.dumps(value).encode()),
     st.binary(max_size=60),
     searches.map(lambda value: gzip.compress(json.dumps(value).encode())),
     searches.map(lambda value: zstandard.compress(json.dumps(value).encode())),
@@ -94,7 +113,37 @@ def test_no_request_is_a_500(
     answer = real.call(method, path, body, {**given_headers, **KEYED} if keyed else given_headers, timeout_s=10)
     assert answer.status in {200, 204, 400, 401, 404, 405, 413, 415, 417, 429}
     if answer.status >= 400 and answer.body:
+        assert_an_error(answer, is_peers=path in PEERS_PATHS)
+
+
+def assert_an_error(answer: Answer, *, is_peers: bool) -> None:
+    """Demand one of the documented shapes of an error."""
+    if not is_peers:
         assert set(answer.error) >= {"type", "message"}
+    elif isinstance(answer.json["error"], str):
+        assert set(answer.json) == {"error", "error_type"}
+    else:
+        assert peer_error(answer.json)["message"]
+
+
+@given(body=reranks, path=st.sampled_from(["/rerank", "/v1/rerank", "/v2/rerank"]))
+def test_a_rerank_is_answered_or_refused_with_a_reason(real: Server, body: dict[str, Any], path: str) -> None:
+    """A rerank gets every document that it wanted, with scores in [0, 1], best first, or a 400 in its dialect."""
+    answer = real.call("POST", path, json.dumps(body).encode(), KEYED)
+    if answer.status != 200:
+        assert answer.status == 400
+        assert_an_error(answer, is_peers=True)
+        return
+    is_tei = "texts" in body
+    documents = body["texts" if is_tei else "documents"]
+    results = answer.json if is_tei else answer.json["results"]
+    scores = [result["score" if is_tei else "relevance_score"] for result in results]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+    places = [result["index"] for result in results]
+    n_wanted = len(documents) if body.get("top_n") is None else min(body["top_n"], len(documents))
+    assert len(places) == len(set(places)) == n_wanted
+    assert set(places) <= set(range(len(documents)))
 
 
 @given(body=searches)

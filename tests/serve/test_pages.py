@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from typing import Any
 
 import attrs
@@ -12,12 +14,16 @@ import pytest
 import relevance_gen
 from relevance_gen import types
 from relevance_gen.serve import pages
+from relevance_gen.serve.dialects import cohere, tei
 from relevance_gen.serve.edge.problems import TABLE
 from relevance_gen.serve.routes import ROUTES
 from tests.serve.harness import ROOT, Server
 
 DOCUMENT: dict[str, Any] = json.loads(pages.document(ROUTES))
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
+LENIENT: dict[str, Any] = {cls.__name__: cls for cls in (cohere.RerankRequest, cohere.RelevantSpans, tei.TextsRequest)}
+"""What other people's clients send: unknown fields are ignored, and null is the default."""
+OWN = sorted(name for name in SCHEMAS if hasattr(types, name))
 
 
 def test_it_is_openapi_3_1_of_this_version() -> None:
@@ -26,7 +32,7 @@ def test_it_is_openapi_3_1_of_this_version() -> None:
     assert DOCUMENT["info"]["version"] == relevance_gen.__version__
 
 
-@pytest.mark.parametrize("name", sorted(set(SCHEMAS) - {"Error"}))
+@pytest.mark.parametrize("name", OWN)
 def test_schemas_are_the_types(name: str) -> None:
     """Every schema has its type's fields in their order, with the same defaults, and requires those without one."""
     schema, cls = SCHEMAS[name], getattr(types, name)
@@ -46,13 +52,36 @@ def test_schemas_are_the_types(name: str) -> None:
         assert schema["properties"][field].get("default", attrs.NOTHING) == default
 
 
-@pytest.mark.parametrize("name", ["GenerationRequest", "SearchRequest"])
+@pytest.mark.parametrize("name", sorted(LENIENT))
+def test_lenient_schemas_are_the_types(name: str) -> None:
+    """A lenient schema has its type's fields in their order, requires the same, takes null for the others' defaults."""
+    schema, fields = SCHEMAS[name], attrs.fields_dict(LENIENT[name])
+    assert list(schema["properties"]) == list(fields)
+    assert schema["required"] == [field for field, attribute in fields.items() if attribute.default is attrs.NOTHING]
+    assert "additionalProperties" not in schema
+    for field, attribute in fields.items():
+        if field not in schema["required"]:
+            assert schema["properties"][field]["default"] == attribute.default
+            assert "null" in json.dumps(schema["properties"][field])
+
+
+REQUIRED: dict[str, dict[str, Any]] = {
+    "GenerationRequest": {"text": "x"},
+    "SearchRequest": {"query": "x", "chunk_txts": []},
+    "ExplanationRequest": {"query": "x", "chunk_txts": [], "original_index": 0},
+    "RerankRequest": {"query": "x", "documents": []},
+    "RelevantSpans": {"mode": "enabled"},
+    "TextsRequest": {"query": "x", "texts": []},
+}
+
+
+@pytest.mark.parametrize("name", sorted(REQUIRED))
 def test_the_schemas_bounds_are_the_types_bounds(name: str) -> None:
     """A value at a schema's bound is accepted by the type, and one just beyond is refused."""
-    cls: Any = getattr(types, name)
-    required = {"text": "x"} if name == "GenerationRequest" else {"query": "x", "chunk_txts": []}
+    cls: Any = LENIENT.get(name) or getattr(types, name)
+    required = REQUIRED[name]
     for field, schema in SCHEMAS[name]["properties"].items():
-        step = 1 if "integer" in schema["type"] else 1e-6
+        step = 1 if "integer" in schema.get("type", []) else 1e-6
         for bound, sign in (("minimum", -1), ("maximum", 1)):
             if bound in schema:
                 cls(**{**required, field: schema[bound]})
@@ -89,14 +118,24 @@ def test_references_lead_somewhere() -> None:
 
 
 def test_examples_are_allowed() -> None:
-    """The example of every request body is accepted by its type."""
+    """The example of every request body is accepted by its type, and there is one for each that a path takes."""
     from relevance_gen import wire
 
     for methods in DOCUMENT["paths"].values():
         for operation in methods.values():
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
-            if content:
-                wire.structure(getattr(types, content["schema"]["$ref"].rsplit("/", 1)[1]), content["example"])
+            if not content:
+                continue
+            schemas = content["schema"].get("anyOf", [content["schema"]])
+            names = [schema["$ref"].rsplit("/", 1)[1] for schema in schemas]
+            examples = [one["value"] for one in content.get("examples", {}).values()] or [content["example"]]
+            taken = set()
+            for example in examples:
+                name = next(name for name in names if set(REQUIRED[name]) <= set(example))
+                cls: Any = LENIENT.get(name) or getattr(types, name)
+                wire.structure(cls, example)  # strictly: an example has no field that is ignored
+                taken.add(name)
+            assert taken == set(names)
 
 
 def test_every_error_is_documented() -> None:
@@ -115,6 +154,28 @@ def test_the_page_needs_nothing_from_elsewhere(server: Server) -> None:
     policy = answer.headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; connect-src 'self'; script-src 'sha256-")
     assert "unsafe" not in policy
+
+
+def test_the_page_shows_every_example_in_words(server: Server) -> None:
+    """In a browser: every example can be chosen, every status is said in words, and nothing shows as a backtick."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium is installed")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]
+    done = subprocess.run(
+        [browser, *flags, f"{server.url}/docs"], capture_output=True, text=True, timeout=60, check=False
+    )
+    shown = re.sub(r"<(script|style)>.*?</\1>", "", done.stdout, flags=re.DOTALL)
+    assert "Loading" not in shown, done.stderr
+    assert "`" not in shown
+    assert "undefined" not in shown
+    for path, methods in DOCUMENT["paths"].items():
+        assert f" {path}</code>" in shown
+        for operation in methods.values():
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            assert all(f"<option>{name}</option>" in shown for name in content.get("examples", {}))
+            for status in operation["responses"]:
+                assert re.search(rf"<td>{status} [A-Z][A-Za-z -]+</td>", shown), status
 
 
 def test_the_document_is_served(server: Server) -> None:

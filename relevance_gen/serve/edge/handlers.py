@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Protocol, TypeAlias, TypeVar
 
 from aiohttp import web
+from attrs import frozen
 
 from relevance_gen import wire
 from relevance_gen.serve.edge import codings
@@ -17,9 +18,9 @@ from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.budget import Account
 from relevance_gen.serve.edge.connection import until_read
 from relevance_gen.serve.edge.exchange import common_headers
-from relevance_gen.serve.edge.problems import empty, problem_of
+from relevance_gen.serve.edge.problems import WriteError, empty, problem_of
 from relevance_gen.serve.edge.route import Handler
-from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE
+from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE, WRITE_ERROR
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.generating import Generator, Pieces
 from relevance_gen.serve.work.searching import ExplanationTask, Searcher, SearchTask
@@ -66,18 +67,41 @@ ReadStream: TypeAlias = Callable[[object], tuple[GenerationRequest, Events]]
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def search(read: ReadSearch) -> Handler:
-    """Return the handler of searches that `read` understands."""
-    return _found(read, Searcher.search, _record_search)
+@frozen
+class Sharing:
+    """A dialect of search that shares the path of another.
+
+    Attributes:
+        field: a body that has it speaks this dialect.
+        read: as for a path of its own.
+        write_error: how it words what is wrong once the body is known; until then the path's own dialect does.
+    """
+
+    field: str
+    read: ReadSearch
+    write_error: WriteError
+
+
+def search(read: ReadSearch, *sharing: Sharing) -> Handler:
+    """Return the handler of searches that `read` understands, or one of the dialects that share its path."""
+
+    def read_as(value: object, request: web.Request) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
+        for dialect in sharing:
+            if isinstance(value, dict) and dialect.field in value:
+                request[WRITE_ERROR] = dialect.write_error
+                return dialect.read(value)
+        return read(value)
+
+    return _found(read_as, Searcher.search, _record_search)
 
 
 def explain(read: ReadExplanation) -> Handler:
     """Return the handler of explanations that `read` understands: they take what a search takes."""
-    return _found(read, Searcher.explain, lambda *_: None)
+    return _found(lambda value, _: read(value), Searcher.explain, lambda *_: None)
 
 
 def _found(
-    read: Callable[[object], tuple[Task, Callable[[T], object]]],
+    read: Callable[[object, web.Request], tuple[Task, Callable[[T], object]]],
     do: Callable[[Searcher, Task, str], T],
     record: Callable[[Metrics, Task, T, float], None],
 ) -> Handler:
@@ -91,7 +115,7 @@ def _found(
         def work() -> tuple[bytes, dict[str, str]]:
             started_s = time.perf_counter()
             with body.account:
-                task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s))
+                task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s), request)
                 body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
                 found = do(service.searcher, task, scope)
                 out, headers = codings.encode(wire.serialize(present(found)), coding)
