@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 import numpy as np
 
 from relevance_gen.checks import as_list
-from relevance_gen.embedding.jobs import Job, Jobs, Vectors
+from relevance_gen.embedding.jobs import Encoded, Job, Jobs, Vectors
 from relevance_gen.embedding.prefixes import known_prefixes
 from relevance_gen.embedding.worker import GRACE_S, Worker
 from relevance_gen.errors import EncoderError, InvalidRequestError
@@ -111,15 +111,15 @@ class Encoder:
                 while report is not None and not job.future.done():
                     report(job.n_done, len(job.texts))
                     wait([job.future], _LOOK_S)
-                vectors = job.future.result()
+                vectors = job.future.result().vectors
                 if report is not None:
                     report(len(job.texts), len(job.texts))
                 return vectors
             finally:
                 job.future.cancel()  # of an interrupt: nobody wants the rest
 
-    def submit(self, texts: Iterable[str], *, kind: Kind | None = None) -> Future[Vectors]:
-        """Return at once a future of what `encode` returns; cancelling it drops the texts that are left.
+    def submit(self, texts: Iterable[str], *, kind: Kind | None = None) -> Future[Encoded]:
+        """Return at once a future of the vectors and of the tokens read; cancelling it drops the texts that are left.
 
         Raises:
             InvalidRequestError: an argument is not allowed; the error names it.
@@ -140,7 +140,7 @@ class Encoder:
         if job.texts:
             self._jobs.put(job)
         else:
-            job.settle(np.zeros((0, self.n_dims), np.float32))
+            job.settle(Encoded(np.zeros((0, self.n_dims), np.float32), np.zeros(0, np.int64)))
         return job
 
     # ── The model ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,14 +5,13 @@ So a single question waits for one text of every job before it, and not for an i
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from attrs import define, field
@@ -20,7 +19,12 @@ from numpy.typing import NDArray
 
 Vectors: TypeAlias = NDArray[np.float32]
 
-_log = logging.getLogger(__name__)
+
+class Encoded(NamedTuple):
+    """The vectors of texts, float32 of shape (n, n_dims), and how many tokens of each were read, shape (n,)."""
+
+    vectors: Vectors
+    n_tokens: NDArray[np.int64]
 
 
 @define(eq=False)
@@ -35,23 +39,25 @@ class Job:
 
     texts: Sequence[str]
     n_done: int = 0
-    future: Future[Vectors] = field(factory=Future)
+    future: Future[Encoded] = field(factory=Future)
     _vectors: list[Vectors] = field(factory=list)
+    _n_tokens: list[int] = field(factory=list)
 
     @property
     def next_text(self) -> str:
         """The text to encode next."""
         return self.texts[self.n_done]
 
-    def give(self, vector: Vectors) -> None:
-        """Take the vector of `next_text`."""
+    def give(self, vector: Vectors, n_tokens: int) -> None:
+        """Take the vector of `next_text`, and how many of its tokens were read."""
         self._vectors.append(vector)
+        self._n_tokens.append(n_tokens)
         self.n_done += 1
         if self.n_done == len(self.texts):
-            self.settle(np.stack(self._vectors))
+            self.settle(Encoded(np.stack(self._vectors), np.array(self._n_tokens, np.int64)))
 
-    def settle(self, outcome: Vectors | BaseException) -> None:
-        """End the job, with its vectors or an error."""
+    def settle(self, outcome: Encoded | BaseException) -> None:
+        """End the job, well or with an error."""
         with suppress(InvalidStateError):  # it was cancelled a moment ago
             if isinstance(outcome, BaseException):
                 self.future.set_exception(outcome)

@@ -23,8 +23,8 @@ class EmbeddingModel(Protocol):
     n_dims: int
     pooling: str
 
-    def embed(self, text: str) -> Vectors:
-        """Return the vector of a text, of length 1, shape (n_dims,)."""
+    def embed(self, text: str) -> tuple[Vectors, int]:
+        """Return the vector of a text, of length 1, shape (n_dims,), and how many of its tokens were read."""
 
 
 Load: TypeAlias = Callable[[Callable[[float], bool]], AbstractContextManager[EmbeddingModel]]
@@ -95,7 +95,7 @@ class Worker:
             while (job := self._jobs.take()) is not None:
                 self._job = job
                 try:
-                    job.give(model.embed(job.next_text))
+                    job.give(*model.embed(job.next_text))
                 except EncoderError as error:
                     job.settle(error)
                 self._job = None

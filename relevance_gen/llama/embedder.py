@@ -104,14 +104,14 @@ class Embedder:
     def _warm_up(self, path: str | os.PathLike[str]) -> None:
         """Embed once: what cannot embed fails here, and the first text is no slower than the next."""
         try:
-            vector = self.embed("a")
+            vector, _ = self.embed("a")
         except EncoderError as error:
             raise ModelLoadError(f"{path} cannot be used: {error}") from None
         if not np.isfinite(vector).all():
             raise ModelLoadError(f"{path} is damaged: its vectors are not finite")
 
-    def embed(self, text: str) -> Vector:
-        """Return the vector of a text, of length 1, shape (n_dims,).
+    def embed(self, text: str) -> tuple[Vector, int]:
+        """Return the vector of a text, of length 1, shape (n_dims,), and how many of its tokens were read.
 
         Args:
             text: any string; of one that has more than `n_ctx` tokens the beginning counts.
@@ -132,4 +132,4 @@ class Embedder:
             raise EncoderError("the model gives no vector of a text")
         floats = (ctypes.c_float * self.n_dims).from_address(ctypes.addressof(first.contents))
         vector = np.array(floats, np.float32)
-        return np.asarray(vector / (np.linalg.norm(vector) or 1.0), np.float32)
+        return np.asarray(vector / (np.linalg.norm(vector) or 1.0), np.float32), len(tokens)

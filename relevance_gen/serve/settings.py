@@ -97,8 +97,8 @@ def _setting(
     return field(default=default, validator=checked, metadata=metadata, kw_only=True)
 
 
-_listening, _access, _search, _generation, _limits, _log = (
-    partial(_setting, group) for group in ("Listening", "Access", "Search", "Generation", "Limits", "Log")
+_listening, _access, _search, _encoder, _generation, _limits, _log = (
+    partial(_setting, group) for group in ("Listening", "Access", "Search", "Encoder", "Generation", "Limits", "Log")
 )
 
 
@@ -143,6 +143,17 @@ class Settings:
     index_cache_bytes: int = _search(
         256 << 20, "memory for indexes of chunks already seen, in each worker; 0 keeps none", parse=_size
     )
+
+    encoder: str | None = _encoder(
+        None, "GGUF file of an embedding model; without one there are no vectors, and search goes by words alone"
+    )
+    encoder_threads: int = _encoder(
+        0, "CPU threads that encode in one worker; 0 divides the cores among the workers", integer(0, 512)
+    )
+    encoder_queue: int = _encoder(
+        2048, "texts that may wait to be encoded in one worker; more are refused with 429", integer(1, 1_000_000)
+    )
+    encoder_timeout_s: float = _encoder(60.0, "seconds one request for vectors may take, waiting included, then 503")
 
     model: str | None = _generation(
         None, f"GGUF file; the embedded model if not given; {NO_MODEL} to serve search alone"

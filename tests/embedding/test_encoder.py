@@ -82,6 +82,13 @@ def test_what_reads_like_a_control_token_is_text(encoder):
     np.testing.assert_array_equal(encoder.encode(["a [SEP] b"]), encoder.encode(["a [ sep ] b"]))
 
 
+def test_submit_tells_the_tokens_too(encoder):
+    """The future has the vectors that `encode` returns, and of each text the number of tokens that were read."""
+    vectors, n_tokens = encoder.submit(["a b c", "", "a " * 100]).result()
+    np.testing.assert_array_equal(vectors, encoder.encode(["a b c", "", "a " * 100]))
+    assert n_tokens.tolist() == [5, 2, encoder.n_ctx]
+
+
 def test_many_threads_share_an_encoder(encoder):
     """Each of many threads gets the vectors of its own texts."""
     letters = [chr(ord("a") + n) * 3 for n in range(26)]
@@ -100,7 +107,7 @@ def test_who_wants_little_does_not_wait_for_who_wants_much():
     jobs.put(short)
     while not short.future.done():
         job = jobs.take()
-        job.give(np.zeros(2, np.float32))
+        job.give(np.zeros(2, np.float32), 1)
         jobs.put_back(job)
     assert (long.n_done, short.n_done) == (3, 3)
 

@@ -22,11 +22,13 @@ from relevance_gen.serve.edge.problems import WriteError, empty, problem_of
 from relevance_gen.serve.edge.route import Handler
 from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE, WRITE_ERROR
 from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.work.embedding import Embedder
 from relevance_gen.serve.work.generating import Generator, Pieces
 from relevance_gen.serve.work.searching import ExplanationTask, Searcher, SearchTask
 from relevance_gen.types import Explanation, GenerationRequest, GenerationResponse, SearchResponse
 
 GENERATOR = web.AppKey("GENERATOR", Generator)
+EMBEDDER = web.AppKey("EMBEDDER", Embedder)
 
 _STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _HEARTBEAT = b": waiting\n\n"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
@@ -13,13 +11,12 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
-from relevance_gen.errors import RelevanceGenError, RequestCancelledError, RunnerClosedError, TimedOutError
+from relevance_gen.errors import RequestCancelledError, RunnerClosedError, TimedOutError
 from relevance_gen.llama.source import NO_MODEL
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.loading import load_in_thread
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
-
-_log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
 """For the runner's thread to end its current step."""
@@ -85,25 +82,13 @@ class Generator:
 
     def start_loading(self, load: Callable[[], Backend]) -> None:
         """Load the backend in a thread. Until that is done there are no runners, and none if it fails."""
-        loop = asyncio.get_running_loop()
         self.is_loading = True
 
-        def adopt(backend: Backend) -> None:
-            self._backend = backend
+        def adopt(backend: Backend | None) -> None:
+            self._backend = backend or NoBackend()
             self.is_loading = False
 
-        def work() -> None:
-            backend: Backend = NoBackend()
-            try:
-                backend = load()
-            except RelevanceGenError as error:
-                _log.error("the model could not be loaded: %s", error)
-            except Exception:
-                _log.exception("the model could not be loaded")
-            with suppress(RuntimeError):  # the loop is closed: the server ended meanwhile
-                loop.call_soon_threadsafe(adopt, backend)
-
-        threading.Thread(target=work, name="load-model", daemon=True).start()
+        load_in_thread(load, adopt, "the model")
 
     async def stats(self) -> Stats:
         """Return the backlog and the runners that take work."""
