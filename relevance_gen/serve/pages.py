@@ -109,7 +109,7 @@ def _policy(name: str) -> str:
     """
     script, style = (
         base64.b64encode(hashlib.sha256(found).digest()).decode()
-        for tag in (b"script(?: type=\"module\")?", b"style")
+        for tag in (b'script(?: type="module")?', b"style")
         for found in re.findall(b"<%s>(.*?)</" % tag, _content(name), re.DOTALL)
     )
     return (

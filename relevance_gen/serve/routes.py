@@ -9,7 +9,7 @@ from relevance_gen.serve.dialects import cohere, own, tei
 from relevance_gen.serve.dialects.openai.errors import error as openai_error
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.forwarding import forward
-from relevance_gen.serve.edge.handlers import Sharing, explain, generate, health, metrics, search, stats, stream
+from relevance_gen.serve.edge.handlers import Sharing, explain, generate, health, metrics, prompt, search, stats, stream
 from relevance_gen.serve.edge.problems import STATUSES
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.metrics import Layout
@@ -18,6 +18,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/", lambda request: pages.front(request, ROUTES)),
     Route("POST", "/search", search(own.read_search), key="always", work="search", aliases=("/distributor/search",)),
     Route("POST", "/explain", explain(own.read_explanation), key="always", work="search"),
+    Route("POST", "/prompt", prompt(own.read_prompt), key="always", work="generation"),
     Route("POST", "/generate", generate(own.read_generation), key="setting", work="generation", is_exact=True),
     Route("POST", "/generate_stream", stream(own.read_stream), key="setting", work="generation", is_exact=True),
     Route(

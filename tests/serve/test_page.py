@@ -267,7 +267,11 @@ def test_nothing_found_is_said(visit: Visit) -> None:
 def test_texts_come_in_by_every_way(visit: Visit) -> None:
     """Files are dropped or chosen, texts pasted or written, in any usual encoding; binaries and PDFs are refused."""
     visit.forget_example()
-    for name, text, encoding in (("a.md", "# Größe\n\nÄpfel", "utf-8"), ("b.txt", "Öl 😀", "utf-16"), ("c.txt", "Süd", "cp1252")):
+    for name, text, encoding in (
+        ("a.md", "# Größe\n\nÄpfel", "utf-8"),
+        ("b.txt", "Öl 😀", "utf-16"),
+        ("c.txt", "Süd", "cp1252"),
+    ):
         visit.page.evaluate(DROP, [name, list(text.encode(encoding))])
         visit.page.wait_for_selector(f"#names >> text={name}")
     assert visit.chunks() == ["# Größe\n\nÄpfel", "Öl 😀", "Süd"]
@@ -293,7 +297,9 @@ def test_markup_stays_text(visit: Visit) -> None:
     visit.page.wait_for_selector("#found table")
     assert visit.page.locator("img, main script").count() == 0
     assert visit.page.title() == "relevance_gen"
-    refused = visit.page.evaluate("() => { try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; } }")
+    refused = visit.page.evaluate(
+        "() => { try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; } }"
+    )
     assert refused == "TypeError"
     assert visit.page.evaluate("troubles.splice(0).length") == 1
     assert "TrustedHTML" in visit.errors.pop()
@@ -449,7 +455,9 @@ def test_it_fits_a_phone(browser: Any, server: Server) -> None:
     visit.page.click("summary >> nth=0")
     visit.page.wait_for_selector("#found table")
     assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
-    assert visit.page.evaluate("document.querySelector('#right').scrollWidth <= document.querySelector('#right').clientWidth")
+    assert visit.page.evaluate(
+        "document.querySelector('#right').scrollWidth <= document.querySelector('#right').clientWidth"
+    )
     assert not visit.page.is_visible("#text")
     visit.page.click(".hit >> nth=0")
     assert visit.page.is_visible("#text")

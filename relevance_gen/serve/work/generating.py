@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeAlias
 
 import attrs
 
+from relevance_gen.asking.model import Model
 from relevance_gen.errors import RequestCancelledError, RunnerClosedError, TimedOutError
+from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.llama.source import NO_MODEL
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.loading import load_in_thread
-from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
+from relevance_gen.types import (
+    GenerationRequest,
+    GenerationResponse,
+    PromptResponse,
+    PromptSource,
+    SearchResponse,
+    Stats,
+)
 
 _CLOSE_S = 5.0
 """For the runner's thread to end its current step."""
@@ -28,7 +37,7 @@ Pieces: TypeAlias = list[tuple[int, str]]
 OnText: TypeAlias = Callable[[int, str], None]
 
 
-class Backend(Protocol):
+class Backend(Model, Protocol):
     """What the server needs of `relevance_gen.generation.runner.Runner` or ``RunnerPool``."""
 
     def submit(self, request: GenerationRequest, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
@@ -43,6 +52,19 @@ class Backend(Protocol):
 
 class NoBackend:
     """The backend of a server without a model."""
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
+
+    def count_tokens(self, text: str) -> int:  # noqa: ARG002
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
+
+    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:  # noqa: ARG002
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
 
     def submit(self, request: GenerationRequest, *, on_text: OnText | None = None) -> Future[GenerationResponse]:  # noqa: ARG002
         """Refuse: there is no runner."""
@@ -97,6 +119,25 @@ class Generator:
     async def close(self) -> None:
         """Abort what still runs."""
         await asyncio.to_thread(self._backend.close, drain=False, timeout_s=_CLOSE_S)
+
+    async def prompt(self, question: str, found: SearchResponse) -> PromptResponse:
+        """Write what the model is to be asked, from what a search with spans has found.
+
+        Raises:
+            InvalidRequestError: there is no room for a source.
+            RelevanceGenError: what the runner raises.
+        """
+        from relevance_gen.asking.api import prepare
+
+        # Tokens are counted by the model's thread, between two of its steps.
+        sources, fields = await asyncio.to_thread(prepare, question, found, self._backend)
+        is_chat = "messages" in fields
+        kept = ("messages", "max_tokens", "temperature") if is_chat else tuple(fields)
+        return PromptResponse(
+            tuple(PromptSource(source.result.original_index, source.start, source.end) for source in sources),
+            "/v1/chat/completions" if is_chat else "/generate",
+            {name: fields[name] for name in kept},
+        )
 
     async def complete(self, request: GenerationRequest) -> GenerationResponse:
         """Return the whole response. Cancelling this coroutine frees the request's slots.
