@@ -93,7 +93,11 @@ def given_parameters(args: argparse.Namespace) -> dict[str, Any]:
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which model, and how it is loaded."""
     parser.add_argument(
-        "-m", "--model", metavar="FILE", help="a GGUF file (default: $RELEVANCE_GEN_MODEL, else the embedded model)"
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="a GGUF file, or owner/name[:quantization] of the Hugging Face hub (default: $RELEVANCE_GEN_MODEL, else "
+        "the embedded model)",
     )
     of_the_model = parser.add_argument_group("how the model is loaded")
     kinds = get_type_hints(ModelOptions)

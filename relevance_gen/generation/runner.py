@@ -42,8 +42,8 @@ class Runner:
     """A model that generates for many callers at once, in a thread of its own, or in one for each device.
 
     Args:
-        model: a GGUF file; or a hub repository, ``"owner/name"`` or ``"owner/name/file.gguf"``, where `huggingface_hub`
-            is installed; by default the file that ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
+        model: a GGUF file; or with the extra ``hub`` a repository of the Hugging Face hub, ``"owner/name"`` or
+            ``"owner/name:Q8_0"``; by default what ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
         devices: GPUs, from 0, each of which gets the whole model and a worker of its own; by default one worker.
         max_queue: samples that may wait, at least 1; while as many do, `submit` raises `OverloadedError`.
         prefix_cache_bytes: memory, for each worker, for the computed prompts of recent requests; 0 turns the prefix
