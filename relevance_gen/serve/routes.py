@@ -18,6 +18,7 @@ from relevance_gen.serve.edge.handlers import (
     health,
     metrics,
     models,
+    prompt,
     search,
     stats,
 )
@@ -26,8 +27,10 @@ from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.metrics import Layout
 
 ROUTES: tuple[Route, ...] = (
+    Route("GET", "/", lambda request: pages.front(request, ROUTES)),
     Route("POST", "/search", search(own.read_search), key="always", work="search", aliases=("/distributor/search",)),
     Route("POST", "/explain", explain(own.read_explanation), key="always", work="search"),
+    Route("POST", "/prompt", prompt(own.read_prompt), key="always", work="generation"),
     Route("POST", "/generate", generation(own.read_generation), key="setting", work="generation", is_exact=True),
     Route("POST", "/generate_stream", generation(own.read_stream), key="setting", work="generation", is_exact=True),
     Route(

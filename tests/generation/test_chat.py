@@ -126,8 +126,8 @@ def test_a_template_that_goes_wrong_is_an_error_in_time(renderer, template, fiel
 def test_a_process_that_was_killed_is_replaced(renderer):
     """Where the process has died since, the next conversation starts another."""
     assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
-    renderer._process.popen.kill()
-    renderer._process.popen.wait()
+    renderer._sandbox._process.popen.kill()
+    renderer._sandbox._process.popen.wait()
     assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
 
 
