@@ -86,7 +86,7 @@ $(VENV)/pip $(VENV)-lower/pip: %/pip:
 $(VENV)/library: $(VENV)/pip pyproject.toml
 	@echo "Installing the library. llama-cpp-python is compiled on first use: about 4 minutes on 2 cores."
 	CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' $(BIN)/pip install --progress-bar off --no-binary llama-cpp-python \
-		--editable ".[server,redis,fast,files]"
+		--editable ".[server,redis,fast,files,cluster]"
 	@touch $@
 
 $(VENV)/development: $(VENV)/library pyproject.toml

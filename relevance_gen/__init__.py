@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from relevance_gen.errors import (
     BusyError,
+    ChunksMissingError,
+    ClusterError,
     GenerationError,
     IndexBuildError,
     IndexFormatError,
@@ -52,6 +54,8 @@ __all__ = [
     "BusyError",
     "Chunk",
     "ChunkIndex",
+    "ChunksMissingError",
+    "ClusterError",
     "Completion",
     "Explanation",
     "ExplanationRequest",
