@@ -36,7 +36,8 @@ _converter.register_unstructure_hook(
     Explanation, make_dict_unstructure_fn(Explanation, _converter, meaning=_if_asked, passage=_if_asked)
 )
 _converter.register_unstructure_hook(
-    GenerationResponse, make_dict_unstructure_fn(GenerationResponse, _converter, prompt_logprobs=_if_asked)
+    GenerationResponse,
+    make_dict_unstructure_fn(GenerationResponse, _converter, prompt_logprobs=_if_asked, spelling=override(omit=True)),
 )
 
 

@@ -11,7 +11,7 @@ from attrs import frozen
 from relevance_gen import wire
 from relevance_gen.asking.answer import NOTHING_FOUND, Answer, Source
 from relevance_gen.asking.fitting import fit, passage_of
-from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt
+from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner
 from relevance_gen.generation.runner import Runner
@@ -26,7 +26,7 @@ Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]
 _CHAT_MAX_TOKENS = 512
 _COMPLETION_MAX_TOKENS = 128
 _COMPLETION_PROMPT_TOKENS = 128
-"""Longest prompt of a model without a template: the embedded one finds the right sentence best among very few."""
+"""Longest prompt of a model that follows no instructions: the embedded one finds the right sentence best among very few."""
 _FRAME_BYTES = 2048
 """More than a template adds to a message."""
 
@@ -101,8 +101,8 @@ def ask(
 ) -> Answer:
     """Answer a question from chunks: find those that say most about it, and let a model write from them.
 
-    A model with a chat template is given one message of instructions, numbered sources and question. Any other gets
-    the sentences of the best passages, in the form that the embedded model was trained on; that one copies a sentence.
+    A model with a chat template is given one message of instructions, numbered sources and question. Any other, and
+    the embedded one, gets the sentences of the best passages, in the form that the embedded model was trained on; that one copies a sentence.
 
     Args:
         question: not blank.
@@ -176,11 +176,11 @@ def ask_stream(
     runner = default_runner() if runner is None else runner
     fields = {"temperature": 0.0, **fields}
     form: _Chat | _Completion
-    if runner.chat_format.template is None and chat_template is None:
-        form = _Completion(runner, question, {"max_tokens": _COMPLETION_MAX_TOKENS, **fields})
-    else:
+    if chat_template is not None or follows_instructions(runner.chat_format):
         rendering = {"chat_template": chat_template, "template_variables": template_variables or {}}
         form = _Chat(runner, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, instructions, rendering)
+    else:
+        form = _Completion(runner, question, {"max_tokens": _COMPLETION_MAX_TOKENS, **fields})
     sources = fit([form.source(Source.whole(result)) for result in found.results], form.fits)
     if found.results and not sources:
         n_ctx = runner.chat_format.n_ctx
@@ -226,7 +226,7 @@ class _Chat:
 
 @frozen
 class _Completion:
-    """Asks a model without a chat template, such as the embedded one."""
+    """Asks a model that follows no instructions, such as the embedded one."""
 
     runner: Runner
     question: str

@@ -62,7 +62,7 @@ class Decoder:
             vocabulary = Vocabulary(weights.vocabulary, self.n_ctx)
             self.tokenize, self.tokenize_chat = vocabulary.tokenize, vocabulary.tokenize_chat
             self.piece = vocabulary.piece
-            self.chat_format = vocabulary.chat_format(lib.llama_model_chat_template(model, None))
+            self.chat_format = vocabulary.chat_format(lib.llama_model_chat_template(model, None), weights.name)
             self.n_threads = options.n_threads or weights.default_n_threads
             self._open_context(path, options.flash_attention)
             self._warm_up()

@@ -29,6 +29,7 @@ class ChatFormat:
         ends: the tokens that end a turn.
         control: the texts of all control tokens.
         n_ctx: most tokens of a prompt and its answer together; 0 where that is not known.
+        name: what the file calls the model; empty where it has no name.
     """
 
     template: str | None = None
@@ -37,6 +38,7 @@ class ChatFormat:
     ends: tuple[int, ...] = ()
     control: tuple[str, ...] = ()
     n_ctx: int = 0
+    name: str = ""
 
 
 class Interrupted(Exception):  # noqa: N818 - a signal between model and engine, not an error

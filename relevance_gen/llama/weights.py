@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ OnProgress: TypeAlias = Callable[[float], bool]
 """Called with the loaded share in [0, 1]; returns whether to go on."""
 
 _MAGIC = b"GGUF"
+_LONGEST_NAME = 256
 _ONE_THREAD_BYTES = 4 << 20
 """Weights of less are computed by one thread, a token in half a millisecond: several would save half of that while the
 machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
@@ -36,6 +38,7 @@ class Weights:
     Attributes:
         handle: llama.cpp's ``llama_model``; ``None`` once closed.
         vocabulary: llama.cpp's ``llama_vocab``.
+        name: what the file calls the model; empty where it has no name.
         n_bytes: what the tensors take.
         n_vocab: tokens of the vocabulary.
         uses_gpu: whether layers may be on a GPU.
@@ -58,6 +61,7 @@ class Weights:
         if not self.handle:
             raise ModelLoadError(f"{path} cannot be loaded: {reasons()}")
         self.vocabulary = lib.llama_model_get_vocab(self.handle)
+        self.name = _name(self.handle)
         self.n_bytes = lib.llama_model_size(self.handle)
         self.n_vocab = lib.llama_vocab_n_tokens(self.vocabulary)
         self.default_n_threads = 1 if self.n_bytes < _ONE_THREAD_BYTES else usable_cores()
@@ -67,6 +71,12 @@ class Weights:
         if self.handle:
             lib.llama_model_free(self.handle)
             self.handle = None
+
+
+def _name(model: int) -> str:
+    text = ctypes.create_string_buffer(_LONGEST_NAME)
+    lib.llama_model_meta_val_str(model, b"general.name", text, len(text))  # leaves it empty where there is none
+    return text.value.decode(errors="replace")
 
 
 def _check_file(path: Path) -> None:

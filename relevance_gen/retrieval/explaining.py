@@ -10,7 +10,7 @@ from attrs import evolve
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.fusing import N_CANDIDATES, Lifted, lift
 from relevance_gen.retrieval.passages import TextEncoder
-from relevance_gen.retrieval.scoring import SegmentScorer
+from relevance_gen.retrieval.scoring import BONUSES, SegmentScorer
 from relevance_gen.types import Explanation, Passage, TermShare
 
 
@@ -30,15 +30,17 @@ def explain(
         raise LookupError(f"no chunk is at position {position}")
     parts = collection.assess(plan, collection.statistics.n_chunks)
     at = np.flatnonzero(parts.positions == position)
+    bonuses = [0.0] * len(BONUSES)
     if at.size:
         score, own, alike, letters = (
             float(part[at[0]]) for part in (parts.scores, parts.own, parts.likeness, parts.letters)
         )
-        bonuses = parts.bonuses[:, at[0]].tolist()
+        if parts.bonus[at[0]]:
+            told = collection.read(np.array([position]), SegmentScorer.bonuses, plan)
+            bonuses = next(one for here, one in told if here.size)[:, 0].tolist()
         likeness = collection.weighting.likeness_share(own, alike, score)
     else:
         score = likeness = letters = 0.0
-        bonuses = [0.0] * parts.bonuses.shape[0]
     own_parts = math.fsum([*(share for _, share in shares), *bonuses, letters])
     # A chunk that scores more than the query would is squeezed below 1, and so are its parts.
     scale = (score - likeness) / own_parts if own_parts else 0.0
@@ -50,11 +52,9 @@ def explain(
     )
     pairs, coverage, head, run = (bonus * scale for bonus in bonuses)
     words = Explanation(score, terms, pairs, coverage, head, run, letters * scale, likeness)
-    return (
-        words
-        if encoder is None
-        else _with_meaning(words, lift(collection, encoder, plan, 1, None, n_candidates), position)
-    )
+    if encoder is None:
+        return words
+    return _with_meaning(words, lift(collection, encoder, plan, n_candidates=n_candidates), position)
 
 
 def _with_meaning(words: Explanation, lifted: Lifted, position: int) -> Explanation:

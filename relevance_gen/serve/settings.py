@@ -156,7 +156,9 @@ class Settings:
     encoder_timeout_s: float = _encoder(60.0, "seconds one request for vectors may take, waiting included, then 503")
 
     model: str | None = _generation(
-        None, f"GGUF file; the embedded model if not given; {NO_MODEL} to serve search alone"
+        None,
+        f"GGUF file, or owner/name[:quantization] of the Hugging Face hub; the embedded model if not given; "
+        f"{NO_MODEL} to serve search alone",
     )
     model_options: ModelOptions = field(factory=ModelOptions, kw_only=True, metadata={"group": "Generation"})
     max_queue: int | None = _generation(None, "samples that may wait for a slot; more are refused with 429", integer(1))
