@@ -1,4 +1,4 @@
-"""Search the text you have in hand, and generate from what you found. See `search` and `generate`."""
+"""Search the text you have in hand, and generate from what you found. See `search`, `generate` and `ask`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from relevance_gen.errors import (
     BusyError,
     ChunksMissingError,
     ClusterError,
+    EncoderError,
     GenerationError,
     IndexBuildError,
     IndexFormatError,
@@ -29,6 +30,9 @@ from relevance_gen.types import (
     ExplanationRequest,
     GenerationRequest,
     GenerationResponse,
+    PromptRequest,
+    PromptResponse,
+    PromptSource,
     SearchMetadata,
     SearchRequest,
     SearchResponse,
@@ -40,7 +44,10 @@ from relevance_gen.types import (
 )
 
 if TYPE_CHECKING:
+    from relevance_gen.asking.answer import Answer, Source
+    from relevance_gen.asking.api import AnswerStream, ask, ask_stream
     from relevance_gen.chunking import split
+    from relevance_gen.embedding.encoder import Encoder
     from relevance_gen.generation.api import chat, generate
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
@@ -51,12 +58,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
+    "AnswerStream",
     "BusyError",
     "Chunk",
     "ChunkIndex",
     "ChunksMissingError",
     "ClusterError",
     "Completion",
+    "Encoder",
+    "EncoderError",
     "Explanation",
     "ExplanationRequest",
     "GenerationError",
@@ -67,6 +78,9 @@ __all__ = [
     "InvalidRequestError",
     "ModelLoadError",
     "OverloadedError",
+    "PromptRequest",
+    "PromptResponse",
+    "PromptSource",
     "RelevanceGenError",
     "RequestCancelledError",
     "Runner",
@@ -76,6 +90,7 @@ __all__ = [
     "SearchResponse",
     "SearchResult",
     "ShuttingDownError",
+    "Source",
     "Span",
     "Stats",
     "TermShare",
@@ -85,6 +100,8 @@ __all__ = [
     "TokenCounter",
     "TokenLogprob",
     "TooLargeError",
+    "ask",
+    "ask_stream",
     "chat",
     "generate",
     "search",
@@ -93,11 +110,17 @@ __all__ = [
 ]
 
 _LOADED_WHEN_USED = {
+    "Answer": "relevance_gen.asking.answer",
+    "AnswerStream": "relevance_gen.asking.api",
     "ChunkIndex": "relevance_gen.retrieval.index",
+    "Encoder": "relevance_gen.embedding.encoder",
     "Runner": "relevance_gen.generation.runner",
+    "Source": "relevance_gen.asking.answer",
     "TextPiece": "relevance_gen.generation.stream",
     "TextStream": "relevance_gen.generation.stream",
     "TokenCounter": "relevance_gen.tokens",
+    "ask": "relevance_gen.asking.api",
+    "ask_stream": "relevance_gen.asking.api",
     "chat": "relevance_gen.generation.api",
     "generate": "relevance_gen.generation.api",
     "search": "relevance_gen.retrieval.api",

@@ -23,14 +23,13 @@ from relevance_gen.cluster.parts import HandedOver, Part, Saved
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError
+from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answering import Wanted, answer
-from relevance_gen.retrieval.building import Progress
 from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.cutting import cut_evenly
 from relevance_gen.retrieval.explaining import explain
 from relevance_gen.retrieval.filtering import Where
 from relevance_gen.retrieval.positions import check_position
-from relevance_gen.retrieval.progress import reporting
 from relevance_gen.retrieval.query import Question, questions
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 from relevance_gen.tokens import Encoding, TokenCounter, token_counter

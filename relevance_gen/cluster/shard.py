@@ -149,6 +149,7 @@ class Shard(Actor):
             self._weighting.name,
             self._counter.name,
             self._counter.fingerprint,
+            None,
             n_positions,
             n_tokens,
         )

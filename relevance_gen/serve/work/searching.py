@@ -11,13 +11,13 @@ from attrs import frozen
 
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError
-from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.filtering import mask_of
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
-from relevance_gen.types import Explanation, Metadata, SearchResponse
+from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
 
 _WARM_UP_TEXT = "a text to begin with " * 60_000
 """More than gigatoken counts without a library that it loads for large texts only."""
@@ -36,6 +36,7 @@ class SearchTask:
         spans: whether to say where in each result the answer stands.
         min_share: least share of the best score that a result has, in [0, 1].
         path: what the client calls the chunks; errors name ``path[3]``.
+        blank: what to do with a chunk of only white space; None refuses it.
     """
 
     query: str
@@ -46,6 +47,7 @@ class SearchTask:
     spans: bool = False
     min_share: float = 0.0
     path: str = "chunk_txts"
+    blank: Blank | None = None
 
 
 @frozen
@@ -143,7 +145,7 @@ class Searcher:
             TooLargeError: more chunks than the settings allow.
             InvalidRequestError: a chunk is not allowed; the error names it.
         """
-        chunks = self._check(task.chunks, task.path)
+        chunks = self._check(task.chunks, task.path, task.blank)
         asked: dict[str, Any] = {
             "top_n": task.top_n,
             "true_order": task.true_order,
@@ -173,11 +175,11 @@ class Searcher:
             index = self._retrieval.index(Chunks(chunks.texts, {})) if kept is None else kept
             return index.explain(task.query, task.position)
 
-    def _check(self, given: Sequence[object], path: str) -> Chunks:
+    def _check(self, given: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
         if len(given) > self._max_chunks:
             message = f"{path} must have at most {self._max_chunks} items, got {len(given)}"
             raise TooLargeError(message, field=path)
-        return Chunks.read(given, path=path, kinds="a string or an object")
+        return Chunks.read(given, path=path, kinds="a string or an object", blank=blank)
 
     @contextmanager
     def _kept_index(self, chunks: Chunks, scope: str) -> Iterator[Index | None]:
@@ -192,6 +194,16 @@ class Searcher:
         yield index
         if index is not None:
             self._cache.put(key, index, index.nbytes)  # it remembers what it was asked, and so may have grown
+
+
+def every_chunk(response: SearchResponse, n_chunks: int) -> list[tuple[int, SearchResult | None]]:
+    """Return the position of every chunk with what was found in it, in the order of the results.
+
+    The chunks that share nothing with the query come last, in the order of the input.
+    """
+    found = {result.original_index: result for result in response.results}
+    missed = (place for place in range(n_chunks) if place not in found)
+    return [*found.items(), *((place, None) for place in missed)]
 
 
 def _with_metadata(response: SearchResponse, chunks: Chunks) -> SearchResponse:
