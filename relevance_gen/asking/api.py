@@ -26,7 +26,7 @@ Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]
 _CHAT_MAX_TOKENS = 512
 _COMPLETION_MAX_TOKENS = 128
 _COMPLETION_PROMPT_TOKENS = 128
-"""Longest prompt of a model that follows no instructions: the embedded one finds the right sentence best among very few."""
+"""Longest prompt of a model that follows no instructions: the embedded one finds the right sentence among few."""
 _FRAME_BYTES = 2048
 """More than a template adds to a message."""
 
@@ -102,7 +102,8 @@ def ask(
     """Answer a question from chunks: find those that say most about it, and let a model write from them.
 
     A model with a chat template is given one message of instructions, numbered sources and question. Any other, and
-    the embedded one, gets the sentences of the best passages, in the form that the embedded model was trained on; that one copies a sentence.
+    the embedded one, gets the sentences of the best passages, in the form that the embedded model was trained on; that
+    one copies a sentence.
 
     Args:
         question: not blank.
