@@ -19,6 +19,7 @@ import numpy as np
 from attrs import frozen
 from ir_measures import Recall, ScoredDoc, nDCG
 
+from bench.recording import Record, add_quick
 from relevance_gen import ChunkIndex
 
 MEASURES = [nDCG @ 10, Recall @ 10]
@@ -115,16 +116,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--peers", action="store_true", help="measure scikit-learn and bm25s, too")
+    add_quick(parser)
     args = parser.parse_args()
     rankers: dict[str, Ranker] = {"pivoted": ours("pivoted"), "cosine": ours("cosine")}
     if args.peers:
         rankers |= {"scikit-learn": scikit_learn, "bm25s, stems": bm25s_stemmed}
-    for name, ranker in rankers.items():
-        values = {folder.name: measure(folder, ranker) for folder in args.folders}
-        for measured in MEASURES:
-            means = "  ".join(f"{folder} {value[measured]:.4f}" for folder, value in values.items())
-            mean = np.mean([value[measured] for value in values.values()])
-            print(f"{name:14} {measured!s:8} mean {mean:.4f}  {means}", flush=True)
+    with Record("quality", args) as record:
+        for name, ranker in rankers.items():
+            values = {folder.name: measure(folder, ranker) for folder in args.folders}
+            for measured in MEASURES:
+                mean = float(np.mean([value[measured] for value in values.values()]))
+                record.add(str(measured), name, mean, "mean", places=3)
+                for folder, value in values.items():
+                    record.add(str(measured), name, value[measured], folder, places=3)
 
 
 if __name__ == "__main__":
