@@ -165,8 +165,8 @@ def main() -> None:
     parser.add_argument("--shape", nargs="+", help="only these")
     add_quick(parser)
     args = parser.parse_args()
-    size = 0.25 if args.quick else args.mib
-    with Record("attack", args) as record:
+    size = 2.0 if args.quick else args.mib
+    with Record("attack", args, is_whole=not args.shape) as record:
         for shape in SHAPES:
             if not args.shape or shape.__name__ in args.shape:
                 measure(record, shape, int(size * (1 << 20)))

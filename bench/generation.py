@@ -397,7 +397,7 @@ def main() -> None:
         _clock, args.threads, args.server = time.process_time, 1, None
     print(system_info())
     print(f"llama-cpp-python {version('llama-cpp-python')}, {args.threads} threads, {args.rounds} rounds")
-    with Record("generation", args) as record:
+    with Record("generation", args, is_whole=not args.parts) as record:
         for name in args.parts or PARTS:
             PARTS[name](record, args)
 

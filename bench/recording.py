@@ -34,10 +34,12 @@ class Record:
     Args:
         name: the bench's.
         args: its arguments; ``quick`` among them says that this run only shows that everything works.
+        is_whole: whether it measures all that it can; otherwise it is printed and not kept.
     """
 
-    def __init__(self, name: str, args: argparse.Namespace) -> None:
+    def __init__(self, name: str, args: argparse.Namespace, *, is_whole: bool = True) -> None:
         self.name = name
+        self._is_whole = is_whole
         self.measurements: list[dict[str, Any]] = []
         self._is_quick = bool(getattr(args, "quick", False))
         self._started = time.perf_counter()
@@ -81,7 +83,7 @@ class Record:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self.measurements:
+        if kind is None and self.measurements and self._is_whole:
             self.save(RESULTS)
 
     def save(self, folder: Path) -> None:

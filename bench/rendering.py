@@ -74,13 +74,15 @@ def _section(name: str, record: dict[str, Any] | None, folder: Path) -> str:
 
 
 def _origin(record: dict[str, Any]) -> str:
-    machine, versions = record["machine"], ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    machine = record["machine"]
+    parts = [
+        f"`{record['command']}` at commit {record['commit']}, {record['date'][:10]}, {record['seconds']:.0f} s",
+        f"{machine['processor']}, {machine['n_cpus']} processors, {machine['memory_gib']} GiB, {machine['system']}",
+        f"load {machine['load']}",
+        ", ".join(f"{name} {number}" for name, number in record["versions"].items()),
+    ]
     warning = "**A quick run: it shows that everything works, and not how fast.** " if record["quick"] else ""
-    return (
-        f"{warning}`{record['command']}` at commit {record['commit']}, {record['date'][:10]}, "
-        f"in {record['seconds']:.0f} s; {machine['processor']}, {machine['n_cpus']} processors, {machine['memory_gib']} GiB, {machine['system']}, "
-        f"load {machine['load']}; {versions}.\n"
-    )
+    return f"{warning}{'; '.join(parts)}.\n"
 
 
 def _table(group: str, measurements: list[dict[str, Any]]) -> str:
@@ -109,9 +111,9 @@ def plots(results: Results) -> dict[str, str]:
 def _speed(record: dict[str, Any]) -> str:
     series: plotting.Series = {}
     for measured in record["measurements"]:
-        title, _, name = measured["group"].partition(": ")
-        if title == speed.SIZES:
-            n_chunks = float(measured["what"].replace(",", ""))
+        if measured["group"] == speed.SIZES:
+            n_chunks = float(measured["what"].removesuffix(" chunks").replace(",", ""))
+            name = measured["unit"].removesuffix(", ms")
             series.setdefault(name, []).append((n_chunks, measured["value"]))
     return plotting.lines("From strings to the ten best", "chunks of 1,000 characters", "ms", series)
 

@@ -42,6 +42,7 @@ from relevance_gen.types import GenerationRequest
 SEED = 20_240_601
 QUERY = "how are attributes of a class looked up"
 KEY = "bench"
+BARS = {"large", "many", "generate"}
 HEADERS = {"Content-Type": "application/json", "X-API-Key": KEY}
 
 
@@ -399,7 +400,7 @@ def peer_generate(record: Record, group: str, model: Path, prompts: list[str], n
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bars", nargs="*", default=["large", "many", "generate"], help="large, many, generate")
+    parser.add_argument("bars", nargs="*", default=sorted(BARS), help=", ".join(sorted(BARS)))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads that decode")
@@ -408,7 +409,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.quick:
         given.rounds, given.seconds = 2, 1.0
-    with Record("serve_load", given) as record:
+    with Record("serve_load", given, is_whole=set(given.bars) >= BARS) as record:
         if "large" in given.bars:
             large(record, given.rounds, 5_000 if given.quick else 20_000)
         if "many" in given.bars:

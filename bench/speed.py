@@ -157,11 +157,12 @@ def compare_sizes(record: Record, chunks: list[str], rounds: int) -> None:
             "search()": lambda texts=texts: search(QUERY, texts),
             **{peer: lambda texts=texts, job=job: job(texts, QUERY) for peer, job in PEERS.items()},
         }
-        for job in jobs.values():
-            job()
-        for name, job in jobs.items():
-            taken = statistics.median(seconds(job) for _ in range(rounds))
-            record.add(f"{SIZES}: {name}", f"{n_chunks:,}", taken * 1e3, "ms")
+        times: dict[str, list[float]] = {name: [] for name in jobs}
+        for _ in range(rounds):
+            for name, job in jobs.items():
+                times[name].append(seconds(job))
+        for name, taken in times.items():
+            record.add(SIZES, f"{n_chunks:,} chunks", statistics.median(taken) * 1e3, f"{name}, ms")
 
 
 def compare_pairs(record: Record, path: Path) -> None:
