@@ -272,6 +272,13 @@ class Explanation:
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _alone(request: GenerationRequest, attribute: Attribute[Any], value: Any) -> None:
+    """Refuse a field that says what the samples must be where one before it does."""
+    for other in ("json_schema", "regex"):
+        if value is not None and other != attribute.name and getattr(request, other) is not None:
+            raise InvalidRequestError(f"{attribute.name} must not be given beside {other}", field=attribute.name)
+
+
 def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], value: int) -> None:
     if value > request.max_tokens:
         raise InvalidRequestError.must_be(attribute.name, f"at most max_tokens ({request.max_tokens})", value)
@@ -300,6 +307,10 @@ class GenerationRequest:
         repetition_penalty: divides the logit of every token already generated if it is positive, and multiplies it
             otherwise; above 0, and 1 = off.
         logit_bias: token id to what is added to its logit, in [-100, 100]; at most MAX_BIASED_TOKENS of them.
+        json_schema: each sample is JSON that fits this schema. Of this and the next two one at most can be given; they
+            need the extra ``constrained``.
+        regex: each sample is text that this regular expression matches as a whole.
+        grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark.
         logprobs: return each token's natural log probability under the model's own distribution.
         top_logprobs: return with each token so many of the likeliest in its place, in [0, MAX_TOP_LOGPROBS].
         prompt_logprobs: return the log probability of each of the prompt's tokens.
@@ -338,6 +349,11 @@ class GenerationRequest:
         converter=checks.as_token_numbers,
         validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS),
     )
+    json_schema: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, Mapping)))
+    )
+    regex: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
+    grammar: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
     logprobs: bool = field(default=False, validator=checks.flag)
     top_logprobs: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_TOP_LOGPROBS))
     prompt_logprobs: bool = field(default=False, validator=checks.flag)
@@ -366,7 +382,8 @@ class Completion:
         text: the generated text, without end token and stop string.
         generated_tokens: tokens generated, the end token included.
         finished: Unix time in seconds when this sample was complete.
-        finish_reason: ``"eos"``, ``"stop"`` or ``"length"``.
+        finish_reason: ``"eos"``, ``"stop"`` or ``"length"``; where the request has a schema, a regular expression or a
+            grammar, only ``"eos"`` says that the text is complete.
         tokens: the generated token ids, ``generated_tokens`` of them; ``None`` unless ``return_tokens``.
         logprobs: their natural log probabilities, one each; ``None`` unless ``logprobs``.
         top_logprobs: for each of them the likeliest tokens in its place, the likeliest first; whether it is among them
@@ -383,6 +400,19 @@ class Completion:
 
 
 @frozen
+class Spelling:
+    """How the tokens of a response are written; for callers in Python, and never on the documented wire.
+
+    Attributes:
+        prompt: the tokens that the model saw.
+        pieces: the bytes that each token of the prompt and of the samples prints, by its id; alternatives included.
+    """
+
+    prompt: tuple[int, ...]
+    pieces: Mapping[int, bytes]
+
+
+@frozen
 class GenerationResponse:
     """What was generated for one request.
 
@@ -395,6 +425,7 @@ class GenerationResponse:
         responses: the completions, in sample order.
         prompt_logprobs: the natural log probability of each of the ``prompt_tokens`` tokens, given those before it,
             and so ``None`` for the first; at least −9,999. ``None`` unless ``prompt_logprobs``.
+        spelling: how its tokens are written; ``None`` unless the runner was asked to spell.
     """
 
     created: float
@@ -404,6 +435,7 @@ class GenerationResponse:
     prompt_tokens: int
     responses: tuple[Completion, ...]
     prompt_logprobs: tuple[float | None, ...] | None = None
+    spelling: Spelling | None = field(default=None, repr=False)
 
 
 @frozen

@@ -33,7 +33,8 @@ _converter.register_unstructure_hook(
     make_dict_unstructure_fn(Completion, _converter, tokens=_if_asked, logprobs=_if_asked, top_logprobs=_if_asked),
 )
 _converter.register_unstructure_hook(
-    GenerationResponse, make_dict_unstructure_fn(GenerationResponse, _converter, prompt_logprobs=_if_asked)
+    GenerationResponse,
+    make_dict_unstructure_fn(GenerationResponse, _converter, prompt_logprobs=_if_asked, spelling=override(omit=True)),
 )
 
 

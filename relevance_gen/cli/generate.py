@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from pathlib import Path
 from typing import Any, TextIO, get_type_hints
 
 import attrs
@@ -31,6 +33,22 @@ class _Biases(argparse.Action):
         setattr(namespace, self.dest, dict(values))
 
 
+def _content(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise argparse.ArgumentTypeError(f"{path} is not UTF-8") from None
+
+
+def _json_content(path: str) -> object:
+    try:
+        return json.loads(_content(path))
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{path} is not JSON: {error}") from None
+
+
 _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "max_tokens": ({"type": int}, "most tokens of each sample"),
     "min_tokens": ({"type": int}, "tokens of each sample that cannot end it"),
@@ -49,6 +67,9 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
         {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
         "add to the logits of tokens, from -100 to 100",
     ),
+    "json_schema": ({"type": _json_content, "metavar": "FILE"}, "a JSON schema that every sample fits"),
+    "regex": ({"metavar": "REGEX"}, "a regular expression that matches every sample as a whole"),
+    "grammar": ({"type": _content, "metavar": "FILE"}, "a grammar, in llguidance's dialect of Lark, of every sample"),
     "logprobs": ({"action": "store_true", "default": None}, "with --json, the tokens' log probabilities"),
     "top_logprobs": ({"type": int}, "with --json, so many of the likeliest tokens in the place of each"),
     "prompt_logprobs": ({"action": "store_true", "default": None}, "with --json, the prompt's log probabilities"),
@@ -82,7 +103,8 @@ def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: 
             options = {"metavar": "N", **options}
         if isinstance(default := defaults[name], int | float) and not isinstance(default, bool):
             purpose += f" (default: {default})"
-        parser.add_argument(_flag(name), help=purpose, **options)
+        flag = "--schema" if name == "json_schema" else _flag(name)  # beside --json, which is for the output
+        parser.add_argument(flag, dest=name, help=purpose, **options)
 
 
 def given_parameters(args: argparse.Namespace) -> dict[str, Any]:

@@ -92,13 +92,25 @@ class Runner:
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, request: Request, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
+    def submit(
+        self,
+        request: Request,
+        *,
+        on_text: OnText | None = None,
+        is_chat: bool = False,
+        stops_itself: bool = False,
+        spells: bool = False,
+    ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
         Args:
             request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
+            is_chat: the text is what `write_chat` returned.
+            stops_itself: the model's own end tokens end a sample too, beside ``eos_token_ids``; this waits until the
+                model is loaded.
+            spells: say in the response's ``spelling`` how its tokens are written.
 
         Returns:
             A future. Its `cancel()` works until the response is there; the request's slots are then free at the next
@@ -110,20 +122,19 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        return self._put(as_request(request), on_text)
+        asked = as_request(request)
+        if stops_itself:
+            ends = dict.fromkeys((*asked.eos_token_ids, *self.chat_format.ends))
+            asked = attrs.evolve(asked, eos_token_ids=tuple(ends))
+        return self._put(asked, on_text, is_chat=is_chat, spells=spells)
 
     def _put(
-        self,
-        request: GenerationRequest,
-        on_text: OnText | None = None,
-        *,
-        is_chat: bool = False,
-        only_counts: bool = False,
+        self, request: GenerationRequest, on_text: OnText | None = None, **wanted: bool
     ) -> Future[GenerationResponse]:
         self._check_not_forked()
         check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = Ticket(next(self._ids), request, seed, time.time(), is_chat, only_counts)
+        ticket = Ticket(next(self._ids), request, seed, time.time(), **wanted)
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: Request) -> GenerationResponse:
@@ -180,10 +191,23 @@ class Runner:
         if "text" in fields:
             raise InvalidRequestError("text must not be given beside messages, which it is made of", field="text")
         request = wire.structure(GenerationRequest, {"text": "", **fields})
-        model = self.chat_format
-        text = chat.prompt_of(messages, model, chat_template, template_variables or {})
-        ends = dict.fromkeys((*request.eos_token_ids, *model.ends))
-        return self._put(attrs.evolve(request, text=text, eos_token_ids=tuple(ends)), on_text, is_chat=True)
+        text = self.write_chat(messages, chat_template=chat_template, template_variables=template_variables)
+        return self.submit(attrs.evolve(request, text=text), on_text=on_text, is_chat=True, stops_itself=True)
+
+    def write_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return a conversation as the model's template has it, for `submit` with ``is_chat`` alone.
+
+        Raises:
+            InvalidRequestError: there is no template for these messages.
+            RelevanceGenError: as `wait_ready` raises.
+        """
+        return chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:
         """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.

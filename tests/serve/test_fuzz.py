@@ -24,17 +24,21 @@ PATHS = [
     "/generate_stream",
     "/rerank",
     "/v2/rerank",
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/models",
     "/health",
     "/stats",
     "/metrics",
     "/docs",
     "/x",
 ]
-PEERS_PATHS = ("/rerank", "/v2/rerank")
+PEERS_PATHS = ("/rerank", "/v2/rerank", "/v1/completions", "/v1/chat/completions", "/v1/models")
 FIELDS = [
     *("query", "chunk_txts", "top_n", "true_order", "text", "metadata", "original_index", "max_tokens", "num_samples"),
     *("stop", "eos_token_ids", "temperature", "top_k", "top_p", "seed", "logprobs", "x"),
     *("documents", "texts", "return_documents", "relevant_spans", "return_text", "mode", "threshold", "max_spans"),
+    *("prompt", "messages", "role", "content", "type", "n", "echo", "top_logprobs", "logit_bias", "stream", "tools"),
 ]
 
 texts = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -74,8 +78,41 @@ reranks = st.fixed_dictionaries(
         "x": values,
     },
 )
+sampled = {
+    "max_tokens": st.integers(1, 4),
+    "n": st.integers(-1, 3) | leaves,
+    "temperature": leaves,
+    "top_p": leaves,
+    "stop": values,
+    "seed": leaves,
+    "logit_bias": values | st.dictionaries(st.sampled_from(["1", "2", "x", "999"]), st.integers(-101, 101), max_size=2),
+    "stream": st.booleans() | leaves,
+    "stream_options": values | st.fixed_dictionaries({"include_usage": st.booleans()}),
+    "top_logprobs": leaves,
+    "logprobs": st.booleans() | leaves,
+    "x": values,
+}
+completions = st.fixed_dictionaries(
+    {"prompt": texts | st.lists(texts, max_size=3) | values},
+    optional={**sampled, "echo": st.booleans() | leaves, "best_of": leaves, "suffix": leaves},
+)
+parts = texts | st.lists(
+    st.fixed_dictionaries({"type": st.sampled_from(["text", "image_url"]), "text": texts}) | values
+)
+chats = st.fixed_dictionaries(
+    {
+        "messages": st.lists(st.fixed_dictionaries({"role": texts, "content": parts}) | values, max_size=3) | values,
+    },
+    optional={
+        **sampled,
+        "response_format": values,
+        "tools": values,
+        "tool_choice": values,
+        "max_completion_tokens": leaves,
+    },
+)
 bodies = st.one_of(
-    (values | searches | generations | reranks).map(lambda value: json.dumps(value).encode()),
+    (values | searches | generations | reranks | completions | chats).map(lambda value: json.dumps(value).encode()),
     st.binary(max_size=60),
     searches.map(lambda value: gzip.compress(json.dumps(value).encode())),
     searches.map(lambda value: zstandard.compress(json.dumps(value).encode())),
@@ -124,6 +161,27 @@ def assert_an_error(answer: Answer, *, is_peers: bool) -> None:
         assert set(answer.json) == {"error", "error_type"}
     else:
         assert peer_error(answer.json)["message"]
+
+
+@given(body=completions, chat=chats)
+def test_a_generation_for_peers_is_answered_or_refused_with_a_reason(
+    chatting: Server, body: dict[str, Any], chat: dict[str, Any]
+) -> None:
+    """A completion or a chat gets a choice for each sample, streamed or not, or a 400 that says why."""
+    for path, sent in (("/v1/completions", body), ("/v1/chat/completions", chat)):
+        limit = {} if "max_completion_tokens" in sent else {"max_tokens": sent.get("max_tokens", 4)}
+        answer = chatting.call("POST", path, json.dumps({**sent, **limit}).encode(), KEYED)
+        if answer.status != 200:
+            assert answer.status == 400, answer.body
+            assert_an_error(answer, is_peers=True)
+            continue
+        n_prompts = len(sent["prompt"]) if isinstance(sent.get("prompt"), list) else 1
+        n_choices = n_prompts * (1 if sent.get("n") is None else sent["n"])
+        if sent.get("stream"):
+            assert answer.body.endswith(b"data: [DONE]\n\n")
+            assert answer.body.count(b'"finish_reason":"') == n_choices
+        else:
+            assert [choice["index"] for choice in answer.json["choices"]] == list(range(n_choices))
 
 
 @given(body=reranks, path=st.sampled_from(["/rerank", "/v1/rerank", "/v2/rerank"]))

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 from aiohttp import web
@@ -23,7 +24,7 @@ from relevance_gen.serve.edge.route import Handler
 from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE, WRITE_ERROR
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.embedding import Embedder
-from relevance_gen.serve.work.generating import Generator, Pieces
+from relevance_gen.serve.work.generating import GenerationTask, Generator, Pieces, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, Searcher, SearchTask
 from relevance_gen.types import Explanation, GenerationRequest, GenerationResponse, SearchResponse
 
@@ -53,7 +54,7 @@ class Events(Protocol):
     def text(self, sample: int, piece: str) -> bytes:
         """Return what is sent for a piece of text."""
 
-    def response(self, response: GenerationResponse) -> bytes:
+    def end(self, responses: Responses) -> bytes:
         """Return what is sent at the end."""
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
@@ -62,8 +63,8 @@ class Events(Protocol):
 
 ReadSearch: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[SearchResponse], object]]]
 ReadExplanation: TypeAlias = Callable[[object], tuple[ExplanationTask, Callable[[Explanation], object]]]
-ReadGeneration: TypeAlias = Callable[[object], tuple[GenerationRequest, Callable[[GenerationResponse], object]]]
-ReadStream: TypeAlias = Callable[[object], tuple[GenerationRequest, Events]]
+Presenter: TypeAlias = Callable[[Responses], object] | Events
+ReadGeneration: TypeAlias = Callable[[object], tuple[GenerationTask, Presenter]]
 
 
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -140,63 +141,61 @@ def _record_search(metrics: Metrics, task: SearchTask, found: SearchResponse, se
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def generate(read: ReadGeneration) -> Handler:
-    """Return the handler of generations that `read` understands, answered when they are complete."""
+def generation(read: ReadGeneration) -> Handler:
+    """Return the handler of generations that `read` understands.
+
+    Where `read` gives a function, that presents the complete responses; where it gives `Events`, these are sent as the
+    text comes.
+    """
 
     async def answer(request: web.Request) -> web.StreamResponse:
+        account, task, presenter = await _task(request, read)
+        if not callable(presenter):
+            return await _stream(request, task, presenter)
         coding = _wanted_coding(request)
-        account, generation, present = await _generation(request, read)
-        response = await request.app[GENERATOR].complete(generation)
-        body, headers = await made_of(response, lambda it: codings.encode(wire.serialize(present(it)), coding))
+        responses = await request.app[GENERATOR].complete(task)
+        body, headers = await made_of(responses, lambda them: codings.encode(wire.serialize(presenter(them)), coding))
         account.replace(len(body))
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     return answer
 
 
-def stream(read: ReadStream) -> Handler:
-    """Return the handler of generations that `read` understands, answered with server-sent events as they go.
-
-    The head is sent with the first text or heartbeat, so that what fails before has a status of its own.
-    """
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        service = request.app[SERVICE]
-        timeout_s = service.settings.answer_timeout_s
-        _, generation, events = await _generation(request, read)
-        async with aclosing(request.app[GENERATOR].stream(generation)) as items:
-            first = await anext(items)
-            response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, service)})
-            await response.prepare(request)
-            await response.write(await _worded(first, events))
-            try:
-                async for item in items:
-                    worded = await _worded(item, events)
-                    async with until_read(request, timeout_s):
-                        await response.write(worded)
-            except ConnectionError:
-                raise
-            except Exception as error:
-                problem = problem_of(error)
-                await response.write(events.error(problem.kind, problem.message, problem.field))
-        return response
-
-    return answer
+async def _stream(request: web.Request, task: GenerationTask, events: Events) -> web.StreamResponse:
+    """Answer with server-sent events. The head goes with the first, so that what fails before has its own status."""
+    service = request.app[SERVICE]
+    timeout_s = service.settings.answer_timeout_s
+    async with aclosing(request.app[GENERATOR].stream(task)) as items:
+        first = await anext(items)
+        response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, service)})
+        await response.prepare(request)
+        await response.write(await _worded(first, events))
+        try:
+            async for item in items:
+                worded = await _worded(item, events)
+                async with until_read(request, timeout_s):
+                    await response.write(worded)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            problem = problem_of(error)
+            await response.write(events.error(problem.kind, problem.message, problem.field))
+    return response
 
 
-async def _generation(
-    request: web.Request, read: Callable[[object], tuple[GenerationRequest, T]]
-) -> tuple[Account, GenerationRequest, T]:
+async def _task(request: web.Request, read: ReadGeneration) -> tuple[Account, GenerationTask, Presenter]:
     """Receive and read a request; its memory stays accounted for while it waits and runs."""
-    body = await receive(request)
+    body, gate = await receive(request), request[LANE].gate
 
-    def work() -> tuple[GenerationRequest, T]:
+    def work() -> tuple[GenerationTask, Presenter]:
         with body.account:
             return read(body.parse())
 
-    generation, presenter = work() if body.is_small else await request[LANE].gate.run(work)
-    body.account.replace(_size_bytes(generation))
-    return body.account, generation, presenter
+    task, presenter = work() if body.is_small else await gate.run(work)
+    if task.messages is not None:
+        task = await gate.run(partial(request.app[GENERATOR].written, task))
+    body.account.replace(sum(map(_size_bytes, task.requests)))
+    return body.account, task, presenter
 
 
 def _size_bytes(request: GenerationRequest) -> int:
@@ -205,16 +204,22 @@ def _size_bytes(request: GenerationRequest) -> int:
     return sum(map(sys.getsizeof, (request.text, stop, *stop, ends, *ends)))
 
 
-async def _worded(item: Pieces | GenerationResponse, events: Events) -> bytes:
-    if isinstance(item, GenerationResponse):
-        return await made_of(item, events.response)
+async def _worded(item: Pieces | Responses, events: Events) -> bytes:
+    if isinstance(item, tuple):
+        return await made_of(item, events.end)
     return b"".join(events.text(sample, piece) for sample, piece in item) or _HEARTBEAT
 
 
-async def made_of(response: GenerationResponse, make: Callable[[GenerationResponse], T]) -> T:
-    """Return ``make(response)``, called in a thread where it takes longer than getting there."""
-    n_bytes = len(response.prompt) + _BYTES_PER_TOKEN * sum(one.generated_tokens for one in response.responses)
-    return make(response) if n_bytes <= _WRITE_ON_LOOP_BYTES else await asyncio.to_thread(make, response)
+async def made_of(responses: Responses, make: Callable[[Responses], T]) -> T:
+    """Return ``make(responses)``, called in a thread where it takes longer than getting there."""
+    n_bytes = sum(map(_written_bytes, responses))
+    return make(responses) if n_bytes <= _WRITE_ON_LOOP_BYTES else await asyncio.to_thread(make, responses)
+
+
+def _written_bytes(response: GenerationResponse) -> int:
+    """Return about how long a response is as JSON."""
+    n_tokens = sum(one.generated_tokens + sum(map(len, one.top_logprobs or ())) for one in response.responses)
+    return len(response.prompt) + _BYTES_PER_TOKEN * n_tokens
 
 
 def _wanted_coding(request: web.Request) -> str:
@@ -235,6 +240,17 @@ async def stats(request: web.Request) -> web.StreamResponse:
     """Answer GET /stats."""
     body = wire.serialize(await request.app[SERVICE].stats())
     return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def models(listed: Callable[[str | None, int], object]) -> Handler:
+    """Return the handler that tells of the model as `listed` words it, given what the settings name and a time."""
+    started_s = int(time.time())
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = wire.serialize(listed(request.app[SERVICE].settings.model, started_s))
+        return web.Response(body=body, content_type="application/json")
+
+    return answer
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:
