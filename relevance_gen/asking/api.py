@@ -211,8 +211,8 @@ class _Chat:
         n_bytes = sum(len(text.encode(errors="replace")) for text in self._message(sources).values())
         if n_bytes + _FRAME_BYTES <= room:  # no token has less than a byte, so there is nothing to count
             return True
-        n_tokens = self.runner.count_chat_tokens([self._message(sources)], **self._rendering())
-        return n_tokens <= room
+        written = self.runner.write_chat([self._message(sources)], **self._rendering())
+        return self.runner.count_tokens(written, is_chat=True) <= room
 
     def stream(self, sources: Sequence[Source]) -> TextStream:
         return self.runner.stream_chat([self._message(sources)], **self._rendering(), **self.fields)
