@@ -310,7 +310,7 @@ def compare_with_completions(record: Record, model: Decoder, group: str, args: a
     )  # not at the top: relevance_gen shall load llama.cpp, for its threads to wait as they do
 
     llama = Llama(str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False)
-    for n, bar in ((8, 2.0), (16, 2.5)):
+    for n, bar in ((8, 2.0), (16, 2.5))[: 1 if args.quick else 2]:
         results = rounds(
             args.rounds,
             theirs=lambda n=n: completions_seconds(llama, n),
