@@ -108,6 +108,10 @@ def plots(results: Results) -> dict[str, str]:
     return {f"performance-{name}.svg": maker(results[name]) for name, maker in makers.items() if name in results}
 
 
+def _titled(title: str, record: dict[str, Any]) -> str:
+    return f"{title} (a quick run, which shows only that it works)" if record["quick"] else title
+
+
 def _speed(record: dict[str, Any]) -> str:
     series: plotting.Series = {}
     for measured in record["measurements"]:
@@ -115,7 +119,7 @@ def _speed(record: dict[str, Any]) -> str:
             n_chunks = float(measured["what"].removesuffix(" chunks").replace(",", ""))
             name = measured["unit"].removesuffix(", ms")
             series.setdefault(name, []).append((n_chunks, measured["value"]))
-    return plotting.lines("From strings to the ten best", "chunks of 1,000 characters", "ms", series)
+    return plotting.lines(_titled("From strings to the ten best", record), "chunks of 1,000 characters", "ms", series)
 
 
 def _quality(record: dict[str, Any]) -> str:
@@ -124,7 +128,7 @@ def _quality(record: dict[str, Any]) -> str:
     series: dict[str, list[float]] = {}
     for measured in values:
         series.setdefault(measured["what"], []).append(measured["value"])
-    return plotting.bars("Quality by collection", "nDCG@10", collections, series)
+    return plotting.bars(_titled("Quality by collection", record), "nDCG@10", collections, series)
 
 
 def _generation(record: dict[str, Any]) -> str:
@@ -135,7 +139,9 @@ def _generation(record: dict[str, Any]) -> str:
             mode = measured["group"].rpartition(", ")[2]
             name = {"engine": "relevance_gen", "raw": "raw llama_decode"}[who]
             series.setdefault(f"{name}, {mode}", []).append((float(n_samples), measured["value"]))
-    return plotting.lines("Samples of one prompt, 125M parameters", "samples at once", "tokens a second", series)
+    return plotting.lines(
+        _titled("Samples of one prompt, 125M parameters", record), "samples at once", "tokens a second", series
+    )
 
 
 def _memory(record: dict[str, Any]) -> str:
@@ -145,7 +151,9 @@ def _memory(record: dict[str, Any]) -> str:
     for measured in values:
         series.setdefault(measured["what"], []).append(measured["value"])
     names = [size.removeprefix(f"{memory.GROUP}, ") for size in sizes]
-    return plotting.bars("Peak of memory above the input", "bytes for each byte of text", names, series)
+    return plotting.bars(
+        _titled("Peak of memory above the input", record), "bytes for each byte of text", names, series
+    )
 
 
 # ── Figures in documents ─────────────────────────────────────────────────────────────────────────────────────────────
