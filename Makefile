@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types contracts docs bench results soak serve install lower-bounds package image clean
+.PHONY: help demo test check lint types contracts docs picture bench results soak serve install lower-bounds package image clean
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*##/\1 #/p' $(MAKEFILE_LIST) | awk -F ' # ' '{printf "  make %-14s%s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ contracts: $(VENV)/development
 
 docs: $(VENV)/development  ## Build the documentation; a warning is an error.
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+picture: $(VENV)/development  ## Take the picture of the page that is in docs/pictures.
+	$(BIN)/python -m docs.pictures.page
 
 bench: $(VENV)/bench  ## Measure against the peers; BENCH="--quick" in ten minutes, "--books FILE --judged DIR…" to choose texts.
 	$(BIN)/python -m bench $(BENCH)

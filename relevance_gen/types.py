@@ -269,6 +269,54 @@ class Explanation:
     likeness: float
 
 
+# ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class PromptRequest:
+    """The body of ``POST /prompt``.
+
+    Args:
+        question: what to answer; not blank.
+        chunk_txts: as in `SearchRequest`.
+        top_n: most sources, at least 1.
+    """
+
+    question: str = field(converter=checks.plain, validator=checks.not_blank)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
+    top_n: int = field(default=5, converter=checks.plain, validator=checks.integer(1))
+
+
+@frozen
+class PromptSource:
+    """A part of a chunk that a prompt shows.
+
+    Attributes:
+        original_index: position of the chunk in the input.
+        start: where the part begins in the chunk, in code points.
+        end: the position behind its last character.
+    """
+
+    original_index: int
+    start: int
+    end: int
+
+
+@frozen
+class PromptResponse:
+    """What to ask the model that the server has.
+
+    Attributes:
+        sources: what the prompt shows, best first; a chat model is shown them as [1], [2] and so on.
+        path: where to post ``request`` as it stands: ``"/generate"``, or ``"/v1/chat/completions"`` for a chat model.
+        request: the body of that request.
+    """
+
+    sources: tuple[PromptSource, ...]
+    path: str
+    request: Mapping[str, Any]
+
+
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

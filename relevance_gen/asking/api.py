@@ -11,6 +11,7 @@ from attrs import frozen
 from relevance_gen import wire
 from relevance_gen.asking.answer import NOTHING_FOUND, Answer, Source
 from relevance_gen.asking.fitting import fit, passage_of
+from relevance_gen.asking.model import Model
 from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner
@@ -26,7 +27,8 @@ Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]
 _CHAT_MAX_TOKENS = 512
 _COMPLETION_MAX_TOKENS = 128
 _COMPLETION_PROMPT_TOKENS = 128
-"""Longest prompt of a model that follows no instructions: the embedded one finds the right sentence among few."""
+"""Longest prompt of a model that follows no instructions: the embedded one finds the right sentence best among very
+few."""
 _FRAME_BYTES = 2048
 """More than a template adds to a message."""
 
@@ -175,29 +177,63 @@ def ask_stream(
     if not found.results and only_from_sources:
         return AnswerStream((), found.confidence, None)
     runner = default_runner() if runner is None else runner
+    rendering: dict[str, Any] = {"chat_template": chat_template, "template_variables": template_variables}
+    sources, fields = prepare(question, found, runner, instructions=instructions, **rendering, **fields)
+    stream = runner.stream_chat(**fields) if "messages" in fields else runner.stream(fields)
+    return AnswerStream(sources, found.confidence, stream)
+
+
+def prepare(
+    question: str,
+    found: SearchResponse,
+    model: Model,
+    *,
+    instructions: str = INSTRUCTIONS,
+    chat_template: str | None = None,
+    template_variables: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> tuple[tuple[Source, ...], dict[str, Any]]:
+    """Write what a model is to be asked: the arguments are those of `ask`.
+
+    Args:
+        question: not blank.
+        found: what a search with ``spans`` has found, best first.
+        model: what will be asked.
+        instructions: what a chat model is told.
+        chat_template: as in `ask`.
+        template_variables: as in `ask`.
+        fields: as in `ask`.
+
+    Returns:
+        The sources that are shown, and the arguments of `Runner.chat`, or, where there is no ``messages`` in them, the
+        fields of a `GenerationRequest`.
+
+    Raises:
+        InvalidRequestError: there is no room for a source.
+    """
     fields = {"temperature": 0.0, **fields}
     form: _Chat | _Completion
-    if chat_template is not None or follows_instructions(runner.chat_format):
+    if chat_template is not None or follows_instructions(model.chat_format):
         rendering = {"chat_template": chat_template, "template_variables": template_variables or {}}
-        form = _Chat(runner, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, instructions, rendering)
+        form = _Chat(model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, instructions, rendering)
     else:
-        form = _Completion(runner, question, {"max_tokens": _COMPLETION_MAX_TOKENS, **fields})
+        form = _Completion(model, question, {"max_tokens": _COMPLETION_MAX_TOKENS, **fields})
     sources = fit([form.source(Source.whole(result)) for result in found.results], form.fits)
     if found.results and not sources:
-        n_ctx = runner.chat_format.n_ctx
+        n_ctx = model.chat_format.n_ctx
         raise InvalidRequestError(
             f"question must leave room for a sentence of a source in a context of {n_ctx} tokens; shorten it, lower "
             "max_tokens, or load the model with a larger n_ctx",
             field="question",
         )
-    return AnswerStream(sources, found.confidence, form.stream(sources))
+    return sources, form.write(sources)
 
 
 @frozen
 class _Chat:
     """Asks a model that has a chat template."""
 
-    runner: Runner
+    model: Model
     question: str
     fields: Mapping[str, Any]
     instructions: str
@@ -207,15 +243,15 @@ class _Chat:
         return source
 
     def fits(self, sources: Sequence[Source]) -> bool:
-        room = _room(self.runner, self.fields)
+        room = _room(self.model, self.fields)
         n_bytes = sum(len(text.encode(errors="replace")) for text in self._message(sources).values())
         if n_bytes + _FRAME_BYTES <= room:  # no token has less than a byte, so there is nothing to count
             return True
-        written = self.runner.write_chat([self._message(sources)], **self._rendering())
-        return self.runner.count_tokens(written, is_chat=True) <= room
+        n_tokens = self.model.count_chat_tokens([self._message(sources)], **self._rendering())
+        return n_tokens <= room
 
-    def stream(self, sources: Sequence[Source]) -> TextStream:
-        return self.runner.stream_chat([self._message(sources)], **self._rendering(), **self.fields)
+    def write(self, sources: Sequence[Source]) -> dict[str, Any]:
+        return {"messages": [self._message(sources)], **self._rendering(), **self.fields}
 
     def _message(self, sources: Sequence[Source]) -> dict[str, str]:
         return chat_message(self.question, sources, self.instructions)
@@ -229,7 +265,7 @@ class _Chat:
 class _Completion:
     """Asks a model that follows no instructions, such as the embedded one."""
 
-    runner: Runner
+    model: Model
     question: str
     fields: Mapping[str, Any]
 
@@ -237,16 +273,15 @@ class _Completion:
         return passage_of(source)
 
     def fits(self, sources: Sequence[Source]) -> bool:
-        room = min(_room(self.runner, self.fields), _COMPLETION_PROMPT_TOKENS)
-        return self.runner.count_tokens(completion_prompt(self.question, sources)) <= room
+        room = min(_room(self.model, self.fields), _COMPLETION_PROMPT_TOKENS)
+        return self.model.count_tokens(completion_prompt(self.question, sources)) <= room
 
-    def stream(self, sources: Sequence[Source]) -> TextStream:
-        ends = self.runner.chat_format.ends
-        fields = {"eos_token_ids": ends, "stop": ["\n"], **self.fields}
-        return self.runner.stream({"text": completion_prompt(self.question, sources), **fields})
+    def write(self, sources: Sequence[Source]) -> dict[str, Any]:
+        ends = self.model.chat_format.ends
+        return {"text": completion_prompt(self.question, sources), "eos_token_ids": ends, "stop": ["\n"], **self.fields}
 
 
-def _room(runner: Runner, fields: Mapping[str, Any]) -> int:
+def _room(model: Model, fields: Mapping[str, Any]) -> int:
     """Return the most tokens of a prompt that leaves room for the answer."""
-    n_ctx, max_tokens = runner.chat_format.n_ctx, int(fields["max_tokens"])
+    n_ctx, max_tokens = model.chat_format.n_ctx, int(fields["max_tokens"])
     return n_ctx - min(max_tokens, n_ctx // 2)

@@ -201,7 +201,7 @@ class Runner:
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return a conversation as the model's template has it, for `submit` and `count_tokens` with ``is_chat`` alone.
+        """Return a conversation as the model's template has it, for `submit` with ``is_chat`` alone.
 
         Raises:
             InvalidRequestError: there is no template for these messages.
@@ -225,21 +225,31 @@ class Runner:
         """
         return TextStream(lambda on_text: self.submit_chat(messages, on_text=on_text, **options))
 
-    def count_tokens(self, text: str, *, is_chat: bool = False) -> int:
-        """Return how many tokens of the model a prompt has, its BOS token among them.
-
-        It waits as a request does, and takes no step of the model.
-
-        Args:
-            text: the prompt.
-            is_chat: it is what `write_chat` returned.
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens of the model a prompt has, with its BOS token. Waits as a request does, for no step.
 
         Raises:
             InvalidRequestError: the text is far beyond what the context could hold.
             RelevanceGenError: as `generate` raises.
         """
         request = as_request({"text": text})
-        return self._wait_for(lambda: self._put(request, is_chat=is_chat, only_counts=True)).prompt_tokens
+        return self._wait_for(lambda: self._put(request, only_counts=True)).prompt_tokens
+
+    def count_chat_tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Return how many tokens of the model a conversation has, as `submit_chat` writes it.
+
+        Raises:
+            RelevanceGenError: as `submit_chat` and `count_tokens` raise.
+        """
+        text = chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
+        request = GenerationRequest(text)
+        return self._wait_for(lambda: self._put(request, is_chat=True, only_counts=True)).prompt_tokens
 
     # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

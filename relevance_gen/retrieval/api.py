@@ -76,7 +76,7 @@ def search(
             kept,
             positions,
             keep_tokens=False,
-            only_for=None if weigher.needs_all_terms else parse(question.query, weigher).beginnings,
+            wanted=None if weigher.needs_all_terms else parse(question.query, weigher).beginnings,
             progress=report,
         )
         token_counts = SearchMetadata(n_query_tokens, counted())

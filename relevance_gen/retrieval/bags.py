@@ -43,15 +43,19 @@ class Bag:
         return cls(found[0] if len(found) == 1 else np.concatenate(found), n_found)
 
     @classmethod
+    def joined(cls, bags: Sequence[Bag]) -> Bag:
+        """Return the bag of the chunks of some, one after the other."""
+        if len(bags) == 1:
+            return bags[0]
+        features = np.concatenate([_NO_FEATURES, *(bag.features for bag in bags)])
+        return cls(features, np.concatenate([_NO_PLACES, *(bag.counts for bag in bags)]))
+
+    @classmethod
     def merge(cls, bags: Sequence[Bag], places: Sequence[Offsets]) -> Bag:
         """Return the bag of several segments' chunks; `places` are those that each segment's chunks take in it."""
         if len(bags) == 1:
             return bags[0]
-        order = np.argsort(np.concatenate([_NO_PLACES, *places]))
-        counts = np.concatenate([_NO_PLACES, *(bag.counts for bag in bags)])
-        first = np.cumsum(counts) - counts
-        features = np.concatenate([_NO_FEATURES, *(bag.features for bag in bags)])
-        return cls(features[ragged_ranges(first[order], counts[order])], counts[order])
+        return cls.joined(bags).take(np.argsort(np.concatenate([_NO_PLACES, *places])))
 
     def take(self, kept: Offsets) -> Bag:
         """Return the bag of some of the chunks."""
@@ -137,5 +141,3 @@ _CHUNK_MASK: Final = np.uint64(MAX_CHUNKS - 1)
 _NO_FEATURES: Final[Numbers] = np.zeros(0, np.uint32)
 _NO_PLACES: Final[Offsets] = np.zeros(0, np.int64)
 _NO_COUNTS: Final[tuple[Ids, Offsets]] = np.zeros(0, np.uint64), _NO_PLACES
-EMPTY: Final = Bag(_NO_FEATURES, _NO_PLACES)
-"""The bag of no chunks."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.scoring import SegmentScorer
+from relevance_gen.retrieval.scoring import BONUSES, SegmentScorer
 from relevance_gen.types import Explanation, TermShare
 
 
@@ -21,15 +21,17 @@ def explain(collection: Collection, query: str, position: int) -> Explanation:
         raise LookupError(f"no chunk is at position {position}")
     parts = collection.assess(plan, collection.statistics.n_chunks)
     at = np.flatnonzero(parts.positions == position)
+    bonuses = [0.0] * len(BONUSES)
     if at.size:
         score, own, alike, letters = (
             float(part[at[0]]) for part in (parts.scores, parts.own, parts.likeness, parts.letters)
         )
-        bonuses = parts.bonuses[:, at[0]].tolist()
+        if parts.bonus[at[0]]:
+            told = collection.read(np.array([position]), SegmentScorer.bonuses, plan)
+            bonuses = next(one for here, one in told if here.size)[:, 0].tolist()
         likeness = collection.weighting.likeness_share(own, alike, score)
     else:
         score = likeness = letters = 0.0
-        bonuses = [0.0] * parts.bonuses.shape[0]
     own_parts = math.fsum([*(share for _, share in shares), *bonuses, letters])
     # A chunk that scores more than the query would is squeezed below 1, and so are its parts.
     scale = (score - likeness) / own_parts if own_parts else 0.0

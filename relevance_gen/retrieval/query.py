@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from attrs import field, frozen
 
 from relevance_gen import checks
 from relevance_gen.retrieval.cutting import blocks
+from relevance_gen.retrieval.growing import GrowingArray
 from relevance_gen.retrieval.matching import MAX_INFLECTED, is_fragment
-from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, identify, tokenize
+from relevance_gen.retrieval.terms import BEGINNINGS, SPELLED_BYTES, Ids, beginnings, identify, tokenize
+from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import Weighting
 
 REMEMBERED_CHARS: Final = 1024
@@ -22,6 +24,8 @@ REMEMBERED_CHARS: Final = 1024
 _REMEMBERED_QUERIES: Final = 256
 MAX_TERMS: Final = 1 << 14
 """Most different words of a query that count: it bounds the work for queries as long as a book."""
+_STEP: Final = 1 << 16
+_CHARS_PER_TOKEN: Final = 4
 _FEW_WORDS: Final = 64
 """Up to so many words are quicker read one by one than with numpy."""
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
@@ -74,18 +78,22 @@ class Query:
         text: what was cut.
         ids: term ids of its tokens, in reading order, shape (T,).
         terms: its different terms, in order of first appearance; of more than `MAX_TERMS` only the first.
-        order: number of the term at each token, -1 where it is none of these.
+        order: number of the term at each token, -1 where it is none of these, shape (T,).
     """
 
     text: str
     ids: Ids
     terms: tuple[QueryTerm, ...]
-    order: tuple[int, ...]
+    order: npt.NDArray[np.int16]
 
     @property
-    def beginnings(self) -> Ids | None:
-        """Ids that have the beginnings of all that the query can match; None where that may begin with anything."""
-        return None if any(is_fragment(term.word) for term in self.terms) else self.ids
+    def beginnings(self) -> Flags | None:
+        """Which beginnings words have that the query can match, shape (BEGINNINGS,); None where it may be any."""
+        if any(is_fragment(term.word) for term in self.terms):
+            return None
+        flags = np.zeros(BEGINNINGS, bool)
+        flags[beginnings(self.ids)] = True
+        return flags
 
 
 def parse(text: str, weighting: Weighting) -> Query:
@@ -94,31 +102,35 @@ def parse(text: str, weighting: Weighting) -> Query:
 
 
 def _parse(text: str, weighting: Weighting) -> Query:
-    words = _PLAIN_WORD.findall(text.lower()) if text.isascii() and not _IDENTIFIER.search(text) else []
+    is_plain = len(text) <= _FEW_WORDS * SPELLED_BYTES and text.isascii() and not _IDENTIFIER.search(text)
+    words = _PLAIN_WORD.findall(text.lower()) if is_plain else []
     if words and len(words) <= _FEW_WORDS and len(max(words, key=len)) < SPELLED_BYTES:
-        ids = list(map(identify, words))
-        each = zip(words, ids, map(len, words), strict=True)
-        return _terms(text, np.array(ids, np.uint64), each, range(len(words)), weighting)
-    parts: list[Ids] = []
+        ids = np.array([*map(identify, words)], np.uint64)
+        each = zip(words, ids.tolist(), map(len, words), strict=True)
+        return _terms(text, ids, each, np.arange(len(words), dtype=np.int16), weighting)
+    every: GrowingArray[np.uint64] = GrowingArray(np.uint64, len(text) // _CHARS_PER_TOKEN)
     heads: dict[int, tuple[str, int]] = {}  # spelling and bytes of each word, in order of first appearance
     for block in map(tokenize, blocks([text])):
-        parts.append(block.ids)
+        every.extend(block.ids)
         if len(heads) < MAX_TERMS:
             for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
                 if len(heads) < MAX_TERMS:
                     heads.setdefault(int(block.ids[first]), (block.spell(first), int(block.length[first])))
-    every = np.concatenate(parts)
+    ids = every.finish()
     known = np.array([*heads], np.uint64)
-    in_order = known.argsort()
-    at = known.searchsorted(every, sorter=in_order)
-    word_at = in_order.take(at, mode="clip") if heads else at
-    word_at[known.take(word_at) != every] = -1
+    in_order = known.argsort().astype(np.int16)
+    word_at = np.full(ids.size, -1, np.int16)
+    for low in range(0, ids.size, _STEP):
+        some = ids[low : low + _STEP]
+        at = in_order.take(known.searchsorted(some, sorter=in_order), mode="clip")
+        at[known.take(at) != some] = -1
+        word_at[low : low + _STEP] = at
     heads_of = ((spelling, term_id, n_bytes) for term_id, (spelling, n_bytes) in heads.items())
-    return _terms(text, every, heads_of, word_at.tolist(), weighting)
+    return _terms(text, ids, heads_of, word_at, weighting)
 
 
 def _terms(
-    text: str, ids: Ids, words: Iterable[tuple[str, int, int]], word_at: Sequence[int], weighting: Weighting
+    text: str, ids: Ids, words: Iterable[tuple[str, int, int]], word_at: npt.NDArray[np.int16], weighting: Weighting
 ) -> Query:
     """Put words that are one term together.
 
@@ -138,8 +150,8 @@ def _terms(
             heads.append((spelling, term_id))
         term_of_word.append(number)
     term_of_word.append(-1)  # that of -1
-    order = tuple([term_of_word[word] for word in word_at])
-    qtf = Counter(order)
+    order = np.array(term_of_word, np.int16).take(word_at)
+    qtf = np.bincount(order[order >= 0], minlength=len(heads)).tolist()
     terms = []
     for number, (spelling, term_id) in enumerate(heads):
         stop = weighting.is_stop(spelling)

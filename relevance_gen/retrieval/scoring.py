@@ -13,14 +13,15 @@ they find.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.bags import EMPTY, MAX_CHUNKS, Bag
+from relevance_gen.retrieval.bags import MAX_CHUNKS, Bag
+from relevance_gen.retrieval.cutting import cut_by_size
 from relevance_gen.retrieval.filtering import Filter
 from relevance_gen.retrieval.matching import Match, match_exactly, match_inflections
 from relevance_gen.retrieval.memory import Memory
@@ -28,15 +29,19 @@ from relevance_gen.retrieval.plan import Plan
 from relevance_gen.retrieval.postings import Chunks as ChunkNumbers
 from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
-from relevance_gen.retrieval.segment import Floats, Segment, Statistics
+from relevance_gen.retrieval.segment import BETWEEN, Floats, Reading, Segment, Statistics
 from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges
 from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting, sum_by
 from relevance_gen.types import Metadata
 
 BONUSES: Final = ("pairs", "coverage", "head", "run")
 """What proximity adds, row by row."""
-_BATCH: Final = MAX_CHUNKS
-"""Chunks read together: ties may make them many."""
+_BATCH_TOKENS: Final = 1 << 17
+"""Chunks that have about so many tokens are read together: ties may make them many, and each may be long."""
+_BATCH_PAIRS: Final = 1 << 18
+"""Most counts of pairs of words, those of all pairs in all chunks, that are held at once."""
+_POSTINGS_STEP: Final = 1 << 18
+"""Postings added up together: it bounds the memory for queries of many words."""
 _LETTER_STEP: Final = 1 << 15
 """Words whose letters are looked up together: it bounds the memory for long chunks."""
 _DENSE: Final = 8
@@ -100,11 +105,11 @@ class Look:
     """What a look at some chunks tells.
 
     Attributes:
-        bonuses: what proximity adds to their cosines, a row for each of `BONUSES`, shape (4, n).
+        bonus: what proximity adds to their cosines, shape (n,).
         words: the beginnings of their words; None for very many chunks.
     """
 
-    bonuses: Floats
+    bonus: Floats
     words: Bag | None
 
 
@@ -183,19 +188,13 @@ class SegmentScorer:
 
     def look(self, numbers: Offsets, plan: Plan) -> Look:
         """Read some chunks, and return what proximity adds to their cosines and, if they are few, their words."""
-        rows = [np.zeros((len(BONUSES), 0))]
-        words = None
-        for some in _batches(numbers):
-            reading = self.segment.read(some)
-            near = plan.proximity.score(reading)
-            pairs = PAIR_WEIGHT * near.pairs
-            pairs /= self.denominators.take(some) * plan.norm
-            coverage, head, run = COVERAGE_WEIGHT * near.coverage, HEAD_WEIGHT * near.head, RUN_WEIGHT * near.run**3
-            rows.append(np.array((pairs, coverage, head, run)))
-            words = Bag.of_words(reading)
-        if len(rows) == 2:
-            return Look(rows[1], words)
-        return Look(np.concatenate(rows, axis=1), None if numbers.size else EMPTY)
+        bonus = np.empty(numbers.size)
+        words = []
+        for some, reading in self._readings(numbers, _BATCH_PAIRS // (plan.proximity.n_pairs + 1)):
+            bonus[some] = self._bonuses(reading, numbers[some], plan).sum(axis=0)
+            if numbers.size <= MAX_CHUNKS:
+                words.append(Bag.of_words(reading))
+        return Look(bonus, Bag.joined(words) if numbers.size <= MAX_CHUNKS else None)
 
     def words(self, numbers: Offsets) -> Bag:
         """Return the beginnings of the words of some chunks."""
@@ -238,6 +237,10 @@ class SegmentScorer:
 
     # ── One chunk, explained ─────────────────────────────────────────────────────────────────────────────────────────
 
+    def bonuses(self, numbers: Offsets, plan: Plan) -> Floats:
+        """Return what proximity adds to the cosines of a few chunks, a row for each of `BONUSES`, shape (4, n)."""
+        return self._bonuses(self.segment.read(numbers), numbers, plan)
+
     def shares(self, numbers: Offsets, plan: Plan) -> list[list[tuple[float, float]]]:
         """Return for each of some chunks and each term of the query its tf there, and what it adds to the cosine."""
         return [
@@ -254,30 +257,59 @@ class SegmentScorer:
 
     def _cosines(self, plan: Plan) -> Floats:
         """Return every chunk's cosine with the query, shape (N,)."""
-        parts = [
-            (found.chunk, gain * found.weight)
-            for term, gain, match in zip(plan.query.terms, plan.gains, plan.matches, strict=True)
-            if gain and match.ids.size and (found := self._find(term)).chunk.size
-        ]
-        if not parts:
+        cosines: Floats | None = None
+        parts: list[tuple[ChunkNumbers, Floats]] = []
+        n_postings = 0
+        for term, gain, match in zip(plan.query.terms, plan.gains, plan.matches, strict=True):
+            if gain and match.ids.size and (found := self._find(term)).chunk.size:
+                parts.append((found.chunk, gain * found.weight))
+                n_postings += found.chunk.size
+                if n_postings >= _POSTINGS_STEP:
+                    cosines = self._add(cosines, parts)
+                    parts, n_postings = [], 0
+        if cosines is None and not parts:
             return np.zeros(self.segment.size)
-        chunk, value = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        cosines = sum_by(chunk, value, self.segment.size)
+        cosines = self._add(cosines, parts)
         cosines /= self.denominators
         return cosines
+
+    def _add(self, sums: Floats | None, parts: Sequence[tuple[ChunkNumbers, Floats]]) -> Floats:
+        """Return the sum of each chunk with what the parts add, in their order."""
+        if not parts:
+            return np.zeros(self.segment.size) if sums is None else sums
+        chunk, value = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        if sums is None:
+            return sum_by(chunk, value, self.segment.size)
+        np.add.at(sums, chunk, value)  # one after the other, as if all had been added up at once
+        return sums
+
+    def _readings(self, numbers: Offsets, most_chunks: int = _BATCH_TOKENS) -> Iterator[tuple[slice, Reading]]:
+        """Yield the words of some chunks, as many chunks at once as have few words, and where these chunks stand."""
+        n_places = self.segment.n_tokens.take(numbers) + BETWEEN
+        for start, end in cut_by_size(n_places, _BATCH_TOKENS, max(most_chunks, 1)):
+            some = slice(start, end)
+            yield some, self.segment.read(numbers[some])
+
+    def _bonuses(self, reading: Reading, numbers: Offsets, plan: Plan) -> Floats:
+        near = plan.proximity.score(reading)
+        pairs = PAIR_WEIGHT * near.pairs
+        pairs /= self.denominators.take(numbers) * plan.norm
+        return np.array(
+            (pairs, COVERAGE_WEIGHT * near.coverage, HEAD_WEIGHT * near.head, RUN_WEIGHT * near.run**3), np.float64
+        )
 
     def _says_the_same(self, plan: Plan, cosines: Floats) -> Offsets:
         """Find the chunks that have exactly the query's terms, each as often."""
         segment, said = self.segment, plan.said
-        if len(said) not in segment.lengths:
+        if said.size not in segment.lengths:
             return _NOTHING
-        same = np.flatnonzero(segment.n_tokens == len(said))
+        same = np.flatnonzero(segment.n_tokens == said.size)
         same = same[(cosines[same] > 0.0) & np.isclose(segment.norms[same], plan.said_norm, rtol=1e-9, atol=0.0)]
         found = [_NOTHING]
-        for some in _batches(same):
-            reading = segment.read(some)
-            ids = reading.vocabulary.ids.take(reading.words[reading.is_word]).reshape(some.size, -1)
-            found.append(some[(np.sort(ids) == said).all(axis=1)])
+        for some, reading in self._readings(same):
+            ids = reading.vocabulary.ids.take(reading.words[reading.is_word]).reshape(-1, said.size)
+            ids.sort()
+            found.append(same[some][(ids == said).all(axis=1)])
         return np.concatenate(found)
 
     def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
@@ -335,8 +367,3 @@ class SegmentScorer:
 
 _NOTHING: Final[Offsets] = np.zeros(0, np.int64)
 _NO_MATCH: Final = TermMatch(Match.union([]), 0)
-
-
-def _batches(chunks: Offsets) -> Iterator[Offsets]:
-    for start in range(0, chunks.size, _BATCH):
-        yield chunks[start : start + _BATCH]

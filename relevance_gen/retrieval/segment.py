@@ -226,6 +226,7 @@ class Segment:
             letters = np.frombuffer(block.folded, np.uint8)
             words.append(vocabulary_of(ids, letters, block.start[first], block.length[first]))
             numbers.append(number.astype(np.uint32))
+            del block
         vocabulary, renumbered = united(words)
         starts = _starts(counts)
         tokens = np.full(BETWEEN + int((counts + BETWEEN).sum()), vocabulary.size, np.uint32)

@@ -10,14 +10,26 @@ from relevance_gen.serve.dialects.openai import chat, completions, errors
 from relevance_gen.serve.dialects.openai.models import listed
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.forwarding import forward
-from relevance_gen.serve.edge.handlers import Sharing, explain, generation, health, metrics, models, search, stats
+from relevance_gen.serve.edge.handlers import (
+    Sharing,
+    explain,
+    generation,
+    health,
+    metrics,
+    models,
+    prompt,
+    search,
+    stats,
+)
 from relevance_gen.serve.edge.problems import STATUSES
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.metrics import Layout
 
 ROUTES: tuple[Route, ...] = (
+    Route("GET", "/", lambda request: pages.front(request, ROUTES)),
     Route("POST", "/search", search(own.read_search), key="always", work="search", aliases=("/distributor/search",)),
     Route("POST", "/explain", explain(own.read_explanation), key="always", work="search"),
+    Route("POST", "/prompt", prompt(own.read_prompt), key="always", work="generation"),
     Route("POST", "/generate", generation(own.read_generation), key="setting", work="generation", is_exact=True),
     Route("POST", "/generate_stream", generation(own.read_stream), key="setting", work="generation", is_exact=True),
     Route(

@@ -16,6 +16,7 @@ from typing import Any
 from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
+from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.postings import Flags
 from relevance_gen.serve.processes import process
@@ -149,6 +150,19 @@ class ScriptedBackend:
             self._jobs.append(job)
             self._wake.notify()
         return job.future
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """Say that there is no template, and room for some pages."""
+        return ChatFormat(n_ctx=4096)
+
+    def count_tokens(self, text: str) -> int:
+        """Count the words."""
+        return len(text.split())
+
+    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:
+        """Never be asked: there is no template."""
+        raise NotImplementedError
 
     def write_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Write a line for each message; the content ``"no template"`` finds none."""

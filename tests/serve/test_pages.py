@@ -83,6 +83,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "GenerationRequest": {"text": "x"},
     "SearchRequest": {"query": "x", "chunk_txts": []},
     "ExplanationRequest": {"query": "x", "chunk_txts": [], "original_index": 0},
+    "PromptRequest": {"question": "x", "chunk_txts": []},
     "RerankRequest": {"query": "x", "documents": []},
     "RelevantSpans": {"mode": "enabled"},
     "TextsRequest": {"query": "x", "texts": []},
@@ -170,14 +171,35 @@ def test_every_error_is_documented() -> None:
     assert {(str(status), kind) for _, status, kind, _ in TABLE} == set(documented)
 
 
-def test_the_page_needs_nothing_from_elsewhere(server: Server) -> None:
-    """The page loads from this server alone: no address of another, and a policy that would not let it."""
-    answer = server.call("GET", "/docs")
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_the_pages_need_nothing_from_elsewhere(server: Server, path: str) -> None:
+    """Both pages load from this server alone: no address of another, and a policy that would not let them."""
+    answer = server.call("GET", path, headers={"Accept": "text/html,*/*;q=0.8"})
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert not re.search(rb"https?://|//[a-z]|@import|url\(", answer.body.replace(b"// ", b""))
-    policy = answer.headers["Content-Security-Policy"]
-    assert policy.startswith("default-src 'none'; connect-src 'self'; script-src 'sha256-")
-    assert "unsafe" not in policy
+    without_icon = re.sub(rb'href="data:[^"]*"', b"", answer.body)
+    assert not re.search(rb"https?://|//[a-z]|@import|url\(", without_icon.replace(b"// ", b""))
+    directives = dict(one.split(" ", 1) for one in answer.headers["Content-Security-Policy"].split("; "))
+    assert [directives.pop(name) for name in ("default-src", "connect-src", "img-src")] == ["'none'", "'self'", "data:"]
+    assert [directives.pop(name)[:8] for name in ("script-src", "style-src")] == ["'sha256-"] * 2
+    assert directives.pop("require-trusted-types-for") == "'script'"
+    assert set(directives) == {"base-uri", "form-action", "frame-ancestors", "trusted-types"}
+    assert set(directives.values()) == {"'none'"}
+
+
+def test_programs_find_a_list_at_the_root(server: Server) -> None:
+    """Whoever does not ask for HTML gets name, version and every path with its method; HEAD works for both."""
+    for accept in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
+        answer = server.call("GET", "/", headers=accept)
+        assert (answer.status, answer.headers["Content-Type"], answer.headers["Vary"]) == (
+            200,
+            "application/json",
+            "Accept",
+        )
+        assert answer.json["version"] == relevance_gen.__version__
+        assert answer.json["endpoints"] == [f"{route.method} {path}" for route in ROUTES for path in route.paths]
+    for accept in ({}, {"Accept": "text/html"}):
+        head, full = (server.call(method, "/", headers=accept) for method in ("HEAD", "GET"))
+        assert (head.body, head.headers["Content-Length"]) == (b"", str(len(full.body)))
 
 
 def test_the_page_shows_every_example_in_words(server: Server) -> None:

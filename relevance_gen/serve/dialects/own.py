@@ -13,6 +13,8 @@ from relevance_gen.types import (
     Explanation,
     ExplanationRequest,
     GenerationRequest,
+    PromptRequest,
+    PromptResponse,
     SearchRequest,
     SearchResponse,
 )
@@ -50,6 +52,17 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanati
     """
     request = wire.structure(ExplanationRequest, body)
     return ExplanationTask(request.query, request.chunk_txts, request.original_index), wire.unstructure
+
+
+def read_prompt(body: object) -> tuple[SearchTask, Callable[[PromptResponse], object]]:
+    """Read the body of ``POST /prompt``.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
+    """
+    request = wire.structure(PromptRequest, body)
+    task = SearchTask(request.question, request.chunk_txts, request.top_n, true_order=False, spans=True)
+    return task, wire.unstructure
 
 
 def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:

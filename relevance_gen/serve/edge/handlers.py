@@ -26,7 +26,7 @@ from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.embedding import Embedder
 from relevance_gen.serve.work.generating import GenerationTask, Generator, Pieces, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, Searcher, SearchTask
-from relevance_gen.types import Explanation, GenerationRequest, GenerationResponse, SearchResponse
+from relevance_gen.types import Explanation, GenerationRequest, GenerationResponse, PromptResponse, SearchResponse
 
 GENERATOR = web.AppKey("GENERATOR", Generator)
 EMBEDDER = web.AppKey("EMBEDDER", Embedder)
@@ -63,6 +63,7 @@ class Events(Protocol):
 
 ReadSearch: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[SearchResponse], object]]]
 ReadExplanation: TypeAlias = Callable[[object], tuple[ExplanationTask, Callable[[Explanation], object]]]
+ReadPrompt: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[PromptResponse], object]]]
 Presenter: TypeAlias = Callable[[Responses], object] | Events
 ReadGeneration: TypeAlias = Callable[[object], tuple[GenerationTask, Presenter]]
 
@@ -139,6 +140,29 @@ def _record_search(metrics: Metrics, task: SearchTask, found: SearchResponse, se
 
 
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def prompt(read: ReadPrompt) -> Handler:
+    """Return the handler of questions that `read` understands: searched first, then written as the model's prompt."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        service, scope = request.app[SERVICE], request[KEY_ID]
+        body = await receive(request)
+        patience_s = service.settings.queue_timeout_s
+
+        def work() -> tuple[str, SearchResponse, Callable[[PromptResponse], object]]:
+            with body.account:
+                task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s))
+                body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
+                found = service.searcher.search(task, scope)
+            return task.query, found, present
+
+        question, found, present = await request[LANE].gate.run(work)
+        body.account.replace(sum(sys.getsizeof(result.chunk_txt) for result in found))
+        written = await request.app[GENERATOR].prompt(question, found)
+        return web.Response(body=wire.serialize(present(written)), content_type="application/json")
+
+    return answer
 
 
 def generation(read: ReadGeneration) -> Handler:

@@ -14,12 +14,21 @@ from typing import Any, Protocol, TypeAlias
 import attrs
 from attrs import frozen
 
+from relevance_gen.asking.model import Model
 from relevance_gen.errors import RequestCancelledError, RunnerClosedError, TimedOutError
+from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.llama.source import NO_MODEL
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.loading import load_in_thread
-from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
+from relevance_gen.types import (
+    GenerationRequest,
+    GenerationResponse,
+    PromptResponse,
+    PromptSource,
+    SearchResponse,
+    Stats,
+)
 
 _CLOSE_S = 5.0
 """For the runner's thread to end its current step."""
@@ -56,7 +65,7 @@ class GenerationTask:
         return sum(request.num_samples for request in self.requests)
 
 
-class Backend(Protocol):
+class Backend(Model, Protocol):
     """What the server needs of `relevance_gen.generation.runner.Runner`."""
 
     def submit(
@@ -82,6 +91,19 @@ class Backend(Protocol):
 
 class NoBackend:
     """The backend of a server without a model."""
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
+
+    def count_tokens(self, text: str) -> int:  # noqa: ARG002
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
+
+    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:  # noqa: ARG002
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
 
     def submit(self, request: GenerationRequest, **options: Any) -> Future[GenerationResponse]:  # noqa: ARG002
         """Refuse: there is no runner."""
@@ -140,6 +162,25 @@ class Generator:
     async def close(self) -> None:
         """Abort what still runs."""
         await asyncio.to_thread(self._backend.close, drain=False, timeout_s=_CLOSE_S)
+
+    async def prompt(self, question: str, found: SearchResponse) -> PromptResponse:
+        """Write what the model is to be asked, from what a search with spans has found.
+
+        Raises:
+            InvalidRequestError: there is no room for a source.
+            RelevanceGenError: what the runner raises.
+        """
+        from relevance_gen.asking.api import prepare
+
+        # Tokens are counted by the model's thread, between two of its steps.
+        sources, fields = await asyncio.to_thread(prepare, question, found, self._backend)
+        is_chat = "messages" in fields
+        kept = ("messages", "max_tokens", "temperature") if is_chat else tuple(fields)
+        return PromptResponse(
+            tuple(PromptSource(source.result.original_index, source.start, source.end) for source in sources),
+            "/v1/chat/completions" if is_chat else "/generate",
+            {name: fields[name] for name in kept},
+        )
 
     def written(self, task: GenerationTask) -> GenerationTask:
         """Return `task` with its conversation written, which takes milliseconds, and with a bad template seconds.
