@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from small_models import BIGRAM, add_chat_template
+from small_models import BIGRAM, ENCODER, add_chat_template
 from tests.serve.harness import REAL, SMALL_MODEL, Server, eventually
 
 
@@ -21,9 +21,10 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def real() -> Iterator[Server]:
-    """The real server with real search and a tiny model."""
-    with Server(*SMALL_MODEL, "--rate-limit", "off", program=REAL) as started:
+    """The real server with real search, a tiny model and a tiny encoder."""
+    with Server(*SMALL_MODEL, "--encoder", str(ENCODER), "--rate-limit", "off", program=REAL) as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200, 60), started.log
+        assert eventually(lambda: started.metric("encoders") == 1, 60), started.log
         yield started
 
 

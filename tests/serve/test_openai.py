@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
-from small_models import END, STORY
+from relevance_gen.embedding.encoder import Encoder
+from small_models import ENCODER, END, STORY
 from tests.serve.harness import JSON, KEY, KEYED, REAL, SMALL_MODEL, Server, eventually
 from tests.serve.test_rerank import peer_error
 
@@ -285,6 +288,67 @@ def test_keys_are_asked_for_by_setting() -> None:
             assert (bearer.status, "RateLimit-Remaining" in bearer.headers) == (200, True)
         assert server.metric('http_requests_total{endpoint="v1_chat_completions",status="200"}') == 2
         assert server.metric('http_requests_total{endpoint="v1_models",status="401"}') == 1
+
+
+# ── Vectors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+EMBEDDINGS = "/v1/embeddings"
+
+
+def embedded(server: Server, **body: Any) -> Any:
+    """Return the answer to a request for vectors."""
+    answer = server.call("POST", EMBEDDINGS, body, KEYED)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def test_texts_become_the_encoders_vectors(real: Server) -> None:
+    """Vectors are those of the library's encoder for the same kind of text, as numbers or as bytes."""
+    texts = ["Cats purr.", "", "Dogs bark, and 😀 too."]
+    with Encoder(ENCODER, n_threads=1) as encoder:
+        expected = {kind: encoder.encode(texts, kind=kind) for kind in (None, "query", "passage")}
+    for words, kind in ((None, None), ("query", "query"), ("search_document", "passage")):
+        answer = embedded(real, input=texts, input_type=words)
+        assert np.allclose([one["embedding"] for one in answer["data"]], expected[kind], atol=1e-6)
+    assert [(one["object"], one["index"]) for one in answer["data"]] == [("embedding", n) for n in range(3)]
+    assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] > 3
+    (one,) = embedded(real, input=texts[0], encoding_format="base64", model="m", user="u")["data"]
+    assert np.allclose(np.frombuffer(base64.b64decode(one["embedding"]), "<f4"), expected[None][0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"input": {"x": 1}}, "input"),
+        ({"input": [1, 2]}, "input[0]"),
+        ({"input": ["x", ["y"]]}, "input[1]"),
+        ({"encoding_format": "int8"}, "encoding_format"),
+        ({"encoding_format": ["float"]}, "encoding_format"),
+        ({"input_type": "image"}, "input_type"),
+        ({"dimensions": 8}, "dimensions"),
+        ({"model": 3}, "model"),
+    ],
+)
+def test_a_request_for_vectors_that_is_not_allowed_is_named(real: Server, change: dict[str, Any], param: str) -> None:
+    """A field that is wrong, or that asks for what is not done, is a 400 that names it."""
+    answer = real.call("POST", EMBEDDINGS, {"input": "x", **change}, KEYED)
+    assert (answer.status, peer_error(answer.json)["param"]) == (400, param)
+    assert answer.json["message"].startswith(param)
+
+
+def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
+    """Without a key it is a 401, without an encoder a 400, which no waiting mends; too many texts are a 413."""
+    refused = server.call("POST", EMBEDDINGS, {"input": "x"}, JSON)
+    assert (refused.status, peer_error(refused.json)["type"]) == (401, "unauthorized")
+    without = server.call("POST", EMBEDDINGS, {"input": "x"}, KEYED)
+    assert (without.status, "--encoder" in peer_error(without.json)["message"]) == (400, True)
+    with Server("--model", "none", "--encoder", str(ENCODER), "--encoder-queue", "2", program=REAL) as small:
+        assert eventually(lambda: small.metric("encoders") == 1, 60), small.log
+        assert small.call("POST", EMBEDDINGS, {"input": ["x"] * 2}, KEYED).status == 200
+        assert small.call("POST", EMBEDDINGS, {"input": ["x"] * 3}, KEYED).status == 413
+        assert small.metric("encoded_texts_total") == 2
 
 
 # ── A real model ─────────────────────────────────────────────────────────────────────────────────────────────────────
