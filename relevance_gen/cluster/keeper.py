@@ -285,20 +285,22 @@ class Keeper(Actor):
     def rebalance(self) -> int:
         """Move shards from nodes that have more than their share to others; return how many were moved."""
         n_moved = 0
+        unfit: set[str] = set()  # such as have died, which Ray does not know yet
         with self._changing:
-            while (move := self._next_move()) is not None:
+            while (move := self._next_move(unfit)) is not None:
                 shard, replica, node_id = move
                 if not self._start(shard, node_id):
-                    break
+                    unfit.add(node_id)
+                    continue
                 self._adopt(self._epoch)
                 self._strike(shard, replica)
                 ray.kill(replica.handle)
                 n_moved += 1
         return n_moved
 
-    def _next_move(self) -> tuple[_Shard, _Replica, str] | None:
+    def _next_move(self, unfit: set[str]) -> tuple[_Shard, _Replica, str] | None:
         """Return a shard to move, from where, and to where, if that makes the nodes' loads more even."""
-        nodes = living_nodes()
+        nodes = [node for node in living_nodes() if node.id not in unfit]
         loads = self._loads()
         weight = {node.id: max(node.n_cpus, 1.0) for node in nodes}
         target = least_loaded(nodes, loads)
