@@ -45,8 +45,10 @@ picture: $(VENV)/development  ## Take the picture of the page that is in docs/pi
 bench: $(VENV)/bench  ## Measure against the peers, in one run; BENCH="--books FILE --judged DIR…" to choose texts.
 	$(BIN)/python -m bench $(BENCH)
 
-soak: $(VENV)/development  ## Run the long randomized tests.
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m ""
+soak: export HYPOTHESIS_PROFILE = soak
+soak: $(VENV)/development  ## Run the long tests, and the laws with many examples: half an hour on two cores.
+	$(BIN)/python -m pytest -m "hypothesis and not soak" & laws=$$!; \
+	$(BIN)/python -m pytest -m soak; long=$$?; wait $$laws && exit $$long
 
 serve: $(VENV)/library  ## Serve both halves on http://127.0.0.1:8000.
 	$(BIN)/python -m relevance_gen.serve
