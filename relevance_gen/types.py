@@ -245,6 +245,21 @@ class TermShare:
 
 
 @frozen
+class Passage:
+    """The part of a chunk that is nearest in meaning to the query.
+
+    Attributes:
+        start: position of its first character in the chunk's text, in code points.
+        end: the position behind its last.
+        cosine: that of its vector and the query's, at most 1.
+    """
+
+    start: int
+    end: int
+    cosine: float
+
+
+@frozen
 class Explanation:
     """Where a chunk's score comes from: all shares add up to it.
 
@@ -257,6 +272,8 @@ class Explanation:
         run: what words in a row as in the query gave.
         letters: what letters in a row as in the query's words gave, where chunks or query are not in English.
         likeness: what being like the best chunks gave; a chunk is like itself, too.
+        meaning: what the encoder gave; 0 without one, and where it did not look at the chunk.
+        passage: the passage that is nearest in meaning, of a chunk that the encoder looked at.
     """
 
     score: float
@@ -267,6 +284,8 @@ class Explanation:
     run: float
     letters: float
     likeness: float
+    meaning: float = 0.0
+    passage: Passage | None = None
 
 
 # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -454,10 +473,12 @@ class Spelling:
     Attributes:
         prompt: the tokens that the model saw.
         pieces: the bytes that each token of the prompt and of the samples prints, by its id; alternatives included.
+        ends: the tokens that end a sample, and are no part of its text.
     """
 
     prompt: tuple[int, ...]
     pieces: Mapping[int, bytes]
+    ends: frozenset[int] = frozenset()
 
 
 @frozen

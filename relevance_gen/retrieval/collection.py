@@ -28,6 +28,7 @@ from relevance_gen.retrieval.segment import Floats, Segment, Statistics
 from relevance_gen.retrieval.terms import Ids, Offsets
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import LETTER_WEIGHT, Weighting
+from relevance_gen.types import Metadata
 
 _N_PROMISING: Final = 50
 """Chunks whose proximity is looked at; 100 ranked no better in the collections measured."""
@@ -128,6 +129,13 @@ class Collection:
     ) -> list[tuple[Offsets, Answer]]:
         """Return for each segment the places of its chunks among some positions, and what its scorer tells of these."""
         return [scorer.at(positions, method, *args, **kwargs) for scorer in self._scorers]
+
+    def contents(self, positions: Offsets) -> list[tuple[str, Metadata]]:
+        """Return text and metadata of the chunks at some positions."""
+        found: dict[int, tuple[str, Metadata]] = {}
+        for here, some in self.read(positions, SegmentScorer.contents):
+            found |= zip(here.tolist(), some, strict=True)
+        return [found[place] for place in range(positions.size)]
 
     # ── A question ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -25,6 +25,7 @@ from relevance_gen.retrieval.cutting import cut_by_size
 from relevance_gen.retrieval.filtering import Filter
 from relevance_gen.retrieval.matching import Match, match_exactly, match_inflections
 from relevance_gen.retrieval.memory import Memory
+from relevance_gen.retrieval.passages import Halves, Nearest
 from relevance_gen.retrieval.plan import Plan
 from relevance_gen.retrieval.postings import Chunks as ChunkNumbers
 from relevance_gen.retrieval.query import QueryTerm
@@ -222,6 +223,17 @@ class SegmentScorer:
         """Return text and metadata of some chunks."""
         chunks = self.segment.chunks
         return [(chunks.texts[number], chunks.metadata_of(number)) for number in numbers.tolist()]
+
+    def positions(self, chosen: Filter | None) -> Offsets:
+        """Return the positions of the chunks that are there and chosen, ascending."""
+        segment = self.segment
+        kept = segment.live if chosen is None else segment.live & chosen.flags(segment.positions, segment.chunks)
+        return segment.positions[kept]
+
+    def nearest(self, numbers: Offsets, question: Halves) -> Nearest | None:
+        """Return the passages of some chunks that are nearest to a question; None where no vectors are kept."""
+        passages = self.segment.passages
+        return None if passages is None else passages.nearest(numbers, question)
 
     def smallest_hashes(self, n: int) -> tuple[Ids, Offsets]:
         """Return the `n` smallest hashes of chunks, and these chunks' positions, in any order."""

@@ -6,12 +6,13 @@ import attrs
 
 from relevance_gen.serve import pages
 from relevance_gen.serve.dialects import cohere, own, tei
-from relevance_gen.serve.dialects.openai import chat, completions, errors
+from relevance_gen.serve.dialects.openai import chat, completions, embeddings, errors
 from relevance_gen.serve.dialects.openai.models import listed
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.forwarding import forward
 from relevance_gen.serve.edge.handlers import (
     Sharing,
+    embed,
     explain,
     generation,
     health,
@@ -51,6 +52,7 @@ ROUTES: tuple[Route, ...] = (
         work="generation",
         write_error=chat.error,
     ),
+    Route("POST", "/v1/embeddings", embed(embeddings.read), key="always", work="search", write_error=errors.error),
     Route("GET", "/v1/models", models(listed), key="setting", write_error=errors.error),
     Route("GET", "/health", health, tells_of_model=True),
     Route("GET", "/stats", stats, key="setting", tells_of_model=True),

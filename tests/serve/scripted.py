@@ -120,8 +120,9 @@ class ScriptedBackend:
     slots = 4
     backlog = 8
 
-    def __init__(self, step_s: float = 0.005) -> None:
+    def __init__(self, step_s: float = 0.005, *, is_chat: bool = False) -> None:
         self._step_s = step_s
+        self._is_chat = is_chat
         self._jobs: list[_Job] = []
         self._wake = threading.Condition()
         self._open = True
@@ -153,16 +154,16 @@ class ScriptedBackend:
 
     @property
     def chat_format(self) -> ChatFormat:
-        """Say that there is no template, and room for some pages."""
-        return ChatFormat(n_ctx=4096)
+        """Say that there is room for some pages, and a template if this is a chat model."""
+        return ChatFormat(template="{{ messages }}" if self._is_chat else None, n_ctx=4096)
 
     def count_tokens(self, text: str) -> int:
         """Count the words."""
         return len(text.split())
 
-    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:
-        """Never be asked: there is no template."""
-        raise NotImplementedError
+    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:  # noqa: ARG002
+        """Count the words of all messages."""
+        return self.count_tokens(self.write_chat(messages))
 
     def write_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Write a line for each message; the content ``"no template"`` finds none."""
@@ -233,10 +234,13 @@ def _response(job: _Job) -> GenerationResponse:
 
 
 def load(settings: Settings) -> ScriptedBackend:
-    """Load nothing; the model ``slow:SECONDS`` takes that long to load, and ``fast`` takes no time for a step."""
+    """Load nothing.
+
+    The model ``slow:SECONDS`` takes that long to load, ``fast`` takes no time for a step, and ``chat`` has a template.
+    """
     if settings.model is not None and settings.model.startswith("slow:"):
         time.sleep(float(settings.model.removeprefix("slow:")))
-    return ScriptedBackend(0.0 if settings.model == "fast" else 0.005)
+    return ScriptedBackend(0.0 if settings.model == "fast" else 0.005, is_chat=settings.model == "chat")
 
 
 def run(plan: Plan) -> None:

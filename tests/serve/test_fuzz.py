@@ -26,6 +26,7 @@ PATHS = [
     "/v2/rerank",
     "/v1/completions",
     "/v1/chat/completions",
+    "/v1/embeddings",
     "/v1/models",
     "/health",
     "/stats",
@@ -33,12 +34,13 @@ PATHS = [
     "/docs",
     "/x",
 ]
-PEERS_PATHS = ("/rerank", "/v2/rerank", "/v1/completions", "/v1/chat/completions", "/v1/models")
+PEERS_PATHS = ("/rerank", "/v2/rerank", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/models")
 FIELDS = [
     *("query", "chunk_txts", "top_n", "true_order", "text", "metadata", "original_index", "max_tokens", "num_samples"),
     *("stop", "eos_token_ids", "temperature", "top_k", "top_p", "seed", "logprobs", "x"),
     *("documents", "texts", "return_documents", "relevant_spans", "return_text", "mode", "threshold", "max_spans"),
     *("prompt", "messages", "role", "content", "type", "n", "echo", "top_logprobs", "logit_bias", "stream", "tools"),
+    *("input", "encoding_format", "input_type", "dimensions"),
 ]
 
 texts = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -111,8 +113,19 @@ chats = st.fixed_dictionaries(
         "max_completion_tokens": leaves,
     },
 )
+embeddings = st.fixed_dictionaries(
+    {"input": texts | st.lists(texts, max_size=3) | values},
+    optional={
+        "encoding_format": st.sampled_from(["float", "base64"]) | values,
+        "input_type": st.sampled_from(["query", "search_document"]) | values,
+        "dimensions": leaves,
+        "model": leaves,
+    },
+)
 bodies = st.one_of(
-    (values | searches | generations | reranks | completions | chats).map(lambda value: json.dumps(value).encode()),
+    (values | searches | generations | reranks | completions | chats | embeddings).map(
+        lambda value: json.dumps(value).encode()
+    ),
     st.binary(max_size=60),
     searches.map(lambda value: gzip.compress(json.dumps(value).encode())),
     searches.map(lambda value: zstandard.compress(json.dumps(value).encode())),
@@ -182,6 +195,19 @@ def test_a_generation_for_peers_is_answered_or_refused_with_a_reason(
             assert answer.body.count(b'"finish_reason":"') == n_choices
         else:
             assert [choice["index"] for choice in answer.json["choices"]] == list(range(n_choices))
+
+
+@given(body=embeddings)
+def test_vectors_are_given_or_refused_with_a_reason(real: Server, body: dict[str, Any]) -> None:
+    """A request for vectors gets one of the same length for each text, or a 400 that says why."""
+    answer = real.call("POST", "/v1/embeddings", json.dumps(body).encode(), KEYED)
+    if answer.status != 200:
+        assert answer.status == 400, answer.body
+        assert_an_error(answer, is_peers=True)
+        return
+    vectors = [one["embedding"] for one in answer.json["data"]]
+    assert len(vectors) == (1 if isinstance(body["input"], str) else len(body["input"]))
+    assert len({len(vector) for vector in vectors}) == 1
 
 
 @given(body=reranks, path=st.sampled_from(["/rerank", "/v1/rerank", "/v2/rerank"]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
-from small_models import END, STORY
+from relevance_gen.embedding.encoder import Encoder
+from small_models import ENCODER, END, STORY
 from tests.serve.harness import JSON, KEY, KEYED, REAL, SMALL_MODEL, Server, eventually
 from tests.serve.test_rerank import peer_error
 
@@ -119,6 +122,7 @@ def test_messages_may_be_parts_and_developers(server: Server) -> None:
         ({"web_search_options": {}}, "web_search_options"),
         ({"response_format": "json"}, "response_format"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": ["text"]}}, "response_format.type"),
         ({"response_format": {}}, "response_format.type"),
         ({"n": 0}, "n"),
         ({"n": 257}, "n"),
@@ -287,6 +291,67 @@ def test_keys_are_asked_for_by_setting() -> None:
         assert server.metric('http_requests_total{endpoint="v1_models",status="401"}') == 1
 
 
+# ── Vectors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+EMBEDDINGS = "/v1/embeddings"
+
+
+def embedded(server: Server, **body: Any) -> Any:
+    """Return the answer to a request for vectors."""
+    answer = server.call("POST", EMBEDDINGS, body, KEYED)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def test_texts_become_the_encoders_vectors(real: Server) -> None:
+    """Vectors are those of the library's encoder for the same kind of text, as numbers or as bytes."""
+    texts = ["Cats purr.", "", "Dogs bark, and 😀 too."]
+    with Encoder(ENCODER, n_threads=1) as encoder:
+        expected = {kind: encoder.encode(texts, kind=kind) for kind in (None, "query", "passage")}
+    for words, kind in ((None, None), ("query", "query"), ("search_document", "passage")):
+        answer = embedded(real, input=texts, input_type=words)
+        assert np.allclose([one["embedding"] for one in answer["data"]], expected[kind], atol=1e-6)
+    assert [(one["object"], one["index"]) for one in answer["data"]] == [("embedding", n) for n in range(3)]
+    assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] > 3
+    (one,) = embedded(real, input=texts[0], encoding_format="base64", model="m", user="u")["data"]
+    assert np.allclose(np.frombuffer(base64.b64decode(one["embedding"]), "<f4"), expected[None][0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"input": {"x": 1}}, "input"),
+        ({"input": [1, 2]}, "input[0]"),
+        ({"input": ["x", ["y"]]}, "input[1]"),
+        ({"encoding_format": "int8"}, "encoding_format"),
+        ({"encoding_format": ["float"]}, "encoding_format"),
+        ({"input_type": "image"}, "input_type"),
+        ({"dimensions": 8}, "dimensions"),
+        ({"model": 3}, "model"),
+    ],
+)
+def test_a_request_for_vectors_that_is_not_allowed_is_named(real: Server, change: dict[str, Any], param: str) -> None:
+    """A field that is wrong, or that asks for what is not done, is a 400 that names it."""
+    answer = real.call("POST", EMBEDDINGS, {"input": "x", **change}, KEYED)
+    assert (answer.status, peer_error(answer.json)["param"]) == (400, param)
+    assert answer.json["message"].startswith(param)
+
+
+def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
+    """Without a key it is a 401, without an encoder a 400, which no waiting mends; too many texts are a 413."""
+    refused = server.call("POST", EMBEDDINGS, {"input": "x"}, JSON)
+    assert (refused.status, peer_error(refused.json)["type"]) == (401, "unauthorized")
+    without = server.call("POST", EMBEDDINGS, {"input": "x"}, KEYED)
+    assert (without.status, "--encoder" in peer_error(without.json)["message"]) == (400, True)
+    with Server("--model", "none", "--encoder", str(ENCODER), "--encoder-queue", "2", program=REAL) as small:
+        assert eventually(lambda: small.metric("encoders") == 1, 60), small.log
+        assert small.call("POST", EMBEDDINGS, {"input": ["x"] * 2}, KEYED).status == 200
+        assert small.call("POST", EMBEDDINGS, {"input": ["x"] * 3}, KEYED).status == 413
+        assert small.metric("encoded_texts_total") == 2
+
+
 # ── A real model ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -350,6 +415,48 @@ def test_the_models_own_end_ends_a_sample(chatting: Server) -> None:
     assert own["finish_reason"] == "length"
     stopped = post(chatting, CHAT, {**STORY_CHAT, "stop": "é"})["choices"][0]
     assert (stopped["message"]["content"], stopped["finish_reason"]) == ("Once upon a caf", "stop")
+
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 8}, "visitors": {"type": "integer", "maximum": 999}},
+    "required": ["city", "visitors"],
+    "additionalProperties": False,
+}
+
+
+def test_a_chat_keeps_to_a_form(writing: Server) -> None:
+    """With json_schema the text fits the schema, streamed or not; with json_object it begins an object."""
+    asked = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}
+    body = {"messages": HELLO["messages"], "response_format": asked, "seed": 3, "logprobs": True}
+    (choice,) = post(writing, CHAT, body)["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert set(json.loads(choice["message"]["content"])) == {"city", "visitors"}
+    spelled = bytes(byte for one in choice["logprobs"]["content"] for byte in one["bytes"])
+    assert spelled.decode() == choice["message"]["content"]
+    events = events_of(writing, CHAT, body)
+    text = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+    assert text == choice["message"]["content"]
+    (free,) = post(writing, CHAT, {**HELLO, "response_format": {"type": "json_object"}, "seed": 1})["choices"]
+    assert free["message"]["content"].lstrip().startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "param"),
+    [
+        ({"type": "json_schema"}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"name": "x"}}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"schema": [1]}}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}, "response_format"),
+        ({"type": "json_schema", "json_schema": {"schema": {"enum": []}}}, "response_format"),
+    ],
+)
+def test_a_form_that_is_none_is_named(writing: Server, wanted: dict[str, Any], param: str) -> None:
+    """A schema that is missing, wrong, or that nothing fits, is a 400 that names the field."""
+    for stream in ({}, {"stream": True}):
+        answer = writing.call("POST", CHAT, {**HELLO, "response_format": wanted, **stream}, JSON)
+        assert (answer.status, peer_error(answer.json)["param"]) == (400, param), answer.body
+        assert answer.json["message"].startswith(param)
 
 
 def test_what_only_the_model_can_refuse_is_named(chatting: Server) -> None:

@@ -331,6 +331,28 @@ def test_it_streams_stops_and_tries_again(visit: Visit, server: Server) -> None:
     assert len(visit.page.inner_text(".sample")) < len(written)
 
 
+def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
+    """Where the server has a chat model, its answer streams from the chat interface, and can be stopped as well."""
+    with Server("--rate-limit", "off", "--model", "chat", program=PROGRAM) as chatty:
+        assert eventually(lambda: chatty.call("GET", "/health").status == 200)
+        visit = Visit(browser, chatty.url)
+        asked = []
+        visit.page.on("request", lambda request: asked.append(request.url.removeprefix(chatty.url)))
+        visit.ask(QUESTION)
+        visit.page.wait_for_selector("text=word20 ")
+        visit.page.click("#stop")
+        visit.wait_for_end()
+        assert visit.page.inner_text("#pace") == "Stopped"
+        assert visit.page.locator("#given button").count() > 2
+        visit.page.select_option("#samples", "2")
+        visit.page.wait_for_selector(".sample >> nth=1")
+        visit.wait_for_end()
+        assert [text[:12] for text in visit.page.locator(".sample").all_inner_texts()] == ["word0 word1 "] * 2
+        assert re.search(r"1,024 tokens · \d+ a second · ended at its longest", visit.page.inner_text("#pace"))
+        assert asked == ["/search", "/prompt", "/v1/chat/completions", "/prompt", "/v1/chat/completions"]
+        visit.close()
+
+
 def test_samples_stand_side_by_side(visit: Visit) -> None:
     """Several samples are written at once, in columns; what is copied is all of them."""
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])

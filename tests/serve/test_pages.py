@@ -16,7 +16,7 @@ import relevance_gen
 from relevance_gen import types
 from relevance_gen.serve import pages
 from relevance_gen.serve.dialects import cohere, tei
-from relevance_gen.serve.dialects.openai import chat, completions
+from relevance_gen.serve.dialects.openai import chat, completions, embeddings
 from relevance_gen.serve.dialects.openai.requests import StreamOptions
 from relevance_gen.serve.edge.problems import TABLE
 from relevance_gen.serve.routes import ROUTES
@@ -29,6 +29,7 @@ LENIENT: dict[str, Any] = {
     for cls in (
         *(cohere.RerankRequest, cohere.RelevantSpans, tei.TextsRequest),
         *(completions.CompletionRequest, chat.ChatRequest, StreamOptions),
+        embeddings.EmbeddingsRequest,
     )
 }
 """What other people's clients send: unknown fields are ignored, and null is the default."""
@@ -90,10 +91,12 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "CompletionRequest": {"prompt": "x"},
     "ChatRequest": {"messages": [{"role": "user", "content": "x"}], "logprobs": True},
     "StreamOptions": {},
+    "EmbeddingsRequest": {"input": "x"},
 }
 READERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "CompletionRequest": completions.read,
     "ChatRequest": chat.read,
+    "EmbeddingsRequest": embeddings.read,
 }
 """What reads a body of which a type checks a part alone."""
 

@@ -14,6 +14,8 @@ from aiohttp import web
 from attrs import frozen
 
 from relevance_gen import wire
+from relevance_gen.embedding.jobs import Encoded
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.edge import codings
 from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.budget import Account
@@ -23,7 +25,7 @@ from relevance_gen.serve.edge.problems import WriteError, empty, problem_of
 from relevance_gen.serve.edge.route import Handler
 from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE, WRITE_ERROR
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.work.embedding import Embedder
+from relevance_gen.serve.work.embedding import Embedder, EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask, Generator, Pieces, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, Searcher, SearchTask
 from relevance_gen.types import Explanation, GenerationRequest, GenerationResponse, PromptResponse, SearchResponse
@@ -39,6 +41,9 @@ _WRITE_ON_LOOP_BYTES = 64 << 10
 """A response up to about this size is written in less time than handing it to a thread takes."""
 _BYTES_PER_TOKEN = 32
 """Text, id and log probability of one token, as JSON."""
+
+_BYTES_PER_NUMBER = 64
+"""A number of a vector: as Python has it, as JSON, and the same compressed."""
 
 _SEARCH_FACTOR = 9
 _BYTES_PER_CHUNK = 320
@@ -63,6 +68,7 @@ class Events(Protocol):
 
 ReadSearch: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[SearchResponse], object]]]
 ReadExplanation: TypeAlias = Callable[[object], tuple[ExplanationTask, Callable[[Explanation], object]]]
+ReadTexts: TypeAlias = Callable[[object], tuple[EmbeddingTask, Callable[[Encoded], object]]]
 ReadPrompt: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[PromptResponse], object]]]
 Presenter: TypeAlias = Callable[[Responses], object] | Events
 ReadGeneration: TypeAlias = Callable[[object], tuple[GenerationTask, Presenter]]
@@ -137,6 +143,39 @@ def _record_search(metrics: Metrics, task: SearchTask, found: SearchResponse, se
     metrics.observe("search_seconds", seconds)
     metrics.add("search_chunks_total", len(task.chunks))
     metrics.add("search_tokens_total", found.metadata.num_query_tokens + found.metadata.num_context_tokens)
+
+
+# ── Vectors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def embed(read: ReadTexts) -> Handler:
+    """Return the handler that encodes the texts that `read` finds in a body."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        service, gate, coding = request.app[SERVICE], request[LANE].gate, _wanted_coding(request)
+        if service.settings.encoder is None:
+            raise InvalidRequestError("model: this server has no encoder; it is started with --encoder", field="model")
+        body = await receive(request)
+
+        def work() -> tuple[EmbeddingTask, Callable[[Encoded], object]]:
+            with body.account:
+                return read(body.parse())
+
+        task, present = await gate.run(work)
+        body.account.replace(sum(map(sys.getsizeof, task.texts)))
+        encoded = await request.app[EMBEDDER].embed(task.texts, kind=task.kind)
+
+        def write() -> tuple[bytes, dict[str, str]]:
+            with body.account:
+                body.account.take(_BYTES_PER_NUMBER * encoded.vectors.size)
+                out, headers = codings.encode(wire.serialize(present(encoded)), coding)
+                body.account.replace(len(out))
+            return out, headers
+
+        out, headers = await gate.run(write)
+        return web.Response(body=out, content_type="application/json", headers=headers)
+
+    return answer
 
 
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from attrs import frozen
+
 from relevance_gen.embedding.encoder import Encoder, Kind
 from relevance_gen.embedding.jobs import Encoded
 from relevance_gen.errors import EncoderError, OverloadedError, TimedOutError, TooLargeError
@@ -21,6 +23,19 @@ from relevance_gen.serve.work.loading import load_in_thread
 
 _SMOOTHING: Final = 0.1
 """Weight of the newest texts in the running mean of the seconds that one takes."""
+
+
+@frozen
+class EmbeddingTask:
+    """Texts to encode.
+
+    Attributes:
+        texts: any strings.
+        kind: what they are, where the model tells questions from passages.
+    """
+
+    texts: Sequence[str]
+    kind: Kind | None = None
 
 
 class TextEncoder(Protocol):
