@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from relevance_gen.errors import (
     BusyError,
+    ChunksMissingError,
+    ClusterError,
     EncoderError,
     GenerationError,
     IndexBuildError,
@@ -64,6 +66,8 @@ __all__ = [
     "BusyError",
     "Chunk",
     "ChunkIndex",
+    "ChunksMissingError",
+    "ClusterError",
     "Completion",
     "DocumentPart",
     "Encoder",

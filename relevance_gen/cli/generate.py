@@ -14,6 +14,7 @@ from relevance_gen.cli.terminal import visible
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
+from relevance_gen.llama.fitting import MOST_SLOTS
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import serialize
@@ -133,7 +134,7 @@ def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
     """Load the model that `args` name, with no more memory than one request for so many samples can use."""
     options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
     if options["n_slots"] is None:
-        options["n_slots"] = min(num_samples, ModelOptions().n_slots)
+        options["n_slots"] = min(num_samples, MOST_SLOTS)
     return Runner(args.model, **options)
 
 

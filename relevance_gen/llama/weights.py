@@ -18,7 +18,8 @@ OnProgress: TypeAlias = Callable[[float], bool]
 """Called with the loaded share in [0, 1]; returns whether to go on."""
 
 _MAGIC = b"GGUF"
-_LONGEST_NAME = 256
+_LONGEST_VALUE = 256
+_HALF_BYTES = 2
 _ONE_THREAD_BYTES = 4 << 20
 """Weights of less are computed by one thread, a token in half a millisecond: several would save half of that while the
 machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
@@ -40,6 +41,7 @@ class Weights:
         vocabulary: llama.cpp's ``llama_vocab``.
         name: what the file calls the model; empty where it has no name.
         n_bytes: what the tensors take.
+        token_bytes: what a context takes for one token of one sequence, its keys and values as float16.
         n_vocab: tokens of the vocabulary.
         uses_gpu: whether layers may be on a GPU.
         default_n_threads: threads to compute with where nobody has asked for a number.
@@ -61,8 +63,9 @@ class Weights:
         if not self.handle:
             raise ModelLoadError(f"{path} cannot be loaded: {reasons()}")
         self.vocabulary = lib.llama_model_get_vocab(self.handle)
-        self.name = _name(self.handle)
+        self.name = _metadata(self.handle, "general.name")
         self.n_bytes = lib.llama_model_size(self.handle)
+        self.token_bytes = _token_bytes(self.handle)
         self.n_vocab = lib.llama_vocab_n_tokens(self.vocabulary)
         self.default_n_threads = 1 if self.n_bytes < _ONE_THREAD_BYTES else usable_cores()
 
@@ -73,10 +76,19 @@ class Weights:
             self.handle = None
 
 
-def _name(model: int) -> str:
-    text = ctypes.create_string_buffer(_LONGEST_NAME)
-    lib.llama_model_meta_val_str(model, b"general.name", text, len(text))  # leaves it empty where there is none
+def _metadata(model: int, key: str) -> str:
+    """Return what the file says under `key`; empty where it says nothing."""
+    text = ctypes.create_string_buffer(_LONGEST_VALUE)
+    lib.llama_model_meta_val_str(model, key.encode(), text, len(text))
     return text.value.decode(errors="replace")
+
+
+def _token_bytes(model: int) -> int:
+    n_heads = max(1, lib.llama_model_n_head(model))
+    usual = lib.llama_model_n_embd(model) // n_heads
+    architecture = _metadata(model, "general.architecture")
+    widths = [int(_metadata(model, f"{architecture}.attention.{of}_length") or usual) for of in ("key", "value")]
+    return int(_HALF_BYTES * sum(widths) * lib.llama_model_n_head_kv(model) * lib.llama_model_n_layer(model))
 
 
 def _check_file(path: Path) -> None:

@@ -25,12 +25,14 @@ from relevance_gen.retrieval.cutting import cut_by_size
 from relevance_gen.retrieval.filtering import Filter
 from relevance_gen.retrieval.matching import Match, match_exactly, match_inflections
 from relevance_gen.retrieval.memory import Memory
+from relevance_gen.retrieval.passages import Halves, Nearest
 from relevance_gen.retrieval.plan import Plan
 from relevance_gen.retrieval.postings import Chunks as ChunkNumbers
 from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
 from relevance_gen.retrieval.segment import BETWEEN, Floats, Reading, Segment, Statistics
 from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges
+from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting, sum_by
 from relevance_gen.types import Metadata
 
@@ -218,10 +220,25 @@ class SegmentScorer:
 
     # ── Whatever the question ────────────────────────────────────────────────────────────────────────────────────────
 
+    def holds(self, positions: Offsets) -> Flags:
+        """Tell of some positions whether the chunk there is in this segment."""
+        return self.segment.find(positions) >= 0
+
     def contents(self, numbers: Offsets) -> list[tuple[str, Metadata]]:
         """Return text and metadata of some chunks."""
         chunks = self.segment.chunks
         return [(chunks.texts[number], chunks.metadata_of(number)) for number in numbers.tolist()]
+
+    def positions(self, chosen: Filter | None) -> Offsets:
+        """Return the positions of the chunks that are there and chosen, ascending."""
+        segment = self.segment
+        kept = segment.live if chosen is None else segment.live & chosen.flags(segment.positions, segment.chunks)
+        return segment.positions[kept]
+
+    def nearest(self, numbers: Offsets, question: Halves) -> Nearest | None:
+        """Return the passages of some chunks that are nearest to a question; None where no vectors are kept."""
+        passages = self.segment.passages
+        return None if passages is None else passages.nearest(numbers, question)
 
     def smallest_hashes(self, n: int) -> tuple[Ids, Offsets]:
         """Return the `n` smallest hashes of chunks, and these chunks' positions, in any order."""
