@@ -103,7 +103,7 @@ $(VENV)/pip $(VENV)-lower/pip: %/pip:
 $(VENV)/library: $(VENV)/pip pyproject.toml
 	@echo "The first installation on a machine compiles llama.cpp: about 4 minutes on 2 cores. Later ones take its wheel from pip's cache."
 	@CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' .ci/quietly $(VENV)/library.log "Installing the library" \
-		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained]"
+		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained,cluster]"
 	@touch $@
 
 $(VENV)/development: $(VENV)/library pyproject.toml
