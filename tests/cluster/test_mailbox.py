@@ -38,7 +38,7 @@ def test_two_clients_with_the_same_numbers() -> None:
 
 
 def test_a_cancelled_ticket_is_dropped() -> None:
-    """A ticket that waits is never taken, one that was taken is reported to the worker, and neither is told of again."""
+    """A ticket that waits is never taken, one that was taken is dropped by the worker; neither is told of again."""
     dropped: list[int] = []
     box = Mailbox()
     box.join(dropped.append)
