@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import field, frozen
 
 from relevance_gen import checks
@@ -60,16 +62,12 @@ def answer(
     if question.true_order:
         ranking = ranking.by_position()
     scores, positions = ranking.scores.tolist(), ranking.positions.tolist()
-    found = {}
-    for segment in collection.segments:
-        for place, number in enumerate(segment.find(ranking.positions).tolist()):
-            if number >= 0:
-                found[place] = segment.chunks.texts[number], segment.chunks.metadata_of(number)
-    spans: list[tuple[Span, ...] | None] = [None] * len(found)
-    if wanted.spans and found:
-        spans = [*highlight([found[place][0] for place in range(len(found))], collection.plan(question.query))]
-    results = []
-    for place, position in enumerate(positions):
-        text, metadata = found[place]
-        results.append(SearchResult(place, text, scores[place], metadata, position, spans[place]))
+    texts, metadata = collection.chunks_at(ranking.positions)
+    spans: Sequence[tuple[Span, ...] | None] = [None] * len(texts)
+    if wanted.spans and texts:
+        spans = [*highlight(texts, collection.plan(question.query))]
+    results = [
+        SearchResult(place, *found)
+        for place, found in enumerate(zip(texts, scores, metadata, positions, spans, strict=True))
+    ]
     return SearchResponse(tuple(results), token_counts, ranking.confidence)

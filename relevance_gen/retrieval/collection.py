@@ -27,11 +27,13 @@ from relevance_gen.retrieval.segment import Floats, Segment, Statistics
 from relevance_gen.retrieval.terms import Ids, Offsets
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import LETTER_WEIGHT, Weighting
+from relevance_gen.types import Metadata
 
 _N_PROMISING: Final = 50
 """Chunks whose proximity is looked at; 100 ranked no better in the collections measured."""
 _RANKINGS_BYTES: Final = 1 << 20
 _NOTHING: Final[Offsets] = np.zeros(0, np.int64)
+_NO_METADATA: Final[Metadata] = {}
 
 
 @frozen(eq=False)
@@ -134,12 +136,17 @@ class Collection:
             query = evolve(query, terms=tuple(terms))
             found = [scorer.match(query.terms) for scorer in self._scorers]
             matches = self._united(query, found)
-        df = tuple([sum([parts[number].df for parts in found]) for number in range(len(query.terms))])
+        if len(found) == 1:
+            df = tuple([part.df for part in found[0]])
+        else:
+            df = tuple([sum([parts[number].df for parts in found]) for number in range(len(query.terms))])
         return weigh(query, matches, df, self.statistics, self.weighting)
 
     @staticmethod
     def _united(query: Query, found: Sequence[tuple[TermMatch, ...]]) -> tuple[Match, ...]:
         """Return what each term of a query stands for in all segments together."""
+        if len(found) == 1:
+            return tuple([part.match for part in found[0]])
         return tuple([Match.union([parts[number].match for parts in found]) for number in range(len(query.terms))])
 
     def spell(self, ids: Ids) -> tuple[str, ...]:
@@ -151,6 +158,16 @@ class Collection:
             here = numbers >= 0
             spellings |= zip(ids[here].tolist(), vocabulary.spell(numbers[here]), strict=True)
         return tuple(spellings[one] for one in ids.tolist())
+
+    def chunks_at(self, positions: Offsets) -> tuple[list[str], list[Metadata]]:
+        """Return the texts and the metadata of the chunks at some positions, where there must be chunks."""
+        texts, metadata = [""] * positions.size, [_NO_METADATA] * positions.size
+        for segment in self.segments:
+            chunks = segment.chunks
+            for place, number in enumerate(segment.find(positions).tolist()):
+                if number >= 0:
+                    texts[place], metadata[place] = chunks.texts[number], chunks.metadata_of(number)
+        return texts, metadata
 
     def scorer_of(self, position: int) -> SegmentScorer | None:
         """Return the scorer of the segment that holds a position, if one does."""
@@ -176,7 +193,7 @@ class Collection:
         if allowed is not None:
             # A chunk's score does not depend on which chunks are allowed, so the best of all are needed, too.
             cosines, verbatim, is_allowed = self._with_allowed(plan, n, allowed, cosines, verbatim)
-        positions, scores = cosines.positions, cosines.scores.copy()
+        positions, scores = cosines.positions, cosines.scores
         bonuses = np.zeros((len(BONUSES), scores.size))
         letters, alike = np.zeros((2, scores.size))
         promising = looked_at = _NOTHING
@@ -187,8 +204,11 @@ class Collection:
             if allowed is not None:
                 few = np.flatnonzero(is_allowed)
                 looked_at = np.union1d(promising, few[at_least_as_good(scores[few], _N_PROMISING)])
-            bonuses[:, looked_at], words = self._look(plan, positions[looked_at])
-            scores += bonuses.sum(axis=0)
+            if looked_at.size < positions.size:
+                bonuses[:, looked_at], words = self._look(plan, positions[looked_at])
+            else:
+                bonuses, words = self._look(plan, positions)
+            scores = scores + np.add.reduce(bonuses)
             if plan.reads_letters:
                 some = _most_promising(promising, scores, N_CANDIDATES)
                 bag = self._bag(SegmentScorer.letters, positions[some])
@@ -203,7 +223,7 @@ class Collection:
                     words = self._bag(SegmentScorer.words, positions[some])
                 elif some.size < looked_at.size:
                     words = words.take(looked_at.searchsorted(some))
-                alike[some] = likeness(words, own[some], self._sample)
+                alike[some] = likeness(words, own.take(some), self._sample)
         blended = self.weighting.blend(own, alike)
         blended[verbatim] = 1.0
         blended *= plan.known_share
@@ -242,6 +262,9 @@ class Collection:
 
     def _look(self, plan: Plan, positions: Offsets) -> tuple[Floats, Bag | None]:
         """Return what proximity adds to the cosines of some chunks, and if they are few, their words."""
+        if len(self._scorers) == 1:
+            look = self._scorers[0].look(plan, self._scorers[0].segment.find(positions))
+            return look.bonuses, look.words
         bonuses = np.empty((len(BONUSES), positions.size))
         bags, places = [], []
         for scorer, (numbers, here) in zip(self._scorers, self._whereabouts(positions), strict=True):
@@ -281,7 +304,7 @@ class Collection:
 
 def _most_promising(promising: Offsets, scores: Floats, n: int) -> Offsets:
     """Return the best n of the promising chunks with their ties; where these are too many to compare, none of them."""
-    best = promising[at_least_as_good(scores[promising], n)]
+    best = promising.take(at_least_as_good(scores.take(promising), n))
     if best.size > MAX_CHUNKS:
         best = best[scores[best] > scores[best].min()]
     return best

@@ -11,8 +11,7 @@ Formulas: `relevance_gen.retrieval.weighting` and `relevance_gen.retrieval.proxi
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
@@ -82,33 +81,34 @@ def weigh(
         [place.get(number, -1) for number in order if number >= 0 and df[number]],
     )
     reads_letters = weighting.reads_letters and not (statistics.is_english and query.text.isascii())
-    ids = query.ids.tolist()
 
-    def own_norm(part: Sequence[bool]) -> float:
-        """Return the norm of a chunk that says some terms of the query, as often as the query does."""
-        said = [one for one, number in zip(ids, order, strict=True) if number < 0 or part[number]]
-        return math.sqrt(math.fsum([saturated_one(n) ** 2 for n in Counter(said).values()]))
-
-    def own_score(part: Sequence[bool], length: float) -> OwnScore:
-        """Return what some terms of the query, all the known ones among them, would score as a chunk."""
-        unknown = math.fsum([rare for rare, kept, n in zip(idf, part, df, strict=True) if kept and not n])
-        return weighting.own_score(
+    def own_score(part: Sequence[bool], said: Sequence[int]) -> tuple[OwnScore, float]:
+        """Return what some terms of the query, all the known ones among them, would score as a chunk, and its norm."""
+        unknown = [rare for rare, kept, n in zip(idf, part, df, strict=True) if kept and not n]
+        length = math.sqrt(math.fsum([saturated_one(n) ** 2 for n in _counts(said)]))
+        own = weighting.own_score(
             [(value, term.qtf) for value, term, kept in zip(weight, terms, part, strict=True) if kept],
             length=length,
             norm=norm,
             mean_norm=statistics.mean_norm,
             pairs=proximity.pairs_of_query(),
             has_run=proximity.has_pairs,
-            coverage=1.0 + unknown / proximity.total_idf,
+            coverage=1.0 + math.fsum(unknown) / proximity.total_idf,
             reads_letters=reads_letters,
         )
+        return own, length
+
+    def said_of(part: Sequence[bool]) -> list[int]:
+        """Return the ids of the tokens of some terms, and of those that are no term."""
+        return [one for one, number in zip(query.ids, order, strict=True) if number < 0 or part[number]]
 
     is_known = [n > 0 for n in df]
     counted = [known or rare > 0.0 for known, rare in zip(is_known, idf, strict=True)]
-    said_norm = own_norm(is_known)
-    own = own_score(is_known, said_norm)
-    known_share = 1.0 if counted == is_known else min(own.total / own_score(counted, own_norm(counted)).total, 1.0)
-    said = [one for one, number in zip(ids, order, strict=True) if number < 0 or is_known[number]]
+    said = said_of(is_known)
+    own, said_norm = own_score(is_known, said)
+    known_share = 1.0
+    if counted != is_known:
+        known_share = min(own.total / own_score(counted, said_of(counted))[0].total, 1.0)
     return Plan(
         query=query,
         matches=matches,
@@ -124,6 +124,14 @@ def weigh(
         reference=own.total,
         known_share=known_share,
     )
+
+
+def _counts(values: Sequence[int]) -> Iterable[int]:
+    """Return how often each value is there, which few values tell quicker than `collections.Counter`."""
+    counts: dict[int, int] = {}
+    for value in values:
+        counts[value] = counts.get(value, 0) + 1
+    return counts.values()
 
 
 def _near(df: Sequence[int], idf: Sequence[float], n_near: int) -> tuple[int, ...]:

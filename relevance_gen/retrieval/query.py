@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from relevance_gen.retrieval.weighting import Weighting
 REMEMBERED_CHARS: Final = 1024
 """Longer queries are not remembered, nor what was found for them."""
 _REMEMBERED_QUERIES: Final = 256
+_REMEMBERED_WORDS: Final = 1 << 14
 MAX_TERMS: Final = 1 << 14
 """Most different words of a query that count: it bounds the work for queries as long as a book."""
 _FEW_WORDS: Final = 64
@@ -54,16 +55,18 @@ class QueryTerm:
     Attributes:
         word: the folded spelling of the first.
         term_id: its id.
-        qtf: how often the query says them, at least 1.
+        key: what all of them share.
         stop: whether it says nothing about the subject.
         inflected: whether it stands for its other forms, too.
+        qtf: how often the query says them, at least 1.
     """
 
     word: str
     term_id: int
-    qtf: int
+    key: Hashable
     stop: bool
     inflected: bool
+    qtf: int = 1
 
 
 @frozen(eq=False)
@@ -78,14 +81,14 @@ class Query:
     """
 
     text: str
-    ids: Ids
+    ids: tuple[int, ...]
     terms: tuple[QueryTerm, ...]
     order: tuple[int, ...]
 
     @property
     def beginnings(self) -> Ids | None:
         """Ids that have the beginnings of all that the query can match; None where that may begin with anything."""
-        return None if any(is_fragment(term.word) for term in self.terms) else self.ids
+        return None if any(is_fragment(term.word) for term in self.terms) else np.array(self.ids, np.uint64)
 
 
 def parse(text: str, weighting: Weighting) -> Query:
@@ -94,58 +97,66 @@ def parse(text: str, weighting: Weighting) -> Query:
 
 
 def _parse(text: str, weighting: Weighting) -> Query:
-    words = _PLAIN_WORD.findall(text.lower()) if text.isascii() and not _IDENTIFIER.search(text) else []
-    if words and len(words) <= _FEW_WORDS and len(max(words, key=len)) < SPELLED_BYTES:
-        ids = list(map(identify, words))
-        each = zip(words, ids, map(len, words), strict=True)
-        return _terms(text, np.array(ids, np.uint64), each, range(len(words)), weighting)
+    spellings = _PLAIN_WORD.findall(text.lower()) if text.isascii() and not _IDENTIFIER.search(text) else []
+    if spellings and len(spellings) <= _FEW_WORDS and len(max(spellings, key=len)) < SPELLED_BYTES:
+        words = [_plain_word(spelling, weighting) for spelling in spellings]
+        return _query(text, tuple([word.term_id for word in words]), words)
     parts: list[Ids] = []
-    heads: dict[int, tuple[str, int]] = {}  # spelling and bytes of each word, in order of first appearance
+    heads: dict[int, QueryTerm] = {}  # the different words, in order of first appearance
     for block in map(tokenize, blocks([text])):
         parts.append(block.ids)
         if len(heads) < MAX_TERMS:
             for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
-                if len(heads) < MAX_TERMS:
-                    heads.setdefault(int(block.ids[first]), (block.spell(first), int(block.length[first])))
+                term_id = int(block.ids[first])
+                if len(heads) < MAX_TERMS and term_id not in heads:
+                    heads[term_id] = _word(block.spell(first), term_id, int(block.length[first]), weighting)
     every = np.concatenate(parts)
     known = np.array([*heads], np.uint64)
     in_order = known.argsort()
     at = known.searchsorted(every, sorter=in_order)
     word_at = in_order.take(at, mode="clip") if heads else at
     word_at[known.take(word_at) != every] = -1
-    heads_of = ((spelling, term_id, n_bytes) for term_id, (spelling, n_bytes) in heads.items())
-    return _terms(text, every, heads_of, word_at.tolist(), weighting)
+    return _query(text, tuple(every.tolist()), [*heads.values()], word_at.tolist())
 
 
-def _terms(
-    text: str, ids: Ids, words: Iterable[tuple[str, int, int]], word_at: Sequence[int], weighting: Weighting
-) -> Query:
+def _word(spelling: str, term_id: int, n_bytes: int, weighting: Weighting) -> QueryTerm:
+    stop = weighting.is_stop(spelling)
+    key = weighting.key(spelling, term_id, n_bytes)
+    return QueryTerm(spelling, term_id, key, stop, weighting.inflects and not stop)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED_WORDS)
+def _plain_word(spelling: str, weighting: Weighting) -> QueryTerm:
+    return _word(spelling, identify(spelling), len(spelling), weighting)
+
+
+def _query(text: str, ids: tuple[int, ...], words: Sequence[QueryTerm], word_at: Sequence[int] | None = None) -> Query:
     """Put words that are one term together.
 
     Args:
         text: the query.
         ids: term ids of its tokens.
-        words: spelling, id and length in bytes of its different words.
-        word_at: number of the word at each token; -1 for one that is left out.
-        weighting: tells which words are one term.
+        words: its words, each told once.
+        word_at: number of the word at each token, -1 for one that is left out; None where each is a token's.
     """
     numbers: dict[Hashable, int] = {}
-    heads: list[tuple[str, int]] = []
-    term_of_word = []
-    for spelling, term_id, n_bytes in words:
-        number = numbers.setdefault(weighting.key(spelling, term_id, n_bytes), len(numbers))
-        if number == len(heads):
-            heads.append((spelling, term_id))
-        term_of_word.append(number)
-    term_of_word.append(-1)  # that of -1
-    order = tuple([term_of_word[word] for word in word_at])
-    qtf = Counter(order)
-    terms = []
-    for number, (spelling, term_id) in enumerate(heads):
-        stop = weighting.is_stop(spelling)
-        inflected = weighting.inflects and not stop and number < MAX_INFLECTED
-        terms.append(QueryTerm(spelling, term_id, qtf[number], stop, inflected))
-    return Query(text, ids, tuple(terms), order)
+    terms: list[QueryTerm] = []
+    order = []
+    for word in words:
+        number = numbers.setdefault(word.key, len(terms))
+        if number == len(terms):
+            terms.append(word)
+        order.append(number)
+    if word_at is not None:
+        order.append(-1)  # that of -1
+        order = [order[word] for word in word_at]
+    if len(terms) < len(order) or len(terms) > MAX_INFLECTED:
+        qtf = Counter(order)
+        for number, term in enumerate(terms):
+            if qtf[number] > 1 or number >= MAX_INFLECTED:
+                inflected = term.inflected and number < MAX_INFLECTED
+                terms[number] = QueryTerm(term.word, term.term_id, term.key, term.stop, inflected, qtf[number])
+    return Query(text, ids, tuple(terms), tuple(order))
 
 
 _parse_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(_parse)
