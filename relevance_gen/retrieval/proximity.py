@@ -163,25 +163,28 @@ class ProximityScorer:
         left: Offsets = (number != 0).nonzero()[0]  # much quicker on booleans
         return left + begin, number.take(left), word.take((left, left + 1))
 
-    def _in_order(self, neighbours: Sequence[_Neighbours], starts: Offsets) -> tuple[Floats, Floats]:
-        """Return the pairs and the longest run of each chunk, told where the query's pairs stand."""
+    def _in_order(self, neighbours: list[_Neighbours], starts: Offsets) -> tuple[Floats, Floats]:
+        """Return the pairs and the longest run of each chunk, told where the query's pairs stand; the list is spent."""
         n, kinds = starts.size, len(self._pairs)
+        run = np.zeros(n)
         left, number, words = neighbours[0]
         if len(neighbours) > 1:
             left, number, words = (np.concatenate(parts, axis=-1) for parts in zip(*neighbours, strict=True))
-        run = np.zeros(n)
+        neighbours.clear()
         if not left.size:
             return run, run
+        first = _first_of_each(left[1:] - left[:-1] != 1)
         chunk = starts.searchsorted(left, "right")
+        del left
         counted: Offsets = chunk * kinds
         counted += number
         tf = np.bincount(counted, minlength=(n + 1) * kinds + 1)[kinds + 1 :].reshape(n, kinds)
+        del counted
         values = saturated(tf)
         values *= self._pair_weight
-        weight = np.array([0.0, *self._run_weight]).take(words)
-        first = _first_of_each(left[1:] - left[:-1] != 1)
-        total = np.add.reduceat(weight[1], first)
-        total += weight[0].take(first)
+        weight = np.array([0.0, *self._run_weight])
+        total = np.add.reduceat(weight.take(words[1]), first)
+        total += weight.take(words[0].take(first))
         chunk = chunk.take(first)
         first = _first_of_each(chunk[1:] != chunk[:-1])
         run[chunk.take(first) - 1] = np.maximum.reduceat(total, first) / self._run_total
