@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types contracts docs bench soak serve install lower-bounds package clean
+.PHONY: help demo test check lint types contracts docs picture bench soak serve install lower-bounds package image clean
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*##/\1 #/p' $(MAKEFILE_LIST) | awk -F ' # ' '{printf "  make %-14s%s\n", $$1, $$2}'
@@ -28,6 +28,7 @@ check: lint types contracts docs  ## Lint, type-check, check the import contract
 lint: $(VENV)/development
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/hadolint examples/deploy/Dockerfile
 
 types: $(VENV)/development
 	$(BIN)/mypy
@@ -37,6 +38,9 @@ contracts: $(VENV)/development
 
 docs: $(VENV)/development  ## Build the documentation; a warning is an error.
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+picture: $(VENV)/development  ## Take the picture of the page that is in docs/pictures.
+	$(BIN)/python -m docs.pictures.page
 
 bench: $(VENV)/bench  ## Measure against the peers, in one run; BENCH="--books FILE --judged DIR…" to choose texts.
 	$(BIN)/python -m bench $(BENCH)
@@ -52,7 +56,7 @@ install: $(VENV)/development  ## Install everything for development into .venv.
 lower-bounds: $(VENV)-lower/development  ## Run the tests with the oldest dependencies allowed.
 	$(VENV)-lower/bin/python -m pytest
 
-package: $(VENV)/development  ## Build wheel and sdist, and try each in an empty environment.
+package: $(VENV)/development  ## Build wheel and sdist, try each in an empty environment, and list what it holds.
 	rm -rf build dist
 	$(BIN)/python -m hatchling build
 	for built in dist/*.whl dist/*.tar.gz; do \
@@ -61,6 +65,13 @@ package: $(VENV)/development  ## Build wheel and sdist, and try each in an empty
 		&& (cd build && try/bin/python -I -c "$$TRY_PACKAGE") \
 		|| exit 1; \
 	done
+	$(BIN)/pip install --quiet --group package
+	build/try/bin/pip install --quiet "$$(echo dist/*.whl)[server,fast]"
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json build/try/bin/python
+
+image:  ## Build the container with docker, start it, and ask it a question.
+	docker build -f examples/deploy/Dockerfile -t relevance_gen .
+	examples/deploy/try_image
 
 define TRY_PACKAGE
 import relevance_gen as rg
@@ -78,19 +89,21 @@ clean:  ## Remove what was built, the environments included.
 
 $(VENV)/pip $(VENV)-lower/pip: %/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=…")'
-	$(PYTHON) -m venv $*
-	$*/bin/pip install --quiet --upgrade "pip>=25.1"
+	@echo "Making an environment in $*"
+	@$(PYTHON) -m venv $*
+	@$*/bin/pip install --quiet --upgrade "pip>=25.1"
 	@touch $@
 
 # pip keeps the wheel that it built, so only the first clone on a machine compiles.
 $(VENV)/library: $(VENV)/pip pyproject.toml
-	@echo "Installing the library. llama-cpp-python is compiled on first use: about 4 minutes on 2 cores."
-	CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' $(BIN)/pip install --progress-bar off --no-binary llama-cpp-python \
-		--editable ".[server,redis,fast,files]"
+	@echo "The first installation on a machine compiles llama.cpp: about 4 minutes on 2 cores. Later ones take its wheel from pip's cache."
+	@CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' .ci/quietly $(VENV)/library.log "Installing the library" \
+		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained]"
 	@touch $@
 
 $(VENV)/development: $(VENV)/library pyproject.toml
-	$(BIN)/pip install --quiet --group test --group lint --group docs
+	@.ci/quietly $(VENV)/development.log "Installing what tests, checks and docs need" \
+		$(BIN)/pip install --group test --group lint --group docs
 	@touch $@
 
 $(VENV)/bench: $(VENV)/development

@@ -22,6 +22,7 @@ from pydoc_data.topics import topics
 
 from attrs import frozen
 
+MOST_CHUNKS = 200_000
 CYRILLIC = [chr(0x430 + place) for place in range(32)]
 
 
@@ -43,7 +44,7 @@ def prose(n_bytes: int) -> bytes:
 
 
 def few_chars(n_bytes: int) -> bytes:
-    return _search("a", ["a"] * min(200_000, n_bytes // 5))
+    return _search("a", ["a"] * min(MOST_CHUNKS, n_bytes // 5))
 
 
 def repeated_question(n_bytes: int) -> bytes:
@@ -91,9 +92,62 @@ def backslashes(n_bytes: int) -> bytes:
     return b'{"query":"x","chunk_txts":["' + b"\\\\" * (n_bytes // 2) + b'"]}'
 
 
+def ties(n_bytes: int) -> bytes:
+    """Have as many chunks as are allowed score the same."""
+    return _search("red apple", ["a red apple pie"] * min(MOST_CHUNKS, n_bytes // 19))
+
+
+def letters(n_bytes: int) -> bytes:
+    chance = random.Random(7)
+    return _search("a b", [chance.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(min(MOST_CHUNKS, n_bytes // 5))])
+
+
+def camel_words(n_bytes: int) -> bytes:
+    return _search("aB bA", ["aB bA " * 100] * (n_bytes // 604))
+
+
+def one_camel_word(n_bytes: int) -> bytes:
+    return _search("aBcD", ["aBcD" * (n_bytes // 4)])
+
+
+def emoji(n_bytes: int) -> bytes:
+    chance = random.Random(8)
+    return _search("😀 😁", ["".join(chr(chance.randrange(0x1F600, 0x1F640)) for _ in range(n_bytes // 4))])
+
+
+def thai(n_bytes: int) -> bytes:
+    chance = random.Random(9)
+    return _search("กขค งจ", ["".join(chr(chance.randrange(0xE01, 0xE2F)) for _ in range(n_bytes // 3))])
+
+
+def many_words(n_bytes: int) -> bytes:
+    """Say as many different words as there is room for, all in one chunk."""
+    return _search("w1 w2 w3", [" ".join(f"w{number:x}" for number in range(n_bytes // 7))])
+
+
+def question_of_3000(n_bytes: int) -> bytes:
+    """Ask for 3,000 words, all of which every chunk has."""
+    words = [f"{number:x}" for number in range(4096, 7096)]
+    return _search(" ".join(words), [" ".join(words)] * (n_bytes // 15_004))
+
+
+def short_words_question(n_bytes: int) -> bytes:
+    return _search(" ".join(random.Random(10).choices([f"{n:x}" for n in range(4096)], k=n_bytes // 4)), ["one chunk"])
+
+
+def words_in_both(n_bytes: int) -> bytes:
+    words = " ".join(f"w{number:x}" for number in range(n_bytes // 14))
+    return _search(words, [words])
+
+
+def one_beginning_small(n_bytes: int) -> bytes:
+    return one_beginning(min(n_bytes, 370_000))
+
+
 SHAPES: tuple[Callable[[int], bytes], ...] = (
     *(prose, few_chars, repeated_question, one_beginning, long_question, one_word, ideographs, combining),
-    *(metadata, empty_lists, brackets, backslashes),
+    *(metadata, empty_lists, brackets, backslashes, ties, letters, camel_words, one_camel_word, emoji, thai),
+    *(many_words, question_of_3000, short_words_question, words_in_both, one_beginning_small),
 )
 
 

@@ -1,8 +1,11 @@
-"""Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers]``.
+"""Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers] [--encoder]``.
 
 A DIR holds ``corpus.jsonl.gz``, ``queries.jsonl.gz`` and ``qrels.tsv.gz`` as the BEIR benchmark lays them out. Chunks
 are ``title + " " + text``, without the blank ones; queries without a positive judgement are left out. The measures are
 those of ir_measures, which calls trec_eval.
+
+With ``--encoder`` an encoder stands beside the words: a GGUF file, or all-MiniLM-L6-v2 where it is installed. Vectors
+are kept between two runs in the folder of ``--vectors``.
 """
 
 from __future__ import annotations
@@ -19,17 +22,19 @@ import numpy as np
 from attrs import frozen
 from ir_measures import Recall, ScoredDoc, nDCG
 
-from relevance_gen import ChunkIndex
+from bench.vectors import KeptEncoder
+from relevance_gen import ChunkIndex, Encoder
+from small_models import minilm
 
 MEASURES = [nDCG @ 10, Recall @ 10]
 Ranker = Callable[[list[str]], Callable[[str], list[tuple[int, float]]]]
 
 
-def ours(weighting: str) -> Ranker:
+def ours(weighting: str, encoder: KeptEncoder | None = None) -> Ranker:
     """Rank with this library."""
 
     def build(chunks: list[str]) -> Callable[[str], list[tuple[int, float]]]:
-        index = ChunkIndex(chunks, weighting=weighting)
+        index = ChunkIndex(chunks, weighting=weighting, encoder=encoder)
         return lambda query: [(found.original_index, found.chunk_score) for found in index.search(query).results]
 
     return build
@@ -115,8 +120,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--peers", action="store_true", help="measure scikit-learn and bm25s, too")
+    parser.add_argument("--encoder", nargs="?", const="", metavar="FILE", help="measure with an encoder, too")
+    parser.add_argument(
+        "--vectors", type=Path, default=Path("bench/models"), metavar="DIR", help="where to keep vectors"
+    )
     args = parser.parse_args()
     rankers: dict[str, Ranker] = {"pivoted": ours("pivoted"), "cosine": ours("cosine")}
+    if args.encoder is not None:
+        args.vectors.mkdir(parents=True, exist_ok=True)
+        model = args.encoder or minilm.converted(args.vectors)
+        if model is None:
+            parser.error(minilm.MISSING)
+        rankers["with encoder"] = ours("pivoted", KeptEncoder(Encoder(model), args.vectors))
     if args.peers:
         rankers |= {"scikit-learn": scikit_learn, "bm25s, stems": bm25s_stemmed}
     for name, ranker in rankers.items():

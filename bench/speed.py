@@ -44,7 +44,7 @@ def without_counts(chunks: list[str], query: str) -> object:
     """Search without counting tokens."""
     weighting = weighting_named("pivoted")
     wanted = parse(query, weighting).beginnings
-    segment = build(Chunks(chunks, {}), np.arange(len(chunks)), keep_tokens=False, only_for=wanted)
+    segment = build(Chunks(chunks, {}), np.arange(len(chunks)), keep_tokens=False, wanted=wanted)
     return Collection([segment], weighting).rank(query, 10)
 
 

@@ -121,6 +121,10 @@ class GenerationError(RelevanceGenError, RuntimeError):
     """Report that the model failed while it was generating; the worker that held it is dead."""
 
 
+class EncoderError(RelevanceGenError, RuntimeError):
+    """Report that an encoder failed, or was closed before it had encoded a text."""
+
+
 class RunnerClosedError(RelevanceGenError, RuntimeError):
     """Report that a runner was closed, or has died, and takes no more requests."""
 

@@ -1,4 +1,4 @@
-"""The command line: ``relevance-gen search``, ``generate`` and ``serve``. Only the command in use is loaded."""
+"""The command line: ``relevance-gen search``, ``ask``, ``generate``, ``serve``. Only the command in use is loaded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import relevance_gen
 from relevance_gen.cli.parsing import Parser, closest, did_you_mean
 from relevance_gen.errors import RelevanceGenError
+from relevance_gen.serve.__main__ import main as serve
 
 PROGRAM = "relevance-gen"
 
@@ -19,6 +20,7 @@ FAILED, BROKEN_PIPE, INTERRUPTED = 2, 128 + 13, 128 + 2
 
 _COMMANDS = {
     "search": ("relevance_gen.cli.search", "find what answers a question in files"),
+    "ask": ("relevance_gen.cli.ask", "answer a question from files with a language model"),
     "generate": ("relevance_gen.cli.generate", "continue a text with a language model"),
 }
 
@@ -54,7 +56,7 @@ def _command(arguments: list[str]) -> Callable[[], int]:
     """Parse `arguments` and return what runs the command; options of other commands are not even loaded."""
     name = arguments[0] if arguments else ""
     if name == "serve":
-        return lambda: _serve(arguments[1:])
+        return lambda: serve(arguments[1:])
     parser = Parser(prog=PROGRAM, description=relevance_gen.__doc__)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {relevance_gen.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -75,12 +77,3 @@ def _command(arguments: list[str]) -> Callable[[], int]:
         parser.refuse([name])
     parser.parse_args(arguments)
     raise AssertionError("a parser without its command ends the process")
-
-
-def _serve(arguments: list[str]) -> int:
-    try:
-        server = importlib.import_module("relevance_gen.serve.processes.command")
-    except ModuleNotFoundError as error:
-        sys.stderr.write(f"{PROGRAM}: {error}; install it with: pip install 'relevance_gen[server]'\n")
-        return FAILED
-    return int(server.main(arguments, os.environ))

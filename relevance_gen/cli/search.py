@@ -29,8 +29,25 @@ class _TypeList(argparse.Action):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
-    parser.usage = "%(prog)s [OPTION ...] QUESTION [FILE ...]"
     parser.epilog = "Exits with 0 if something was found, 1 if nothing was, 2 if there was trouble."
+    results = add_search_arguments(parser, top_n=10, json="the response of the REST interface")
+    results.add_argument(
+        "--order",
+        choices=("best", "text"),
+        default="best",
+        help="best first, or as they stand in the text (default: %(default)s)",
+    )
+
+
+def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: str) -> argparse._ArgumentGroup:
+    """Add the arguments of every command that searches files, and return the group of what is shown.
+
+    Args:
+        parser: the command's.
+        top_n: how many results there are by default.
+        json: what ``--json`` prints.
+    """
+    parser.usage = "%(prog)s [OPTION ...] QUESTION [FILE ...]"
     parser.add_argument("query", metavar="QUESTION", help="what to find; behind -- if it begins with -")
     parser.add_argument(
         "paths",
@@ -41,8 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: what is piped in, else the working folder)",
     )
     _add_files(parser.add_argument_group("which files of a folder"))
-    _add_results(parser.add_argument_group("which results, and how"))
+    results = parser.add_argument_group("which results, and how")
+    _add_results(results, top_n, json)
     _add_index(parser.add_argument_group("the index"))
+    return results
 
 
 def _add_files(group: argparse._ArgumentGroup) -> None:
@@ -68,15 +87,9 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-L", "--follow", action="store_true", help="also those behind symbolic links")
 
 
-def _add_results(group: argparse._ArgumentGroup) -> None:
+def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
     group.add_argument(
-        "-n", "--top-n", type=int, default=10, metavar="N", help="most results to show (default: %(default)s)"
-    )
-    group.add_argument(
-        "--order",
-        choices=("best", "text"),
-        default="best",
-        help="best first, or as they stand in the text (default: %(default)s)",
+        "-n", "--top-n", type=int, default=top_n, metavar="N", help="most results to show (default: %(default)s)"
     )
     group.add_argument(
         "--where",
@@ -100,9 +113,7 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
         default="auto",
         help="mark the question's words (default: %(default)s)",
     )
-    group.add_argument(
-        "--json", action="store_true", help="print the response of the REST interface, with file positions as metadata"
-    )
+    group.add_argument("--json", action="store_true", help=f"print {json}, with file positions as metadata")
 
 
 def _add_index(group: argparse._ArgumentGroup) -> None:
@@ -132,10 +143,10 @@ def run(args: argparse.Namespace) -> int:
     question = Question(args.query, args.top_n, args.order == "text")  # refuses nonsense before files are read
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
-    searched = build(args, status) if args.index is None else load(args)
+    searched = open_index(args, status)
     index = searched.index
     response = index.search(
-        question.query, question.top_n, question.true_order, where=_where(args.where), spans=not args.json
+        question.query, question.top_n, question.true_order, where=wanted_metadata(args), spans=not args.json
     )
     seconds = time.perf_counter() - started
     kept = args.save is None or save(index, args.save, status.say)
@@ -144,13 +155,19 @@ def run(args: argparse.Namespace) -> int:
     elif response.results:
         Printer.of(args, sys.stdout).print(response, n_chunks=len(index), seconds=seconds)
     else:
-        status.say(_nothing_found(searched))
+        status.say(nothing_found(searched))
     if searched.failed or not kept:
         return TROUBLE
     return FOUND if response.results else NOT_FOUND
 
 
-def _nothing_found(searched: Searched) -> str:
+def open_index(args: argparse.Namespace, status: StatusLine) -> Searched:
+    """Make the index of the files that `args` name, or open the saved one."""
+    return build(args, status) if args.index is None else load(args)
+
+
+def nothing_found(searched: Searched) -> str:
+    """Say what was searched in vain, and what may help."""
     n_chunks = len(searched.index)
     hint = "" if n_chunks else "; --no-ignore and --hidden take more files" if searched.in_folders else ""
     return f"nothing found in {n_chunks:,} chunk{'s' * (n_chunks != 1)} of {searched.place}{hint}"
@@ -169,10 +186,10 @@ def _condition(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _where(conditions: list[tuple[str, str]]) -> dict[str, list[object]] | None:
+def wanted_metadata(args: argparse.Namespace) -> dict[str, list[object]] | None:
     """Collect the values wanted under each key; one that reads as a number is wanted as that, too."""
     wanted: dict[str, list[object]] = {}
-    for key, value in conditions:
+    for key, value in args.where:
         wanted.setdefault(key, []).append(value)
         if value.isascii() and value.isdecimal():
             wanted[key].append(int(value))

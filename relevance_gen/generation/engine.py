@@ -14,12 +14,15 @@ from typing import Protocol
 import numpy as np
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation import sampling, scheduler
+from relevance_gen.generation import scheduler
 from relevance_gen.generation.cache import PrefixCache
+from relevance_gen.generation.compilation import Compilation
 from relevance_gen.generation.counters import Counters
+from relevance_gen.generation.drawing import draw
 from relevance_gen.generation.prompt import Prompt
+from relevance_gen.generation.sampling import NO_TOKEN
 from relevance_gen.generation.sequence import Sequence
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.ticket import Ticket, has_grammar
 from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits
 from relevance_gen.types import GenerationResponse
 
@@ -63,6 +66,7 @@ class Engine:
         self._cache = cache
         self._reports = reports
         self._clock = clock
+        self._compilation = Compilation(model)
         self._queue: list[Prompt] = []
         self._running: dict[int, tuple[Sequence, Prompt]] = {}
         self._n_read = 0
@@ -71,7 +75,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not self._running and not self._queue
+        return not self._running and not self._queue and not self._compilation.prompts
 
     @property
     def room(self) -> int:
@@ -82,14 +86,27 @@ class Engine:
     @property
     def room_to_hold(self) -> int:
         """How many of these may ask for several samples, so that their prompts are kept: see `scheduler.most_held`."""
-        return scheduler.most_held(self._model.n_slots) - sum(prompt.n_samples > 1 for prompt in self._queue)
+        held = [*self._queue, *self._compilation.prompts]
+        return scheduler.most_held(self._model.n_slots) - sum(prompt.n_samples > 1 for prompt in held)
+
+    @property
+    def room_to_compile(self) -> int:
+        """How many of these may have a grammar, which is compiled before they take room."""
+        return self._compilation.room
 
     def add(self, ticket: Ticket) -> None:
-        """Queue a request behind all others."""
-        self._queue.append(Prompt(ticket))
+        """Queue a request behind all others, or have its grammar compiled first; only count its tokens at once."""
+        prompt = Prompt(ticket)
+        if ticket.only_counts:
+            self._reports.done(ticket, prompt.count(self._model))
+        elif has_grammar(ticket.request):
+            self._compilation.add(prompt)
+        else:
+            self._queue.append(prompt)
 
     def drop(self, ticket_id: int) -> None:
         """Forget a request, if it is still here, and free its slots; nothing is reported."""
+        self._compilation.drop(ticket_id)
         for prompt in [prompt for prompt in self._queue if prompt.ticket.id == ticket_id]:
             self._dequeue(prompt)
         for slot in [slot for slot, (_, prompt) in self._running.items() if prompt.ticket.id == ticket_id]:
@@ -105,6 +122,7 @@ class Engine:
         """Forget every request and the cache. This touches no model: it may be what failed."""
         self._queue.clear()
         self._running.clear()
+        self._compilation.clear()
         self._cache.clear()
 
     def step(self) -> None:
@@ -113,6 +131,7 @@ class Engine:
         Raises:
             GenerationError: the model failed.
         """
+        self._queue_compiled()
         self._n_read, self._budget = 0, self._model.n_batch
         try:
             while (action := scheduler.next_action(self._state())) is not None:
@@ -133,6 +152,15 @@ class Engine:
         except Interrupted:
             for slot, (sequence, _) in self._running.items():
                 self._model.rewind(slot, sequence.position)  # the tokens will be computed again
+
+    def _queue_compiled(self) -> None:
+        """Queue the requests whose grammars are compiled; where there is nothing else to do, wait a moment for one."""
+        has_nothing_else = not self._queue and not self._running
+        for prompt, error in self._compilation.take_finished(wait_for_one=has_nothing_else):
+            if error is None:
+                self._queue.append(prompt)
+            else:
+                self._reports.done(prompt.ticket, error)
 
     def _state(self) -> scheduler.State:
         return scheduler.State(
@@ -207,20 +235,9 @@ class Engine:
             self.counters.first_tokens += 1
             self.counters.first_token_s += max(0.0, self._clock() - prompt.ticket.created)
         for slot in slots:
-            sequence = Sequence(
-                prompt.ticket.request,
-                prompt.n_started,
-                seed=prompt.ticket.seed,
-                stops=prompt.stops,
-                ends=prompt.ends,
-                n_prompt=len(prompt.tokens),
-                room=self._model.n_ctx - len(prompt.tokens),
-                n_vocab=self._model.n_vocab,
-            )
             if slot != prompt.slot:
                 self._model.restore(slot, prompt.state)
-            self._running[slot] = (sequence, prompt)
-            prompt.n_started += 1
+            self._running[slot] = (prompt.next_sample(self._model), prompt)
         self._reports.started(prompt.ticket, len(slots))
         prompt.slot = None
         logits = np.repeat(prompt.logits[None], len(slots), axis=0)
@@ -240,26 +257,16 @@ class Engine:
     def _advance(self, slots: Items[int], logits: Logits) -> None:
         """Draw, append and retire: row i of `logits` belongs to ``slots[i]``."""
         batch = [self._running[slot] for slot in slots]
-        tokens = sampling.sample(
-            logits,
-            [sequence.settings for sequence, _ in batch],
-            np.array([sequence.draw() for sequence, _ in batch]),
-            {
-                row: sequence.adjustment.replacement(logits[row])
-                for row, (sequence, _) in enumerate(batch)
-                if sequence.adjustment.changes_logits
-            },
-        )
-        logprobs: dict[int, float] = {}
-        if wanted := [row for row, (sequence, _) in enumerate(batch) if sequence.wants_logprobs]:
-            logprobs = dict(
-                zip(wanted, sampling.log_probabilities(logits[wanted], tokens[wanted]).tolist(), strict=True)
-            )
         self.counters.generated_tokens += len(batch)
-        for row, (slot, token) in enumerate(zip(slots, tokens.tolist(), strict=True)):
-            sequence, prompt = batch[row]
-            alternatives = sampling.likeliest(logits[row], n) if (n := sequence.n_alternatives) else ()
-            released = sequence.accept(token, self._model.piece(token), logprobs.get(row), alternatives)
+        tokens = draw([sequence for sequence, _ in batch], logits)
+        for slot, (sequence, prompt), drawn in zip(slots, batch, tokens, strict=True):
+            if slot not in self._running:
+                continue  # another sample of its request failed a moment ago
+            if sequence.constraint is not None and drawn.token == NO_TOKEN:
+                self.drop(prompt.ticket.id)
+                self._reports.done(prompt.ticket, sequence.constraint.dead_end())
+                continue
+            released = sequence.accept(drawn.token, self._model.piece(drawn.token), drawn.logprob, drawn.alternatives)
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
             if sequence.finish_reason is not None:
@@ -271,7 +278,10 @@ class Engine:
         """Keep a finished sample, and report the response if it was the last."""
         prompt.completions[sequence.index] = sequence.completion(self._clock())
         if len(prompt.completions) == prompt.ticket.request.num_samples:
-            self._reports.done(prompt.ticket, prompt.response())
+            response = prompt.response()
+            if prompt.ticket.spells:
+                response = prompt.spelled(response, self._model)
+            self._reports.done(prompt.ticket, response)
 
     def _move(self, source: int, target: int) -> None:
         self._model.restore(target, self._model.save(source))

@@ -1,4 +1,7 @@
-"""A runner: requests go in from any thread, futures and streams come out, and one or more workers generate."""
+"""A runner: requests go in from any thread, futures and streams come out, and one or more workers generate.
+
+The file is long because it documents every method of the one public class; what the methods do is in other rooms.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.ticket import Request, Ticket, as_request, check_bounds
 from relevance_gen.generation.worker import GRACE_S, Load, State, Worker
 from relevance_gen.llama import source
-from relevance_gen.llama.language_model import LanguageModel
+from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, on_devices, shows_options
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
@@ -39,8 +42,8 @@ class Runner:
     """A model that generates for many callers at once, in a thread of its own, or in one for each device.
 
     Args:
-        model: a GGUF file; or a hub repository, ``"owner/name"`` or ``"owner/name/file.gguf"``, where `huggingface_hub`
-            is installed; by default the file that ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
+        model: a GGUF file; or with the extra ``hub`` a repository of the Hugging Face hub, ``"owner/name"`` or
+            ``"owner/name:Q8_0"``; by default what ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
         devices: GPUs, from 0, each of which gets the whole model and a worker of its own; by default one worker.
         max_queue: samples that may wait, at least 1; while as many do, `submit` raises `OverloadedError`.
         prefix_cache_bytes: memory, for each worker, for the computed prompts of recent requests; 0 turns the prefix
@@ -89,13 +92,25 @@ class Runner:
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, request: Request, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
+    def submit(
+        self,
+        request: Request,
+        *,
+        on_text: OnText | None = None,
+        is_chat: bool = False,
+        stops_itself: bool = False,
+        spells: bool = False,
+    ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
         Args:
             request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
+            is_chat: the text is what `write_chat` returned.
+            stops_itself: the model's own end tokens end a sample too, beside ``eos_token_ids``; this waits until the
+                model is loaded.
+            spells: say in the response's ``spelling`` how its tokens are written.
 
         Returns:
             A future. Its `cancel()` works until the response is there; the request's slots are then free at the next
@@ -107,15 +122,19 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        return self._put(as_request(request), on_text)
+        asked = as_request(request)
+        if stops_itself:
+            ends = dict.fromkeys((*asked.eos_token_ids, *self.chat_format.ends))
+            asked = attrs.evolve(asked, eos_token_ids=tuple(ends))
+        return self._put(asked, on_text, is_chat=is_chat, spells=spells)
 
     def _put(
-        self, request: GenerationRequest, on_text: OnText | None = None, *, is_chat: bool = False
+        self, request: GenerationRequest, on_text: OnText | None = None, **wanted: bool
     ) -> Future[GenerationResponse]:
         self._check_not_forked()
         check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = Ticket(next(self._ids), request, seed, time.time(), is_chat)
+        ticket = Ticket(next(self._ids), request, seed, time.time(), **wanted)
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: Request) -> GenerationResponse:
@@ -172,14 +191,23 @@ class Runner:
         if "text" in fields:
             raise InvalidRequestError("text must not be given beside messages, which it is made of", field="text")
         request = wire.structure(GenerationRequest, {"text": "", **fields})
-        self._check_not_forked()
-        self.wait_ready()
-        model = next((worker.chat_format for worker in self._workers if worker.chat_format is not None), None)
-        if model is None:
-            raise RunnerClosedError("the runner was closed before its model was loaded")
-        text = chat.prompt_of(messages, model, chat_template, template_variables or {})
-        ends = dict.fromkeys((*request.eos_token_ids, *model.ends))
-        return self._put(attrs.evolve(request, text=text, eos_token_ids=tuple(ends)), on_text, is_chat=True)
+        text = self.write_chat(messages, chat_template=chat_template, template_variables=template_variables)
+        return self.submit(attrs.evolve(request, text=text), on_text=on_text, is_chat=True, stops_itself=True)
+
+    def write_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return a conversation as the model's template has it, for `submit` with ``is_chat`` alone.
+
+        Raises:
+            InvalidRequestError: there is no template for these messages.
+            RelevanceGenError: as `wait_ready` raises.
+        """
+        return chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:
         """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.
@@ -197,7 +225,48 @@ class Runner:
         """
         return TextStream(lambda on_text: self.submit_chat(messages, on_text=on_text, **options))
 
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens of the model a prompt has, with its BOS token. Waits as a request does, for no step.
+
+        Raises:
+            InvalidRequestError: the text is far beyond what the context could hold.
+            RelevanceGenError: as `generate` raises.
+        """
+        request = as_request({"text": text})
+        return self._wait_for(lambda: self._put(request, only_counts=True)).prompt_tokens
+
+    def count_chat_tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Return how many tokens of the model a conversation has, as `submit_chat` writes it.
+
+        Raises:
+            RelevanceGenError: as `submit_chat` and `count_tokens` raise.
+        """
+        text = chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
+        request = GenerationRequest(text)
+        return self._wait_for(lambda: self._put(request, is_chat=True, only_counts=True)).prompt_tokens
+
     # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """What writing a prompt needs to know of the model; waits until that is loaded.
+
+        Raises:
+            ModelLoadError: it cannot be loaded.
+            RunnerClosedError: the runner was closed before.
+        """
+        self._check_not_forked()
+        self.wait_ready()
+        model = next((worker.chat_format for worker in self._workers if worker.chat_format is not None), None)
+        if model is None:
+            raise RunnerClosedError("the runner was closed before its model was loaded")
+        return model
 
     @property
     def alive(self) -> bool:

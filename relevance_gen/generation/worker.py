@@ -167,7 +167,8 @@ class Worker:
         """Hand the engine what it has room for, waiting while it is idle; tell whether to go on."""
         if self.state is not State.READY:
             return False
-        tickets = self._puller.take(engine.room, engine.room_to_hold, timeout_s=None if engine.idle else 0)
+        rooms = (engine.room, engine.room_to_hold, engine.room_to_compile)
+        tickets = self._puller.take(*rooms, timeout_s=None if engine.idle else 0)
         if tickets is None:
             return False
         for ticket in tickets:

@@ -20,7 +20,7 @@ BREAK = "\udc00"
 
 @frozen
 class ChatFormat:
-    """What a model's file says about conversations.
+    """What writing a prompt needs to know of a model, conversations above all.
 
     Attributes:
         template: the Jinja template that writes them; ``None`` where the file has none.
@@ -28,6 +28,8 @@ class ChatFormat:
         eos: the text of the token that ends one, likewise.
         ends: the tokens that end a turn.
         control: the texts of all control tokens.
+        n_ctx: most tokens of a prompt and its answer together; 0 where that is not known.
+        name: what the file calls the model; empty where it has no name.
     """
 
     template: str | None = None
@@ -35,6 +37,8 @@ class ChatFormat:
     eos: str = ""
     ends: tuple[int, ...] = ()
     control: tuple[str, ...] = ()
+    n_ctx: int = 0
+    name: str = ""
 
 
 class Interrupted(Exception):  # noqa: N818 - a signal between model and engine, not an error

@@ -59,6 +59,22 @@ class Vocabulary:
         """
         return self._tokenize_all(text.split(BREAK), max_tokens, add_special=False)
 
+    def tokenize_beginning(self, text: str) -> Tokens:
+        """Return the first tokens of `text`, as many as the context holds, between those that begin and end a text.
+
+        What reads like a control token is plain text here.
+
+        Args:
+            text: any string; lone surrogates count as "?".
+        """
+        around = self._tokenize(b"", add_special=True, parse_special=False)
+        n_before = 1 if len(around) == 2 else int(lib.llama_vocab_get_add_bos(self._handle))
+        before, behind = around[:n_before], around[n_before:]
+        encoded = text[: _BYTES_PER_TOKEN * self._n_ctx + _SPARE_BYTES].encode(errors="replace")
+        parts = [self._tokenize(part, add_special=False, parse_special=False) for part in self._parts(encoded)]
+        inside = np.concatenate(parts)[: self._n_ctx - len(around)]
+        return np.concatenate((before, inside, behind))
+
     def _tokenize_all(self, texts: list[str], max_tokens: int, *, add_special: bool) -> Tokens:
         """Tokenize each of `texts` for itself, and return the tokens of all, or the last `max_tokens`."""
         n_wanted = min(max_tokens or self._n_ctx, self._n_ctx)
@@ -91,17 +107,16 @@ class Vocabulary:
     def _parts(self, encoded: bytes) -> list[bytes]:
         return _parts(encoded.decode(errors="ignore")) if self._is_bpe else [encoded]
 
-    def _tokenize(self, text: bytes, *, add_special: bool, room: int = 0) -> Tokens:
+    def _tokenize(self, text: bytes, *, add_special: bool, parse_special: bool = True, room: int = 0) -> Tokens:
         tokens = np.empty(room or len(text) + 8, np.int32)
-        n = lib.llama_tokenize(
-            self._handle, text, len(text), pointer(tokens, lib.llama_token), len(tokens), add_special, True
-        )
-        if n < 0:
-            return self._tokenize(text, add_special=add_special, room=-n)  # normalizing made the text longer
+        kept = pointer(tokens, lib.llama_token)
+        n = lib.llama_tokenize(self._handle, text, len(text), kept, len(tokens), add_special, parse_special)
+        if n < 0:  # normalizing made the text longer
+            return self._tokenize(text, add_special=add_special, parse_special=parse_special, room=-n)
         return tokens[:n].copy()
 
-    def chat_format(self, template: bytes | None) -> ChatFormat:
-        """Return what the vocabulary says about conversations, beside the `template` of the model's file."""
+    def chat_format(self, template: bytes | None, name: str) -> ChatFormat:
+        """Return what writing a prompt needs to know, beside the `template` and the `name` in the model's file."""
         vocabulary = self._handle
         tokens = range(lib.llama_vocab_n_tokens(vocabulary))
         control = [token for token in tokens if lib.llama_vocab_is_control(vocabulary, token)]
@@ -111,6 +126,8 @@ class Vocabulary:
             eos=self._text(lib.llama_vocab_eos(vocabulary)),
             ends=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
             control=tuple(self._text(token) for token in control),
+            n_ctx=self._n_ctx,
+            name=name,
         )
 
     def _text(self, token: int) -> str:

@@ -45,15 +45,21 @@ class Bag:
         return cls(whole, reading.counts + BETWEEN, reading.vocabulary.stumps)
 
     @classmethod
+    def joined(cls, bags: Sequence[Bag]) -> Bag:
+        """Return the bag of the chunks of some, one after the other."""
+        if len(bags) == 1:
+            return bags[0]
+        counts = np.concatenate([_NO_PLACES, *(bag.counts for bag in bags)])
+        if bags and all(bag.names is bags[0].names for bag in bags):
+            return cls(np.concatenate([bag.features for bag in bags]), counts, bags[0].names)
+        return cls(np.concatenate([_NO_FEATURES, *(_hashes(bag.names, bag.features) for bag in bags)]), counts)
+
+    @classmethod
     def merge(cls, bags: Sequence[Bag], places: Sequence[Offsets]) -> Bag:
         """Return the bag of several segments' chunks; `places` are those that each segment's chunks take in it."""
         if len(bags) == 1:
             return bags[0]
-        order = np.argsort(np.concatenate([_NO_PLACES, *places]))
-        counts = np.concatenate([_NO_PLACES, *(bag.counts for bag in bags)])
-        first = np.cumsum(counts) - counts
-        hashes = np.concatenate([_NO_FEATURES, *(_hashes(bag.names, bag.features) for bag in bags)])
-        return cls(hashes[ragged_ranges(first[order], counts[order])], counts[order])
+        return cls.joined(bags).take(np.argsort(np.concatenate([_NO_PLACES, *places])))
 
     def take(self, kept: Offsets) -> Bag:
         """Return the bag of some of the chunks."""
@@ -151,5 +157,3 @@ _MOST_SMALL: Final = 1 << 32 - _CHUNK_BITS
 """So many features can be told, with a chunk's number, in 32 bits, which sort in half the time."""
 _NO_FEATURES: Final[Numbers] = np.zeros(0, np.uint32)
 _NO_PLACES: Final[Offsets] = np.zeros(0, np.int64)
-EMPTY: Final = Bag(_NO_FEATURES, _NO_PLACES)
-"""The bag of no chunks."""

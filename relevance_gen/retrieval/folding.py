@@ -188,7 +188,9 @@ class _FoldTable:
         folded = self.units.take(codes)
         unknown = codes[folded == _UNKNOWN]
         if unknown.size:
-            for page in np.flatnonzero(np.bincount(unknown >> 8)).tolist():
+            pages = np.zeros(_BMP // _PAGE, bool)
+            pages[unknown // _PAGE] = True
+            for page in np.flatnonzero(pages).tolist():
                 self._fill_page(page)
             folded = self.units.take(codes)
         return folded

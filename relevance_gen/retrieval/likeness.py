@@ -87,8 +87,10 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     Returns:
         At most the best score, shape (n,).
     """
+    if scores.size < 2:  # before its words are counted, which may be very many
+        return scores.copy()
     tally = bag.tally()
-    if scores.size < 2 or not tally.tf.size:
+    if not tally.tf.size:
         return scores.copy()
     idf = _rarities(tally.n_chunks).take(tally.df)
     idf += sample.rarity(tally)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.passages import Passages
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.terms import Offsets, ragged_ranges
@@ -56,6 +57,7 @@ def merge(segments: Sequence[Segment]) -> Segment:
         norms=gather([segment.norms for segment in segments]),
         votes=gather([segment.votes for segment in segments]),
         hashes=gather([segment.hashes for segment in segments]),
+        passages=_merge_passages(segments, live, order),
     )
 
 
@@ -66,6 +68,12 @@ def _joined(parts: Sequence[Chunks]) -> Chunks:
         metadata.update({len(texts) + number: data for number, data in part.metadata.items()})
         texts += part.texts
     return Chunks(texts, metadata)
+
+
+def _merge_passages(segments: Sequence[Segment], live: Sequence[Offsets], order: Offsets) -> Passages | None:
+    """Merge vectors, where every segment has some."""
+    parts = [one.passages.take(kept) for one, kept in zip(segments, live, strict=True) if one.passages is not None]
+    return Passages.joined(parts).take(order) if parts and len(parts) == len(segments) else None
 
 
 def _merge_tokens(

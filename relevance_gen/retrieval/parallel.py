@@ -30,8 +30,9 @@ from attrs import define
 from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import IndexBuildError, InvalidRequestError
 from relevance_gen.machine import usable_cpus
+from relevance_gen.progress import Progress
 from relevance_gen.retrieval import storage
-from relevance_gen.retrieval.building import Progress, build
+from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.cutting import lengths
 from relevance_gen.retrieval.segment import Segment

@@ -262,7 +262,7 @@ class PostingsBuilder:
         return words, number
 
 
-def _order_by_id(ids: Ids) -> Offsets:
+def _order_by_id(ids: Ids) -> Numbers:
     """Sort by id: by as many leading digits as tell the ids apart, mostly two of four."""
     for digits in (2, 3):
         order = _order_by_digits(ids, digits, 64 - 16 * digits)
@@ -272,10 +272,13 @@ def _order_by_id(ids: Ids) -> Offsets:
     return _order_by_digits(ids, 4)
 
 
-def _order_by_digits(values: Ids | Counts, digits: int, shift: int = 0) -> Offsets:
+def _order_by_digits(values: Ids | Counts, digits: int, shift: int = 0) -> Numbers:
     """Sort stably by some 16-bit digits from bit `shift` on, least digit first."""
-    order = np.argsort((values >> values.dtype.type(shift)).astype(np.uint16), kind="stable")
+    order = np.argsort(_digit(values, shift), kind="stable").astype(np.uint32)
     for digit in range(1, digits):
-        shifted = (values >> values.dtype.type(16 * digit + shift)).astype(np.uint16)
-        order = order.take(np.argsort(shifted.take(order), kind="stable"))
+        order = order.take(np.argsort(_digit(values, 16 * digit + shift).take(order), kind="stable"))
     return order
+
+
+def _digit(values: Ids | Counts, shift: int) -> npt.NDArray[np.uint16]:
+    return (values >> values.dtype.type(shift)).astype(np.uint16)

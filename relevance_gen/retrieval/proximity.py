@@ -84,7 +84,7 @@ class ProximityScorer:
             (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0 for (left, right), times in pairs.items()
         ]
         self._run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
-        self._run_total = math.fsum([self._run_weight[word] for word in said if word >= 0]) or 1.0
+        self._run_total = math.fsum(self._run_weight[word] for word in said if word >= 0) or 1.0
         self._pair_numbers = _pair_numbers(self._n_words + 1, pairs)
         counted = [rare for rare in idf if rare]
         self._bits = _bits(self._n_words + 1, len(counted))
@@ -98,9 +98,9 @@ class ProximityScorer:
         return bool(self._n_words)
 
     @property
-    def has_pairs(self) -> bool:
-        """Whether two words that are looked for are neighbours in the query."""
-        return bool(self._pairs)
+    def n_pairs(self) -> int:
+        """Number of different pairs of words that are looked for and neighbours in the query."""
+        return len(self._pairs)
 
     def pairs_of_query(self) -> float:
         """Return what the pairs would score in the query itself."""

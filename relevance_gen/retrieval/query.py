@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from attrs import field, frozen
 
 from relevance_gen import checks
 from relevance_gen.retrieval.cutting import blocks
+from relevance_gen.retrieval.growing import GrowingArray
 from relevance_gen.retrieval.matching import MAX_INFLECTED, is_fragment
-from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, identify, tokenize
+from relevance_gen.retrieval.terms import BEGINNINGS, SPELLED_BYTES, Ids, beginnings, identify, tokenize
+from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import Weighting
 
 REMEMBERED_CHARS: Final = 1024
@@ -23,6 +25,8 @@ _REMEMBERED_QUERIES: Final = 256
 _REMEMBERED_WORDS: Final = 1 << 14
 MAX_TERMS: Final = 1 << 14
 """Most different words of a query that count: it bounds the work for queries as long as a book."""
+_STEP: Final = 1 << 16
+_CHARS_PER_TOKEN: Final = 4
 _FEW_WORDS: Final = 64
 """Up to so many words are quicker read one by one than with numpy."""
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
@@ -77,18 +81,22 @@ class Query:
         text: what was cut.
         ids: term ids of its tokens, in reading order, shape (T,).
         terms: its different terms, in order of first appearance; of more than `MAX_TERMS` only the first.
-        order: number of the term at each token, -1 where it is none of these.
+        order: number of the term at each token, -1 where it is none of these, shape (T,).
     """
 
     text: str
-    ids: tuple[int, ...]
+    ids: Ids
     terms: tuple[QueryTerm, ...]
-    order: tuple[int, ...]
+    order: npt.NDArray[np.int16]
 
     @property
-    def beginnings(self) -> Ids | None:
-        """Ids that have the beginnings of all that the query can match; None where that may begin with anything."""
-        return None if any(is_fragment(term.word) for term in self.terms) else np.array(self.ids, np.uint64)
+    def beginnings(self) -> Flags | None:
+        """Which beginnings words have that the query can match, shape (BEGINNINGS,); None where it may be any."""
+        if any(is_fragment(term.word) for term in self.terms):
+            return None
+        flags = np.zeros(BEGINNINGS, bool)
+        flags[beginnings(self.ids)] = True
+        return flags
 
 
 def parse(text: str, weighting: Weighting) -> Query:
@@ -97,26 +105,30 @@ def parse(text: str, weighting: Weighting) -> Query:
 
 
 def _parse(text: str, weighting: Weighting) -> Query:
-    spellings = _PLAIN_WORD.findall(text.lower()) if text.isascii() and not _IDENTIFIER.search(text) else []
+    is_plain = len(text) <= _FEW_WORDS * SPELLED_BYTES and text.isascii() and not _IDENTIFIER.search(text)
+    spellings = _PLAIN_WORD.findall(text.lower()) if is_plain else []
     if spellings and len(spellings) <= _FEW_WORDS and len(max(spellings, key=len)) < SPELLED_BYTES:
         words = [_plain_word(spelling, weighting) for spelling in spellings]
-        return _query(text, tuple([word.term_id for word in words]), words)
-    parts: list[Ids] = []
+        return _query(text, np.array([word.term_id for word in words], np.uint64), words)
+    every: GrowingArray[np.uint64] = GrowingArray(np.uint64, len(text) // _CHARS_PER_TOKEN)
     heads: dict[int, QueryTerm] = {}  # the different words, in order of first appearance
     for block in map(tokenize, blocks([text])):
-        parts.append(block.ids)
+        every.extend(block.ids)
         if len(heads) < MAX_TERMS:
             for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
                 term_id = int(block.ids[first])
                 if len(heads) < MAX_TERMS and term_id not in heads:
                     heads[term_id] = _word(block.spell(first), term_id, int(block.length[first]), weighting)
-    every = np.concatenate(parts)
+    ids = every.finish()
     known = np.array([*heads], np.uint64)
-    in_order = known.argsort()
-    at = known.searchsorted(every, sorter=in_order)
-    word_at = in_order.take(at, mode="clip") if heads else at
-    word_at[known.take(word_at) != every] = -1
-    return _query(text, tuple(every.tolist()), [*heads.values()], word_at.tolist())
+    in_order = known.argsort().astype(np.int16)
+    word_at = np.full(ids.size, -1, np.int16)
+    for low in range(0, ids.size, _STEP):
+        some = ids[low : low + _STEP]
+        at = in_order.take(known.searchsorted(some, sorter=in_order), mode="clip")
+        at[known.take(at) != some] = -1
+        word_at[low : low + _STEP] = at
+    return _query(text, ids, [*heads.values()], word_at)
 
 
 def _word(spelling: str, term_id: int, n_bytes: int, weighting: Weighting) -> QueryTerm:
@@ -130,33 +142,33 @@ def _plain_word(spelling: str, weighting: Weighting) -> QueryTerm:
     return _word(spelling, identify(spelling), len(spelling), weighting)
 
 
-def _query(text: str, ids: tuple[int, ...], words: Sequence[QueryTerm], word_at: Sequence[int] | None = None) -> Query:
+def _query(text: str, ids: Ids, words: Sequence[QueryTerm], word_at: npt.NDArray[np.int16] | None = None) -> Query:
     """Put words that are one term together.
 
     Args:
         text: the query.
         ids: term ids of its tokens.
         words: its words, each told once.
-        word_at: number of the word at each token, -1 for one that is left out; None where each is a token's.
+        word_at: number of the word at each token, -1 for one that is left out; None where each word is a token's.
     """
     numbers: dict[Hashable, int] = {}
     terms: list[QueryTerm] = []
-    order = []
+    term_of_word = []
     for word in words:
         number = numbers.setdefault(word.key, len(terms))
         if number == len(terms):
             terms.append(word)
-        order.append(number)
-    if word_at is not None:
-        order.append(-1)  # that of -1
-        order = [order[word] for word in word_at]
-    if len(terms) < len(order) or len(terms) > MAX_INFLECTED:
-        qtf = Counter(order)
-        for number, term in enumerate(terms):
-            if qtf[number] > 1 or number >= MAX_INFLECTED:
-                inflected = term.inflected and number < MAX_INFLECTED
-                terms[number] = QueryTerm(term.word, term.term_id, term.key, term.stop, inflected, qtf[number])
-    return Query(text, ids, tuple(terms), tuple(order))
+        term_of_word.append(number)
+    if word_at is None:
+        order = np.array(term_of_word, np.int16)
+    else:
+        order = np.array([*term_of_word, -1], np.int16).take(word_at)
+    if len(terms) < order.size or len(terms) > MAX_INFLECTED:
+        for number, qtf in enumerate(np.bincount(order[order >= 0], minlength=len(terms)).tolist()):
+            if qtf > 1 or number >= MAX_INFLECTED:
+                term, inflected = terms[number], terms[number].inflected and number < MAX_INFLECTED
+                terms[number] = QueryTerm(term.word, term.term_id, term.key, term.stop, inflected, qtf)
+    return Query(text, ids, tuple(terms), order)
 
 
 _parse_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(_parse)

@@ -17,6 +17,7 @@ from attrs import evolve, frozen
 
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.cutting import blocks
+from relevance_gen.retrieval.passages import Passages
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.terms import Ids, Offsets, tokenize
 from relevance_gen.retrieval.vocabulary import MADE_BYTES, Flags, Numbers, Vocabulary, stumps_of, united, vocabulary_of
@@ -138,6 +139,7 @@ class Segment:
         norms: Euclidean length of each chunk's vector of saturated counts, shape (N,).
         votes: frequent English words among each chunk's words, less those of other languages, shape (N,).
         hashes: a hash of each chunk's words in any order, shape (N,).
+        passages: the vectors of its passages; None without an encoder.
     """
 
     positions: Offsets
@@ -149,6 +151,7 @@ class Segment:
     norms: Floats
     votes: Votes
     hashes: Ids
+    passages: Passages | None = None
 
     @property
     def size(self) -> int:
@@ -193,6 +196,7 @@ class Segment:
         yield from (vocabulary.ids, vocabulary.spelling, vocabulary.spelling_first, postings.first, postings.chunk)
         yield from (postings.tf, self.positions, self.first_token, self.n_tokens, self.norms, self.votes, self.hashes)
         yield from (array for array in (self.tokens, postings.live) if array is not None)
+        yield from () if self.passages is None else self.passages.arrays
 
     def read(self, numbers: Offsets) -> Reading:
         """Return the words of some chunks."""
@@ -228,6 +232,7 @@ class Segment:
             letters = np.frombuffer(block.folded, np.uint8)
             words.append(vocabulary_of(ids, letters, block.start[first], block.length[first]))
             numbers.append(number.astype(np.uint32))
+            del block
         vocabulary, renumbered = united(words)
         starts = _starts(counts)
         tokens = np.full(BETWEEN + int((counts + BETWEEN).sum()), vocabulary.size, np.uint32)

@@ -267,7 +267,8 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
         triples = long & (np.frombuffer(lowered, np.uint8).take(start) == TRIPLE_LEAD)
         long &= ~triples
         start = start + triples
-    first = words.take(start)  # copies the strided words first, which still beats indexing for many tokens
+    # The former copies all the strided words first, which still beats indexing them where tokens are many.
+    first = words.take(start) if start.size * _LONG_BYTES > words.size else words[start]
     first &= LOW_BYTES.take(length, mode="clip")
     hashed: Ids = first * _MIX[0]
     hashed ^= hashed >> np.uint64(32)

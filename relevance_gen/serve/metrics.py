@@ -67,6 +67,11 @@ _FAMILIES = (
     Family("prompt_tokens_total", "Tokens of prompts."),
     Family("generated_tokens_total", "Tokens generated; its rate is tokens per second."),
     Family("generation_cancelled_total", "Generations whose client left."),
+    Family("encoders", "Processes whose encoder is loaded.", "gauge"),
+    Family("encoder_texts_waiting", "Texts that wait to be encoded, or are.", "gauge"),
+    Family("encoding_seconds", "From a request for vectors to all of them.", "histogram"),
+    Family("encoded_texts_total", "Texts encoded."),
+    Family("encoded_tokens_total", "Tokens of texts encoded."),
 )
 
 PREFIX = "relevance_gen_"

@@ -5,18 +5,55 @@ from __future__ import annotations
 import attrs
 
 from relevance_gen.serve import pages
-from relevance_gen.serve.dialects import own
+from relevance_gen.serve.dialects import cohere, own, tei
+from relevance_gen.serve.dialects.openai import chat, completions, embeddings, errors
+from relevance_gen.serve.dialects.openai.models import listed
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.forwarding import forward
-from relevance_gen.serve.edge.handlers import generate, health, metrics, search, stats, stream
+from relevance_gen.serve.edge.handlers import (
+    Sharing,
+    embed,
+    explain,
+    generation,
+    health,
+    metrics,
+    models,
+    prompt,
+    search,
+    stats,
+)
 from relevance_gen.serve.edge.problems import STATUSES
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.metrics import Layout
 
 ROUTES: tuple[Route, ...] = (
+    Route("GET", "/", lambda request: pages.front(request, ROUTES)),
     Route("POST", "/search", search(own.read_search), key="always", work="search", aliases=("/distributor/search",)),
-    Route("POST", "/generate", generate(own.read_generation), key="setting", work="generation", is_exact=True),
-    Route("POST", "/generate_stream", stream(own.read_stream), key="setting", work="generation", is_exact=True),
+    Route("POST", "/explain", explain(own.read_explanation), key="always", work="search"),
+    Route("POST", "/prompt", prompt(own.read_prompt), key="always", work="generation"),
+    Route("POST", "/generate", generation(own.read_generation), key="setting", work="generation", is_exact=True),
+    Route("POST", "/generate_stream", generation(own.read_stream), key="setting", work="generation", is_exact=True),
+    Route(
+        *("POST", "/rerank", search(cohere.read_rerank, Sharing("texts", tei.read_rerank, tei.error))),
+        key="always",
+        work="search",
+        aliases=("/v1/rerank", "/v2/rerank"),
+        write_error=errors.error,
+    ),
+    Route(
+        *("POST", "/v1/completions", generation(completions.read)),
+        key="setting",
+        work="generation",
+        write_error=completions.error,
+    ),
+    Route(
+        *("POST", "/v1/chat/completions", generation(chat.read)),
+        key="setting",
+        work="generation",
+        write_error=chat.error,
+    ),
+    Route("POST", "/v1/embeddings", embed(embeddings.read), key="always", work="search", write_error=errors.error),
+    Route("GET", "/v1/models", models(listed), key="setting", write_error=errors.error),
     Route("GET", "/health", health, tells_of_model=True),
     Route("GET", "/stats", stats, key="setting", tells_of_model=True),
     Route("GET", "/metrics", metrics),

@@ -97,8 +97,8 @@ def _setting(
     return field(default=default, validator=checked, metadata=metadata, kw_only=True)
 
 
-_listening, _access, _search, _generation, _limits, _log = (
-    partial(_setting, group) for group in ("Listening", "Access", "Search", "Generation", "Limits", "Log")
+_listening, _access, _search, _encoder, _generation, _limits, _log = (
+    partial(_setting, group) for group in ("Listening", "Access", "Search", "Encoder", "Generation", "Limits", "Log")
 )
 
 
@@ -144,8 +144,21 @@ class Settings:
         256 << 20, "memory for indexes of chunks already seen, in each worker; 0 keeps none", parse=_size
     )
 
+    encoder: str | None = _encoder(
+        None, "GGUF file of an embedding model; without one there are no vectors, and search goes by words alone"
+    )
+    encoder_threads: int = _encoder(
+        0, "CPU threads that encode in one worker; 0 divides the cores among the workers", integer(0, 512)
+    )
+    encoder_queue: int = _encoder(
+        2048, "texts that may wait to be encoded in one worker; more are refused with 429", integer(1, 1_000_000)
+    )
+    encoder_timeout_s: float = _encoder(60.0, "seconds one request for vectors may take, waiting included, then 503")
+
     model: str | None = _generation(
-        None, f"GGUF file; the embedded model if not given; {NO_MODEL} to serve search alone"
+        None,
+        f"GGUF file, or owner/name[:quantization] of the Hugging Face hub; the embedded model if not given; "
+        f"{NO_MODEL} to serve search alone",
     )
     model_options: ModelOptions = field(factory=ModelOptions, kw_only=True, metadata={"group": "Generation"})
     max_queue: int | None = _generation(None, "samples that may wait for a slot; more are refused with 429", integer(1))

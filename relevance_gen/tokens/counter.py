@@ -37,7 +37,7 @@ _REACH_CHARS: Final = 1 << 12
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
-_BATCH_CHARS: Final = 1 << 22
+_BATCH_CHARS: Final = 1 << 20
 """Texts are handed to the library in batches of about so many characters: it bounds the ids held at once."""
 
 

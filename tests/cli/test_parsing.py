@@ -12,7 +12,7 @@ from relevance_gen.cli import main
     ("arguments", "hint"),
     [
         (["serch", "x"], "there is no command 'serch'; did you mean search?"),
-        (["apples", "."], "there is no command 'apples'; commands are search, generate, serve"),
+        (["apples", "."], "there is no command 'apples'; commands are search, ask, generate, serve"),
         (["--versoin"], "unrecognized arguments: --versoin; did you mean --version?"),
         (["search", "x", "--topn", "3"], "unrecognized arguments: --topn; did you mean --top-n?"),
         (["search", "x", "--colour=always"], "unrecognized arguments: --colour; did you mean --color?"),

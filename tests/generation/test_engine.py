@@ -30,6 +30,7 @@ requests = st.builds(
     repetition_penalty=st.sampled_from([1, 1.5]),
     logit_bias=st.dictionaries(st.integers(0, 15), st.sampled_from([-100, 2]), max_size=2),
     min_tokens=st.integers(0, 1),
+    regex=st.sampled_from([None] * 5 + ["[a-h]{2,5}"]),
     logprobs=st.booleans(),
     top_logprobs=st.sampled_from([0, 0, 3, 20]),
     prompt_logprobs=st.booleans(),
@@ -122,7 +123,7 @@ def test_cancelling_frees_everything_and_changes_nobody_else(requests, cancels, 
     prompts = weakref.WeakSet()
     for request in requests:
         engine.add(recorder.ticket(request))
-        prompts.add(engine._queue[-1])
+        prompts.update([*engine._queue, *engine._compilation.prompts])
     dropped = set()
     step = 0
     while not engine.idle:

@@ -56,6 +56,22 @@ def test_what_is_asked_for_comes_over_the_wire(real: Server) -> None:
     assert [[set(one) for one in place] for place in sample["top_logprobs"]] == [[{"token", "logprob"}] * 3] * 8
 
 
+def test_a_schema_is_kept_over_the_wire(real: Server) -> None:
+    """What is generated fits the schema, in the answer and in the stream; one that cannot be compiled is a 400."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    schema["additionalProperties"] = False
+    request = {"text": "hello", "json_schema": schema, "max_tokens": 100, "seed": 3}
+    (sample,) = real.generate(request).json["responses"]
+    assert sample["finish_reason"] == "eos"
+    assert set(json.loads(sample["text"])) == {"n"}
+    *_, (_, streamed) = events_of(real, request)[1]
+    assert streamed["responses"][0]["text"] == sample["text"]
+    for wrong in ({"json_schema": {"type": "array", "uniqueItems": True}}, {"regex": "("}, {"grammar": "start: x"}):
+        for path in ("/generate", "/generate_stream"):
+            answer = real.call("POST", path, {"text": "hello"} | wrong, {"Content-Type": "application/json"})
+            assert (answer.status, answer.error["field"]) == (400, *wrong)
+
+
 def test_a_prompt_without_room_is_a_400(real: Server) -> None:
     """What only the model can refuse is a 400 too, also as the first thing of a stream."""
     for path in ("/generate", "/generate_stream"):

@@ -7,25 +7,31 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 from aiohttp import web
 from attrs import frozen
 
 from relevance_gen import wire
+from relevance_gen.embedding.jobs import Encoded
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.edge import codings
-from relevance_gen.serve.edge.bodies import Body, receive
+from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.budget import Account
 from relevance_gen.serve.edge.connection import until_read
 from relevance_gen.serve.edge.exchange import common_headers
-from relevance_gen.serve.edge.problems import empty, problem_of
+from relevance_gen.serve.edge.problems import WriteError, empty, problem_of
 from relevance_gen.serve.edge.route import Handler
-from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE
-from relevance_gen.serve.work.generating import Generator, Pieces
-from relevance_gen.serve.work.searching import Searcher, SearchTask
-from relevance_gen.types import GenerationRequest, GenerationResponse, SearchResponse
+from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE, WRITE_ERROR
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.work.embedding import Embedder, EmbeddingTask
+from relevance_gen.serve.work.generating import GenerationTask, Generator, Pieces, Responses
+from relevance_gen.serve.work.searching import ExplanationTask, Searcher, SearchTask
+from relevance_gen.types import Explanation, GenerationRequest, GenerationResponse, PromptResponse, SearchResponse
 
 GENERATOR = web.AppKey("GENERATOR", Generator)
+EMBEDDER = web.AppKey("EMBEDDER", Embedder)
 
 _STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _HEARTBEAT = b": waiting\n\n"
@@ -36,11 +42,15 @@ _WRITE_ON_LOOP_BYTES = 64 << 10
 _BYTES_PER_TOKEN = 32
 """Text, id and log probability of one token, as JSON."""
 
+_BYTES_PER_NUMBER = 64
+"""A number of a vector: as Python has it, as JSON, and the same compressed."""
+
 _SEARCH_FACTOR = 9
 _BYTES_PER_CHUNK = 320
 """What a search needs for each byte of its body and for each chunk, beside the chunks: arrays, and then the answer."""
 
 T = TypeVar("T")
+Task = TypeVar("Task", SearchTask, ExplanationTask)
 
 
 class Events(Protocol):
@@ -49,7 +59,7 @@ class Events(Protocol):
     def text(self, sample: int, piece: str) -> bytes:
         """Return what is sent for a piece of text."""
 
-    def response(self, response: GenerationResponse) -> bytes:
+    def end(self, responses: Responses) -> bytes:
         """Return what is sent at the end."""
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
@@ -57,113 +67,198 @@ class Events(Protocol):
 
 
 ReadSearch: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[SearchResponse], object]]]
-ReadGeneration: TypeAlias = Callable[[object], tuple[GenerationRequest, Callable[[GenerationResponse], object]]]
-ReadStream: TypeAlias = Callable[[object], tuple[GenerationRequest, Events]]
+ReadExplanation: TypeAlias = Callable[[object], tuple[ExplanationTask, Callable[[Explanation], object]]]
+ReadTexts: TypeAlias = Callable[[object], tuple[EmbeddingTask, Callable[[Encoded], object]]]
+ReadPrompt: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[PromptResponse], object]]]
+Presenter: TypeAlias = Callable[[Responses], object] | Events
+ReadGeneration: TypeAlias = Callable[[object], tuple[GenerationTask, Presenter]]
 
 
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def search(read: ReadSearch) -> Handler:
-    """Return the handler of searches that `read` understands."""
+@frozen
+class Sharing:
+    """A dialect of search that shares the path of another.
+
+    Attributes:
+        field: a body that has it speaks this dialect.
+        read: as for a path of its own.
+        write_error: how it words what is wrong once the body is known; until then the path's own dialect does.
+    """
+
+    field: str
+    read: ReadSearch
+    write_error: WriteError
+
+
+def search(read: ReadSearch, *sharing: Sharing) -> Handler:
+    """Return the handler of searches that `read` understands, or one of the dialects that share its path."""
+
+    def read_as(value: object, request: web.Request) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
+        for dialect in sharing:
+            if isinstance(value, dict) and dialect.field in value:
+                request[WRITE_ERROR] = dialect.write_error
+                return dialect.read(value)
+        return read(value)
+
+    return _found(read_as, Searcher.search, _record_search)
+
+
+def explain(read: ReadExplanation) -> Handler:
+    """Return the handler of explanations that `read` understands: they take what a search takes."""
+    return _found(lambda value, _: read(value), Searcher.explain, lambda *_: None)
+
+
+def _found(
+    read: Callable[[object, web.Request], tuple[Task, Callable[[T], object]]],
+    do: Callable[[Searcher, Task, str], T],
+    record: Callable[[Metrics, Task, T, float], None],
+) -> Handler:
+    """Return the handler that has the searcher do what `read` understands, off the event loop."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         service, scope, coding = request.app[SERVICE], request[KEY_ID], _wanted_coding(request)
         body = await receive(request)
         patience_s = service.settings.queue_timeout_s
-        found = await request[LANE].gate.run(lambda: _search(service.searcher, read, body, scope, coding, patience_s))
-        service.metrics.observe("search_seconds", found.seconds)
-        service.metrics.add("search_chunks_total", found.n_chunks)
-        service.metrics.add("search_tokens_total", found.n_tokens)
-        return web.Response(body=found.body, content_type="application/json", headers=found.headers)
+
+        def work() -> tuple[bytes, dict[str, str]]:
+            started_s = time.perf_counter()
+            with body.account:
+                task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s), request)
+                body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
+                found = do(service.searcher, task, scope)
+                out, headers = codings.encode(wire.serialize(present(found)), coding)
+                body.account.replace(len(out))
+            record(service.metrics, task, found, time.perf_counter() - started_s)
+            return out, headers
+
+        out, headers = await request[LANE].gate.run(work)
+        return web.Response(body=out, content_type="application/json", headers=headers)
 
     return answer
 
 
-@frozen
-class _Found:
-    """A finished answer, and what it took."""
-
-    body: bytes
-    headers: dict[str, str]
-    n_chunks: int
-    n_tokens: int
-    seconds: float
+def _record_search(metrics: Metrics, task: SearchTask, found: SearchResponse, seconds: float) -> None:
+    metrics.observe("search_seconds", seconds)
+    metrics.add("search_chunks_total", len(task.chunks))
+    metrics.add("search_tokens_total", found.metadata.num_query_tokens + found.metadata.num_context_tokens)
 
 
-def _search(searcher: Searcher, read: ReadSearch, body: Body, scope: str, coding: str, patience_s: float) -> _Found:
-    """Do everything between a request's bytes and its answer's, off the event loop."""
-    started_s = time.perf_counter()
-    with body.account:
-        task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s))
-        body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
-        response = searcher.search(task, scope)
-        out, headers = codings.encode(wire.serialize(present(response)), coding)
-        body.account.replace(len(out))
-    n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
-    return _Found(out, headers, len(task.chunks), n_tokens, time.perf_counter() - started_s)
+# ── Vectors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def embed(read: ReadTexts) -> Handler:
+    """Return the handler that encodes the texts that `read` finds in a body."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        service, gate, coding = request.app[SERVICE], request[LANE].gate, _wanted_coding(request)
+        if service.settings.encoder is None:
+            raise InvalidRequestError("model: this server has no encoder; it is started with --encoder", field="model")
+        body = await receive(request)
+
+        def work() -> tuple[EmbeddingTask, Callable[[Encoded], object]]:
+            with body.account:
+                return read(body.parse())
+
+        task, present = await gate.run(work)
+        body.account.replace(sum(map(sys.getsizeof, task.texts)))
+        encoded = await request.app[EMBEDDER].embed(task.texts, kind=task.kind)
+
+        def write() -> tuple[bytes, dict[str, str]]:
+            with body.account:
+                body.account.take(_BYTES_PER_NUMBER * encoded.vectors.size)
+                out, headers = codings.encode(wire.serialize(present(encoded)), coding)
+                body.account.replace(len(out))
+            return out, headers
+
+        out, headers = await gate.run(write)
+        return web.Response(body=out, content_type="application/json", headers=headers)
+
+    return answer
 
 
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def generate(read: ReadGeneration) -> Handler:
-    """Return the handler of generations that `read` understands, answered when they are complete."""
+def prompt(read: ReadPrompt) -> Handler:
+    """Return the handler of questions that `read` understands: searched first, then written as the model's prompt."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
+        service, scope = request.app[SERVICE], request[KEY_ID]
+        body = await receive(request)
+        patience_s = service.settings.queue_timeout_s
+
+        def work() -> tuple[str, SearchResponse, Callable[[PromptResponse], object]]:
+            with body.account:
+                task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s))
+                body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
+                found = service.searcher.search(task, scope)
+            return task.query, found, present
+
+        question, found, present = await request[LANE].gate.run(work)
+        body.account.replace(sum(sys.getsizeof(result.chunk_txt) for result in found))
+        written = await request.app[GENERATOR].prompt(question, found)
+        return web.Response(body=wire.serialize(present(written)), content_type="application/json")
+
+    return answer
+
+
+def generation(read: ReadGeneration) -> Handler:
+    """Return the handler of generations that `read` understands.
+
+    Where `read` gives a function, that presents the complete responses; where it gives `Events`, these are sent as the
+    text comes.
+    """
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        account, task, presenter = await _task(request, read)
+        if not callable(presenter):
+            return await _stream(request, task, presenter)
         coding = _wanted_coding(request)
-        account, generation, present = await _generation(request, read)
-        response = await request.app[GENERATOR].complete(generation)
-        body, headers = await made_of(response, lambda it: codings.encode(wire.serialize(present(it)), coding))
+        responses = await request.app[GENERATOR].complete(task)
+        body, headers = await made_of(responses, lambda them: codings.encode(wire.serialize(presenter(them)), coding))
         account.replace(len(body))
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     return answer
 
 
-def stream(read: ReadStream) -> Handler:
-    """Return the handler of generations that `read` understands, answered with server-sent events as they go.
-
-    The head is sent with the first text or heartbeat, so that what fails before has a status of its own.
-    """
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        service = request.app[SERVICE]
-        timeout_s = service.settings.answer_timeout_s
-        _, generation, events = await _generation(request, read)
-        async with aclosing(request.app[GENERATOR].stream(generation)) as items:
-            first = await anext(items)
-            response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, service)})
-            await response.prepare(request)
-            await response.write(await _worded(first, events))
-            try:
-                async for item in items:
-                    worded = await _worded(item, events)
-                    async with until_read(request, timeout_s):
-                        await response.write(worded)
-            except ConnectionError:
-                raise
-            except Exception as error:
-                problem = problem_of(error)
-                await response.write(events.error(problem.kind, problem.message, problem.field))
-        return response
-
-    return answer
+async def _stream(request: web.Request, task: GenerationTask, events: Events) -> web.StreamResponse:
+    """Answer with server-sent events. The head goes with the first, so that what fails before has its own status."""
+    service = request.app[SERVICE]
+    timeout_s = service.settings.answer_timeout_s
+    async with aclosing(request.app[GENERATOR].stream(task)) as items:
+        first = await anext(items)
+        response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, service)})
+        await response.prepare(request)
+        await response.write(await _worded(first, events))
+        try:
+            async for item in items:
+                worded = await _worded(item, events)
+                async with until_read(request, timeout_s):
+                    await response.write(worded)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            problem = problem_of(error)
+            await response.write(events.error(problem.kind, problem.message, problem.field))
+    return response
 
 
-async def _generation(
-    request: web.Request, read: Callable[[object], tuple[GenerationRequest, T]]
-) -> tuple[Account, GenerationRequest, T]:
+async def _task(request: web.Request, read: ReadGeneration) -> tuple[Account, GenerationTask, Presenter]:
     """Receive and read a request; its memory stays accounted for while it waits and runs."""
-    body = await receive(request)
+    body, gate = await receive(request), request[LANE].gate
 
-    def work() -> tuple[GenerationRequest, T]:
+    def work() -> tuple[GenerationTask, Presenter]:
         with body.account:
             return read(body.parse())
 
-    generation, presenter = work() if body.is_small else await request[LANE].gate.run(work)
-    body.account.replace(_size_bytes(generation))
-    return body.account, generation, presenter
+    task, presenter = work() if body.is_small else await gate.run(work)
+    if task.messages is not None:
+        task = await gate.run(partial(request.app[GENERATOR].written, task))
+    body.account.replace(sum(map(_size_bytes, task.requests)))
+    return body.account, task, presenter
 
 
 def _size_bytes(request: GenerationRequest) -> int:
@@ -172,16 +267,22 @@ def _size_bytes(request: GenerationRequest) -> int:
     return sum(map(sys.getsizeof, (request.text, stop, *stop, ends, *ends)))
 
 
-async def _worded(item: Pieces | GenerationResponse, events: Events) -> bytes:
-    if isinstance(item, GenerationResponse):
-        return await made_of(item, events.response)
+async def _worded(item: Pieces | Responses, events: Events) -> bytes:
+    if isinstance(item, tuple):
+        return await made_of(item, events.end)
     return b"".join(events.text(sample, piece) for sample, piece in item) or _HEARTBEAT
 
 
-async def made_of(response: GenerationResponse, make: Callable[[GenerationResponse], T]) -> T:
-    """Return ``make(response)``, called in a thread where it takes longer than getting there."""
-    n_bytes = len(response.prompt) + _BYTES_PER_TOKEN * sum(one.generated_tokens for one in response.responses)
-    return make(response) if n_bytes <= _WRITE_ON_LOOP_BYTES else await asyncio.to_thread(make, response)
+async def made_of(responses: Responses, make: Callable[[Responses], T]) -> T:
+    """Return ``make(responses)``, called in a thread where it takes longer than getting there."""
+    n_bytes = sum(map(_written_bytes, responses))
+    return make(responses) if n_bytes <= _WRITE_ON_LOOP_BYTES else await asyncio.to_thread(make, responses)
+
+
+def _written_bytes(response: GenerationResponse) -> int:
+    """Return about how long a response is as JSON."""
+    n_tokens = sum(one.generated_tokens + sum(map(len, one.top_logprobs or ())) for one in response.responses)
+    return len(response.prompt) + _BYTES_PER_TOKEN * n_tokens
 
 
 def _wanted_coding(request: web.Request) -> str:
@@ -202,6 +303,17 @@ async def stats(request: web.Request) -> web.StreamResponse:
     """Answer GET /stats."""
     body = wire.serialize(await request.app[SERVICE].stats())
     return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def models(listed: Callable[[str | None, int], object]) -> Handler:
+    """Return the handler that tells of the model as `listed` words it, given what the settings name and a time."""
+    started_s = int(time.time())
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = wire.serialize(listed(request.app[SERVICE].settings.model, started_s))
+        return web.Response(body=body, content_type="application/json")
+
+    return answer
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:

@@ -61,6 +61,7 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (errors.ShuttingDownError, 503, "draining", None),
     (errors.RunnerClosedError, 503, "no_runner", "no runner is available"),
     (errors.ModelLoadError, 503, "no_runner", "no runner is available"),
+    (errors.EncoderError, 503, "no_encoder", "no encoder is available"),
     (errors.GenerationError, 503, "no_runner", "the model failed while it was generating"),
     (errors.RequestCancelledError, 503, "cancelled", "the request was cancelled by the server"),
     (UnauthorizedError, 401, "unauthorized", None),

@@ -11,6 +11,7 @@ from attrs import define, field
 
 from relevance_gen.errors import ShuttingDownError
 from relevance_gen.serve.edge.lanes import Lane
+from relevance_gen.serve.edge.problems import WriteError
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
@@ -88,5 +89,7 @@ REQUEST_ID = web.RequestKey("REQUEST_ID", str)
 KEY_ID = web.RequestKey("KEY_ID", str)
 RATE_HEADERS = web.RequestKey("RATE_HEADERS", dict[str, str])
 LANE = web.RequestKey("LANE", Lane)
+WRITE_ERROR: web.RequestKey[WriteError] = web.RequestKey("WRITE_ERROR", Callable)  # type: ignore[arg-type]
+"""How this request's dialect words errors: the route's, until its body tells of another."""
 HELD = web.RequestKey("HELD", ExitStack)
 """What is given back when the client has read its answer, or has left."""

@@ -22,7 +22,7 @@ from relevance_gen.serve.edge import auth, connection
 from relevance_gen.serve.edge.app import make_app
 from relevance_gen.serve.edge.exchange import surround
 from relevance_gen.serve.edge.forwarding import FORWARDER, Forwarder
-from relevance_gen.serve.edge.handlers import GENERATOR
+from relevance_gen.serve.edge.handlers import EMBEDDER, GENERATOR
 from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.route import Route
@@ -30,6 +30,7 @@ from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.embedding import Embedder, load_encoder
 from relevance_gen.serve.work.generating import Backend, Generator
 from relevance_gen.serve.work.searching import Retrieval, Searcher
 
@@ -103,6 +104,9 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     ended = _end_asked_for(plan)
     metrics = _metrics(plan)
     generation = _generation(plan, metrics, load_backend)
+    embedder = Embedder(plan.settings, metrics)
+    if plan.role != "model" and plan.settings.encoder is not None:
+        embedder.start_loading(lambda: load_encoder(plan.settings))
     service = _service(plan, metrics, generation, make_retrieval)
     answered = _routes(plan)
     app = make_app(service, answered)
@@ -110,6 +114,7 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
         app[GENERATOR] = generation
     else:
         app[FORWARDER] = generation
+    app[EMBEDDER] = embedder
     settings = plan.settings
     runner = connection.Runner(
         app, surround(service, answered), idle_timeout_s=settings.idle_timeout_s, shutdown_timeout_s=_CLEANUP_S
@@ -125,11 +130,12 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
         await runner.hand_over(settings.workers)
     was_cut = await _drain(service)
     gates = [lane.gate for lane in service.lanes.values()]
-    still_working = was_cut or any(gate.n_running for gate in gates) or generation.is_loading
+    still_working = was_cut or any(gate.n_running for gate in gates) or generation.is_loading or embedder.is_loading
     for gate in gates:
         gate.close()
     await runner.cleanup()
     await generation.close()
+    await embedder.close()
     return still_working
 
 

@@ -1,4 +1,4 @@
-"""Searches, once or by a kept index: what a client asks, in, and the ranked chunks, out."""
+"""Searches, once or by a kept index: what a client asks, in, and the ranked chunks or an explanation, out."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any, Protocol
 import attrs
 from attrs import frozen
 
-from relevance_gen.errors import TooLargeError
-from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.checks import check_integer
+from relevance_gen.errors import InvalidRequestError, TooLargeError
+from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.filtering import mask_of
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
-from relevance_gen.types import Metadata, SearchResponse
+from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
 
 _WARM_UP_TEXT = "a text to begin with " * 60_000
 """More than gigatoken counts without a library that it loads for large texts only."""
@@ -35,6 +36,7 @@ class SearchTask:
         spans: whether to say where in each result the answer stands.
         min_share: least share of the best score that a result has, in [0, 1].
         path: what the client calls the chunks; errors name ``path[3]``.
+        blank: what to do with a chunk of only white space; None refuses it.
     """
 
     query: str
@@ -45,6 +47,26 @@ class SearchTask:
     spans: bool = False
     min_share: float = 0.0
     path: str = "chunk_txts"
+    blank: Blank | None = None
+
+
+@frozen
+class ExplanationTask:
+    """One score to explain.
+
+    Attributes:
+        query: the question; not blank.
+        chunks: the chunks as the client sent them, not yet checked.
+        position: which of them to explain, from 0.
+        path: what the client calls the chunks; errors name ``path[3]``.
+        position_path: what the client calls the position.
+    """
+
+    query: str
+    chunks: Sequence[object]
+    position: int
+    path: str = "chunk_txts"
+    position_path: str = "original_index"
 
 
 class Index(Protocol):
@@ -58,6 +80,9 @@ class Index(Protocol):
         self, query: str, top_n: int, true_order: bool, *, where: Flags | None, spans: bool, min_share: float
     ) -> SearchResponse:
         """Rank the chunks of this index; `where` tells which of them may be results."""
+
+    def explain(self, query: str, chunk: int) -> Explanation:
+        """Show where the score of the chunk at a position comes from."""
 
 
 class Retrieval(Protocol):
@@ -105,7 +130,9 @@ class Searcher:
         much = Chunks([_WARM_UP_TEXT, "😀 a text to begin with \ud800"], {})
         asked: dict[str, Any] = {"top_n": 1, "true_order": True, "where": None, "spans": True, "min_share": 0.5}
         self._retrieval.search("begin", much, **asked)
-        self._retrieval.index(much).search("begin", **asked)
+        index = self._retrieval.index(much)
+        index.search("begin", **asked)
+        index.explain("begin", 0)
 
     def search(self, task: SearchTask, scope: str) -> SearchResponse:
         """Rank the chunks of `task`.
@@ -118,7 +145,7 @@ class Searcher:
             TooLargeError: more chunks than the settings allow.
             InvalidRequestError: a chunk is not allowed; the error names it.
         """
-        chunks = self._check(task)
+        chunks = self._check(task.chunks, task.path, task.blank)
         asked: dict[str, Any] = {
             "top_n": task.top_n,
             "true_order": task.true_order,
@@ -133,11 +160,26 @@ class Searcher:
                 response = index.search(task.query, **asked)
         return _with_metadata(response, chunks)
 
-    def _check(self, task: SearchTask) -> Chunks:
-        if len(task.chunks) > self._max_chunks:
-            message = f"{task.path} must have at most {self._max_chunks} items, got {len(task.chunks)}"
-            raise TooLargeError(message, field=task.path)
-        return Chunks.read(task.chunks, path=task.path, kinds="a string or an object")
+    def explain(self, task: ExplanationTask, scope: str) -> Explanation:
+        """Show where the score of one chunk of `task` comes from; `scope` as in `search`.
+
+        Raises:
+            TooLargeError: more chunks than the settings allow.
+            InvalidRequestError: a chunk is not allowed, or there is none at the position; the error names it.
+        """
+        chunks = self._check(task.chunks, task.path)
+        if not chunks.texts:
+            raise InvalidRequestError(f"{task.path} must not be empty: there is no chunk to explain", field=task.path)
+        check_integer(task.position_path, task.position, 0, len(chunks.texts) - 1)
+        with self._kept_index(chunks, scope) as kept:
+            index = self._retrieval.index(Chunks(chunks.texts, {})) if kept is None else kept
+            return index.explain(task.query, task.position)
+
+    def _check(self, given: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
+        if len(given) > self._max_chunks:
+            message = f"{path} must have at most {self._max_chunks} items, got {len(given)}"
+            raise TooLargeError(message, field=path)
+        return Chunks.read(given, path=path, kinds="a string or an object", blank=blank)
 
     @contextmanager
     def _kept_index(self, chunks: Chunks, scope: str) -> Iterator[Index | None]:
@@ -152,6 +194,16 @@ class Searcher:
         yield index
         if index is not None:
             self._cache.put(key, index, index.nbytes)  # it remembers what it was asked, and so may have grown
+
+
+def every_chunk(response: SearchResponse, n_chunks: int) -> list[tuple[int, SearchResult | None]]:
+    """Return the position of every chunk with what was found in it, in the order of the results.
+
+    The chunks that share nothing with the query come last, in the order of the input.
+    """
+    found = {result.original_index: result for result in response.results}
+    missed = (place for place in range(n_chunks) if place not in found)
+    return [*found.items(), *((place, None) for place in missed)]
 
 
 def _with_metadata(response: SearchResponse, chunks: Chunks) -> SearchResponse:

@@ -22,9 +22,9 @@ from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.generating import Generator
+from relevance_gen.serve.work.generating import GenerationTask, Generator, Responses
 from relevance_gen.serve.work.searching import LibraryRetrieval, Searcher, SearchTask
-from relevance_gen.types import GenerationRequest, GenerationResponse, SearchResponse
+from relevance_gen.types import GenerationRequest, SearchResponse
 from tests.serve.scripted import ScriptedBackend
 
 
@@ -48,18 +48,18 @@ class Lines:
         """Write a piece."""
         return f"+{sample} {piece}\n".encode()
 
-    def response(self, response: GenerationResponse) -> bytes:
+    def end(self, responses: Responses) -> bytes:
         """Write the end."""
-        return b"done " + response.responses[0].finish_reason.encode() + b"\n"
+        return b"done " + responses[0].responses[0].finish_reason.encode() + b"\n"
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
         """Write a failure."""
         return f"failed {kind} {message} {field}\n".encode()
 
 
-def read_lines(body: Any) -> tuple[GenerationRequest, Lines]:
+def read_lines(body: Any) -> tuple[GenerationTask, Lines]:
     """Read ``{say, words}``."""
-    return GenerationRequest(body["say"], max_tokens=body["words"]), Lines()
+    return GenerationTask((GenerationRequest(body["say"], max_tokens=body["words"]),)), Lines()
 
 
 def write_error(kind: str, message: str, field: str | None) -> object:
@@ -76,7 +76,7 @@ TABLE = (
         write_error=write_error,
     ),
     Route(
-        *("POST", "/say", handlers.stream(read_lines)),
+        *("POST", "/say", handlers.generation(read_lines)),
         key="setting",
         work="generation",
         write_error=write_error,
