@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types contracts docs picture bench soak serve install lower-bounds package image clean
+.PHONY: help demo test check lint types contracts docs picture bench results soak serve install lower-bounds package image clean
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*##/\1 #/p' $(MAKEFILE_LIST) | awk -F ' # ' '{printf "  make %-14s%s\n", $$1, $$2}'
@@ -42,8 +42,11 @@ docs: $(VENV)/development  ## Build the documentation; a warning is an error.
 picture: $(VENV)/development  ## Take the picture of the page that is in docs/pictures.
 	$(BIN)/python -m docs.pictures.page
 
-bench: $(VENV)/bench  ## Measure against the peers, in one run; BENCH="--books FILE --judged DIR…" to choose texts.
+bench: $(VENV)/bench  ## Measure against the peers; BENCH="--quick" in ten minutes, "--books FILE --judged DIR…" to choose texts.
 	$(BIN)/python -m bench $(BENCH)
+
+results: $(VENV)/development  ## Make tables, plots and the figures in the documentation from what was measured.
+	$(BIN)/python -m bench.rendering
 
 soak: $(VENV)/development  ## Run the long randomized tests.
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m ""

@@ -473,10 +473,12 @@ class Spelling:
     Attributes:
         prompt: the tokens that the model saw.
         pieces: the bytes that each token of the prompt and of the samples prints, by its id; alternatives included.
+        ends: the tokens that end a sample, and are no part of its text.
     """
 
     prompt: tuple[int, ...]
     pieces: Mapping[int, bytes]
+    ends: frozenset[int] = frozenset()
 
 
 @frozen
