@@ -21,7 +21,7 @@ from relevance_gen.retrieval.likeness import SAMPLE_SIZE, Sample, likeness
 from relevance_gen.retrieval.matching import Match
 from relevance_gen.retrieval.memory import Memory
 from relevance_gen.retrieval.plan import Plan, weigh
-from relevance_gen.retrieval.query import REMEMBERED_CHARS, parse
+from relevance_gen.retrieval.query import REMEMBERED_CHARS, Query, parse
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
 from relevance_gen.retrieval.scoring import Answer, Rest, SegmentScorer, TermMatch, TermPostings
 from relevance_gen.retrieval.segment import Floats, Segment, Statistics
@@ -159,20 +159,20 @@ class Collection:
         """Return the query, weighed against all chunks."""
         query = parse(text, self.weighting)
         found = self.ask(SegmentScorer.match, query.terms)
-        matches = self._united(found)
+        matches = self._united(query, found)
         if any(match.is_crowded for match in matches):
             crowded = {term for term, match in zip(query.terms, matches, strict=True) if match.is_crowded}
             terms = (evolve(term, inflected=term.inflected and term not in crowded) for term in query.terms)
             query = evolve(query, terms=tuple(terms))
             found = self.ask(SegmentScorer.match, query.terms)
-            matches = self._united(found)
-        df = tuple([sum([part.df for part in parts]) for parts in zip(*found, strict=True)])
+            matches = self._united(query, found)
+        df = tuple([sum([parts[number].df for parts in found]) for number in range(len(query.terms))])
         return weigh(query, matches, df, self.statistics, self.weighting)
 
     @staticmethod
-    def _united(found: Sequence[tuple[TermMatch, ...]]) -> tuple[Match, ...]:
+    def _united(query: Query, found: Sequence[tuple[TermMatch, ...]]) -> tuple[Match, ...]:
         """Return what each term of a query stands for in all segments together."""
-        return tuple([Match.union([part.match for part in parts]) for parts in zip(*found, strict=True)])
+        return tuple([Match.union([parts[number].match for parts in found]) for number in range(len(query.terms))])
 
     def spell(self, ids: Ids) -> tuple[str, ...]:
         """Return the spellings of some terms that any segment has."""
