@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Hashable, Sequence
-from typing import Final
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from attrs import field, frozen
 
 from relevance_gen import checks
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.cutting import blocks
 from relevance_gen.retrieval.growing import GrowingArray
 from relevance_gen.retrieval.matching import MAX_INFLECTED, is_fragment
@@ -50,6 +51,29 @@ class Question:
     query: str = field(converter=checks.plain, validator=checks.not_blank)
     top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
     true_order: bool = field(default=True, converter=checks.plain, validator=checks.flag)
+
+
+def questions(query: object, top_n: int, true_order: bool) -> Question | list[Question]:
+    """Return what a caller asks: one question, or several if the query is a list, a tuple, an array or a generator.
+
+    Raises:
+        InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in ``query[3]``.
+    """
+    asked = checks.as_list(query)
+    if not isinstance(asked, list | tuple | Iterator):
+        return Question(asked, top_n, true_order)
+    return [_numbered(place, one, top_n, true_order) for place, one in enumerate(asked)]
+
+
+def _numbered(place: int, query: Any, top_n: int, true_order: bool) -> Question:
+    """Make the question of one query among several; an error names that one."""
+    try:
+        return Question(query, top_n, true_order)
+    except InvalidRequestError as error:
+        if error.field != "query":
+            raise
+        path = f"query[{place}]"
+        raise InvalidRequestError(f"{path}{str(error).removeprefix('query')}", field=path) from None
 
 
 @frozen

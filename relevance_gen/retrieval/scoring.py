@@ -32,6 +32,7 @@ from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.ranking import Ranking, best_quotients
 from relevance_gen.retrieval.segment import BETWEEN, Floats, Reading, Segment, Statistics
 from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges
+from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting, sum_by
 from relevance_gen.types import Metadata
 
@@ -228,6 +229,10 @@ class SegmentScorer:
         return Bag(np.concatenate(found), np.diff(n_found, prepend=0))
 
     # ── Whatever the question ────────────────────────────────────────────────────────────────────────────────────────
+
+    def holds(self, positions: Offsets) -> Flags:
+        """Tell of some positions whether the chunk there is in this segment."""
+        return self.segment.find(positions) >= 0
 
     def contents(self, numbers: Offsets) -> list[tuple[str, Metadata]]:
         """Return text and metadata of some chunks."""
