@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from llama_cpp import Llama
 
 MODEL = Path(__file__).parent / "models" / "125m.gguf"
+LARGER_MODEL = MODEL.with_name("500m.gguf")
 N_PROMPT, N_NEW = 256, 64
 PORT = 18_080
 MODES = {"default": "off", "flash attention": "on"}
@@ -61,6 +62,13 @@ def make_model() -> None:
     if not MODEL.exists():
         MODEL.parent.mkdir(exist_ok=True)
         write_random(MODEL, n_vocab=32_000, n_embd=768, n_ff=2048, n_layer=12, n_head=12, n_ctx=4096)
+
+
+def make_larger_model() -> None:
+    """Make the model of Qwen2.5-0.5B's width, depth and vocabulary, if it is not there."""
+    if not LARGER_MODEL.exists():
+        LARGER_MODEL.parent.mkdir(exist_ok=True)
+        write_random(LARGER_MODEL, n_vocab=151_936, n_embd=896, n_ff=4864, n_layer=24, n_head=14, n_ctx=4096)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -364,10 +372,99 @@ def measure_modes(args: argparse.Namespace) -> None:
         print(f"   median seconds, {N_PROMPT} + {N_NEW} tokens: {seconds}")
 
 
+class Copyist:
+    """A model whose likeliest token is always the next of an answer that it was given for each prompt.
+
+    It computes all that it would compute otherwise; only a random model has nothing to say that could be copied.
+
+    Args:
+        model: whose logits are changed.
+        answers: prompt as bytes to the tokens to say.
+    """
+
+    def __init__(self, model: Decoder, answers: dict[bytes, np.ndarray]) -> None:
+        self._model = model
+        self._answers = answers
+        self._prompts: dict[int, np.ndarray] = {}
+        self._saved = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+    def prefill(self, slot: int, tokens: np.ndarray, start: int) -> np.ndarray:
+        """Compute a slice, and prefer the answer's first token after the last."""
+        self._prompts[slot] = np.concatenate((self._prompts[slot], tokens)) if start else tokens
+        logits = self._model.prefill(slot, tokens, start)
+        answer = self._answers.get(self._prompts[slot].tobytes())
+        if answer is not None:
+            logits[answer[0]] = 1e4
+        return logits
+
+    def decode(self, slots: list[int], tokens: list[int], positions: list[int]) -> np.ndarray:
+        """Compute rows, and prefer what the answer says after each."""
+        logits = self._model.decode(slots, tokens, positions)
+        for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
+            prompt = self._prompts[slot]
+            logits[row, self._answers[prompt.tobytes()][position + 1 - len(prompt)]] = 1e4
+        return logits
+
+    def save(self, slot: int) -> np.ndarray:
+        """Save a slot that is about to move."""
+        self._saved = slot
+        return self._model.save(slot)
+
+    def restore(self, slot: int, state: np.ndarray) -> None:
+        """Move what was saved last."""
+        self._prompts[slot] = self._prompts[self._saved]
+        self._model.restore(slot, state)
+
+
+def copied(prompt: np.ndarray, length: int, seed: int) -> np.ndarray:
+    """Return an answer that copies from its prompt: spans of 8 to 24 tokens, and two or three others between them."""
+    chance = np.random.default_rng(seed)
+    parts: list[np.ndarray] = []
+    while sum(map(len, parts)) < length:
+        start = chance.integers(0, len(prompt) - 24)
+        parts += [prompt[start : start + chance.integers(8, 25)], chance.choice(prompt, chance.integers(2, 4))]
+    return np.concatenate(parts)[:length]
+
+
+def copying_seconds(model: Decoder, n_others: int, n_others_guess: int, prompt_lookup: int) -> float:
+    """Serve requests whose answers copy from their prompts, one of them with `prompt_lookup`, all at once."""
+    n_prompt, n_new = (400, 192) if n_others < 4 else (100, 64)
+    texts = [prompt_text(n_prompt, seed) for seed in range(1 + n_others)]
+    prompts = [model.tokenize(text, 0) for text in texts]
+    answers = {prompt.tobytes(): copied(prompt, n_new + 1, seed) for seed, prompt in enumerate(prompts)}
+    guesses = [prompt_lookup, *[n_others_guess] * n_others]
+    requests = [
+        GenerationRequest(text, max_tokens=n_new, temperature=0, prompt_lookup=n)
+        for text, n in zip(texts, guesses, strict=True)
+    ]
+    return engine_seconds(Copyist(model, answers), requests)
+
+
+def measure_copying(args: argparse.Namespace) -> None:
+    """Report what guessing gains for answers that copy: alone, beside others that guess, beside many that do not."""
+    make_model()
+    make_larger_model()
+    cases = (("alone", 0, 0, 1.25), ("beside 1 that guesses", 1, 8, 1), ("beside 3 that guess", 3, 8, 0.95))
+    for path in (MODEL, LARGER_MODEL):
+        with Decoder(path, ModelOptions(n_ctx=1024, n_slots=17, n_threads=args.threads)) as model:
+            for name, n, their_lookup, bar in (*cases, ("beside 16 that do not guess", 16, 0, 0.95)):
+                results = rounds(
+                    args.rounds,
+                    off=lambda model=model, n=n: copying_seconds(model, n, 0, 0),
+                    on=lambda model=model, n=n, theirs=their_lookup: copying_seconds(model, n, theirs, 8),
+                )
+                what = f"copying, {path.stem}, {name}: without guesses / with"
+                report(what, ratio(results, "off", "on"), f"≥ {bar}", bar, at_most=False)
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "sampling": lambda _: measure_sampling(),
     "own-work": lambda _: measure_own_work(),
     "modes": measure_modes,
+    "copying": measure_copying,
     "prefix-cache": lambda args: measure_prefix_cache(args.rounds, args.threads),
 }
 
