@@ -293,7 +293,7 @@ class Collection:
 
 def _most_promising(promising: Offsets, scores: Floats, n: int) -> Offsets:
     """Return the best n of the promising chunks with their ties; where these are too many to compare, none of them."""
-    best = promising[at_least_as_good(scores[promising], n)]
+    best = promising.take(at_least_as_good(scores.take(promising), n))
     if best.size > MAX_CHUNKS:
         best = best[scores[best] > scores[best].min()]
     return best
