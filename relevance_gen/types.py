@@ -147,11 +147,14 @@ class SearchMetadata:
         num_query_tokens: tokens in the query.
         num_context_tokens: tokens in all supplied chunks together, each counted alone.
         confidence: that of the response, where a client asked the server for it; else ``None``.
+        num_missing_chunks: chunks of a cluster that were not searched, where the caller allowed that; else 0, and then
+            it is not written.
     """
 
     num_query_tokens: int
     num_context_tokens: int
     confidence: float | None = field(default=None, repr=False)
+    num_missing_chunks: int = field(default=0, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them."""
@@ -159,6 +162,8 @@ class SearchMetadata:
             "num_query_tokens": self.num_query_tokens,
             "num_context_tokens": self.num_context_tokens,
         }
+        if self.num_missing_chunks:
+            plain["num_missing_chunks"] = self.num_missing_chunks
         return plain if self.confidence is None else plain | {"confidence": self.confidence}
 
 
@@ -246,6 +251,21 @@ class TermShare:
 
 
 @frozen
+class Passage:
+    """The part of a chunk that is nearest in meaning to the query.
+
+    Attributes:
+        start: position of its first character in the chunk's text, in code points.
+        end: the position behind its last.
+        cosine: that of its vector and the query's, at most 1.
+    """
+
+    start: int
+    end: int
+    cosine: float
+
+
+@frozen
 class Explanation:
     """Where a chunk's score comes from: all shares add up to it.
 
@@ -258,6 +278,8 @@ class Explanation:
         run: what words in a row as in the query gave.
         letters: what letters in a row as in the query's words gave, where chunks or query are not in English.
         likeness: what being like the best chunks gave; a chunk is like itself, too.
+        meaning: what the encoder gave; 0 without one, and where it did not look at the chunk.
+        passage: the passage that is nearest in meaning, of a chunk that the encoder looked at.
     """
 
     score: float
@@ -268,6 +290,50 @@ class Explanation:
     run: float
     letters: float
     likeness: float
+    meaning: float = 0.0
+    passage: Passage | None = None
+
+
+# ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class ExtractionRequest:
+    """The body of ``POST /extract``.
+
+    Args:
+        content: the bytes of a file, as base64.
+        name: the name of the file; HTML is known by how it ends, where it is not by its beginning.
+    """
+
+    content: str = field(converter=checks.plain, validator=checks.string)
+    name: str = field(default="", converter=checks.plain, validator=checks.string)
+
+
+@frozen
+class DocumentPart:
+    """A part of a document.
+
+    Attributes:
+        place: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, or ``{}`` for the whole.
+        text: what stands there.
+    """
+
+    place: Metadata
+    text: str
+
+
+@frozen
+class ExtractionResponse:
+    """The text of a document.
+
+    Attributes:
+        parts: its texts, in order.
+        trouble: why that is not all, to stand behind the file's name; ``None`` if it is all.
+    """
+
+    parts: tuple[DocumentPart, ...]
+    trouble: str | None = None
 
 
 # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -458,10 +524,12 @@ class Spelling:
     Attributes:
         prompt: the tokens that the model saw.
         pieces: the bytes that each token of the prompt and of the samples prints, by its id; alternatives included.
+        ends: the tokens that end a sample, and are no part of its text.
     """
 
     prompt: tuple[int, ...]
     pieces: Mapping[int, bytes]
+    ends: frozenset[int] = frozenset()
 
 
 @frozen

@@ -16,7 +16,7 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from relevance_gen.errors import InvalidRequestError, shown
-from relevance_gen.types import Completion, GenerationResponse, SearchResponse
+from relevance_gen.types import Completion, Explanation, GenerationResponse, SearchResponse
 
 T = TypeVar("T")
 
@@ -31,6 +31,9 @@ _if_asked = override(omit_if_default=True)
 _converter.register_unstructure_hook(
     Completion,
     make_dict_unstructure_fn(Completion, _converter, tokens=_if_asked, logprobs=_if_asked, top_logprobs=_if_asked),
+)
+_converter.register_unstructure_hook(
+    Explanation, make_dict_unstructure_fn(Explanation, _converter, meaning=_if_asked, passage=_if_asked)
 )
 _converter.register_unstructure_hook(
     GenerationResponse,

@@ -28,6 +28,7 @@ from relevance_gen.retrieval.segment import Floats, Segment, Statistics
 from relevance_gen.retrieval.terms import Ids, Offsets
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import LETTER_WEIGHT, Weighting
+from relevance_gen.types import Metadata
 
 _N_PROMISING: Final = 50
 """Chunks whose proximity is looked at; 100 ranked no better in the collections measured."""
@@ -129,6 +130,13 @@ class Collection:
         """Return for each segment the places of its chunks among some positions, and what its scorer tells of these."""
         return [scorer.at(positions, method, *args, **kwargs) for scorer in self._scorers]
 
+    def contents(self, positions: Offsets) -> list[tuple[str, Metadata]]:
+        """Return text and metadata of the chunks at some positions."""
+        found: dict[int, tuple[str, Metadata]] = {}
+        for here, some in self.read(positions, SegmentScorer.contents):
+            found |= zip(here.tolist(), some, strict=True)
+        return [found[place] for place in range(positions.size)]
+
     # ── A question ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def rank(self, text: str, top_n: int, chosen: Filter | None = None) -> Ranking:
@@ -173,9 +181,10 @@ class Collection:
             spellings |= some
         return tuple(spellings[one] for one in ids.tolist())
 
-    def holds(self, position: int) -> bool:
-        """Tell whether a chunk is at a position."""
-        return any(here.size for here, _ in self.read(np.array([position]), SegmentScorer.contents))
+    def holds(self, positions: Offsets) -> Flags:
+        """Tell of some positions whether a chunk is at each."""
+        held: Flags = np.logical_or.reduce(self.ask(SegmentScorer.holds, positions))
+        return held
 
     def _rank(self, plan: Plan, top_n: int, chosen: Filter | None) -> Ranking:
         assessment = self.assess(plan, max(top_n, _N_PROMISING), chosen)
@@ -284,7 +293,7 @@ class Collection:
 
 def _most_promising(promising: Offsets, scores: Floats, n: int) -> Offsets:
     """Return the best n of the promising chunks with their ties; where these are too many to compare, none of them."""
-    best = promising[at_least_as_good(scores[promising], n)]
+    best = promising.take(at_least_as_good(scores.take(promising), n))
     if best.size > MAX_CHUNKS:
         best = best[scores[best] > scores[best].min()]
     return best

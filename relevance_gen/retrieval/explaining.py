@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from attrs import evolve
 
 from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.fusing import N_CANDIDATES, Lifted, lift
+from relevance_gen.retrieval.passages import TextEncoder
 from relevance_gen.retrieval.scoring import BONUSES, SegmentScorer
-from relevance_gen.types import Explanation, TermShare
+from relevance_gen.types import Explanation, Passage, TermShare
 
 
-def explain(collection: Collection, query: str, position: int) -> Explanation:
-    """Explain the score of the chunk at a position, where there must be one."""
+def explain(
+    collection: Collection,
+    query: str,
+    position: int,
+    encoder: TextEncoder | None = None,
+    n_candidates: int | None = N_CANDIDATES,
+) -> Explanation:
+    """Explain the score of the chunk at a position, where there must be one; the encoder as in `fusing.rank`."""
     plan = collection.plan(query)
     shares = next(
         (one for _, told in collection.read(np.array([position]), SegmentScorer.shares, plan) for one in told), None
@@ -42,4 +51,17 @@ def explain(collection: Collection, query: str, position: int) -> Explanation:
         )
     )
     pairs, coverage, head, run = (bonus * scale for bonus in bonuses)
-    return Explanation(score, terms, pairs, coverage, head, run, letters * scale, likeness)
+    words = Explanation(score, terms, pairs, coverage, head, run, letters * scale, likeness)
+    if encoder is None:
+        return words
+    return _with_meaning(words, lift(collection, encoder, plan, n_candidates=n_candidates), position)
+
+
+def _with_meaning(words: Explanation, lifted: Lifted, position: int) -> Explanation:
+    """Add to an explanation what the encoder gave."""
+    at = np.flatnonzero(lifted.positions[lifted.candidates] == position)
+    if not at.size:
+        return words
+    score, nearest = float(lifted.scores[lifted.candidates[at[0]]]), lifted.nearest
+    passage = Passage(int(nearest.starts[at[0]]), int(nearest.ends[at[0]]), float(nearest.cosines[at[0]]))
+    return evolve(words, score=score, meaning=score - words.score, passage=passage)
