@@ -41,13 +41,13 @@ ROUTES: tuple[Route, ...] = (
         write_error=errors.error,
     ),
     Route(
-        *("POST", "/v1/completions", generation(completions.read)),
+        *("POST", "/v1/completions", generation(completions.read, is_tried_again=True)),
         key="setting",
         work="generation",
         write_error=completions.error,
     ),
     Route(
-        *("POST", "/v1/chat/completions", generation(chat.read)),
+        *("POST", "/v1/chat/completions", generation(chat.read, is_tried_again=True)),
         key="setting",
         work="generation",
         write_error=chat.error,

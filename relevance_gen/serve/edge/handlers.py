@@ -16,6 +16,7 @@ from attrs import frozen
 from relevance_gen import wire
 from relevance_gen.embedding.jobs import Encoded
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.llama.source import NO_MODEL
 from relevance_gen.serve.edge import codings
 from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.budget import Account
@@ -204,14 +205,19 @@ def prompt(read: ReadPrompt) -> Handler:
     return answer
 
 
-def generation(read: ReadGeneration) -> Handler:
+def generation(read: ReadGeneration, *, is_tried_again: bool = False) -> Handler:
     """Return the handler of generations that `read` understands.
 
-    Where `read` gives a function, that presents the complete responses; where it gives `Events`, these are sent as the
-    text comes.
+    Args:
+        read: where it gives a function, that presents the complete responses; where it gives `Events`, these are sent
+            as the text comes.
+        is_tried_again: whether clients try again after a 503 by themselves; so where there will be no model, they get
+            a 400.
     """
 
     async def answer(request: web.Request) -> web.StreamResponse:
+        if is_tried_again and request.app[SERVICE].settings.model == NO_MODEL:
+            raise InvalidRequestError("model: this server has none, and only searches", field="model")
         account, task, presenter = await _task(request, read)
         if not callable(presenter):
             return await _stream(request, task, presenter)
