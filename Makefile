@@ -54,8 +54,10 @@ bench: $(VENV)/bench  ## Measure against the peers; BENCH="--quick" in ten minut
 results: $(VENV)/development  ## Make tables, plots and the figures in the documentation from what was measured.
 	$(BIN)/python -m bench.rendering
 
-soak: $(VENV)/development  ## Run the long randomized tests.
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m ""
+soak: export HYPOTHESIS_PROFILE = soak
+soak: $(VENV)/development  ## Run the long tests, and the laws with many examples: half an hour on two cores.
+	$(BIN)/python -m pytest -m "hypothesis and not soak" & laws=$$!; \
+	$(BIN)/python -m pytest -m soak; long=$$?; wait $$laws && exit $$long
 
 serve: $(VENV)/library  ## Serve both halves on http://127.0.0.1:8000.
 	$(BIN)/python -m relevance_gen.serve
@@ -107,7 +109,7 @@ $(VENV)/pip $(VENV)-lower/pip: %/pip:
 $(VENV)/library: $(VENV)/pip pyproject.toml
 	@echo "The first installation on a machine compiles llama.cpp: about 4 minutes on 2 cores. Later ones take its wheel from pip's cache."
 	@CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' .ci/quietly $(VENV)/library.log "Installing the library" \
-		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained]"
+		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained,cluster]"
 	@touch $@
 
 $(VENV)/development: $(VENV)/library pyproject.toml
