@@ -13,7 +13,7 @@ from relevance_gen.serve.edge.forwarding import forward
 from relevance_gen.serve.edge.generations import generation
 from relevance_gen.serve.edge.problems import STATUSES
 from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.searches import Sharing, embed, explain, prompt, search
+from relevance_gen.serve.edge.searches import Sharing, embed, explain, extract, prompt, search
 from relevance_gen.serve.edge.state import health, metrics, models, stats
 from relevance_gen.serve.metrics import Layout
 
@@ -21,6 +21,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/", lambda request: pages.front(request, ROUTES)),
     Route("POST", "/search", search(own.read_search), key="always", work="search", aliases=("/distributor/search",)),
     Route("POST", "/explain", explain(own.read_explanation), key="always", work="search"),
+    Route("POST", "/extract", extract(own.read_extraction), key="always", work="extraction"),
     Route("POST", "/prompt", prompt(own.read_prompt), key="always", work="generation"),
     Route("POST", "/generate", generation(own.read_generation), key="setting", work="generation", is_exact=True),
     Route("POST", "/generate_stream", generation(own.read_stream), key="setting", work="generation", is_exact=True),
