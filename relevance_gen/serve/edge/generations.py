@@ -22,7 +22,8 @@ from relevance_gen.serve.edge.exchange import common_headers
 from relevance_gen.serve.edge.problems import problem_of
 from relevance_gen.serve.edge.route import Handler
 from relevance_gen.serve.edge.service import GENERATOR, LANE, SERVICE
-from relevance_gen.serve.work.generating import GenerationTask, Pieces, Responses
+from relevance_gen.serve.work.arrivals import Pieces
+from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
 _STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -69,7 +70,7 @@ def generation(read: ReadGeneration, *, is_tried_again: bool = False) -> Handler
             raise InvalidRequestError("model: this server has none, and only searches", field="model")
         account, task, presenter = await _task(request, read)
         if not callable(presenter):
-            return await _stream(request, task, presenter)
+            return await _stream(request, account, task, presenter)
         coding = codings.wanted(request.headers.get("Accept-Encoding", ""))
         responses = await request.app[GENERATOR].complete(task)
         body, headers = await made_of(responses, lambda them: codings.encode(wire.serialize(presenter(them)), coding))
@@ -79,11 +80,14 @@ def generation(read: ReadGeneration, *, is_tried_again: bool = False) -> Handler
     return answer
 
 
-async def _stream(request: web.Request, task: GenerationTask, events: Events) -> web.StreamResponse:
-    """Answer with server-sent events. The head goes with the first, so that what fails before has its own status."""
+async def _stream(request: web.Request, account: Account, task: GenerationTask, events: Events) -> web.StreamResponse:
+    """Answer with server-sent events. The head goes with the first, so that what fails before has its own status.
+
+    What waits for a slow reader is accounted for: pieces of text, and the event that is being sent.
+    """
     service = request.app[SERVICE]
     timeout_s = service.settings.answer_timeout_s
-    async with aclosing(request.app[GENERATOR].stream(task)) as items:
+    async with aclosing(request.app[GENERATOR].stream(task, account.take)) as items:
         first = await anext(items)
         response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, service)})
         await response.prepare(request)
@@ -91,8 +95,10 @@ async def _stream(request: web.Request, task: GenerationTask, events: Events) ->
         try:
             async for item in items:
                 worded = await _worded(item, events)
+                account.take(len(worded))
                 async with until_read(request, timeout_s):
                     await response.write(worded)
+                account.take(-len(worded))
         except ConnectionError:
             raise
         except Exception as error:
