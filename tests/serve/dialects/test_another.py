@@ -102,7 +102,7 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
     app = make_app(service, TABLE)
     app[GENERATOR] = generator
     generator.start_loading(lambda: ScriptedBackend(0.0))
-    runner = Runner(app, surround(service, TABLE), idle_timeout_s=5, shutdown_timeout_s=1)
+    runner = Runner(app, surround(service, TABLE), idle_timeout_s=5, shutdown_timeout_s=1, most_connections=10)
     listener = socket.create_server(("127.0.0.1", 0))
     await runner.listen(listener)
     try:
