@@ -25,10 +25,19 @@ from relevance_gen.serve.edge.problems import WriteError, empty, problem_of
 from relevance_gen.serve.edge.route import Handler
 from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE, WRITE_ERROR
 from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.work.arrivals import Pieces
 from relevance_gen.serve.work.embedding import Embedder, EmbeddingTask
-from relevance_gen.serve.work.generating import GenerationTask, Generator, Pieces, Responses
+from relevance_gen.serve.work.generating import GenerationTask, Generator, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, Searcher, SearchTask
-from relevance_gen.types import Explanation, GenerationRequest, GenerationResponse, PromptResponse, SearchResponse
+from relevance_gen.types import (
+    Explanation,
+    ExtractionRequest,
+    ExtractionResponse,
+    GenerationRequest,
+    GenerationResponse,
+    PromptResponse,
+    SearchResponse,
+)
 
 GENERATOR = web.AppKey("GENERATOR", Generator)
 EMBEDDER = web.AppKey("EMBEDDER", Embedder)
@@ -48,6 +57,10 @@ _BYTES_PER_NUMBER = 64
 _SEARCH_FACTOR = 9
 _BYTES_PER_CHUNK = 320
 """What a search needs for each byte of its body and for each chunk, beside the chunks: arrays, and then the answer."""
+
+_EXTRACTION_FACTOR = 4
+_EXTRACTED_BYTES = 128 << 20
+"""What a document needs for each byte of its body, on the way into the sandbox, and at most on its way out."""
 
 T = TypeVar("T")
 Task = TypeVar("Task", SearchTask, ExplanationTask)
@@ -69,6 +82,7 @@ class Events(Protocol):
 ReadSearch: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[SearchResponse], object]]]
 ReadExplanation: TypeAlias = Callable[[object], tuple[ExplanationTask, Callable[[Explanation], object]]]
 ReadTexts: TypeAlias = Callable[[object], tuple[EmbeddingTask, Callable[[Encoded], object]]]
+ReadExtraction: TypeAlias = Callable[[object], tuple[ExtractionRequest, Callable[[ExtractionResponse], object]]]
 ReadPrompt: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[PromptResponse], object]]]
 Presenter: TypeAlias = Callable[[Responses], object] | Events
 ReadGeneration: TypeAlias = Callable[[object], tuple[GenerationTask, Presenter]]
@@ -145,6 +159,32 @@ def _record_search(metrics: Metrics, task: SearchTask, found: SearchResponse, se
     metrics.add("search_tokens_total", found.metadata.num_query_tokens + found.metadata.num_context_tokens)
 
 
+# ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def extract(read: ReadExtraction) -> Handler:
+    """Return the handler of documents that `read` finds in a body: their text is taken out in a sandbox."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        service, coding = request.app[SERVICE], _wanted_coding(request)
+        body = await receive(request)
+        patience_s = service.settings.queue_timeout_s
+
+        def work() -> tuple[bytes, dict[str, str]]:
+            with body.account:
+                asked, present = read(body.parse(work_factor=_EXTRACTION_FACTOR, patience_s=patience_s))
+                body.account.take_in_time(_EXTRACTED_BYTES, patience_s)
+                found = service.extractor.extract(asked)
+                out, headers = codings.encode(wire.serialize(present(found)), coding)
+                body.account.replace(len(out))
+            return out, headers
+
+        out, headers = await request[LANE].gate.run(work)
+        return web.Response(body=out, content_type="application/json", headers=headers)
+
+    return answer
+
+
 # ── Vectors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -214,7 +254,7 @@ def generation(read: ReadGeneration) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
         account, task, presenter = await _task(request, read)
         if not callable(presenter):
-            return await _stream(request, task, presenter)
+            return await _stream(request, account, task, presenter)
         coding = _wanted_coding(request)
         responses = await request.app[GENERATOR].complete(task)
         body, headers = await made_of(responses, lambda them: codings.encode(wire.serialize(presenter(them)), coding))
@@ -224,11 +264,14 @@ def generation(read: ReadGeneration) -> Handler:
     return answer
 
 
-async def _stream(request: web.Request, task: GenerationTask, events: Events) -> web.StreamResponse:
-    """Answer with server-sent events. The head goes with the first, so that what fails before has its own status."""
+async def _stream(request: web.Request, account: Account, task: GenerationTask, events: Events) -> web.StreamResponse:
+    """Answer with server-sent events. The head goes with the first, so that what fails before has its own status.
+
+    What waits for a slow reader is accounted for: pieces of text, and the event that is being sent.
+    """
     service = request.app[SERVICE]
     timeout_s = service.settings.answer_timeout_s
-    async with aclosing(request.app[GENERATOR].stream(task)) as items:
+    async with aclosing(request.app[GENERATOR].stream(task, account.take)) as items:
         first = await anext(items)
         response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, service)})
         await response.prepare(request)
@@ -236,8 +279,10 @@ async def _stream(request: web.Request, task: GenerationTask, events: Events) ->
         try:
             async for item in items:
                 worded = await _worded(item, events)
+                account.take(len(worded))
                 async with until_read(request, timeout_s):
                     await response.write(worded)
+                account.take(-len(worded))
         except ConnectionError:
             raise
         except Exception as error:

@@ -48,6 +48,8 @@ _SWITCH_INTERVAL_S = 5e-4
 _FORWARDING_S = 10.0
 """For passing on and parsing a large body, beyond the time that a generation may take."""
 
+_FEWEST_CONNECTIONS = 1024
+"""So many connections may be open however little memory requests may take."""
 _CLEANUP_S = 0.5
 """For the connections, once the work is done or its time is over."""
 
@@ -117,7 +119,11 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     app[EMBEDDER] = embedder
     settings = plan.settings
     runner = connection.Runner(
-        app, surround(service, answered), idle_timeout_s=settings.idle_timeout_s, shutdown_timeout_s=_CLEANUP_S
+        app,
+        surround(service, answered),
+        most_connections=max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES),
+        idle_timeout_s=settings.idle_timeout_s,
+        shutdown_timeout_s=_CLEANUP_S,
     )
     await runner.listen(plan.listener)
     if plan.role != "model":
@@ -133,6 +139,8 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     still_working = was_cut or any(gate.n_running for gate in gates) or generation.is_loading or embedder.is_loading
     for gate in gates:
         gate.close()
+    if not still_working:
+        service.extractor.close()
     await runner.cleanup()
     await generation.close()
     await embedder.close()
