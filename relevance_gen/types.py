@@ -265,9 +265,9 @@ class Passage:
     cosine: float
 
 
-@frozen
+@frozen(repr=False)
 class Explanation:
-    """Where a chunk's score comes from: all shares add up to it.
+    """Where a chunk's score comes from: all shares add up to it. It prints as a line for each that gave anything.
 
     Attributes:
         score: the chunk's score, as search returns it.
@@ -292,6 +292,13 @@ class Explanation:
     likeness: float
     meaning: float = 0.0
     passage: Passage | None = None
+
+    def __repr__(self) -> str:
+        parts = {part: getattr(self, part) for part in _PARTS}
+        return display.explanation_as_text(self.score, self.terms, parts)
+
+
+_PARTS = ("pairs", "coverage", "head", "run", "letters", "likeness", "meaning")
 
 
 # ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,11 +22,10 @@ from relevance_gen.serve.edge import auth, connection
 from relevance_gen.serve.edge.app import make_app
 from relevance_gen.serve.edge.exchange import surround
 from relevance_gen.serve.edge.forwarding import FORWARDER, Forwarder
-from relevance_gen.serve.edge.handlers import EMBEDDER, GENERATOR
 from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.service import Service
+from relevance_gen.serve.edge.service import EMBEDDER, GENERATOR, Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
