@@ -22,11 +22,10 @@ from relevance_gen.serve.edge import auth, connection
 from relevance_gen.serve.edge.app import make_app
 from relevance_gen.serve.edge.exchange import surround
 from relevance_gen.serve.edge.forwarding import FORWARDER, Forwarder
-from relevance_gen.serve.edge.handlers import EMBEDDER, GENERATOR
 from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.service import Service
+from relevance_gen.serve.edge.service import EMBEDDER, GENERATOR, Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
@@ -48,6 +47,8 @@ _SWITCH_INTERVAL_S = 5e-4
 _FORWARDING_S = 10.0
 """For passing on and parsing a large body, beyond the time that a generation may take."""
 
+_FEWEST_CONNECTIONS = 1024
+"""So many connections may be open however little memory requests may take."""
 _CLEANUP_S = 0.5
 """For the connections, once the work is done or its time is over."""
 
@@ -117,7 +118,11 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     app[EMBEDDER] = embedder
     settings = plan.settings
     runner = connection.Runner(
-        app, surround(service, answered), idle_timeout_s=settings.idle_timeout_s, shutdown_timeout_s=_CLEANUP_S
+        app,
+        surround(service, answered),
+        most_connections=max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES),
+        idle_timeout_s=settings.idle_timeout_s,
+        shutdown_timeout_s=_CLEANUP_S,
     )
     await runner.listen(plan.listener)
     if plan.role != "model":
@@ -216,7 +221,7 @@ def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, ma
     return Service(
         settings=settings,
         identify=auth.passed_on_key_id if is_model else keys.identify,
-        rate=RateLimit(settings.rate_limit, settings.rate_limit_storage, metrics),
+        rate=RateLimit("off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics),
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, make_retrieval(settings), metrics),
         stats=generation.stats,
