@@ -262,7 +262,7 @@ class PostingsBuilder:
         return words, number
 
 
-def _order_by_id(ids: Ids) -> Numbers:
+def _order_by_id(ids: Ids) -> Offsets:
     """Sort by id: by as many leading digits as tell the ids apart, mostly two of four."""
     for digits in (2, 3):
         order = _order_by_digits(ids, digits, 64 - 16 * digits)
@@ -272,9 +272,9 @@ def _order_by_id(ids: Ids) -> Numbers:
     return _order_by_digits(ids, 4)
 
 
-def _order_by_digits(values: Ids | Counts, digits: int, shift: int = 0) -> Numbers:
+def _order_by_digits(values: Ids | Counts, digits: int, shift: int = 0) -> Offsets:
     """Sort stably by some 16-bit digits from bit `shift` on, least digit first."""
-    order = np.argsort(_digit(values, shift), kind="stable").astype(np.uint32)
+    order = np.argsort(_digit(values, shift), kind="stable")
     for digit in range(1, digits):
         order = order.take(np.argsort(_digit(values, 16 * digit + shift).take(order), kind="stable"))
     return order
