@@ -27,7 +27,7 @@ from attrs import frozen
 from bench.recording import Record, add_quick
 
 MOST_CHUNKS = 200_000
-FLOOR_MIB = 40
+FLOOR_MIB = 48
 """What any search may take beside its twelvefold: the arrays of a block, and for 200,000 chunks 160 bytes each."""
 CYRILLIC = [chr(0x430 + place) for place in range(32)]
 
