@@ -68,7 +68,9 @@ def count_terms(ids: Ids, counts: Offsets, *, keep_tokens: bool = False) -> Term
     order = np.argsort(bucket, kind="stable")  # radix sort
     chunk_of = np.repeat(np.arange(counts.size, dtype=np.uint64), counts)
     # The bucket holds the 16 bits of the id that the shift drops.
-    keys = ((ids << np.uint64(16)) | chunk_of).take(order)
+    keys = ids << np.uint64(16)
+    keys |= chunk_of
+    keys = keys.take(order)
     edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     edges = np.concatenate(([0], edges, [ids.size])) if ids.size else np.zeros(1, np.int64)
     token, tf = order.take(edges[:-1]), np.diff(edges)
