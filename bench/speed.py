@@ -129,10 +129,10 @@ def main() -> None:
             compare_pairs(record, path)
         compare_changes(record, chunks, rounds)
         compare_processes(record, chunks, rounds, (1,) if args.quick else (1, 2, 4))
-        for n_chunks in (240, len(chunks)) if args.quick else (240, 8000, 100_000, 1_000_000):
-            compare_queries(
-                record, chunks if n_chunks <= len(chunks) else mixed(chunks, n_chunks), n_chunks, 60 * rounds
-            )
+        sizes = (240, len(chunks)) if args.quick else (240, len(chunks), 100_000, 1_000_000)
+        for n_chunks in sizes:
+            texts = chunks[:n_chunks] if n_chunks <= len(chunks) else mixed(chunks, n_chunks)
+            compare_queries(record, texts, 60 * rounds)
 
 
 def compare_peers(record: Record, chunks: list[str], rounds: int) -> None:
@@ -221,7 +221,7 @@ def eight_words(chunks: list[str], n: int) -> list[str]:
     return list(queries)
 
 
-def compare_queries(record: Record, chunks: list[str], n_chunks: int, rounds: int) -> None:
+def compare_queries(record: Record, chunks: list[str], rounds: int) -> None:
     """Compare questions asked of an index that stands: ever new ones, and a few again and again.
 
     The peer is bm25s as its documentation recommends it: English stop words, and stems by PyStemmer.
@@ -229,17 +229,16 @@ def compare_queries(record: Record, chunks: list[str], n_chunks: int, rounds: in
     import bm25s as library
     import Stemmer
 
-    texts = chunks[:n_chunks]
     cutter = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
     peer = library.BM25()
-    peer.index(library.tokenize(texts, **cutter), show_progress=False)
-    index = ChunkIndex(texts)
+    peer.index(library.tokenize(chunks, **cutter), show_progress=False)
+    index = ChunkIndex(chunks)
 
     def ask_peer(query: str) -> object:
         return peer.retrieve(library.tokenize(query, **cutter), k=10, show_progress=False)
 
     for title, queries in (
-        ("ever new questions of eight words", eight_words(texts, rounds + 20)),
+        ("ever new questions of eight words", eight_words(chunks, rounds + 20)),
         ("eight questions, again and again", QUERIES),
     ):
         turn, peer_turn = itertools.cycle(queries), itertools.cycle(queries)
@@ -250,7 +249,7 @@ def compare_queries(record: Record, chunks: list[str], n_chunks: int, rounds: in
             "ChunkIndex.search": lambda turn=turn: index.search(next(turn)),
             "bm25s with stems, tokenize and retrieve": lambda turn=peer_turn: ask_peer(next(turn)),
         }
-        compare(record, f"{n_chunks:,} indexed chunks, {title}", jobs, rounds)
+        compare(record, f"{len(chunks):,} indexed chunks, {title}", jobs, rounds)
 
 
 if __name__ == "__main__":
