@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 _Flags = npt.NDArray[np.bool_]
+Number = TypeVar("Number", bound=np.number)
 
 LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 """Masks that keep the first n of 8 bytes (little-endian)."""
@@ -238,6 +239,14 @@ def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
     return np.arange(ends[-1] if ends.size else 0) + np.repeat(start - ends + length, length)
 
 
+def different(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Return the different values, ascending, as `numpy.unique` does, which first loads numpy.ma: 30 ms."""
+    ordered = np.sort(values)
+    new = np.ones(ordered.size, bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    return ordered[new]
+
+
 def eight_bytes(lowered: bytes) -> Ids:
     """Return a view of the eight bytes from each offset on, as one number."""
     return np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
@@ -277,9 +286,11 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
         _mix_rest(hashed, rest, words, lowered, start, length)
     hashed *= _MIX[1]
     hashed >>= np.uint64(8)
-    beginning = first & _ASCII_BEGINNING
-    if not lowered.isascii():
-        beginning = first & np.where(first & np.uint64(0x80), _OTHER_BEGINNING, _ASCII_BEGINNING)
+    beginning = first  # in its place: it is not needed any more
+    if lowered.isascii():
+        beginning &= _ASCII_BEGINNING
+    else:
+        beginning &= np.where(first & np.uint64(0x80), _OTHER_BEGINNING, _ASCII_BEGINNING)
     beginning *= _MIX[2]
     beginning &= ~LOW_BYTES[7]
     hashed |= beginning
