@@ -199,7 +199,7 @@ class ChunkIndex:
             min_share: keep only results of at least this share of the best score, in [0, 1].
             spans: whether each result says where in the chunk the answer stands.
             candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
-                finds those, too, that share no word with the query.
+                finds those, too, that share no word with the query; 0 goes by words alone.
 
         Raises:
             InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in
@@ -234,7 +234,8 @@ class ChunkIndex:
         wanted = Wanted(candidates=candidates)
         wanted.check_encoder(self._encoder)
         position = _position("chunk", chunk, state)
-        return explain(state.collection, Question(query).query, position, self._encoder, wanted.candidates)
+        encoder = None if wanted.candidates == 0 else self._encoder
+        return explain(state.collection, Question(query).query, position, encoder, wanted.candidates)
 
     # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
