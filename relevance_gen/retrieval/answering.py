@@ -36,7 +36,7 @@ class Wanted:
         default=fusing.N_CANDIDATES,
         converter=checks.plain,
         validator=checks.must_be(
-            "an integer of at least 1 or None", lambda v: v is None or (checks.is_integer(v) and v > 0)
+            "an integer of at least 0 or None", lambda v: v is None or (checks.is_integer(v) and v >= 0)
         ),
     )
 

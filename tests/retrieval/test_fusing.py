@@ -238,6 +238,20 @@ def test_the_nearest_passage_counts_and_is_told() -> None:
     assert told.passage.cosine == pytest.approx(1.0, abs=1e-3)
 
 
+@given(strategies.queries, strategies.chunk_lists.filter(bool), candidates)
+def test_a_search_may_bring_its_encoder(query: str, chunks: list[str], n: int | None) -> None:
+    """An index without vectors answers and explains with an encoder as one with vectors does."""
+    encoder = LetterEncoder()
+    words, vectors = ChunkIndex(chunks), ChunkIndex(chunks, encoder=encoder)
+    brought = words.search(query, ALL, encoder=encoder, candidates=n)
+    assert (
+        brought == vectors.search(query, ALL, candidates=n) == vectors.search(query, ALL, encoder=encoder, candidates=n)
+    )
+    assert words.explain(query, 0, encoder=encoder, candidates=n) == vectors.explain(query, 0, candidates=n)
+    with pytest.raises(InvalidRequestError, match="encoder must be the one that the index was made with"):
+        vectors.search(query, encoder=LetterEncoder("others"))
+
+
 def test_without_candidates_an_index_goes_by_words_alone() -> None:
     """With 0 candidates it answers and explains as one that has no encoder, and encodes nothing."""
     encoder, words = LetterEncoder(), ChunkIndex(many_chunks())

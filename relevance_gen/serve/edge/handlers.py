@@ -33,6 +33,9 @@ from relevance_gen.types import Explanation, GenerationRequest, GenerationRespon
 GENERATOR = web.AppKey("GENERATOR", Generator)
 EMBEDDER = web.AppKey("EMBEDDER", Embedder)
 
+SKIPPED = "X-Encoder-Skipped"
+"""Says why a search went by words alone, where an encoder was to have a part in it."""
+
 _STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _HEARTBEAT = b": waiting\n\n"
 """A comment in an event stream, which every reader skips."""
@@ -130,6 +133,8 @@ def _found(
                 found = do(service.searcher, task, scope)
                 out, headers = codings.encode(wire.serialize(present(found)), coding)
                 body.account.replace(len(out))
+            if task.skipped:
+                headers = {**headers, SKIPPED: task.skipped[-1]}
             record(service.metrics, task, found, time.perf_counter() - started_s)
             return out, headers
 
