@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types contracts docs picture bench soak serve install lower-bounds package image clean
+.PHONY: help demo test check lint types contracts docs picture bench results soak serve install lower-bounds package image clean
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*##/\1 #/p' $(MAKEFILE_LIST) | awk -F ' # ' '{printf "  make %-14s%s\n", $$1, $$2}'
@@ -42,11 +42,16 @@ docs: $(VENV)/development  ## Build the documentation; a warning is an error.
 picture: $(VENV)/development  ## Take the picture of the page that is in docs/pictures.
 	$(BIN)/python -m docs.pictures.page
 
-bench: $(VENV)/bench  ## Measure against the peers, in one run; BENCH="--books FILE --judged DIR…" to choose texts.
+bench: $(VENV)/bench  ## Measure against the peers; BENCH="--quick" in ten minutes, "--books FILE --judged DIR…" to choose texts.
 	$(BIN)/python -m bench $(BENCH)
 
-soak: $(VENV)/development  ## Run the long randomized tests.
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m ""
+results: $(VENV)/development  ## Make tables, plots and the figures in the documentation from what was measured.
+	$(BIN)/python -m bench.rendering
+
+soak: export HYPOTHESIS_PROFILE = soak
+soak: $(VENV)/development  ## Run the long tests, and the laws with many examples: half an hour on two cores.
+	$(BIN)/python -m pytest -m "hypothesis and not soak" & laws=$$!; \
+	$(BIN)/python -m pytest -m soak; long=$$?; wait $$laws && exit $$long
 
 serve: $(VENV)/library  ## Serve both halves on http://127.0.0.1:8000.
 	$(BIN)/python -m relevance_gen.serve
@@ -98,7 +103,7 @@ $(VENV)/pip $(VENV)-lower/pip: %/pip:
 $(VENV)/library: $(VENV)/pip pyproject.toml
 	@echo "The first installation on a machine compiles llama.cpp: about 4 minutes on 2 cores. Later ones take its wheel from pip's cache."
 	@CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' .ci/quietly $(VENV)/library.log "Installing the library" \
-		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained]"
+		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained,cluster]"
 	@touch $@
 
 $(VENV)/development: $(VENV)/library pyproject.toml

@@ -22,6 +22,8 @@ from pydoc_data.topics import topics
 
 from attrs import frozen
 
+from bench.recording import Record, add_quick
+
 MOST_CHUNKS = 200_000
 CYRILLIC = [chr(0x430 + place) for place in range(32)]
 
@@ -215,24 +217,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=float, default=4.0, help="size of each body")
     parser.add_argument("--shape", nargs="+", help="only these")
+    add_quick(parser)
     args = parser.parse_args()
-    print(f"{'shape':18} {'MiB sent':>8} {'status':>6} {'s':>7} {'CPU s/MiB':>9} {'MiB/MiB':>8}")
-    for shape in SHAPES:
-        if args.shape and shape.__name__ not in args.shape:
-            continue
-        body = shape(int(args.mib * (1 << 20)))
-        mib = len(body) / (1 << 20)
-        served = Served.start()
-        served.new_peak()
-        before_mib, before_s, started_s = served.memory_mib("VmRSS"), served.processor_s(), time.perf_counter()
-        status = served.search(body)
-        seconds = time.perf_counter() - started_s
-        cpu_s, grown_mib = served.processor_s() - before_s, served.memory_mib("VmHWM") - before_mib
-        served.stop()
-        print(
-            f"{shape.__name__:18} {mib:8.2f} {status:6} {seconds:7.2f} {cpu_s / mib:9.3f} {grown_mib / mib:8.1f}",
-            flush=True,
-        )
+    size = 2.0 if args.quick else args.mib
+    with Record("attack", args, is_whole=not args.shape) as record:
+        for shape in SHAPES:
+            if not args.shape or shape.__name__ in args.shape:
+                measure(record, shape, int(size * (1 << 20)))
+
+
+def measure(record: Record, shape: Callable[[int], bytes], n_bytes: int) -> None:
+    """Send one body to a server of its own."""
+    body = shape(n_bytes)
+    mib = len(body) / (1 << 20)
+    served = Served.start()
+    served.new_peak()
+    before_mib, before_s, started_s = served.memory_mib("VmRSS"), served.processor_s(), time.perf_counter()
+    status = served.search(body)
+    seconds = time.perf_counter() - started_s
+    cpu_s, grown_mib = served.processor_s() - before_s, served.memory_mib("VmHWM") - before_mib
+    served.stop()
+    group = f"Bodies of about {n_bytes / (1 << 20):g} MiB"
+    record.add(group, shape.__name__, status, "status", places=0)
+    record.add(group, shape.__name__, seconds, "s")
+    record.add(group, shape.__name__, cpu_s / mib, "CPU s a MiB", at_most=2)
+    record.add(group, shape.__name__, grown_mib / mib, "MiB a MiB", places=1, at_most=12)
 
 
 if __name__ == "__main__":

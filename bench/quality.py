@@ -22,6 +22,7 @@ import numpy as np
 from attrs import frozen
 from ir_measures import Recall, ScoredDoc, nDCG
 
+from bench.recording import Record, add_quick
 from bench.vectors import KeptEncoder
 from relevance_gen import ChunkIndex, Encoder
 from small_models import minilm
@@ -124,6 +125,7 @@ def main() -> None:
     parser.add_argument(
         "--vectors", type=Path, default=Path("bench/models"), metavar="DIR", help="where to keep vectors"
     )
+    add_quick(parser)
     args = parser.parse_args()
     rankers: dict[str, Ranker] = {"pivoted": ours("pivoted"), "cosine": ours("cosine")}
     if args.encoder is not None:
@@ -134,12 +136,14 @@ def main() -> None:
         rankers["with encoder"] = ours("pivoted", KeptEncoder(Encoder(model), args.vectors))
     if args.peers:
         rankers |= {"scikit-learn": scikit_learn, "bm25s, stems": bm25s_stemmed}
-    for name, ranker in rankers.items():
-        values = {folder.name: measure(folder, ranker) for folder in args.folders}
-        for measured in MEASURES:
-            means = "  ".join(f"{folder} {value[measured]:.4f}" for folder, value in values.items())
-            mean = np.mean([value[measured] for value in values.values()])
-            print(f"{name:14} {measured!s:8} mean {mean:.4f}  {means}", flush=True)
+    with Record("quality", args, is_whole=args.peers) as record:
+        for name, ranker in rankers.items():
+            values = {folder.name: measure(folder, ranker) for folder in args.folders}
+            for measured in MEASURES:
+                mean = float(np.mean([value[measured] for value in values.values()]))
+                record.add(str(measured), name, mean, "mean", places=3)
+                for folder, value in values.items():
+                    record.add(str(measured), name, value[measured], folder, places=3)
 
 
 if __name__ == "__main__":

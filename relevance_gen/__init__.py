@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from relevance_gen.errors import (
     BusyError,
+    ChunksMissingError,
+    ClusterError,
     EncoderError,
     GenerationError,
     IndexBuildError,
@@ -61,6 +63,8 @@ __all__ = [
     "BusyError",
     "Chunk",
     "ChunkIndex",
+    "ChunksMissingError",
+    "ClusterError",
     "Completion",
     "Encoder",
     "EncoderError",

@@ -146,11 +146,14 @@ class SearchMetadata:
         num_query_tokens: tokens in the query.
         num_context_tokens: tokens in all supplied chunks together, each counted alone.
         confidence: that of the response, where a client asked the server for it; else ``None``.
+        num_missing_chunks: chunks of a cluster that were not searched, where the caller allowed that; else 0, and then
+            it is not written.
     """
 
     num_query_tokens: int
     num_context_tokens: int
     confidence: float | None = field(default=None, repr=False)
+    num_missing_chunks: int = field(default=0, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them."""
@@ -158,6 +161,8 @@ class SearchMetadata:
             "num_query_tokens": self.num_query_tokens,
             "num_context_tokens": self.num_context_tokens,
         }
+        if self.num_missing_chunks:
+            plain["num_missing_chunks"] = self.num_missing_chunks
         return plain if self.confidence is None else plain | {"confidence": self.confidence}
 
 
@@ -473,10 +478,12 @@ class Spelling:
     Attributes:
         prompt: the tokens that the model saw.
         pieces: the bytes that each token of the prompt and of the samples prints, by its id; alternatives included.
+        ends: the tokens that end a sample, and are no part of its text.
     """
 
     prompt: tuple[int, ...]
     pieces: Mapping[int, bytes]
+    ends: frozenset[int] = frozenset()
 
 
 @frozen

@@ -38,4 +38,4 @@ def completion_prompt(question: str, sources: Sequence[Source]) -> str:
 
 
 def _plain(text: str) -> str:
-    return " ".join(_NOT_PLAIN.sub("", text).split())
+    return " ".join(_NOT_PLAIN.sub("", text.replace("’", "'")).split())

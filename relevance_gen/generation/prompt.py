@@ -170,7 +170,7 @@ class Prompt:
             tokens.update(completion.tokens or ())
             tokens.update(one.token for place in completion.top_logprobs or () for one in place)
         pieces = {token: model.piece(token) for token in tokens}
-        return attrs.evolve(response, spelling=Spelling(prompt, pieces))
+        return attrs.evolve(response, spelling=Spelling(prompt, pieces, self.ends))
 
 
 def _check_vocabulary(request: GenerationRequest, ends: frozenset[int], n_vocab: int) -> None:

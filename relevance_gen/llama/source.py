@@ -14,12 +14,36 @@ MODEL_VARIABLE = "RELEVANCE_GEN_MODEL"
 NO_MODEL = "none"
 """What the server takes in place of a model to serve search alone."""
 EMBEDDED_MODEL = Path(__file__).parents[1] / "assets" / "embedded.gguf"
+_MAGIC = b"GGUF"
 _log = logging.getLogger(__name__)
 
 
 def is_embedded(model: str | os.PathLike[str] | None, environment: Mapping[str, str] = os.environ) -> bool:
     """Tell whether `resolve` would return the embedded model."""
     return model is None and not environment.get(MODEL_VARIABLE)
+
+
+def refuse_no_model(model: str) -> None:
+    """Raise now what `resolve`, or loading, would soon: that a name is neither of a GGUF file nor of one on the hub.
+
+    Nothing is loaded or downloaded.
+
+    Raises:
+        ModelLoadError: it is no such name.
+        OSError: the file cannot be read.
+    """
+    path = Path(model)
+    if not path.exists():
+        # "models/mine.gguf" has the form of a repository's name, and is meant as a path.
+        if HubModel.read(model) is None or (model.count("/") == 1 and path.suffix == ".gguf"):
+            raise ModelLoadError(f"{path} does not exist")
+        return
+    if path.is_dir():
+        raise ModelLoadError(f"{path} is a folder: name the GGUF file in it")
+    if path.is_file():  # a pipe can be read only once
+        with path.open("rb") as stream:
+            if stream.read(len(_MAGIC)) != _MAGIC:
+                raise ModelLoadError(f"{path} is no GGUF file")
 
 
 def resolve(

@@ -181,9 +181,10 @@ class Collection:
             spellings |= some
         return tuple(spellings[one] for one in ids.tolist())
 
-    def holds(self, position: int) -> bool:
-        """Tell whether a chunk is at a position."""
-        return any(here.size for here, _ in self.read(np.array([position]), SegmentScorer.contents))
+    def holds(self, positions: Offsets) -> Flags:
+        """Tell of some positions whether a chunk is at each."""
+        held: Flags = np.logical_or.reduce(self.ask(SegmentScorer.holds, positions))
+        return held
 
     def _rank(self, plan: Plan, top_n: int, chosen: Filter | None) -> Ranking:
         assessment = self.assess(plan, max(top_n, _N_PROMISING), chosen)
@@ -292,7 +293,7 @@ class Collection:
 
 def _most_promising(promising: Offsets, scores: Floats, n: int) -> Offsets:
     """Return the best n of the promising chunks with their ties; where these are too many to compare, none of them."""
-    best = promising[at_least_as_good(scores[promising], n)]
+    best = promising.take(at_least_as_good(scores.take(promising), n))
     if best.size > MAX_CHUNKS:
         best = best[scores[best] > scores[best].min()]
     return best

@@ -13,7 +13,6 @@ from typing import overload
 import numpy as np
 from attrs import evolve, field, frozen
 
-from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval import parallel, storage
@@ -24,9 +23,10 @@ from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.explaining import explain
 from relevance_gen.retrieval.filtering import Where
 from relevance_gen.retrieval.fusing import N_CANDIDATES
-from relevance_gen.retrieval.merging import in_tiers, merge
+from relevance_gen.retrieval.merging import in_tiers, merge, without
 from relevance_gen.retrieval.passages import Passages, TextEncoder, checked_encoder
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.positions import check_position, check_positions
+from relevance_gen.retrieval.query import Question, questions
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import Weighting, WeightingName, weighting_named
 from relevance_gen.tokens import Encoding, TokenCounter, token_counter
@@ -213,11 +213,10 @@ class ChunkIndex:
         state = self._state
         wanted = Wanted(where, min_share, spans, candidates)
         wanted.check_encoder(encoder := self._encoder_of(encoder))
-        asked = as_list(query)
-        if isinstance(asked, list | tuple | Iterator):
-            questions = [_numbered(place, one, top_n, true_order) for place, one in enumerate(asked)]
-            return [self._answer(state, question, wanted, encoder) for question in questions]
-        return self._answer(state, Question(asked, top_n, true_order), wanted, encoder)
+        asked = questions(query, top_n, true_order)
+        if isinstance(asked, Question):
+            return self._answer(state, asked, wanted, encoder)
+        return [self._answer(state, question, wanted, encoder) for question in asked]
 
     def _answer(self, state: _State, question: Question, wanted: Wanted, encoder: TextEncoder | None) -> SearchResponse:
         token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
@@ -247,8 +246,8 @@ class ChunkIndex:
         state = self._state
         wanted = Wanted(candidates=candidates)
         wanted.check_encoder(encoder := self._encoder_of(encoder))
-        position = _position("chunk", chunk, state)
-        return explain(state.collection, Question(query).query, position, encoder, wanted.candidates)
+        at = check_position("chunk", chunk, state.n_positions, state.collection.holds)
+        return explain(state.collection, Question(query).query, at, encoder, wanted.candidates)
 
     # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -281,29 +280,11 @@ class ChunkIndex:
         Raises:
             InvalidRequestError: no chunk is at one of the positions; none was removed.
         """
-        wanted = as_list(positions)
-        if not isinstance(wanted, Iterable) or isinstance(wanted, str | bytes):
-            raise InvalidRequestError.must_be(
-                "positions", "a list of positions", positions, remedy="put a single one in a list"
-            )
-        wanted = list(wanted)
         with self._changing:
             state = self._state
-            at = np.array(
-                sorted({_position(f"positions[{place}]", one, state) for place, one in enumerate(wanted)}), np.int64
-            )
-            segments, n_tokens = [], state.n_tokens
-            for segment in state.collection.segments:
-                numbers = segment.find(at)
-                numbers = numbers[numbers >= 0]
-                if numbers.size:
-                    n_tokens -= self._counter.count_all([segment.chunks.texts[number] for number in numbers.tolist()])
-                    segment = segment.without(numbers)
-                if 2 * segment.statistics.n_chunks < segment.size:
-                    segment = merge([segment])  # without what was removed
-                segments.append(segment)
-            segments = [segment for segment in segments if segment.size] or segments[:1]
-            self._change(state, segments, state.n_positions, n_tokens)
+            at = check_positions(positions, state.n_positions, state.collection.holds)
+            segments, texts = without(state.collection.segments, at)
+            self._change(state, segments, state.n_positions, state.n_tokens - self._counter.count_all(texts))
 
     def _change(self, state: _State, segments: Sequence[Segment], n_positions: int, n_tokens: int) -> None:
         collection = Collection(segments, state.collection.weighting, before=state.collection)
@@ -388,24 +369,3 @@ def _opened(saved: storage.SavedIndex, counter: TokenCounter, encoder: TextEncod
         n_tokens=saved.n_context_tokens,
     )
     return index
-
-
-def _position(name: str, value: int, state: _State) -> int:
-    """Return a position, if a chunk is there; `name` is what the caller calls it."""
-    value = plain(value)
-    if not is_integer(value) or not 0 <= value < state.n_positions:
-        raise InvalidRequestError.must_be(name, f"an integer in [0, {state.n_positions})", value)
-    if not state.collection.holds(value):
-        raise InvalidRequestError.must_be(name, "the position of a chunk that was not removed", value)
-    return value
-
-
-def _numbered(place: int, query: str, top_n: int, true_order: bool) -> Question:
-    """Make the question of one query among several; an error names that one."""
-    try:
-        return Question(query, top_n, true_order)
-    except InvalidRequestError as error:
-        if error.field != "query":
-            raise
-        path = f"query[{place}]"
-        raise InvalidRequestError(f"{path}{str(error).removeprefix('query')}", field=path) from None

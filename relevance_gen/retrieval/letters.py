@@ -54,15 +54,16 @@ def letter_share(asked: Numbers, bag: Bag) -> Floats:
     norms = tally.norms(value)
     mean = math.fsum(norms.tolist()) / max(norms.size, 1)
     wanted, times = np.unique(asked, return_counts=True)
-    at = tally.features.searchsorted(wanted)
-    here = tally.features.take(at, mode="clip") == wanted if tally.features.size else np.zeros(wanted.size, bool)
+    features = tally.hashes
+    at = features.searchsorted(wanted)
+    here = features.take(at, mode="clip") == wanted if features.size else np.zeros(wanted.size, bool)
     at, times = at[here], times[here]
     weight = (1.0 + np.log(times)) * np.log1p(tally.n_chunks / tally.df[at])
     own_norm = math.sqrt(math.fsum(np.square(saturated(times)).tolist()))
     own = math.fsum((saturated(times) * weight).tolist()) / float(pivot(np.array([own_norm]), mean)[0])
     if not own:
         return np.zeros(tally.n_chunks)
-    of_feature = np.zeros(tally.features.size)
+    of_feature = np.zeros(features.size)
     of_feature[at] = weight
-    value *= of_feature.take(tally.feature)
+    value *= of_feature.take(tally.place)
     return np.minimum(np.bincount(tally.chunk, value, tally.n_chunks) / (pivot(norms, mean) * own), 1.0)

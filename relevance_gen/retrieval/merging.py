@@ -29,6 +29,24 @@ def in_tiers(segments: list[Segment]) -> list[Segment]:
     return segments
 
 
+def without(segments: Sequence[Segment], positions: Offsets) -> tuple[list[Segment], list[str]]:
+    """Take the chunks at some positions out of segments; return the segments that are left, and the chunks' texts.
+
+    A segment of which most is gone is made anew of what is left; of segments of which nothing is left one stays.
+    """
+    left, texts = [], []
+    for segment in segments:
+        numbers = segment.find(positions)
+        numbers = numbers[numbers >= 0]
+        if numbers.size:
+            texts += [segment.chunks.texts[number] for number in numbers.tolist()]
+            segment = segment.without(numbers)
+        if 2 * segment.statistics.n_chunks < segment.size:
+            segment = merge([segment])
+        left.append(segment)
+    return [segment for segment in left if segment.size] or left[:1], texts
+
+
 def merge(segments: Sequence[Segment]) -> Segment:
     """Return one segment of the chunks of several, without those that were taken out. Their tokens must be kept."""
     live = [np.flatnonzero(segment.live) for segment in segments]

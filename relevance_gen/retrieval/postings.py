@@ -136,8 +136,8 @@ class Postings:
         if len(spans) == 1:
             chunk, tf = self.chunk[spans[0]], self.tf[spans[0]]
         else:
-            chunk = np.concatenate([self.chunk[:0], *(self.chunk[span] for span in spans)])
-            tf = np.concatenate([self.tf[:0], *(self.tf[span] for span in spans)])
+            chunk = np.concatenate([self.chunk[:0], *[self.chunk[span] for span in spans]])
+            tf = np.concatenate([self.tf[:0], *[self.tf[span] for span in spans]])
         counts = [span.stop - span.start for span in spans]
         if self.live is None:
             return chunk, tf, counts

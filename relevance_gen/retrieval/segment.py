@@ -119,7 +119,9 @@ class Reading:
 
 
 def _starts(counts: Offsets) -> Offsets:
-    return np.cumsum(counts + BETWEEN) - counts
+    starts: Offsets = (counts + BETWEEN).cumsum()
+    starts -= counts
+    return starts
 
 
 @frozen(eq=False)
@@ -201,18 +203,18 @@ class Segment:
         counts = self.n_tokens[numbers]
         if self.tokens is None:
             return self._read_again([self.chunks.texts[number] for number in numbers.tolist()], counts)
-        between = np.full(BETWEEN, self.postings.vocabulary.size, np.uint32)
         first, tokens = self.first_token[numbers], self.tokens
-        pieces = [between] * (2 * numbers.size + 1)
-        spans = zip(first.tolist(), (first + counts).tolist(), strict=True)
-        pieces[1::2] = [tokens[begin:end] for begin, end in spans]
+        pieces = [self._between] * (2 * numbers.size + 1)
+        pieces[1::2] = [tokens[begin:end] for begin, end in zip(first.tolist(), (first + counts).tolist(), strict=True)]
         return Reading(self.postings.vocabulary, np.concatenate(pieces), _starts(counts), counts)
 
-    def stumps(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
-        """Return the stumps of the words of some chunks, chunk after chunk, and how many each has."""
-        if self.tokens is not None:
-            reading = self.read(numbers)
-            return reading.vocabulary.stumps.take(reading.words[reading.is_word]), reading.counts
+    @functools.cached_property
+    def _between(self) -> Numbers:
+        """What stands between the chunks of a reading."""
+        return np.full(BETWEEN, self.postings.vocabulary.size, np.uint32)
+
+    def stumps_again(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
+        """Return the stumps of the words of some chunks, chunk after chunk, and how many each has, from the texts."""
         texts = [self.chunks.texts[number] for number in numbers.tolist()]
         counts = self.n_tokens[numbers]
         stumps = np.empty(int(counts.sum()), np.uint32)
@@ -247,11 +249,12 @@ class Segment:
         """Return the numbers of the chunks at some positions; -1 for one that is not here."""
         if not self.size:
             return np.full(positions.size, -1)
-        numbers = np.minimum(np.searchsorted(self.positions, positions), self.size - 1)
-        here = self.positions[numbers] == positions
+        numbers: Offsets = self.positions.searchsorted(positions)
+        here = self.positions.take(numbers, mode="clip") == positions
         if self.postings.live is not None:
-            here &= self.postings.live[numbers]
-        return np.where(here, numbers, -1)
+            here &= self.postings.live.take(numbers, mode="clip")
+        numbers[~here] = -1
+        return numbers
 
     def without(self, numbers: Offsets) -> Segment:
         """Return the segment without some of its chunks. It shares its arrays with this one."""

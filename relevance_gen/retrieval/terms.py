@@ -14,7 +14,6 @@ million terms. The file is long because all ways of cutting a text stand in it.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 from collections.abc import Sequence
@@ -244,7 +243,6 @@ def eight_bytes(lowered: bytes) -> Ids:
     return np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
 
 
-@functools.lru_cache(maxsize=1 << 14)
 def identify(word: str) -> int:
     """Return the id of one ASCII word of lower-case letters and digits, shorter than `SPELLED_BYTES`."""
     spelling = word.encode()

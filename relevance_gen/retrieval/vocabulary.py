@@ -35,9 +35,9 @@ Bytes = npt.NDArray[np.uint8]
 
 MIN_LETTERS: Final = 3
 """Fewest letters of a word that has other forms."""
-MADE_BYTES: Final = 21
-"""What is made of a word when first asked for takes at most so many bytes: stem, letters, stump, and whether it is
-inflected."""
+MADE_BYTES: Final = 26
+"""What is made of a word when first asked for takes at most so many bytes: stem, letters, stump and its number, how
+many chunks of a sample have it, and whether it is inflected."""
 _STEP: Final = 1 << 13
 """Words spelled at once: it bounds the memory for very many."""
 _STUMP_LETTERS: Final = 5
@@ -71,8 +71,9 @@ class Vocabulary:
         """Return the number of each id's word; -1 where there is none."""
         if not self.size:
             return np.full(ids.size, -1)
-        numbers = np.minimum(self.ids.searchsorted(ids), self.size - 1)
-        return np.where(self.ids.take(numbers) == ids, numbers, -1)
+        numbers: Offsets = self.ids.searchsorted(ids)
+        numbers[self.ids.take(numbers, mode="clip") != ids] = -1
+        return numbers
 
     def spell(self, numbers: Offsets) -> list[str]:
         """Return the spellings of some words."""
@@ -168,15 +169,27 @@ class Vocabulary:
 
     # ── What words have in common ────────────────────────────────────────────────────────────────────────────────────
 
-    @functools.cached_property
+    @property
     def stumps(self) -> Numbers:
-        """The stump of each word, and 0 for no word, the last; shape (V + 1,): see `stumps_of`."""
+        """The different stumps of all words, ascending; the first is 0. See `stumps_of`."""
+        return self._stumps[0]
+
+    @property
+    def stump_numbers(self) -> Numbers:
+        """The number of each word's stump among these, and 0 for no word, the last; shape (V + 1,)."""
+        return self._stumps[1]
+
+    @functools.cached_property
+    def _stumps(self) -> tuple[Numbers, Numbers]:
         stumps = np.zeros(self.size + 1, np.uint32)
         for low in range(0, self.size, _STEP):
             ids, first = self.ids[low : low + _STEP], self.spelling_first[low : low + _STEP + 1]
             letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(_STUMP_BYTES)
             stumps[low : low + ids.size] = stumps_of(ids, letters, first[:-1] - first[0], np.diff(first) - 1)
-        return stumps
+        different = np.unique(stumps)
+        for low in range(0, self.size, _STEP):
+            stumps[low : low + _STEP] = different.searchsorted(stumps[low : low + _STEP])
+        return different, stumps
 
     def grams(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
         """Return hashes of all four letters in a row of some words, or of a shorter word, and how many each has.

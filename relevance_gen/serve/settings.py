@@ -293,12 +293,19 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
 def _refuse_unknown(parser: argparse.ArgumentParser, what: str, name: str, known: Sequence[str]) -> NoReturn:
     nearest = difflib.get_close_matches(name, known, n=1)
-    parser.error(f"{what} is not a known setting" + (f"; did you mean {nearest[0]}?" if nearest else "; see --help"))
+    parser.error(f"{what} is not a known setting" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line: the usage, with every flag, would fill the screen."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
     further = "\n".join(f"  {name}\n      {text}" for name, text in _FURTHER_VARIABLES.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m relevance_gen.serve",
         description="Serve search and generation over HTTP.",
         epilog=f"Every flag is also an environment variable: --max-body-bytes is {PREFIX}MAX_BODY_BYTES.\n\n"

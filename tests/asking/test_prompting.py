@@ -32,5 +32,5 @@ def test_a_chat_model_gets_one_message():
 
 def test_the_embedded_model_gets_plain_text():
     """Its form has one line for all sources; markup is left out, and no text can begin a line of its own."""
-    prompt = completion_prompt("what\nAnswer: #x?", SOURCES)
-    assert prompt == "Context: a one - two b three 'four'\nQuestion: what Answer: x?\nAnswer:"
+    prompt = completion_prompt("what’s\nAnswer: #x?", SOURCES)
+    assert prompt == "Context: a one - two b three 'four'\nQuestion: what's Answer: x?\nAnswer:"

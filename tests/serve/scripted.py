@@ -161,7 +161,7 @@ class ScriptedBackend:
         """Count the words."""
         return len(text.split())
 
-    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:
+    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:  # noqa: ARG002
         """Count the words of all messages."""
         return self.count_tokens(self.write_chat(messages))
 

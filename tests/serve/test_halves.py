@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import pytest
 import zstandard
 
 from relevance_gen import search, wire
-from tests.serve.harness import KEYED, REAL, SMALL_MODEL, Server, eventually
+from small_models import TINY
+from tests.serve.harness import KEYED, REAL, ROOT, SMALL_MODEL, Server, eventually
 from tests.serve.test_streams import events_of
 
 GREEDY = {"text": "hello", "max_tokens": 8, "temperature": 0, "return_tokens": True}
@@ -101,9 +107,32 @@ def test_several_processes_serve_the_real_halves() -> None:
         assert server.process.returncode == 0
 
 
-def test_a_missing_model_leaves_search(tmp_path: object) -> None:
+@pytest.mark.parametrize("setting", ["--model", "--encoder"])
+def test_a_wrong_path_stops_the_server_before_it_listens(tmp_path: Path, setting: str) -> None:
+    """A model file that is not there, is a folder, or is something else ends the server with one line and status 2."""
+    other = tmp_path / "other.gguf"
+    other.write_text("not a model")
+    for path, says in ((tmp_path / "none.gguf", "does not exist"), (tmp_path, "folder"), (other, "is no GGUF file")):
+        done = subprocess.run(
+            [sys.executable, *REAL, "--port", "0", setting, str(path)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        assert str(path) in line
+        assert says in line
+
+
+def test_a_damaged_model_leaves_search(tmp_path: Path) -> None:
     """A model that cannot be loaded is one line in the log; /health stays 503 and search is served."""
-    with Server("--model", f"{tmp_path}/none.gguf", program=REAL) as server:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(TINY.read_bytes()[:1000])
+    with Server("--model", str(damaged), program=REAL) as server:
         assert eventually(lambda: "could not be loaded" in server.log)
         assert server.call("GET", "/health").status == 503
         assert server.generate(GREEDY).status == 503

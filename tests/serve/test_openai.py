@@ -122,6 +122,7 @@ def test_messages_may_be_parts_and_developers(server: Server) -> None:
         ({"web_search_options": {}}, "web_search_options"),
         ({"response_format": "json"}, "response_format"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": ["text"]}}, "response_format.type"),
         ({"response_format": {}}, "response_format.type"),
         ({"n": 0}, "n"),
         ({"n": 257}, "n"),
@@ -414,6 +415,48 @@ def test_the_models_own_end_ends_a_sample(chatting: Server) -> None:
     assert own["finish_reason"] == "length"
     stopped = post(chatting, CHAT, {**STORY_CHAT, "stop": "é"})["choices"][0]
     assert (stopped["message"]["content"], stopped["finish_reason"]) == ("Once upon a caf", "stop")
+
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 8}, "visitors": {"type": "integer", "maximum": 999}},
+    "required": ["city", "visitors"],
+    "additionalProperties": False,
+}
+
+
+def test_a_chat_keeps_to_a_form(writing: Server) -> None:
+    """With json_schema the text fits the schema, streamed or not; with json_object it begins an object."""
+    asked = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}
+    body = {"messages": HELLO["messages"], "response_format": asked, "seed": 3, "logprobs": True}
+    (choice,) = post(writing, CHAT, body)["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert set(json.loads(choice["message"]["content"])) == {"city", "visitors"}
+    spelled = bytes(byte for one in choice["logprobs"]["content"] for byte in one["bytes"])
+    assert spelled.decode() == choice["message"]["content"]
+    events = events_of(writing, CHAT, body)
+    text = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+    assert text == choice["message"]["content"]
+    (free,) = post(writing, CHAT, {**HELLO, "response_format": {"type": "json_object"}, "seed": 1})["choices"]
+    assert free["message"]["content"].lstrip().startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "param"),
+    [
+        ({"type": "json_schema"}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"name": "x"}}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"schema": [1]}}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}, "response_format"),
+        ({"type": "json_schema", "json_schema": {"schema": {"enum": []}}}, "response_format"),
+    ],
+)
+def test_a_form_that_is_none_is_named(writing: Server, wanted: dict[str, Any], param: str) -> None:
+    """A schema that is missing, wrong, or that nothing fits, is a 400 that names the field."""
+    for stream in ({}, {"stream": True}):
+        answer = writing.call("POST", CHAT, {**HELLO, "response_format": wanted, **stream}, JSON)
+        assert (answer.status, peer_error(answer.json)["param"]) == (400, param), answer.body
+        assert answer.json["message"].startswith(param)
 
 
 def test_what_only_the_model_can_refuse_is_named(chatting: Server) -> None:

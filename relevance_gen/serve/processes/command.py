@@ -8,6 +8,7 @@ from pathlib import Path
 
 from limits.errors import ConfigurationError
 
+from relevance_gen.llama.source import NO_MODEL, refuse_no_model
 from relevance_gen.serve import settings as settings_module
 from relevance_gen.serve.edge import auth
 from relevance_gen.serve.edge.rate import RateLimit
@@ -58,6 +59,9 @@ def _check(settings: Settings) -> None:
     """Raise now what would otherwise end every process that is started."""
     if settings.api_keys_file is not None:
         auth.read_digests(Path(settings.api_keys_file))
+    for model in (settings.model, settings.encoder):
+        if model not in (None, NO_MODEL):
+            refuse_no_model(model)
     if settings.encoding is not None:
         token_counter(settings.encoding)
     RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
 from attrs import field, frozen
 from attrs.validators import optional
 
@@ -45,7 +46,7 @@ class ChatRequest(SamplingRequest):
         max_completion_tokens: the newer name of the same, which goes before.
         logprobs: whether to tell the log probability of each token.
         top_logprobs: so many of the likeliest tokens in the place of each; needs `logprobs`.
-        response_format: ``{"type": "text"}``, or what the text must be.
+        response_format: what the text must be: of type ``text``, ``json_object``, or ``json_schema`` with a schema.
     """
 
     messages: Sequence[Any] = field(
@@ -70,10 +71,10 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     messages = [_message(message, f"messages[{place}]") for place, message in enumerate(request.messages)]
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs to be true", field="top_logprobs")
-    _check_format(request.response_format)
     n_alternatives = (request.top_logprobs or 0) if request.logprobs else None
     max_tokens = request.max_completion_tokens or request.max_tokens or _AS_MUCH_AS_FITS
     generation = request.generation("", max_tokens, n_alternatives)
+    generation = attrs.evolve(generation, json_schema=_schema(request.response_format))
     task = GenerationTask((generation,), messages=messages, stops_itself=True, spells=request.logprobs)
     return task, _presenter(request)
 
@@ -85,7 +86,7 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:
     return _renamed(kind, message, field)
 
 
-_renamed = errors.error_with({"text": "messages", "num_samples": "n"})
+_renamed = errors.error_with({"text": "messages", "num_samples": "n", "json_schema": "response_format"})
 
 
 def _message(message: object, path: str) -> dict[str, str]:
@@ -115,13 +116,20 @@ def _text_of(part: object, path: str) -> str:
     return str(part["text"])
 
 
-def _check_format(wanted: Mapping[str, Any] | None) -> None:
-    kind = "text" if wanted is None else wanted.get("type")
-    if kind in ("json_object", "json_schema"):
-        message = f"response_format of type {kind} is not supported by this server; leave it out"
-        raise InvalidRequestError(message, field="response_format")
-    if kind != "text":
-        raise InvalidRequestError.must_be("response_format.type", '"text"', kind)
+def _schema(wanted: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the schema that the text must fit, if it must fit one; a schema is kept to the letter, strict or not."""
+    if wanted is None or wanted.get("type") == "text":
+        return None
+    kind = wanted.get("type")
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        raise InvalidRequestError.must_be("response_format.type", '"text", "json_object" or "json_schema"', kind)
+    given = wanted.get("json_schema")
+    schema = given.get("schema") if isinstance(given, dict) else None
+    if not isinstance(schema, dict):
+        raise InvalidRequestError.must_be("response_format.json_schema.schema", "an object", schema)
+    return schema
 
 
 def _presenter(request: ChatRequest) -> Callable[[Responses], object] | Chunks:

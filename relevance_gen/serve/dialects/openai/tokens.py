@@ -31,7 +31,7 @@ def chat_logprobs(completion: Completion, spelling: Spelling) -> dict[str, objec
 
     content = [
         {**entry(token, logprob), "top_logprobs": [entry(one.token, one.logprob) for one in alternatives]}
-        for token, logprob, alternatives in _shown(completion)
+        for token, logprob, alternatives in _shown(completion, spelling)
     ]
     return {"content": content, "refusal": None}
 
@@ -41,7 +41,7 @@ def completion_logprobs(
 ) -> dict[str, object]:
     """Return a sample's log probabilities as completions have them, behind those of the prompt, if there are any."""
     prompt = zip(spelling.prompt, prompt_logprobs, strict=False)
-    rows: list[_Row] = [*((token, logprob, None) for token, logprob in prompt), *_shown(completion)]
+    rows: list[_Row] = [*((token, logprob, None) for token, logprob in prompt), *_shown(completion, spelling)]
     texts = [spelling.pieces[token].decode(errors="replace") for token, _, _ in rows]
     return {
         "tokens": texts,
@@ -53,12 +53,12 @@ def completion_logprobs(
     }
 
 
-def _shown(completion: Completion) -> Iterable[tuple[int, float, Sequence[TokenLogprob]]]:
-    """Return a sample's tokens with what is known of each; an end token is no part of the text, and left out."""
-    n_shown = completion.generated_tokens - (completion.finish_reason == "eos")
-    tokens, logprobs = (completion.tokens or ())[:n_shown], (completion.logprobs or ())[:n_shown]
-    alternatives = (completion.top_logprobs or ((),) * n_shown)[:n_shown]
-    return zip(tokens, logprobs, alternatives, strict=True)
+def _shown(completion: Completion, spelling: Spelling) -> Iterable[tuple[int, float, Sequence[TokenLogprob]]]:
+    """Return a sample's tokens with what is known of each, but for the end token, which is no part of the text."""
+    tokens, logprobs = completion.tokens or (), completion.logprobs or ()
+    alternatives = completion.top_logprobs or ((),) * len(tokens)
+    n_shown = len(tokens) - bool(tokens and tokens[-1] in spelling.ends)
+    return zip(tokens[:n_shown], logprobs[:n_shown], alternatives[:n_shown], strict=True)
 
 
 def _by_text(alternatives: Sequence[TokenLogprob] | None, spelling: Spelling) -> dict[str, float] | None:
