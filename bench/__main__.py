@@ -16,8 +16,10 @@ import time
 from bench import rendering
 
 TEXTS = ("speed", "memory", "needle")
-JUDGED = ("quality", "answerable", "passages")
+JUDGED = ("quality", "answerable", "passages", "asking")
 OTHERS = ("generation", "busy", "serve_load", "attack")
+_ONLY = {"passages": "covidqa", "asking": "xquad-en"}
+"""What stands in the names of the collections that some benches are for."""
 BENCHES = (*TEXTS, *JUDGED, *OTHERS)
 
 
@@ -55,7 +57,7 @@ def options(name: str, args: argparse.Namespace) -> list[str] | None:
         given += ["--books", args.books] if args.books else []
         return [*given, "--ngrams", *args.ngrams] if name == "speed" and args.ngrams else given
     if name in JUDGED:
-        folders = [folder for folder in args.judged if "covidqa" in folder or name != "passages"]
+        folders = [folder for folder in args.judged if _ONLY.get(name, "") in folder]
         return [*given, *(["--peers"] if name == "quality" else []), *folders] if folders else None
     return given
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,11 @@ def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
     return ir_measures.calc_aggregate(MEASURES, collection.qrels, run)
 
 
+def is_english(name: str) -> bool:
+    """Tell by the name of its folder whether a collection is English: others end in the code of their language."""
+    return re.search("-(?!en)[a-z]{2}$", name) is None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
@@ -140,10 +146,11 @@ def main() -> None:
         for name, ranker in rankers.items():
             values = {folder.name: measure(folder, ranker) for folder in args.folders}
             for measured in MEASURES:
-                mean = float(np.mean([value[measured] for value in values.values()]))
-                record.add(str(measured), name, mean, "mean", places=3)
                 for folder, value in values.items():
                     record.add(str(measured), name, value[measured], folder, places=3)
+                for title, folders in (("mean", values), ("mean, English", filter(is_english, values))):
+                    mean = float(np.mean([values[folder][measured] for folder in folders]))
+                    record.add(str(measured), name, mean, title, places=3)
 
 
 if __name__ == "__main__":

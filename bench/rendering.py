@@ -7,6 +7,8 @@
       8.3<!-- speed :: From strings to the ten best of 8,000, original :: scikit-learn :: × -->
 
   It is written anew with as many decimals as it had.
+- So is a whole table of a record, between ``<!-- table: quality :: nDCG@10 -->`` and ``<!-- end of table -->``; with
+  ``:: turned`` behind the name, its rows are its columns.
 """
 
 from __future__ import annotations
@@ -22,6 +24,11 @@ from bench.recording import RESULTS
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 FIGURE = re.compile(r"(?P<shown>[\d.,]*\d)(?P<mark><!-- (?P<name>[^<>]+? :: [^<>]+?) -->)")
+TABLE = re.compile(
+    r"(?P<begin><!-- table: (?P<name>\w+) :: (?P<group>[^\n]+?)(?P<turned> :: turned)? -->\n)"
+    r".*?(?P<end><!-- end of table -->)",
+    re.DOTALL,
+)
 HEADER = """\
 # Results
 
@@ -36,6 +43,7 @@ TITLES = {
     "quality": "Search: quality",
     "answerable": "Search: is there an answer",
     "passages": "Search: where is the answer",
+    "asking": "Asking the embedded model",
     "generation": "Generation",
     "busy": "Generation where others want the machine",
     "serve_load": "Server",
@@ -85,15 +93,16 @@ def _origin(record: dict[str, Any]) -> str:
     return f"{warning}{'; '.join(parts)}.\n"
 
 
-def _table(group: str, measurements: list[dict[str, Any]]) -> str:
-    units = list(dict.fromkeys(measured["unit"] for measured in measurements))
+def _table(group: str, measurements: list[dict[str, Any]], *, is_turned: bool = False) -> str:
+    row, column = ("unit", "what") if is_turned else ("what", "unit")
+    units = list(dict.fromkeys(measured[column] for measured in measurements))
     rows: dict[str, dict[str, str]] = {}
     for measured in measurements:
-        cells = rows.setdefault(measured["what"], {})
-        cells[measured["unit"]] = f"{measured['value']:,.{measured['places']}f}"
+        cells = rows.setdefault(measured[row], {})
+        cells[measured[column]] = f"{measured['value']:,.{measured['places']}f}"
         if "bar" in measured:
             verdict = "" if measured["holds"] else ": **missed**"
-            cells[measured["unit"]] += f" ({measured['bar']}{verdict})"
+            cells[measured[column]] += f" ({measured['bar']}{verdict})"
     lines = [f"| {group} | {' | '.join(units)} |", "|---" * (len(units) + 1) + "|"]
     lines += [f"| {what} | {' | '.join(cells.get(unit, '') for unit in units)} |" for what, cells in rows.items()]
     return "\n".join(lines) + "\n"
@@ -123,7 +132,7 @@ def _speed(record: dict[str, Any]) -> str:
 
 
 def _quality(record: dict[str, Any]) -> str:
-    values = [m for m in record["measurements"] if m["group"] == "nDCG@10" and m["unit"] != "mean"]
+    values = [m for m in record["measurements"] if m["group"] == "nDCG@10" and not m["unit"].startswith("mean")]
     collections = list(dict.fromkeys(measured["unit"] for measured in values))
     series: dict[str, list[float]] = {}
     for measured in values:
@@ -165,7 +174,7 @@ def documents() -> list[Path]:
 
 
 def with_figures(text: str, results: Results) -> str:
-    """Return a document with its figures as they were measured.
+    """Return a document with its tables and figures as they were measured.
 
     Raises:
         LookupError: nothing of that name was measured.
@@ -183,7 +192,15 @@ def with_figures(text: str, results: Results) -> str:
         value = f"{values[found['name']]:,.{len(decimals)}f}"
         return (value.removeprefix("0") if found["shown"].startswith(".") else value) + found["mark"]
 
-    return FIGURE.sub(write, text)
+    def write_table(found: re.Match[str]) -> str:
+        record = results.get(found["name"], {"measurements": []})
+        measurements = [measured for measured in record["measurements"] if measured["group"] == found["group"]]
+        if not measurements:
+            raise LookupError(f"no such table: {found['name']} :: {found['group']}")
+        table = _table(found["group"], measurements, is_turned=found["turned"] is not None)
+        return f"{found['begin']}\n{table}\n{found['end']}"
+
+    return FIGURE.sub(write, TABLE.sub(write_table, text))
 
 
 def main() -> None:

@@ -356,7 +356,7 @@ def peer_many(record: Record, group: str, seconds: float, bodies: list[bytes]) -
     record.add(group, "FastAPI + scikit-learn, p99", found.quantile(0.99) * 1e3, "ms", places=0)
 
 
-def generate(record: Record, model: Path, rounds: int, n_threads: int) -> None:
+def generate(record: Record, model: Path, rounds: int, n_threads: int, n_times: int) -> None:
     prompts = [" ".join(make_chunks(1, 40, SEED + number)) for number in range(16)]
     requests = [GenerationRequest(prompt, max_tokens=64, temperature=0.8, seed=1) for prompt in prompts]
     bodies = [json.dumps({"text": p, "max_tokens": 64, "temperature": 0.8, "seed": 1}).encode() for p in prompts]
@@ -367,10 +367,10 @@ def generate(record: Record, model: Path, rounds: int, n_threads: int) -> None:
     for _ in range(rounds):  # not both at once: two models in memory would fight for the cores
         with Runner(model, **options) as runner:
             in_process_s += [
-                timed(lambda: [f.result() for f in [runner.submit(r) for r in requests]]) for _ in range(3)
+                timed(lambda: [f.result() for f in [runner.submit(r) for r in requests]]) for _ in range(n_times)
             ][1:]
         with ours(*flags, model=str(model)) as port:
-            http_s += [timed(lambda: at_once(port, "/generate", bodies)) for _ in range(3)][1:]
+            http_s += [timed(lambda: at_once(port, "/generate", bodies)) for _ in range(n_times)][1:]
     add_pairs(record, group, list(zip(in_process_s, http_s, strict=True)), bar=1.1)
     peer_generate(record, group, model, prompts, n_threads)
 
@@ -416,7 +416,7 @@ def main() -> None:
             many(record, given.seconds, max(1, given.rounds // 2))
         if "generate" in given.bars:
             generation.make_model()
-            generate(record, given.model, max(1, given.rounds // 2), given.threads)
+            generate(record, given.model, max(1, given.rounds // 2), given.threads, 2 if given.quick else 3)
 
 
 if __name__ == "__main__":

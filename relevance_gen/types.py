@@ -293,6 +293,48 @@ class Explanation:
     passage: Passage | None = None
 
 
+# ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class ExtractionRequest:
+    """The body of ``POST /extract``.
+
+    Args:
+        content: the bytes of a file, as base64.
+        name: the name of the file; HTML is known by how it ends, where it is not by its beginning.
+    """
+
+    content: str = field(converter=checks.plain, validator=checks.string)
+    name: str = field(default="", converter=checks.plain, validator=checks.string)
+
+
+@frozen
+class DocumentPart:
+    """A part of a document.
+
+    Attributes:
+        place: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, or ``{}`` for the whole.
+        text: what stands there.
+    """
+
+    place: Metadata
+    text: str
+
+
+@frozen
+class ExtractionResponse:
+    """The text of a document.
+
+    Attributes:
+        parts: its texts, in order.
+        trouble: why that is not all, to stand behind the file's name; ``None`` if it is all.
+    """
+
+    parts: tuple[DocumentPart, ...]
+    trouble: str | None = None
+
+
 # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

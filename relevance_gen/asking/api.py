@@ -26,9 +26,9 @@ Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]
 
 _CHAT_MAX_TOKENS = 512
 _COMPLETION_MAX_TOKENS = 128
-_COMPLETION_PROMPT_TOKENS = 128
-"""Longest prompt of a model that follows no instructions: the embedded one finds the right sentence best among very
-few."""
+_SEVERAL_PASSAGES_TOKENS = 128
+"""Longest prompt of more than one passage where a model follows no instructions: the embedded one finds the right
+sentence best among very few."""
 _FRAME_BYTES = 2048
 """More than a template adds to a message."""
 
@@ -273,7 +273,9 @@ class _Completion:
         return passage_of(source)
 
     def fits(self, sources: Sequence[Source]) -> bool:
-        room = min(_room(self.model, self.fields), _COMPLETION_PROMPT_TOKENS)
+        room = _room(self.model, self.fields)
+        if len(sources) > 1:
+            room = min(room, _SEVERAL_PASSAGES_TOKENS)
         return self.model.count_tokens(completion_prompt(self.question, sources)) <= room
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:

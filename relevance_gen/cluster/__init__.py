@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from relevance_gen.cluster.index import ClusterIndex
+    from relevance_gen.cluster.runner import ClusterRunner
 
-__all__ = ["ClusterIndex"]
+__all__ = ["ClusterIndex", "ClusterRunner"]
 
-_LOADED_WHEN_USED = {"ClusterIndex": "relevance_gen.cluster.index"}
+_LOADED_WHEN_USED = {"ClusterIndex": "relevance_gen.cluster.index", "ClusterRunner": "relevance_gen.cluster.runner"}
 
 
 def __getattr__(name: str) -> object:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.sandbox import Sandbox
 from relevance_gen.llama.language_model import BREAK, ChatFormat
+from relevance_gen.sandbox import Sandbox
 
 _PROGRAM = Path(__file__).with_name("rendering.py")
 _MEMORY_BYTES = 1 << 30

@@ -22,8 +22,8 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.sandbox import Sandbox
 from relevance_gen.generation.ticket import GRAMMAR_FIELDS
+from relevance_gen.sandbox import Sandbox
 from relevance_gen.types import GenerationRequest
 
 if TYPE_CHECKING:

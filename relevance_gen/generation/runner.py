@@ -70,15 +70,18 @@ class Runner:
         if model is not None and not isinstance(model, str | os.PathLike):
             raise InvalidRequestError.must_be("model", "the path of a GGUF file or the name of a repository", model)
         each = on_devices(model_options(options), devices)
-        self._start([partial(_load, model, one) for one in each], max_queue, prefix_cache_bytes, wait)
+        loads = [partial(load_model, model, one) for one in each]
+        self._start(partial(_workers, loads, prefix_cache_bytes), max_queue, prefix_cache_bytes, wait)
 
-    def _start(self, loads: Iterable[Load], max_queue: int, prefix_cache_bytes: int, wait: bool) -> None:
-        """Start a worker for each model to load, of whatever kind."""
+    def _start(
+        self, join: Callable[[Backlog], Sequence[Worker]], max_queue: int, prefix_cache_bytes: int, wait: bool
+    ) -> None:
+        """Start the workers that join the backlog, of whatever kind."""
         check_integer("max_queue", max_queue, 1)
         check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         self._backlog = Backlog(max_queue)
         self._ids = itertools.count()
-        self._workers = [Worker(self._backlog, load, prefix_cache_bytes) for load in loads]
+        self._workers = join(self._backlog)
         # A runner that nobody holds any more finishes what it has, and ends.
         weakref.finalize(self, self._backlog.close).atexit = False
         try:
@@ -307,7 +310,7 @@ class Runner:
     def counters(self) -> Counters:
         """Return what was done so far; a copy."""
         parts = [self._backlog.counters, *(worker.counters for worker in self._workers)]
-        return Counters(*map(sum, zip(*map(attrs.astuple, parts), strict=True)))
+        return sum(parts, Counters())
 
     def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
         """Take no more requests, end the threads and free the model; safe to call twice.
@@ -352,9 +355,14 @@ class Runner:
         return any(worker.thread is threading.current_thread() for worker in self._workers)
 
 
-def _load(
+def _workers(loads: Iterable[Load], prefix_cache_bytes: int, backlog: Backlog) -> Sequence[Worker]:
+    return [Worker(backlog, load, prefix_cache_bytes) for load in loads]
+
+
+def load_model(
     model: str | os.PathLike[str] | None, options: ModelOptions, on_progress: Callable[[float], bool]
 ) -> AbstractContextManager[LanguageModel]:
+    """Load a model as the options say; with model and options filled in this is a `Load`."""
     from relevance_gen.llama.decoder import Decoder  # not at the top: this loads llama.cpp
 
     return Decoder(source.resolve(model), options, on_progress=on_progress)

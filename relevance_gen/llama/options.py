@@ -113,7 +113,7 @@ def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[Mod
 def shows_options(cls: type[T]) -> type[T]:
     """Show every option in the signature and the docstring of `cls`, whose last parameter is ``**options``."""
     options = fields(ModelOptions)
-    *own, _ = inspect.signature(cls).parameters.values()
+    _, *own, _ = inspect.signature(cls.__init__).parameters.values()
     named = [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
         for each in options

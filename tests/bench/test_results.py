@@ -125,6 +125,20 @@ def test_figures_are_written_as_they_were_shown(text: str, written: str | None):
     assert found == (text if written is None else written)
 
 
+def test_a_table_is_written_between_its_marks():
+    """The table of a record, its rows for columns where that is asked for; of nothing, an error."""
+    marks = "before\n<!-- table: speed :: a, b{} -->\nold\n<!-- end of table -->\nbehind"
+    found = rendering.with_figures(marks.format(" :: turned"), {"speed": TWO})
+    rows = (
+        "| a, b | ours | theirs |\n|---|---|---|\n| ms | 12.3 | 1,234.5 (≤ 2: **missed**) |\n| × | 0.66 (≥ 0.5) |  |\n"
+    )
+    assert found == f"before\n<!-- table: speed :: a, b :: turned -->\n\n{rows}\n<!-- end of table -->\nbehind"
+    assert rendering.with_figures(found, {"speed": TWO}) == found
+    assert "| ours | 12.3 | 0.66" in rendering.with_figures(marks.format(""), {"speed": TWO})
+    with pytest.raises(LookupError, match="no such table"):
+        rendering.with_figures(marks.format(", c"), {"speed": TWO})
+
+
 def contrast(colour: str, ground: str) -> float:
     """Return the contrast of two colours by the WCAG."""
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
+from relevance_gen.cluster import connection
 from tests import strategies
 
 QUERIES = ["What do cats do?", "running connections", "Москва столицы", "getUserName in café", "zebra zebra"]
@@ -27,3 +31,8 @@ def until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < end_s, f"in {RESTORED_S} s it did not come about that {what}"
         time.sleep(0.05)
+
+
+def kill_process(handle: Any) -> None:
+    """Kill the process of an actor, as the system does when memory runs out."""
+    os.kill(connection.get(handle.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)

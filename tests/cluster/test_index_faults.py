@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +14,7 @@ from relevance_gen.cluster import ClusterIndex, connection
 from relevance_gen.cluster.shard import Shard
 from relevance_gen.errors import ChunksMissingError, ClusterError
 from tests.cluster.conftest import NODE
-from tests.cluster.shared import QUERIES, RESTORED_S, texts, until
-
-
-def kill_process(handle: Any) -> None:
-    """Kill the process of an actor, as the system does when memory runs out."""
-    os.kill(connection.get(handle.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+from tests.cluster.shared import QUERIES, RESTORED_S, kill_process, texts, until
 
 
 def answers(index: ClusterIndex, expected: list[Any]) -> int:

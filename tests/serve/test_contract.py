@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from tests.cli.documents import pdf
 from tests.serve.harness import JSON, KEY, KEYED, Server, request_bytes
 
 SEARCH = {
@@ -80,6 +82,17 @@ def test_explain_refuses_what_is_not_allowed(server: Server, change: dict[str, A
     asked = {"query": SEARCH["query"], "chunk_txts": SEARCH["chunk_txts"], "original_index": 0}
     answer = server.call("POST", "/explain", {**asked, **change}, KEYED)
     assert (answer.status, answer.error["field"]) == (400, field)
+
+
+def test_extract_returns_the_text(server: Server) -> None:
+    """POST /extract returns the parts of a document with their places; what it cannot read is a 400; it needs a key."""
+    content = base64.b64encode(pdf("Apples are red")).decode()
+    answer = server.call("POST", "/extract", {"name": "a.pdf", "content": content}, KEYED)
+    assert answer.json == {"parts": [{"place": {"page": 1}, "text": "Apples are red"}], "trouble": None}
+    for body, field in (({"content": "AAAA"}, "content"), ({}, "content"), ({"content": content, "nome": ""}, "nome")):
+        answer = server.call("POST", "/extract", body, KEYED)
+        assert (answer.status, answer.error["field"]) == (400, field)
+    assert server.call("POST", "/extract", {"content": content}, JSON).status == 401
 
 
 def test_prompt_writes_what_to_ask(real: Server) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from relevance_gen import ChunkIndex, search
+from tests.cli.documents import pdf
 from tests.serve.harness import KEY, Server, eventually
 
 CHROMIUM = shutil.which("chromium")
@@ -266,26 +267,28 @@ def test_nothing_found_is_said(visit: Visit) -> None:
 
 
 def test_texts_come_in_by_every_way(visit: Visit) -> None:
-    """Files are dropped or chosen, texts pasted or written, in any usual encoding; binaries and PDFs are refused."""
+    """Files are dropped or chosen, texts pasted or written, PDFs read by the server; what is no text is refused."""
     visit.forget_example()
-    for name, text, encoding in (
-        ("a.md", "# Größe\n\nÄpfel", "utf-8"),
-        ("b.txt", "Öl 😀", "utf-16"),
-        ("c.txt", "Süd", "cp1252"),
+    for name, content in (
+        ("a.md", "# Größe\n\nÄpfel".encode()),
+        ("b.txt", "Öl 😀".encode("utf-16")),
+        ("c.txt", "Süd".encode("cp1252")),
+        ("d.pdf", pdf("Apples are red", "Pears are green")),
     ):
-        visit.page.evaluate(DROP, [name, list(text.encode(encoding))])
-        visit.page.wait_for_selector(f"#names >> text={name}")
-    assert visit.chunks() == ["# Größe\n\nÄpfel", "Öl 😀", "Süd"]
-    for name, content in (("d.bin", b"\0\1\2"), ("e.pdf", b"%PDF-1.7")):
         visit.page.evaluate(DROP, [name, list(content)])
-        assert eventually(lambda name=name: name in visit.page.inner_text("#trouble"))  # type: ignore[misc]
-    visit.page.set_input_files("#files", [{"name": "f.txt", "mimeType": "", "buffer": b"chosen"}])
-    visit.page.wait_for_selector("#names >> text=f.txt")
+        visit.page.wait_for_selector(f"#names >> text={name}")
+    assert visit.chunks() == ["# Größe\n\nÄpfel", "Öl 😀", "Süd", "Apples are red\n\nPears are green"]
+    for name, content in (("e.bin", b"\0\1\2"), ("f.pdf", b"%PDF-1.7")):
+        visit.page.evaluate(DROP, [name, list(content)])
+        visit.page.wait_for_selector(f"#trouble >> text={name}")
+    assert "400" in visit.errors.pop()
+    visit.page.set_input_files("#files", [{"name": "g.txt", "mimeType": "", "buffer": b"chosen"}])
+    visit.page.wait_for_selector("#names >> text=g.txt")
     visit.page.click("#add")
     visit.page.fill("#pasted", "Written by hand\n\nand added")
     visit.page.click("#text-dialog .main")
     visit.page.wait_for_selector("#names >> text=Written by hand")
-    assert visit.chunks()[3:] == ["chosen", "Written by hand\n\nand added"]
+    assert visit.chunks()[4:] == ["chosen", "Written by hand\n\nand added"]
 
 
 def test_markup_stays_text(visit: Visit) -> None:

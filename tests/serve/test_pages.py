@@ -84,6 +84,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "GenerationRequest": {"text": "x"},
     "SearchRequest": {"query": "x", "chunk_txts": []},
     "ExplanationRequest": {"query": "x", "chunk_txts": [], "original_index": 0},
+    "ExtractionRequest": {"content": ""},
     "PromptRequest": {"question": "x", "chunk_txts": []},
     "RerankRequest": {"query": "x", "documents": []},
     "RelevantSpans": {"mode": "enabled"},

@@ -12,6 +12,8 @@ from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
 from relevance_gen.types import (
     Explanation,
     ExplanationRequest,
+    ExtractionRequest,
+    ExtractionResponse,
     GenerationRequest,
     PromptRequest,
     PromptResponse,
@@ -52,6 +54,15 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanati
     """
     request = wire.structure(ExplanationRequest, body)
     return ExplanationTask(request.query, request.chunk_txts, request.original_index), wire.unstructure
+
+
+def read_extraction(body: object) -> tuple[ExtractionRequest, Callable[[ExtractionResponse], object]]:
+    """Read the body of ``POST /extract``.
+
+    Raises:
+        InvalidRequestError: a field is wrong.
+    """
+    return wire.structure(ExtractionRequest, body), wire.unstructure
 
 
 def read_prompt(body: object) -> tuple[SearchTask, Callable[[PromptResponse], object]]:

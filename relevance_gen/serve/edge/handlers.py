@@ -28,7 +28,15 @@ from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.embedding import Embedder, EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask, Generator, Pieces, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, Searcher, SearchTask
-from relevance_gen.types import Explanation, GenerationRequest, GenerationResponse, PromptResponse, SearchResponse
+from relevance_gen.types import (
+    Explanation,
+    ExtractionRequest,
+    ExtractionResponse,
+    GenerationRequest,
+    GenerationResponse,
+    PromptResponse,
+    SearchResponse,
+)
 
 GENERATOR = web.AppKey("GENERATOR", Generator)
 EMBEDDER = web.AppKey("EMBEDDER", Embedder)
@@ -52,6 +60,10 @@ _SEARCH_FACTOR = 9
 _BYTES_PER_CHUNK = 320
 """What a search needs for each byte of its body and for each chunk, beside the chunks: arrays, and then the answer."""
 
+_EXTRACTION_FACTOR = 4
+_EXTRACTED_BYTES = 128 << 20
+"""What a document needs for each byte of its body, on the way into the sandbox, and at most on its way out."""
+
 T = TypeVar("T")
 Task = TypeVar("Task", SearchTask, ExplanationTask)
 
@@ -72,6 +84,7 @@ class Events(Protocol):
 ReadSearch: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[SearchResponse], object]]]
 ReadExplanation: TypeAlias = Callable[[object], tuple[ExplanationTask, Callable[[Explanation], object]]]
 ReadTexts: TypeAlias = Callable[[object], tuple[EmbeddingTask, Callable[[Encoded], object]]]
+ReadExtraction: TypeAlias = Callable[[object], tuple[ExtractionRequest, Callable[[ExtractionResponse], object]]]
 ReadPrompt: TypeAlias = Callable[[object], tuple[SearchTask, Callable[[PromptResponse], object]]]
 Presenter: TypeAlias = Callable[[Responses], object] | Events
 ReadGeneration: TypeAlias = Callable[[object], tuple[GenerationTask, Presenter]]
@@ -148,6 +161,32 @@ def _record_search(metrics: Metrics, task: SearchTask, found: SearchResponse, se
     metrics.observe("search_seconds", seconds)
     metrics.add("search_chunks_total", len(task.chunks))
     metrics.add("search_tokens_total", found.metadata.num_query_tokens + found.metadata.num_context_tokens)
+
+
+# ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def extract(read: ReadExtraction) -> Handler:
+    """Return the handler of documents that `read` finds in a body: their text is taken out in a sandbox."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        service, coding = request.app[SERVICE], _wanted_coding(request)
+        body = await receive(request)
+        patience_s = service.settings.queue_timeout_s
+
+        def work() -> tuple[bytes, dict[str, str]]:
+            with body.account:
+                asked, present = read(body.parse(work_factor=_EXTRACTION_FACTOR, patience_s=patience_s))
+                body.account.take_in_time(_EXTRACTED_BYTES, patience_s)
+                found = service.extractor.extract(asked)
+                out, headers = codings.encode(wire.serialize(present(found)), coding)
+                body.account.replace(len(out))
+            return out, headers
+
+        out, headers = await request[LANE].gate.run(work)
+        return web.Response(body=out, content_type="application/json", headers=headers)
+
+    return answer
 
 
 # ── Vectors ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from relevance_gen.serve.metrics import LANES, Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.gate import Gate
 
-Work: TypeAlias = Literal["search", "generation"]
+Work: TypeAlias = Literal["search", "generation", "extraction"]
 
 _MAX_WAITING_GENERATIONS = 256
 """Bodies of generations that may wait to be parsed; small ones are parsed at once and do not wait."""

@@ -15,6 +15,7 @@ from relevance_gen.serve.edge.problems import WriteError
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.extracting import Extractor
 from relevance_gen.serve.work.searching import Searcher
 from relevance_gen.types import Stats
 
@@ -38,6 +39,7 @@ class Service:
     searcher: Searcher
     stats: Callable[[], Awaitable[Stats]]
     metrics: Metrics
+    extractor: Extractor = field(factory=Extractor)
     draining: bool = False
     n_working: int = 0
     _idle: asyncio.Event = field(factory=asyncio.Event)

@@ -33,6 +33,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
     settings = settings_module.read(argv, environ)
     try:
         _check(settings)
+        if target is run:  # another target loads models of its own, by names that it knows
+            _check_models(settings)
     except (OSError, ValueError, ConfigurationError) as error:
         sys.stderr.write(f"relevance_gen: {error}\n")
         return 2
@@ -59,12 +61,15 @@ def _check(settings: Settings) -> None:
     """Raise now what would otherwise end every process that is started."""
     if settings.api_keys_file is not None:
         auth.read_digests(Path(settings.api_keys_file))
-    for model in (settings.model, settings.encoder):
-        if model not in (None, NO_MODEL):
-            refuse_no_model(model)
     if settings.encoding is not None:
         token_counter(settings.encoding)
     RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())
+
+
+def _check_models(settings: Settings) -> None:
+    for model in (settings.model, settings.encoder):
+        if model not in (None, NO_MODEL):
+            refuse_no_model(model)
 
 
 def _key_digests(settings: Settings, environ: Mapping[str, str]) -> tuple[bytes, ...]:

@@ -134,6 +134,8 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     still_working = was_cut or any(gate.n_running for gate in gates) or generation.is_loading or embedder.is_loading
     for gate in gates:
         gate.close()
+    if not still_working:
+        service.extractor.close()
     await runner.cleanup()
     await generation.close()
     await embedder.close()

@@ -1,4 +1,4 @@
-"""The child of `sandbox`, run by its path: answer line by line as a program does, within limits of memory and time.
+"""The child of `Sandbox`, run by its path: answer line by line as a program does, within limits of memory and time.
 
 It is killed by whoever started it when it takes too long, and may die of what it is asked. It imports nothing of this
 package, so that it starts fast.

@@ -1,4 +1,4 @@
-"""Ask a program in a process of its own, for what a stranger's input must not be trusted with: see `sandboxed`."""
+"""Ask a program in a process of its own, for what a stranger's input must not be trusted with: see `child`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attrs import field, frozen
 
 from relevance_gen.errors import GenerationError
 
-_CHILD = Path(__file__).with_name("sandboxed.py")
+_CHILD = Path(__file__).with_name("child.py")
 
 
 @frozen(eq=False)

@@ -3,7 +3,7 @@
 import pytest
 
 from relevance_gen.errors import GenerationError
-from relevance_gen.generation.sandbox import Sandbox
+from relevance_gen.sandbox import Sandbox
 
 PROGRAM = """
 import os, time
