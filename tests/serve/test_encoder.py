@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relevance_gen import Encoder, search
-from small_models import ENCODER
+from small_models import ENCODER, TINY
 from tests.serve.harness import KEYED, REAL, Server, eventually
 
 CHUNKS = ["Cats purr.", "A cat sleeps.", "Dogs bark at the cat."]
@@ -29,9 +29,9 @@ def test_searches_have_the_encoder_once_it_is_loaded() -> None:
         assert told["passage"]["end"] == len(CHUNKS[2])
 
 
-def test_an_encoder_that_is_missing_leaves_search_by_words() -> None:
+def test_an_encoder_that_cannot_be_loaded_leaves_search_by_words() -> None:
     """A server whose encoder cannot be loaded serves searches all the same, and says why the encoder has no part."""
-    with Server("--encoder", "missing.gguf", "--model", "none", program=REAL) as server:
+    with Server("--encoder", str(TINY), "--model", "none", program=REAL) as server:
 
         def says_so() -> bool:
             answer = server.search(ASKED)
@@ -40,4 +40,4 @@ def test_an_encoder_that_is_missing_leaves_search_by_words() -> None:
 
         assert eventually(says_so)
         assert server.metric("searches_without_encoder_total") >= 1
-        assert "the encoder could not be loaded: missing.gguf does not exist" in server.log
+        assert "tiny.gguf holds a model that generates text: give it to Runner" in server.log
