@@ -10,7 +10,7 @@ from attrs import frozen
 
 from relevance_gen import wire
 from relevance_gen.asking.answer import NOTHING_FOUND, Answer, Source
-from relevance_gen.asking.fitting import fit, passage_of
+from relevance_gen.asking.fitting import first_sentence, fit, passage_of
 from relevance_gen.asking.model import Model
 from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
 from relevance_gen.errors import InvalidRequestError
@@ -42,12 +42,21 @@ class AnswerStream(Iterator[str]):
         answer: the whole answer, once iteration has ended.
     """
 
-    def __init__(self, sources: tuple[Source, ...], confidence: float, stream: TextStream | None) -> None:
+    def __init__(
+        self,
+        sources: tuple[Source, ...],
+        confidence: float,
+        stream: TextStream | None,
+        *,
+        only_first_sentence: bool = False,
+    ) -> None:
         self.sources = sources
         self.confidence = confidence
         self.answer: Answer | None = None
         self._stream = stream
-        self._has_begun = False
+        self._text = ""
+        pieces = (piece.text for piece in stream or ())
+        self._pieces = first_sentence(pieces) if only_first_sentence else pieces
 
     def __next__(self) -> str:
         if self.answer is not None:
@@ -55,14 +64,15 @@ class AnswerStream(Iterator[str]):
         if self._stream is None:
             self.answer = Answer.nothing_found(self.confidence)
             return NOTHING_FOUND
-        for piece in self._stream:
-            text = piece.text if self._has_begun else piece.text.lstrip()
+        for piece in self._pieces:
+            text = piece if self._text else piece.lstrip()
+            self._text += text
             if text:
-                self._has_begun = True
                 return text
-        if (response := self._stream.response) is not None:
-            text = response.responses[0].text.strip()
-            self.answer = Answer(text, self.sources, response.prompt, self.confidence, response)
+        response = self._stream.response
+        if response is None:  # it failed, and says so again to whoever asks again
+            return next(self._stream).text
+        self.answer = Answer(self._text.strip(), self.sources, response.prompt, self.confidence, response)
         raise StopIteration
 
     def result(self) -> Answer:
@@ -180,7 +190,7 @@ def ask_stream(
     rendering: dict[str, Any] = {"chat_template": chat_template, "template_variables": template_variables}
     sources, fields = prepare(question, found, runner, instructions=instructions, **rendering, **fields)
     stream = runner.stream_chat(**fields) if "messages" in fields else runner.stream(fields)
-    return AnswerStream(sources, found.confidence, stream)
+    return AnswerStream(sources, found.confidence, stream, only_first_sentence="messages" not in fields)
 
 
 def prepare(

@@ -25,8 +25,9 @@ from relevance_gen.serve.edge.problems import WriteError, empty, problem_of
 from relevance_gen.serve.edge.route import Handler
 from relevance_gen.serve.edge.service import KEY_ID, LANE, SERVICE, WRITE_ERROR
 from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.work.arrivals import Pieces
 from relevance_gen.serve.work.embedding import Embedder, EmbeddingTask
-from relevance_gen.serve.work.generating import GenerationTask, Generator, Pieces, Responses
+from relevance_gen.serve.work.generating import GenerationTask, Generator, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, Searcher, SearchTask
 from relevance_gen.types import (
     Explanation,
@@ -258,7 +259,7 @@ def generation(read: ReadGeneration) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
         account, task, presenter = await _task(request, read)
         if not callable(presenter):
-            return await _stream(request, task, presenter)
+            return await _stream(request, account, task, presenter)
         coding = _wanted_coding(request)
         responses = await request.app[GENERATOR].complete(task)
         body, headers = await made_of(responses, lambda them: codings.encode(wire.serialize(presenter(them)), coding))
@@ -268,11 +269,14 @@ def generation(read: ReadGeneration) -> Handler:
     return answer
 
 
-async def _stream(request: web.Request, task: GenerationTask, events: Events) -> web.StreamResponse:
-    """Answer with server-sent events. The head goes with the first, so that what fails before has its own status."""
+async def _stream(request: web.Request, account: Account, task: GenerationTask, events: Events) -> web.StreamResponse:
+    """Answer with server-sent events. The head goes with the first, so that what fails before has its own status.
+
+    What waits for a slow reader is accounted for: pieces of text, and the event that is being sent.
+    """
     service = request.app[SERVICE]
     timeout_s = service.settings.answer_timeout_s
-    async with aclosing(request.app[GENERATOR].stream(task)) as items:
+    async with aclosing(request.app[GENERATOR].stream(task, account.take)) as items:
         first = await anext(items)
         response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, service)})
         await response.prepare(request)
@@ -280,8 +284,10 @@ async def _stream(request: web.Request, task: GenerationTask, events: Events) ->
         try:
             async for item in items:
                 worded = await _worded(item, events)
+                account.take(len(worded))
                 async with until_read(request, timeout_s):
                     await response.write(worded)
+                account.take(-len(worded))
         except ConnectionError:
             raise
         except Exception as error:

@@ -49,6 +49,8 @@ _SWITCH_INTERVAL_S = 5e-4
 _FORWARDING_S = 10.0
 """For passing on and parsing a large body, beyond the time that a generation may take."""
 
+_FEWEST_CONNECTIONS = 1024
+"""So many connections may be open however little memory requests may take."""
 _CLEANUP_S = 0.5
 """For the connections, once the work is done or its time is over."""
 
@@ -118,7 +120,11 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     app[EMBEDDER] = embedder
     settings = plan.settings
     runner = connection.Runner(
-        app, surround(service, answered), idle_timeout_s=settings.idle_timeout_s, shutdown_timeout_s=_CLEANUP_S
+        app,
+        surround(service, answered),
+        most_connections=max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES),
+        idle_timeout_s=settings.idle_timeout_s,
+        shutdown_timeout_s=_CLEANUP_S,
     )
     await runner.listen(plan.listener)
     if plan.role != "model":

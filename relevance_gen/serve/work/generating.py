@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -20,6 +20,7 @@ from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.llama.source import NO_MODEL
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.arrivals import Arrivals, Pieces
 from relevance_gen.serve.work.loading import load_in_thread
 from relevance_gen.types import (
     GenerationRequest,
@@ -36,7 +37,6 @@ _CLOSE_S = 5.0
 _LONGEST_SILENCE_S = 15.0
 """A stream yields at least this often, so that its reader can show that it lives: proxies cut silent connections."""
 
-Pieces: TypeAlias = list[tuple[int, str]]
 Responses: TypeAlias = tuple[GenerationResponse, ...]
 OnText: TypeAlias = Callable[[int, str], None]
 
@@ -213,10 +213,17 @@ class Generator:
                     raise
                 raise RequestCancelledError("the runner dropped the request") from None
 
-    async def stream(self, task: GenerationTask) -> AsyncGenerator[Pieces | Responses]:
+    async def stream(
+        self, task: GenerationTask, hold: Callable[[int], None] = lambda _: None
+    ) -> AsyncGenerator[Pieces | Responses]:
         """Yield the text as it comes and at the end the whole responses. Closing the iterator frees the slots.
 
         All pieces that came since the last look are yielded together; an empty list is yielded when none came for long.
+
+        Args:
+            task: what to generate.
+            hold: called with the bytes that pieces take which wait to be yielded, and with as many less once they are
+                dealt with; what it raises ends the stream.
 
         Raises:
             RelevanceGenError: what the runner raises.
@@ -224,20 +231,21 @@ class Generator:
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._timeout_s
-        arrived: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
+        arrivals = Arrivals(hold)
 
         def post(item: tuple[int, str] | None) -> None:
             with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
-                loop.call_soon_threadsafe(arrived.put_nowait, item)
+                loop.call_soon_threadsafe(arrivals.add, item)
 
-        with self._running(task, lambda sample, piece: post((sample, piece))) as future:
+        with self._running(task, lambda sample, piece: post((sample, piece))) as future, closing(arrivals):
             future.add_done_callback(lambda _: post(None))
             while True:
-                pieces, ended = await _next(arrived, min(_LONGEST_SILENCE_S, end_s - loop.time()))
+                pieces, ended = await arrivals.next(min(_LONGEST_SILENCE_S, end_s - loop.time()))
                 if not ended and loop.time() >= end_s:
                     raise self._timed_out()
                 if pieces or not ended:
                     yield pieces
+                    arrivals.dealt_with(pieces)
                 if ended:
                     break
             if future.cancelled():
@@ -302,19 +310,6 @@ def _joined(futures: Sequence[Future[GenerationResponse]]) -> Future[Responses]:
     for future in futures:
         future.add_done_callback(note)
     return joined
-
-
-async def _next(arrived: asyncio.Queue[tuple[int, str] | None], timeout_s: float) -> tuple[Pieces, bool]:
-    """Wait for the next piece or the end; return all pieces that have arrived, and whether the end has."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            items = [await arrived.get()]
-    except TimeoutError:
-        return [], False
-    while not arrived.empty():
-        items.append(arrived.get_nowait())
-    pieces = [item for item in items if item is not None]
-    return pieces, len(pieces) < len(items)
 
 
 def _is_cancelled_from_outside() -> bool:
