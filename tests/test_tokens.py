@@ -84,12 +84,16 @@ def test_counts_add_up(chunks: list[str]) -> None:
     assert counter.count_all(chunks) == sum(counter.count(chunk) for chunk in chunks)
 
 
-@pytest.mark.parametrize("backend", ["gigatoken", "tiktoken"])
-def test_much_text_adds_up(backend: Backend) -> None:
-    """Megabytes, counted in batches, count what each text counts alone: long texts, broken ones and empty ones too."""
+@pytest.mark.parametrize(("backend", "n_before"), [("gigatoken", 1 << 26), ("gigatoken", 0), ("tiktoken", 0)])
+def test_much_text_adds_up(backend: Backend, n_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megabytes count what each text counts alone, in batches or not: long texts, broken ones and empty ones too."""
     counter = token_counter(backend=backend)
+    if isinstance(counter._count_pieces, backends.ByGigatoken):
+        monkeypatch.setattr(counter._count_pieces, "_chars_before_batches", n_before)
+        assert counter._count_pieces.releases_lock(1 << 20) == (not n_before)
     chunks = [*(PROSE[n % 50 :] for n in range(20_000)), "", "\ud800 " * 300_000, "a" * 600_000]
-    assert counter.count_all(chunks) == sum(map(counter.count, chunks))
+    with counter.counting_all(chunks) as counted:
+        assert counted() == counter.count_all(chunks) == sum(map(counter.count, chunks))
 
 
 def test_documented_count() -> None:

@@ -23,6 +23,7 @@ from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.explaining import explain
 from relevance_gen.retrieval.filtering import Where
 from relevance_gen.retrieval.fusing import N_CANDIDATES
+from relevance_gen.retrieval.listing import ChunkList
 from relevance_gen.retrieval.merging import in_tiers, merge, without
 from relevance_gen.retrieval.passages import Passages, TextEncoder, checked_encoder
 from relevance_gen.retrieval.positions import check_position, check_positions
@@ -59,7 +60,8 @@ class ChunkIndex:
 
     Args:
         chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed, in any iterable.
-        blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
+        blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
+            positions. Missing are None and NaN.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's; formulas in
             `relevance_gen.retrieval.weighting`.
         encoder: an `Encoder`, which lifts chunks that say in other words what a query asks. The index keeps the vectors
@@ -144,6 +146,29 @@ class ChunkIndex:
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (storage.to_bytes(self._saved()), self._counter, self._encoder)
+
+    def __getitem__(self, position: int) -> Chunk:
+        """Return the chunk at a position.
+
+        Raises:
+            InvalidRequestError: no chunk is there.
+        """
+        state = self._state
+        at = check_position("position", position, state.n_positions, state.collection.holds)
+        text, metadata = state.collection.contents(np.array([at]))[0]
+        return Chunk(text, metadata, at)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return iter(self.chunks)
+
+    @property
+    def chunks(self) -> ChunkList:
+        """The chunks by position, as they are now: a read-only sequence that copies no texts.
+
+        >>> [chunk.text for chunk in ChunkIndex(["Cats purr.", "Dogs bark."]).chunks]
+        ['Cats purr.', 'Dogs bark.']
+        """
+        return ChunkList(self._state.collection)
 
     @property
     def nbytes(self) -> int:

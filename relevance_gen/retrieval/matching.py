@@ -35,7 +35,7 @@ from attrs import frozen
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.scripts import ngram_size
 from relevance_gen.retrieval.stopwords import ENGLISH
-from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, different
 from relevance_gen.retrieval.vocabulary import MIN_LETTERS
 
 Floats = npt.NDArray[np.float64]
@@ -164,11 +164,11 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
     numbers = vocabulary.with_stem(term_id, stem(word), _stem_all)
     if word in ENGLISH:
         own = vocabulary.find(np.array([term_id], np.uint64))
-        numbers = np.union1d(numbers, own[own >= 0])
+        numbers = different(np.concatenate((numbers, own[own >= 0])))
     if not by_prefix and word.isascii():
         return _match(postings, numbers)
     related, weight = _by_prefix(postings, term_id, word)
-    both = np.union1d(numbers, related)
+    both = different(np.concatenate((numbers, related)))
     weights = np.zeros(both.size)
     weights[both.searchsorted(related)] = weight
     weights[both.searchsorted(numbers)] = 1.0

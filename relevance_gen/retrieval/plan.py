@@ -24,7 +24,7 @@ from relevance_gen.retrieval.proximity import ProximityScorer
 from relevance_gen.retrieval.query import Query
 from relevance_gen.retrieval.segment import Statistics
 from relevance_gen.retrieval.terms import Ids
-from relevance_gen.retrieval.weighting import OwnScore, Weighting, saturated_one
+from relevance_gen.retrieval.weighting import AsChunk, OwnScore, Weighting, saturated_one
 
 _FEW: Final = 64
 """So few tokens are quicker compared by Python."""
@@ -100,15 +100,18 @@ def weigh(
     def own_score(part: Sequence[bool], length: float) -> OwnScore:
         """Return what some terms of the query, all the known ones among them, would score as a chunk."""
         unknown = math.fsum([rare for rare, kept, n in zip(idf, part, df, strict=True) if kept and not n])
+        said = [(value, term.qtf) for value, term, kept in zip(weight, terms, part, strict=True) if kept]
         return weighting.own_score(
-            [(value, term.qtf) for value, term, kept in zip(weight, terms, part, strict=True) if kept],
-            length=length,
-            norm=norm,
-            mean_norm=statistics.mean_norm,
-            pairs=proximity.pairs_of_query(),
-            has_run=proximity.n_pairs > 0,
-            coverage=1.0 + unknown / proximity.total_idf,
-            reads_letters=reads_letters,
+            AsChunk(
+                said,
+                length=length,
+                norm=norm,
+                mean_norm=statistics.mean_norm,
+                pairs=proximity.pairs_of_query(),
+                has_run=proximity.n_pairs > 0,
+                coverage=1.0 + unknown / proximity.total_idf,
+                reads_letters=reads_letters,
+            )
         )
 
     counted = [known or rare > 0.0 for known, rare in zip(is_known, idf, strict=True)]

@@ -15,7 +15,16 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.growing import GrowingArray
-from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, Tokens, beginnings, buckets, ragged_ranges
+from relevance_gen.retrieval.terms import (
+    SPELLED_BYTES,
+    Ids,
+    Offsets,
+    Tokens,
+    beginnings,
+    buckets,
+    different,
+    ragged_ranges,
+)
 from relevance_gen.retrieval.vocabulary import Flags, Numbers, Vocabulary, vocabulary_of
 
 Chunks = npt.NDArray[np.uint32]
@@ -81,7 +90,7 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
         found: the counts, one for each run of equal tokens.
         middle: numbers of the runs that have one of the same bucket and chunk on either side.
     """
-    suspects = np.unique(np.concatenate((middle - 1, middle, middle + 1)))
+    suspects = different(np.concatenate((middle - 1, middle, middle + 1)))
     order = suspects[np.lexsort((suspects, found.ids[suspects], found.chunk[suspects]))]
     again = (found.ids[order[1:]] == found.ids[order[:-1]]) & (found.chunk[order[1:]] == found.chunk[order[:-1]])
     if not again.any():

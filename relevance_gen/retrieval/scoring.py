@@ -31,7 +31,7 @@ from relevance_gen.retrieval.postings import Chunks as ChunkNumbers
 from relevance_gen.retrieval.query import QueryTerm
 from relevance_gen.retrieval.ranking import Ranking, best_quotients
 from relevance_gen.retrieval.segment import BETWEEN, Floats, Reading, Segment, Statistics
-from relevance_gen.retrieval.terms import Ids, Offsets, ragged_ranges
+from relevance_gen.retrieval.terms import Ids, Offsets, different, ragged_ranges
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting, sum_by
 from relevance_gen.types import Metadata
@@ -192,7 +192,7 @@ class SegmentScorer:
         numbers = best_quotients(sums, self.denominators, self._least_denominator, n)
         verbatim = self._says_the_same(plan, sums)
         if verbatim.size:
-            numbers = np.union1d(numbers, verbatim)
+            numbers = different(np.concatenate((numbers, verbatim)))
         positions, cosines = self.segment.positions, sums.take(numbers) / self.denominators.take(numbers)
         return Candidates(Ranking(positions.take(numbers), cosines), positions.take(verbatim))
 

@@ -172,7 +172,7 @@ class Segment:
     @functools.cached_property
     def lengths(self) -> frozenset[int]:
         """The numbers of tokens that any chunk has."""
-        return frozenset(np.unique(self.n_tokens).tolist())
+        return frozenset(self.n_tokens.tolist())
 
     def smallest_hashes(self, n: int) -> Offsets:
         """Return the numbers of the `n` chunks with the smallest hashes, in any order."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 _Bytes = npt.NDArray[np.uint8]
 _Flags = npt.NDArray[np.bool_]
+Number = TypeVar("Number", bound=np.number)
 
 LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 """Masks that keep the first n of 8 bytes (little-endian)."""
@@ -236,6 +237,14 @@ def ragged_ranges(start: Offsets, length: Offsets) -> Offsets:
     """
     ends = np.cumsum(length)
     return np.arange(ends[-1] if ends.size else 0) + np.repeat(start - ends + length, length)
+
+
+def different(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Return the different values, ascending, as `numpy.unique` does, which first loads numpy.ma: 30 ms."""
+    ordered = np.sort(values)
+    new = np.ones(ordered.size, bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    return ordered[new]
 
 
 def eight_bytes(lowered: bytes) -> Ids:

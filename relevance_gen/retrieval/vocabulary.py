@@ -23,6 +23,7 @@ from relevance_gen.retrieval.terms import (
     Ids,
     Offsets,
     beginning_bounds,
+    different,
     eight_bytes,
     identify,
     ragged_ranges,
@@ -84,7 +85,7 @@ class Vocabulary:
     def containing(self, part: bytes) -> Offsets:
         """Return the numbers of the words whose spelling has `part` in it, ascending."""
         places = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
-        return np.unique(np.searchsorted(self.spelling_first, np.array(places, np.int64), "right") - 1)
+        return different(np.searchsorted(self.spelling_first, np.array(places, np.int64), "right") - 1)
 
     # ── Forms of one word ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,10 +187,10 @@ class Vocabulary:
             ids, first = self.ids[low : low + _STEP], self.spelling_first[low : low + _STEP + 1]
             letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(_STUMP_BYTES)
             stumps[low : low + ids.size] = stumps_of(ids, letters, first[:-1] - first[0], np.diff(first) - 1)
-        different = np.unique(stumps)
+        names = different(stumps)
         for low in range(0, self.size, _STEP):
-            stumps[low : low + _STEP] = different.searchsorted(stumps[low : low + _STEP])
-        return different, stumps
+            stumps[low : low + _STEP] = names.searchsorted(stumps[low : low + _STEP])
+        return names, stumps
 
     def grams(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
         """Return hashes of all four letters in a row of some words, or of a shorter word, and how many each has.

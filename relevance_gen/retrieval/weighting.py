@@ -59,6 +59,30 @@ _MAX_NEAR: Final = 32
 """Most query words looked for side by side: it bounds the work for queries as long as a book."""
 
 
+class AsChunk(NamedTuple):
+    """What a query, or a part of it, would be if it were a chunk.
+
+    Attributes:
+        terms: the weight of each of its terms in the query, and how often it says it.
+        length: its norm as a chunk.
+        norm: the query's Euclidean length.
+        mean_norm: mean norm of all chunks.
+        pairs: what its pairs weigh.
+        has_run: whether it has any.
+        coverage: the share of its idf that its best passage covers.
+        reads_letters: whether the letters of words are looked at.
+    """
+
+    terms: Sequence[tuple[float, int]]
+    length: float
+    norm: float
+    mean_norm: float
+    pairs: float
+    has_run: bool
+    coverage: float
+    reads_letters: bool
+
+
 class OwnScore(NamedTuple):
     """What a query would score if it were a chunk: altogether, and by its cosine alone."""
 
@@ -109,30 +133,8 @@ class Weighting(ABC):
         """Return what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,)."""
 
     @abstractmethod
-    def own_score(
-        self,
-        terms: Sequence[tuple[float, int]],
-        *,
-        length: float,
-        norm: float,
-        mean_norm: float,
-        pairs: float,
-        has_run: bool,
-        coverage: float,
-        reads_letters: bool,
-    ) -> OwnScore:
-        """Return what a query would score if it were a chunk.
-
-        Args:
-            terms: the weight of each of its terms in the query, and how often it says it.
-            length: its norm as a chunk.
-            norm: the query's Euclidean length.
-            mean_norm: mean norm of all chunks.
-            pairs: what its pairs weigh.
-            has_run: whether it has any.
-            coverage: the share of its idf that its best passage covers.
-            reads_letters: whether the letters of words are looked at.
-        """
+    def own_score(self, query: AsChunk) -> OwnScore:
+        """Return what a query would score if it were a chunk."""
 
     @abstractmethod
     def scale(self, ratios: Floats) -> Floats:
@@ -188,26 +190,15 @@ class Pivoted(Weighting):
         """Return ``0.4 m + 0.6 n``."""
         return pivot(segment.norms, statistics.mean_norm)
 
-    def own_score(
-        self,
-        terms: Sequence[tuple[float, int]],
-        *,
-        length: float,
-        norm: float,
-        mean_norm: float,
-        pairs: float,
-        has_run: bool,
-        coverage: float,
-        reads_letters: bool,
-    ) -> OwnScore:
+    def own_score(self, query: AsChunk) -> OwnScore:
         """Return the sum of all parts, each at its best."""
-        denominator = ((1.0 - _SLOPE) * mean_norm + _SLOPE * length or 1.0) * norm
-        cosine = math.fsum([weight * saturated_one(qtf) for weight, qtf in terms]) / denominator
-        total = cosine + PAIR_WEIGHT * pairs / denominator
-        total += (COVERAGE_WEIGHT + HEAD_WEIGHT) * coverage
-        if has_run:
+        denominator = ((1.0 - _SLOPE) * query.mean_norm + _SLOPE * query.length or 1.0) * query.norm
+        cosine = math.fsum([weight * saturated_one(qtf) for weight, qtf in query.terms]) / denominator
+        total = cosine + PAIR_WEIGHT * query.pairs / denominator
+        total += (COVERAGE_WEIGHT + HEAD_WEIGHT) * query.coverage
+        if query.has_run:
             total += RUN_WEIGHT
-        if reads_letters:
+        if query.reads_letters:
             total += LETTER_WEIGHT * cosine
         return OwnScore(total, cosine)
 
@@ -270,9 +261,9 @@ class Cosine(Weighting):
         norms = np.sqrt(sum_by(postings.chunk, np.square(sublinear(postings.tf) * idf), segment.size))
         return np.where(norms > 0.0, norms, 1.0)
 
-    def own_score(self, terms: Sequence[tuple[float, int]], **_: float) -> OwnScore:
+    def own_score(self, query: AsChunk) -> OwnScore:
         """Return 1, the cosine of a vector with itself."""
-        del terms
+        del query
         return OwnScore(1.0, 1.0)
 
     def scale(self, ratios: Floats) -> Floats:

@@ -23,9 +23,10 @@ Count: TypeAlias = Callable[[list[str]], int]
 
 _GIGATOKEN_SCHEMES: Final = {CL100K_PATTERN: "gpt4", O200K_PATTERN: "o200k"}
 
-LITTLE_CHARS: Final = 1 << 20
-"""Less text than this gigatoken counts text by text, in a few milliseconds and under the interpreter's lock. A batch
-comes back as an awkward array, and importing awkward alone takes 0.2 s."""
+_LITTLE_CHARS: Final = 1 << 20
+_BATCHES_AFTER_CHARS: Final = 1 << 26
+"""gigatoken counts text by text as quickly as in batches, but under the interpreter's lock. A batch comes back as an
+awkward array, and importing awkward takes 0.2 s: as long as the counts of so much text, which therefore come first."""
 
 _RENEW_AFTER_TOKENS: Final = 1 << 23
 """gigatoken keeps every distinct word it has met, 1.4 GiB after 200 million characters of ever-new words, and cannot be
@@ -71,6 +72,7 @@ class ByGigatoken:
         self._scheme = _GIGATOKEN_SCHEMES[definition.pattern]
         self._rank_file = definition.rank_file()
         self._lock = Lock()
+        self._chars_before_batches = _BATCHES_AFTER_CHARS
         self._renew()
 
     def _renew(self) -> None:
@@ -97,8 +99,14 @@ class ByGigatoken:
             self._tokens_left = _RENEW_AFTER_TOKENS
             _log.warning("no new gigatoken tokenizer can be loaded (%s); the old one goes on", error)
 
+    def releases_lock(self, n_chars: int) -> bool:
+        """Tell whether texts of so many characters together are counted outside the interpreter's lock."""
+        return n_chars >= _LITTLE_CHARS and self._chars_before_batches <= 0
+
     def _count(self, texts: list[str]) -> int:
-        if sum(map(len, texts)) < LITTLE_CHARS:
+        n_chars = sum(map(len, texts))
+        if not self.releases_lock(n_chars):
+            self._chars_before_batches -= n_chars if n_chars >= _LITTLE_CHARS else 0
             return sum(len(self._encode(text)) for text in texts)
         # Outside the interpreter's lock, so that other threads go on.
         return int(self._encode_batch(texts, parallel=False).layout.offsets.data[-1])
