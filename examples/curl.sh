@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every path of the server, with curl. SERVER_URL and SERVER_KEY say where, and with which key.
+# The paths of the interface, with curl; GET / lists all. SERVER_URL and SERVER_KEY say where, and with which key.
 set -euo pipefail
 url=${SERVER_URL:-http://127.0.0.1:8000}
 key=${SERVER_KEY:?set it to one of the server\'s keys}
