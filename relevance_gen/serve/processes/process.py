@@ -221,7 +221,7 @@ def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, ma
     return Service(
         settings=settings,
         identify=auth.passed_on_key_id if is_model else keys.identify,
-        rate=RateLimit(settings.rate_limit, settings.rate_limit_storage, metrics),
+        rate=RateLimit("off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics),
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, make_retrieval(settings), metrics),
         stats=generation.stats,
