@@ -7,12 +7,15 @@ BIN := $(VENV)/bin
 # GCC 12 miscompiles llama.cpp's AMX kernels unless dead stores are kept: see docs/generation.md.
 LLAMA_CMAKE_ARGS := -DCMAKE_CXX_FLAGS=-fno-tree-dse\ -fno-dse
 
+# Whose clients have an environment each, by the group in pyproject.toml.
+CLIENTS := langchain llamaindex haystack rerankers
+
 export HYPOTHESIS_PROFILE ?= $(if $(CI),ci,dev)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types contracts docs picture bench results soak serve install lower-bounds package image clean
+.PHONY: help demo test test-clients check lint types contracts docs picture bench results soak serve install lower-bounds package image clean
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*##/\1 #/p' $(MAKEFILE_LIST) | awk -F ' # ' '{printf "  make %-14s%s\n", $$1, $$2}'
@@ -22,6 +25,9 @@ demo: $(VENV)/library  ## Search a real document and generate from the best chun
 
 test: $(VENV)/development  ## Run the tests.
 	$(BIN)/python -m pytest
+
+test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client)  ## Run other people's clients and the adapters to them.
+	$(BIN)/python -m pytest tests/serve/clients tests/examples/test_adapters.py
 
 check: lint types contracts docs  ## Lint, type-check, check the import contracts and build the docs.
 
@@ -87,7 +93,7 @@ endef
 export TRY_PACKAGE
 
 clean:  ## Remove what was built, the environments included.
-	rm -rf $(VENV) $(VENV)-lower build dist docs/_build .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-lower $(VENV)-clients build dist docs/_build .hypothesis .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each environment is a chain of stamps: a file of the name in the folder says that the step is done.
@@ -109,6 +115,15 @@ $(VENV)/library: $(VENV)/pip pyproject.toml
 $(VENV)/development: $(VENV)/library pyproject.toml
 	@.ci/quietly $(VENV)/development.log "Installing what tests, checks and docs need" \
 		$(BIN)/pip install --group test --group lint --group docs
+	@touch $@
+
+# The adapters search, for which the library's own dependencies without the model's are enough.
+$(VENV)-clients/%/client: pyproject.toml
+	@$(PYTHON) -m venv $(VENV)-clients/$*
+	@$(VENV)-clients/$*/bin/pip install --quiet --upgrade "pip>=25.1"
+	@.ci/quietly $(VENV)-clients/$*.log "Installing the clients of $*" \
+		$(VENV)-clients/$*/bin/pip install --group $* --group search
+	@$(VENV)-clients/$*/bin/pip install --quiet --no-deps --editable .
 	@touch $@
 
 $(VENV)/bench: $(VENV)/development

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from llama_cpp import Llama
 
 MODEL = Path(__file__).parent / "models" / "125m.gguf"
+LARGER_MODEL = MODEL.with_name("500m.gguf")
 N_PROMPT, N_NEW = 256, 64
 PORT = 18_080
 MODES = {"default": "off", "flash attention": "on"}
@@ -62,6 +63,13 @@ def make_model() -> None:
     if not MODEL.exists():
         MODEL.parent.mkdir(exist_ok=True)
         write_random(MODEL, n_vocab=32_000, n_embd=768, n_ff=2048, n_layer=12, n_head=12, n_ctx=4096)
+
+
+def make_larger_model() -> None:
+    """Make the model of Qwen2.5-0.5B's width, depth and vocabulary, of random weights, if it is not there."""
+    if not LARGER_MODEL.exists():
+        LARGER_MODEL.parent.mkdir(exist_ok=True)
+        write_random(LARGER_MODEL, n_vocab=151_936, n_embd=896, n_ff=4864, n_layer=24, n_head=14, n_ctx=4096)
 
 
 def timed(work: Callable[[], object]) -> float:

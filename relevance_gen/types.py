@@ -23,6 +23,7 @@ MAX_SAMPLES = 256
 """Most completions of one request: the number of sequences one llama.cpp context can hold."""
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 4096
+MAX_PROMPT_LOOKUP = 16
 
 _is_list = checks.must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
 
@@ -432,6 +433,8 @@ class GenerationRequest:
             need the extra ``constrained``.
         regex: each sample is text that this regular expression matches as a whole.
         grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark.
+        prompt_lookup: where a sample repeats what came before, guess so many tokens at once, in [0, MAX_PROMPT_LOOKUP].
+            Guesses change no draw, but what is computed together may round differently.
         logprobs: return each token's natural log probability under the model's own distribution.
         top_logprobs: return with each token so many of the likeliest in its place, in [0, MAX_TOP_LOGPROBS].
         prompt_logprobs: return the log probability of each of the prompt's tokens.
@@ -475,6 +478,7 @@ class GenerationRequest:
     )
     regex: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
     grammar: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
+    prompt_lookup: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_PROMPT_LOOKUP))
     logprobs: bool = field(default=False, validator=checks.flag)
     top_logprobs: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_TOP_LOGPROBS))
     prompt_logprobs: bool = field(default=False, validator=checks.flag)

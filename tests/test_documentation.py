@@ -63,7 +63,7 @@ def test_commands_in_documents_run(name: str, tmp_path: Path) -> None:
     folder = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     shell = subprocess.Popen(
-        ["bash", "-eu", "-c", f"trap 'kill $(jobs -p); wait' EXIT\n{commands}"],
+        ["/usr/bin/env", "bash", "-eu", "-c", f"trap 'kill $(jobs -p); wait' EXIT\n{commands}"],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,

@@ -38,6 +38,7 @@ def test_the_documented_defaults() -> None:
         "json_schema": None,
         "regex": None,
         "grammar": None,
+        "prompt_lookup": 0,
         "logprobs": False,
         "top_logprobs": 0,
         "prompt_logprobs": False,

@@ -18,13 +18,15 @@ def main() -> None:
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with Server(program=REAL) as server, sync_playwright() as driver:
         eventually(lambda: server.call("GET", "/health").status == 200, 60)
+        for body in ({"text": "warm up", "max_tokens": 64}, {"text": "again", "max_tokens": 64}):
+            server.generate(body)
+        server.search({"query": "warm up", "chunk_txts": ["warm"], "spans": True})
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
         page = browser.new_page(viewport={"width": 1360, "height": 850})
         page.add_init_script(f"sessionStorage.setItem('relevance_gen.key', '{KEY}')")
         page.goto(server.url)
-        for _ in range(2):  # the second answer comes at the pace of a server that is warm
-            page.click("#ask button")
-            page.wait_for_selector("#answers:not([aria-busy]) .sample")
+        page.click("#ask button")
+        page.wait_for_selector("#answers:not([aria-busy]) .sample")
         page.click("summary >> nth=0")
         page.wait_for_selector("#found table")
         page.evaluate("document.activeElement.blur()")

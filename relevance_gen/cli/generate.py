@@ -71,6 +71,7 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "json_schema": ({"type": _json_content, "metavar": "FILE"}, "a JSON schema that every sample fits"),
     "regex": ({"metavar": "REGEX"}, "a regular expression that matches every sample as a whole"),
     "grammar": ({"type": _content, "metavar": "FILE"}, "a grammar, in llguidance's dialect of Lark, of every sample"),
+    "prompt_lookup": ({"type": int}, "guess so many tokens at once where the text repeats what came before"),
     "logprobs": ({"action": "store_true", "default": None}, "with --json, the tokens' log probabilities"),
     "top_logprobs": ({"type": int}, "with --json, so many of the likeliest tokens in the place of each"),
     "prompt_logprobs": ({"action": "store_true", "default": None}, "with --json, the prompt's log probabilities"),

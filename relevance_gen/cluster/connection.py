@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -20,6 +21,7 @@ from relevance_gen.errors import ClusterError, InvalidRequestError, TimedOutErro
 
 NAMESPACE: Final = "relevance_gen"
 """Of all names that this library gives in a cluster."""
+_CONNECT_S: Final = 5.0
 
 
 def connect(address: str | None) -> None:
@@ -37,6 +39,8 @@ def connect(address: str | None) -> None:
         raise InvalidRequestError.must_be("address", '"auto" or the HOST:PORT of a cluster\'s head', address)
     if ray.is_initialized():
         return
+    if address not in (None, "auto"):
+        _check_reachable(address)
     quiet: dict[str, Any] = {"namespace": NAMESPACE, "logging_level": "WARNING", "log_to_driver": False}
     try:
         ray.init(address=address or "auto", **quiet)
@@ -44,6 +48,15 @@ def connect(address: str | None) -> None:
         if address is not None:
             raise ClusterError(f"no cluster answers at {address}: {error}") from None
         ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+
+
+def _check_reachable(address: str) -> None:
+    """Raise at once if nobody listens there: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise ClusterError(f"no cluster answers at {address}: {error}") from None
 
 
 # ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -135,7 +135,7 @@ def write_manifest(folder: str, manifest: Manifest) -> None:
     """
     _write(join(folder, _MANIFEST), wire.serialize(manifest))
     kept = {shard.file for shard in manifest.shards}
-    files, root = _file_system(folder)
+    files, root = file_system(folder)
     for path in files.ls(root, detail=False):
         name = path.rsplit("/", 1)[-1]
         if _SHARD_FILE.fullmatch(name) and name not in kept:
@@ -166,7 +166,7 @@ def make_folder(folder: str) -> None:
     Raises:
         OSError: it cannot be made.
     """
-    files, root = _file_system(folder)
+    files, root = file_system(folder)
     files.makedirs(root, exist_ok=True)
 
 
@@ -175,7 +175,8 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
-def _file_system(address: str) -> tuple[Any, str]:
+def file_system(address: str) -> tuple[Any, str]:
+    """Return the file system of an address, as `fsspec` has it, and the path there."""
     import fsspec
 
     files, path = fsspec.core.url_to_fs(address)
@@ -183,13 +184,13 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 
 def _read(address: str) -> bytes:
-    files, path = _file_system(address)
+    files, path = file_system(address)
     return bytes(files.cat_file(path))
 
 
 def _write(address: str, content: bytes) -> None:
     """Write a file beside its place and move it there."""
-    files, path = _file_system(address)
+    files, path = file_system(address)
     unfinished = f"{path}.{secrets.token_hex(8)}.unfinished"
     files.pipe_file(unfinished, content)
     files.mv(unfinished, path)

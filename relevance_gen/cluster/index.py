@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import PathLike
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, Self, TypeVar, get_args, overload
 
 import ray
 from attrs import evolve, frozen
@@ -18,6 +18,7 @@ from relevance_gen.checks import check_integer
 from relevance_gen.cluster import folder as folders
 from relevance_gen.cluster.collection import ClusterCollection
 from relevance_gen.cluster.connection import NAMESPACE, connect, get, living_nodes, own_node, start_checked
+from relevance_gen.cluster.files import Source, plan_reading
 from relevance_gen.cluster.keeper import Keeper
 from relevance_gen.cluster.parts import HandedOver, Part, Saved
 from relevance_gen.cluster.shard import OutdatedError
@@ -97,7 +98,13 @@ class ClusterIndex:
 
     Args:
         chunks: as for `relevance_gen.ChunkIndex`.
-        n_shards: how many shards; by default one for each processor of the cluster that has 4 Mi characters of text.
+        source: instead of chunks, what the nodes read themselves, each its own part, so that no machine ever holds all
+            of it: a file, a folder or a list of these, by a path that all nodes share or an address that `fsspec`
+            knows. Each line of ``.jsonl`` or ``.ndjson`` and each row of ``.parquet`` is a chunk; ``.txt`` and ``.md``
+            are cut as `relevance_gen.split` does. Other files of a folder are left alone.
+        text_field: the field, or column, of a source that holds a chunk's text; all others are its metadata.
+        n_shards: how many shards; by default one for each processor of the cluster that has 4 Mi characters of text,
+            and of a source one for each processor.
         replicas: how many nodes have each shard; with two or more, losing one changes nothing.
         address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; None for the same or,
             where there is none, for one that is started on this machine.
@@ -114,8 +121,10 @@ class ClusterIndex:
 
     def __init__(
         self,
-        chunks: Iterable[str | Metadata | Chunk],
+        chunks: Iterable[str | Metadata | Chunk] | None = None,
         *,
+        source: Source | None = None,
+        text_field: str = "text",
         n_shards: int | None = None,
         replicas: int = 1,
         address: str | None = None,
@@ -125,19 +134,29 @@ class ClusterIndex:
         encoding: Encoding | None = None,
         progress: Progress | bool | None = None,
     ) -> None:
-        checked = Chunks.read(chunks, blank=blank)
+        if (chunks is None) == (source is None):
+            raise InvalidRequestError("chunks or source must be given, and not both", field="chunks")
+        if blank not in get_args(Blank):
+            raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
         weighting_named(weighting)
         counter = token_counter(encoding)
         wanted = None if n_shards is None else check_integer("n_shards", n_shards, 1, _MAX_SHARDS)
         check_integer("replicas", replicas, 1)
+        checked = Chunks.read(() if chunks is None else chunks, blank=blank)
         with reporting(progress) as report:
             connect(address)
-            n_parts = _n_shards(sum(map(len, checked.texts))) if wanted is None else wanted
-            cuts = list(cut_evenly(checked.texts, n_parts)) or [slice(0, 0)]
-            parts = [HandedOver([ray.put(checked.take(range(cut.start, cut.stop)))], cut.start) for cut in cuts]
-            spans = [((cut.start, cut.stop),) for cut in cuts]
+            parts: Sequence[Sequence[Part]]
+            n_positions: int | None = None
+            spans = None
+            if source is not None:
+                parts = plan_reading(source, wanted, text_field, blank, _n_cpus())
+            else:
+                n_parts = _n_shards(sum(map(len, checked.texts))) if wanted is None else wanted
+                cuts = list(cut_evenly(checked.texts, n_parts)) or [slice(0, 0)]
+                parts = [[HandedOver([ray.put(checked.take(range(cut.start, cut.stop)))], cut.start)] for cut in cuts]
+                n_positions, spans = len(checked.texts), [((cut.start, cut.stop),) for cut in cuts]
             self._start(_start_keeper(name, weighting, counter, replicas), name)
-            self._build([[part] for part in parts], len(checked.texts), spans, report)
+            self._build(parts, n_positions, spans, report)
 
     @classmethod
     def load(
@@ -204,7 +223,9 @@ class ClusterIndex:
         if name is not None:
             self._end.detach()
 
-    def _build(self, parts: Sequence[Sequence[Part]], n_positions: int, spans: Any, report: Progress | None) -> None:
+    def _build(
+        self, parts: Sequence[Sequence[Part]], n_positions: int | None, spans: Any, report: Progress | None
+    ) -> None:
         built = self._keeper.build.remote(parts, n_positions, spans)
         try:
             while not ray.wait([built], timeout=_PROGRESS_S)[0]:
@@ -443,9 +464,12 @@ class ClusterIndex:
             raise ClusterError("this index was closed, or the node that kept it is gone; load it again") from None
 
 
+def _n_cpus() -> int:
+    return int(sum(node.n_cpus for node in living_nodes()))
+
+
 def _n_shards(n_chars: int) -> int:
-    n_cpus = sum(node.n_cpus for node in living_nodes())
-    return max(1, min(int(n_cpus), n_chars // _CHARS_PER_SHARD, _MAX_SHARDS))
+    return max(1, min(_n_cpus(), n_chars // _CHARS_PER_SHARD, _MAX_SHARDS))
 
 
 def _check_name(name: str) -> None:

@@ -43,7 +43,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 """Between two attempts to restore a shard that cannot be restored."""
 _THREADS: Final = 16
 """Shards that are started at once."""
-_NOT_MADE: Final = Contribution(Statistics(), 0, 0)
+_NOT_MADE: Final = Contribution(Statistics(), 0, 0, 0)
 
 
 @define(eq=False)
@@ -182,8 +182,7 @@ class Keeper(Actor):
             for place, shard in enumerate(self._shards):
                 shard.n_tokens = shard.contribution.n_tokens
                 if n_positions is None:
-                    self._place(shard, self._n_positions)
-                    self._n_positions += shard.contribution.n_positions
+                    self._n_positions += self._place(shard, self._n_positions)
                 else:
                     shard.spans = spans[place]
             self._n_positions = self._n_positions if n_positions is None else n_positions
@@ -191,13 +190,15 @@ class Keeper(Actor):
         threading.Thread(target=self._watch, name="watch-shards", daemon=True).start()
         threading.Thread(target=self._mend, name="mend-shards", daemon=True).start()
 
-    def _place(self, shard: _Shard, first: int) -> None:
-        """Give the chunks of a shard that was just made their positions."""
-        shard.spans = add_span((), first, first + shard.contribution.n_positions)
+    def _place(self, shard: _Shard, first: int) -> int:
+        """Give the chunks of a shard that was just made their positions, and return how many these are."""
+        n_positions = shard.contribution.n_positions
+        shard.spans = add_span((), first, first + n_positions)
+        shard.recipe = evolve(shard.recipe, parts=tuple(part.placed(first) for part in shard.recipe.parts))
         for replica in list(shard.replicas):
             with self._unless_dead(shard, replica):
-                get(replica.handle.move.remote(first))
-        shard.recipe = evolve(shard.recipe, parts=tuple(part.placed(first) for part in shard.recipe.parts))
+                shard.contribution = get(replica.handle.move.remote(first))
+        return n_positions
 
     def add(self, part: Part, n_positions: int) -> int:
         """Add chunks, and return the position of the first.
@@ -441,7 +442,7 @@ class Keeper(Actor):
             with self._told:
                 if shard.contribution is _NOT_MADE:
                     shard.contribution = contribution
-                if not contribution.is_same(shard.contribution):
+                if contribution.digest != shard.contribution.digest:
                     ray.kill(handle)
                     shard.error = "its source has changed since the index was built"
                     return False

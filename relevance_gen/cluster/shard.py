@@ -25,6 +25,7 @@ from relevance_gen.tokens import TokenCounter
 
 _KEPT_EPOCHS: Final = 3
 """A question that began before so many changes is asked again."""
+_DIGESTS: Final = 1 << 64
 
 
 class OutdatedError(Exception):
@@ -39,17 +40,13 @@ class Contribution:
         statistics: of its chunks.
         n_positions: number of positions that it was made with.
         n_tokens: tokens in the chunks that were made, added or removed.
+        digest: a sum of hashes of all chunks, each of its words and its position.
     """
 
     statistics: Statistics
     n_positions: int
     n_tokens: int
-
-    def is_same(self, other: Contribution) -> bool:
-        """Tell whether the statistics are the same: of the same chunks they are, whoever made them."""
-        ours, theirs = self.statistics, other.statistics
-        counts = [(one.n_chunks, one.norm_sum, one.votes) for one in (ours, theirs)]
-        return counts[0] == counts[1] and np.array_equal(ours.ids, theirs.ids) and np.array_equal(ours.df, theirs.df)
+    digest: int
 
 
 class Shard(Actor):
@@ -93,10 +90,11 @@ class Shard(Actor):
         self._changed, texts = without(self._segments(), positions)
         return self._contribution(0, self._count(texts))
 
-    def move(self, first: int) -> None:
+    def move(self, first: int) -> Contribution:
         """Move what was made, and not adopted yet, to other positions: those that follow `first`."""
         changed = self._changed or []
         self._changed = [evolve(segment, positions=segment.positions + first) for segment in changed]
+        return self._contribution(0, 0)
 
     def adopt(self, epoch: int, statistics: Statistics) -> None:
         """Make the last change searchable, if there was one, as a part of an index with these statistics."""
@@ -198,4 +196,9 @@ class Shard(Actor):
     def _contribution(self, n_positions: int, n_tokens: int) -> Contribution:
         segments = self._changed or []
         statistics = sum(map(self._weighting.statistics, segments), Statistics())
-        return Contribution(statistics, n_positions, n_tokens)
+        return Contribution(statistics, n_positions, n_tokens, sum(map(_digest, segments)) % _DIGESTS)
+
+
+def _digest(segment: Segment) -> int:
+    live = segment.live
+    return int((segment.hashes[live] * (2 * segment.positions[live].astype(np.uint64) + np.uint64(1))).sum())

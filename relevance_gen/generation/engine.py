@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import Protocol
 
 import numpy as np
 
@@ -18,30 +17,16 @@ from relevance_gen.generation import scheduler
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.compilation import Compilation
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.drawing import draw
+from relevance_gen.generation.drawing import Rows, draw
 from relevance_gen.generation.prompt import Prompt
 from relevance_gen.generation.sampling import NO_TOKEN
 from relevance_gen.generation.sequence import Sequence
-from relevance_gen.generation.ticket import Ticket, has_grammar
+from relevance_gen.generation.ticket import Reports, Ticket, has_grammar
 from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits
-from relevance_gen.types import GenerationResponse
 
 _READ_PER_STEP = 1 << 16
 """Characters after which reading further requests waits for the next step, so that long texts do not add up to a pause
 for those who run."""
-
-
-class Reports(Protocol):
-    """Who is told what becomes of tickets. It raises nothing, and ignores tickets that were dropped."""
-
-    def started(self, ticket: Ticket, n_samples: int) -> None:
-        """Take note that `n_samples` more samples have produced a token."""
-
-    def text(self, ticket: Ticket, sample: int, text: str) -> None:
-        """Take a piece of a sample's text; not empty."""
-
-    def done(self, ticket: Ticket, outcome: GenerationResponse | BaseException) -> None:
-        """Take the response, or why there is none."""
 
 
 class Engine:
@@ -249,10 +234,20 @@ class Engine:
         self._advance(slots, logits)
 
     def _decode(self, slots: Items[int]) -> None:
-        sequences = [self._running[slot][0] for slot in slots]
-        logits = self._model.decode(slots, [s.tokens[-1] for s in sequences], [s.position for s in sequences])
+        sequences = {slot: self._running[slot][0] for slot in slots}
+        rows = Rows(sequences)
+        logits = self._model.decode(rows.slots, rows.tokens, rows.positions)
         self.counters.decode_steps += 1
-        self._advance(slots, logits)
+        depth, going = 0, list(slots)
+        while going:
+            chosen = [rows.first[slot] + depth for slot in going]
+            self._advance(going, logits if len(chosen) == len(logits) else logits[chosen])
+            still = [slot for slot in going if slot in self._running]
+            going = [slot for slot in still if rows.was_guessed(slot, depth, sequences[slot].tokens[-1])]
+            depth += 1
+        for slot in rows.guesses.keys() & self._running.keys():
+            rows.settle(slot, sequences[slot])
+            self._model.rewind(slot, sequences[slot].position)
 
     def _advance(self, slots: Items[int], logits: Logits) -> None:
         """Draw, append and retire: row i of `logits` belongs to ``slots[i]``."""

@@ -9,6 +9,7 @@ from attrs import define, field
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling
 from relevance_gen.generation.constraints import Grammar
+from relevance_gen.generation.lookup import Lookup
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
 from relevance_gen.generation.ticket import Ticket
@@ -132,6 +133,8 @@ class Prompt:
     def next_sample(self, model: LanguageModel) -> Sequence:
         """Return the next sample, which starts now."""
         index, self.n_started = self.n_started, self.n_started + 1
+        room = model.n_ctx - len(self.tokens)
+        n_guessed = self.ticket.request.prompt_lookup if model.can_rewind else 0
         return Sequence(
             self.ticket.request,
             index,
@@ -139,9 +142,10 @@ class Prompt:
             stops=self.stops,
             ends=self.ends,
             n_prompt=len(self.tokens),
-            room=model.n_ctx - len(self.tokens),
+            room=room,
             n_vocab=model.n_vocab,
             constraint=None if self.grammar is None else self.grammar.begin(self.ends),
+            lookup=Lookup(self.tokens, n_guessed, min(room, self.ticket.request.max_tokens)) if n_guessed else None,
         )
 
     def release(self) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from relevance_gen.generation.adjustment import Adjustment
 from relevance_gen.generation.constraints import Constraint
+from relevance_gen.generation.lookup import Lookup
 from relevance_gen.generation.sampling import Settings
 from relevance_gen.generation.stopping import StopStrings, TextAssembler
 from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob
@@ -24,6 +25,7 @@ class Sequence:
         room: most tokens that the context still holds, at least 1.
         n_vocab: size of the vocabulary.
         constraint: what the text must be, if not anything.
+        lookup: guesses what comes next, if that is wanted.
 
     Attributes:
         tokens: generated so far, the end token included.
@@ -31,6 +33,7 @@ class Sequence:
         adjustment: what to change in the logits before drawing.
         settings: how to draw.
         constraint: as given.
+        lookup: as given.
     """
 
     def __init__(
@@ -45,12 +48,14 @@ class Sequence:
         room: int,
         n_vocab: int,
         constraint: Constraint | None = None,
+        lookup: Lookup | None = None,
     ) -> None:
         self.index = index
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.settings = Settings(request.temperature, request.top_k, request.top_p, request.min_p)
         self.constraint = constraint
+        self.lookup = lookup
         # A constraint itself keeps end tokens back.
         self.adjustment = Adjustment(request, () if constraint else ends, n_vocab)
         self.wants_logprobs = request.logprobs
@@ -89,6 +94,8 @@ class Sequence:
         if self.n_alternatives:
             self._alternatives.append(alternatives)
         self.adjustment.count(token)
+        if self.lookup is not None:
+            self.lookup.note(token)
         if token in self._ends:
             released = self._assembler.flush()
             self.finish_reason = "eos"

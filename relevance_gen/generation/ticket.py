@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from attrs import field, frozen
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.types import GenerationRequest
+from relevance_gen.types import GenerationRequest, GenerationResponse
 
 Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
 """A text to continue, a request, or a mapping of its fields."""
@@ -47,6 +47,19 @@ class Ticket:
     is_chat: bool = field(default=False, eq=False)
     only_counts: bool = field(default=False, eq=False)
     spells: bool = field(default=False, eq=False)
+
+
+class Reports(Protocol):
+    """Who is told what becomes of tickets. It raises nothing, and ignores tickets that were dropped."""
+
+    def started(self, ticket: Ticket, n_samples: int) -> None:
+        """Take note that `n_samples` more samples have produced a token."""
+
+    def text(self, ticket: Ticket, sample: int, text: str) -> None:
+        """Take a piece of a sample's text; not empty."""
+
+    def done(self, ticket: Ticket, outcome: GenerationResponse | BaseException) -> None:
+        """Take the response, or why there is none."""
 
 
 def as_request(request: object) -> GenerationRequest:

@@ -13,8 +13,8 @@ from typing import Protocol, TypeAlias
 from relevance_gen.errors import GenerationError, ModelLoadError, RelevanceGenError, RunnerClosedError
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.engine import Engine, Reports
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.engine import Engine
+from relevance_gen.generation.ticket import Reports, Ticket
 from relevance_gen.llama import aborts
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 

@@ -150,12 +150,13 @@ class Decoder:
         return self._compute(len(tokens))
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
-        """Append one token to each slot; return their logits, shape (B, V), valid until the next call.
+        """Append tokens to slots; return the logits after each, shape (B, V), valid until the next call.
 
         Args:
-            slots: ascending: llama.cpp splits a batch at every step back and every gap.
-            tokens: one for each slot.
-            positions: tokens that each slot holds.
+            slots: ascending: llama.cpp splits a batch at every step back and every gap. A slot may stand in several
+                rows; llama.cpp computes the first rows of all slots together, and then the others.
+            tokens: one for each row.
+            positions: where each goes; at first the number of tokens that its slot holds.
 
         Raises:
             Interrupted: `interrupt` was called; `rewind` the slots before going on.

@@ -74,9 +74,9 @@ class LanguageModel(Protocol):
         """Append `tokens` as `prefill` does; return the logits after each of them, shape (n, V)."""
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
-        """Append one token to each slot; return logits of shape (B, V), valid until the next call.
+        """Append tokens to slots; return the logits after each, shape (B, V), valid until the next call.
 
-        It is fastest for slots 0, 1, 2 … without gaps.
+        Several rows may be one slot's, one after another. It is fastest for slots 0, 1, 2 … without gaps.
         """
 
     def rewind(self, slot: int, n_tokens: int) -> None:

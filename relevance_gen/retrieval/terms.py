@@ -286,9 +286,11 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
         _mix_rest(hashed, rest, words, lowered, start, length)
     hashed *= _MIX[1]
     hashed >>= np.uint64(8)
-    beginning = first & _ASCII_BEGINNING
-    if not lowered.isascii():
-        beginning = first & np.where(first & np.uint64(0x80), _OTHER_BEGINNING, _ASCII_BEGINNING)
+    beginning = first  # in its place: it is not needed any more
+    if lowered.isascii():
+        beginning &= _ASCII_BEGINNING
+    else:
+        beginning &= np.where(first & np.uint64(0x80), _OTHER_BEGINNING, _ASCII_BEGINNING)
     beginning *= _MIX[2]
     beginning &= ~LOW_BYTES[7]
     hashed |= beginning

@@ -10,21 +10,11 @@ from relevance_gen.serve.dialects.openai import chat, completions, embeddings, e
 from relevance_gen.serve.dialects.openai.models import listed
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.forwarding import forward
-from relevance_gen.serve.edge.handlers import (
-    Sharing,
-    embed,
-    explain,
-    extract,
-    generation,
-    health,
-    metrics,
-    models,
-    prompt,
-    search,
-    stats,
-)
+from relevance_gen.serve.edge.generations import generation
 from relevance_gen.serve.edge.problems import STATUSES
 from relevance_gen.serve.edge.route import Route
+from relevance_gen.serve.edge.searches import Sharing, embed, explain, extract, prompt, search
+from relevance_gen.serve.edge.state import health, metrics, models, stats
 from relevance_gen.serve.metrics import Layout
 
 ROUTES: tuple[Route, ...] = (
@@ -43,13 +33,13 @@ ROUTES: tuple[Route, ...] = (
         write_error=errors.error,
     ),
     Route(
-        *("POST", "/v1/completions", generation(completions.read)),
+        *("POST", "/v1/completions", generation(completions.read, is_tried_again=True)),
         key="setting",
         work="generation",
         write_error=completions.error,
     ),
     Route(
-        *("POST", "/v1/chat/completions", generation(chat.read)),
+        *("POST", "/v1/chat/completions", generation(chat.read, is_tried_again=True)),
         key="setting",
         work="generation",
         write_error=chat.error,

@@ -160,6 +160,12 @@ class Settings:
         f"GGUF file, or owner/name[:quantization] of the Hugging Face hub; the embedded model if not given; "
         f"{NO_MODEL} to serve search alone",
     )
+    cluster: str | None = _generation(
+        None, "run the model on a Ray cluster: auto for the one this machine is in, or HOST:PORT of its head"
+    )
+    cluster_runners: int | None = _generation(
+        None, "runners in the cluster; one for each GPU, and for each node without, if not given", integer(1)
+    )
     model_options: ModelOptions = field(factory=ModelOptions, kw_only=True, metadata={"group": "Generation"})
     max_queue: int | None = _generation(None, "samples that may wait for a slot; more are refused with 429", integer(1))
     prefix_cache_bytes: int | None = _generation(

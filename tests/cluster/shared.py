@@ -22,7 +22,7 @@ def texts(n: int, seed: int = 0) -> list[str]:
     return [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(n)]
 
 
-RESTORED_S = 60.0
+RESTORED_S = 30.0
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -182,3 +185,33 @@ def test_a_model_that_is_not_there(cluster: Any) -> None:
     """A model that no node can load is told as on one machine."""
     with pytest.raises(ModelLoadError, match="nowhere"):
         ClusterRunner("/nowhere/model.gguf", n_runners=1)
+
+
+@pytest.mark.parametrize(
+    ("n_requests", "n_kills"), [(60, 2), pytest.param(10_000, 10**6, marks=pytest.mark.soak)], ids=["small", "soak"]
+)
+def test_nothing_is_lost_or_answered_twice(cluster: Any, n_requests: int, n_kills: int) -> None:
+    """While runners are killed, every request is answered once: with its own samples, or an error with the reason."""
+    asked = [GenerationRequest(f"number {number}", max_tokens=8, seed=number, temperature=1.0) for number in range(40)]
+    with Runner(TINY, **OPTIONS) as alone:
+        expected = [texts_of(alone.generate(request)) for request in asked]
+    answered: Counter[int] = Counter()
+    with ClusterRunner(TINY, n_runners=3, max_queue=n_requests, **OPTIONS) as runner:
+        futures = [runner.submit(asked[number % len(asked)]) for number in range(n_requests)]
+        for number, future in enumerate(futures):
+            future.add_done_callback(lambda _, number=number: answered.update([number]))
+        while n_kills and not all(future.done() for future in futures):
+            ready = [one for one in runner._workers if one.state is State.READY and one._held]
+            if ready:
+                with suppress(connection.RayActorError):  # it is dying from the last time
+                    kill_process(random.choice(ready)._handle)  # noqa: S311
+                n_kills -= 1
+            time.sleep(1.0 if n_requests > 1000 else 0.3)
+        failed = [error for future in futures if (error := future.exception(120)) is not None]
+    assert all(isinstance(error, GenerationError) for error in failed)
+    assert len(failed) <= n_requests // 10
+    for number, future in enumerate(futures):
+        if future.exception() is None:
+            assert texts_of(future.result()) == expected[number % len(asked)]
+    assert set(answered.values()) == {1}
+    assert len(answered) == n_requests

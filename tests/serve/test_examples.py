@@ -47,6 +47,8 @@ def test_curl(open_server: Server) -> None:
     assert '"num_total_runners":1' in printed
     assert printed.count("event: text") == 16
     assert "event: response" in printed
+    assert '"relevance_score":' in printed
+    assert '"object":"chat.completion"' in printed
 
 
 def test_requests(open_server: Server) -> None:

@@ -263,7 +263,7 @@ def test_models_are_listed(server: Server) -> None:
     with Server("--model", "none", program=REAL) as silent:
         assert silent.call("GET", "/v1/models").json == {"object": "list", "data": []}
         answer = silent.call("POST", CHAT, HELLO, JSON)
-        assert (answer.status, peer_error(answer.json)["type"]) == (503, "no_runner")
+        assert (answer.status, peer_error(answer.json)["param"]) == (400, "model")
 
 
 def test_failures_have_the_clients_form() -> None:

@@ -161,7 +161,7 @@ def test_one_click_shows_the_whole_thing(browser: Any, server: Server) -> None:
     visit.page.press("#key", "Enter")
     visit.page.wait_for_selector("#found li")
     assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
-    assert re.search(r"\d+ tokens · \d+ ms · answer \d+ % likely", visit.page.inner_text("#status"))
+    assert re.search(r"\d+ tokens · \d+ ms · answer\s\d+\s%\slikely", visit.page.inner_text("#status"))
     visit.wait_for_end()
     assert "word0 word1 word2 " in visit.page.inner_text("#answers")
     assert re.search(r"\d+ tokens · \d+ a second", visit.page.inner_text("#pace"))
@@ -289,6 +289,24 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
     visit.page.click("#text-dialog .main")
     visit.page.wait_for_selector("#names >> text=Written by hand")
     assert visit.chunks()[4:] == ["chosen", "Written by hand\n\nand added"]
+
+
+def test_white_space_makes_no_chunk_and_takes_no_time(visit: Visit) -> None:
+    """Blank paragraphs of any kind make no chunk, and a million blanks in a row do not stop the page."""
+    visit.forget_example()
+    text = (
+        "one"
+        + " " * 1_000_000
+        + "two\n\n \t\n\n\x1c\x85\n\n\u3000\f\f"
+        + "\n \n" * 100_000
+        + "three\n\n"
+        + "\n" * 100_000
+    )
+    started_s = time.monotonic()
+    visit.add(text)
+    assert time.monotonic() - started_s < 10
+    assert visit.chunks() == ["one", "two", "three"]
+    visit.ask("two")
 
 
 def test_markup_stays_text(visit: Visit) -> None:

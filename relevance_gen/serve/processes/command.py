@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,6 +71,8 @@ def _check_models(settings: Settings) -> None:
     for model in (settings.model, settings.encoder):
         if model not in (None, NO_MODEL):
             refuse_no_model(model)
+    if settings.cluster is not None and importlib.util.find_spec("ray") is None:
+        raise ValueError("--cluster needs Ray: pip install 'relevance_gen[cluster]'")
 
 
 def _key_digests(settings: Settings, environ: Mapping[str, str]) -> tuple[bytes, ...]:

@@ -22,11 +22,10 @@ from relevance_gen.serve.edge import auth, connection
 from relevance_gen.serve.edge.app import make_app
 from relevance_gen.serve.edge.exchange import surround
 from relevance_gen.serve.edge.forwarding import FORWARDER, Forwarder
-from relevance_gen.serve.edge.handlers import EMBEDDER, GENERATOR
 from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.service import Service
+from relevance_gen.serve.edge.service import EMBEDDER, GENERATOR, Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
@@ -222,7 +221,7 @@ def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, ma
     return Service(
         settings=settings,
         identify=auth.passed_on_key_id if is_model else keys.identify,
-        rate=RateLimit(settings.rate_limit, settings.rate_limit_storage, metrics),
+        rate=RateLimit("off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics),
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, make_retrieval(settings), metrics),
         stats=generation.stats,

@@ -126,14 +126,24 @@ def load_backend(settings: Settings) -> Backend:
 
     Raises:
         ModelLoadError: it cannot be loaded.
+        ClusterError: the settings name a cluster, and it does not answer as it must.
     """
     if settings.model == NO_MODEL:
         return NoBackend()
-    from relevance_gen.generation.runner import Runner
-
     given: dict[str, Any] = attrs.asdict(settings.model_options, filter=lambda one, value: value != one.default)
     given |= {"max_queue": settings.max_queue, "prefix_cache_bytes": settings.prefix_cache_bytes}
-    return Runner(settings.model, **{name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    if settings.cluster is None:
+        from relevance_gen.generation.runner import Runner
+
+        return Runner(settings.model, **given)
+    from relevance_gen.cluster import ClusterRunner
+
+    # Servers of one model share its runners.
+    name = f"of servers: {settings.model or 'the embedded model'}"
+    return ClusterRunner(
+        settings.model, address=settings.cluster, n_runners=settings.cluster_runners, name=name, **given
+    )
 
 
 class Generator:

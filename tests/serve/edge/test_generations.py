@@ -1,4 +1,4 @@
-"""Handlers: what is done on the event loop, and what is not."""
+"""Generations: what is done on the event loop, and what is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from relevance_gen.serve.edge.handlers import made_of
+from relevance_gen.serve.edge.generations import made_of
 from relevance_gen.types import Completion, GenerationResponse
 
 
