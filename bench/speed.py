@@ -129,7 +129,10 @@ def main() -> None:
             compare_pairs(record, path)
         compare_changes(record, chunks, rounds)
         compare_processes(record, chunks, rounds, (1,) if args.quick else (1, 2, 4))
-        compare_queries(record, chunks, 60 * rounds)
+        sizes = (240, len(chunks)) if args.quick else (240, len(chunks), 100_000, 1_000_000)
+        for n_chunks in sizes:
+            texts = chunks[:n_chunks] if n_chunks <= len(chunks) else mixed(chunks, n_chunks)
+            compare_queries(record, texts, 60 * rounds)
 
 
 def compare_peers(record: Record, chunks: list[str], rounds: int) -> None:
@@ -199,24 +202,52 @@ def compare_processes(record: Record, chunks: list[str], rounds: int, all_times:
         compare(record, f"Building an index of {len(texts):,} chunks in processes", jobs, rounds)
 
 
-def compare_queries(record: Record, chunks: list[str], rounds: int) -> None:
-    """Compare questions asked of an index that stands: ever new ones, and a few again and again."""
-    import bm25s as library
+def mixed(chunks: list[str], n_chunks: int) -> list[str]:
+    """Return many chunks of 90 words, some 500 characters: half of them as they stand in a text, half drawn from it."""
+    rng = random.Random(0)
+    words = " ".join(chunks).split()
+    starts = [rng.randrange(len(words) - 45) for _ in range(n_chunks)]
+    return [" ".join(words[start : start + 45] + rng.choices(words, k=45)) for start in starts]
 
-    index = ChunkIndex(chunks)
+
+def eight_words(chunks: list[str], n: int) -> list[str]:
+    """Return different questions: eight words as they stand in a chunk."""
+    rng = random.Random(0)
+    queries: dict[str, None] = {}
+    while len(queries) < n:
+        words = rng.choice(chunks).split()
+        at = rng.randrange(max(len(words) - 8, 1))
+        queries[" ".join(words[at : at + 8])] = None
+    return list(queries)
+
+
+def compare_queries(record: Record, chunks: list[str], rounds: int) -> None:
+    """Compare questions asked of an index that stands: ever new ones, and a few again and again.
+
+    The peer is bm25s as its documentation recommends it: English stop words, and stems by PyStemmer.
+    """
+    import bm25s as library
+    import Stemmer
+
+    cutter = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
     peer = library.BM25()
-    peer.index(library.tokenize(chunks, show_progress=False), show_progress=False)
+    peer.index(library.tokenize(chunks, **cutter), show_progress=False)
+    index = ChunkIndex(chunks)
 
     def ask_peer(query: str) -> object:
-        return peer.retrieve(library.tokenize(query, show_progress=False), k=10, show_progress=False)
+        return peer.retrieve(library.tokenize(query, **cutter), k=10, show_progress=False)
 
-    rng = random.Random(0)
-    new = [" ".join(rng.choice(chunks).split()[3:11]) for _ in range(2 * rounds)]
-    for title, queries in (("ever new questions of eight words", new), ("eight questions, again and again", QUERIES)):
+    for title, queries in (
+        ("ever new questions of eight words", eight_words(chunks, rounds + 20)),
+        ("eight questions, again and again", QUERIES),
+    ):
         turn, peer_turn = itertools.cycle(queries), itertools.cycle(queries)
+        for _ in range(20):  # what is made when first asked for
+            index.search(next(turn))
+            ask_peer(next(peer_turn))
         jobs = {
             "ChunkIndex.search": lambda turn=turn: index.search(next(turn)),
-            "bm25s, tokenize and retrieve": lambda turn=peer_turn: ask_peer(next(turn)),
+            "bm25s with stems, tokenize and retrieve": lambda turn=peer_turn: ask_peer(next(turn)),
         }
         compare(record, f"{len(chunks):,} indexed chunks, {title}", jobs, rounds)
 

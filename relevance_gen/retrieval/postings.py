@@ -31,6 +31,8 @@ Chunks = npt.NDArray[np.uint32]
 Number = TypeVar("Number", bound=np.number)
 Counts = npt.NDArray[np.uint32]
 
+_STEP: Final = 1 << 18
+"""Numbers looked up together, which numpy makes into indices of twice their size."""
 MAX_BLOCK_CHUNKS: Final = 1 << 16
 """Most chunks counted at once: a chunk's number in its block has 16 bits."""
 
@@ -68,7 +70,9 @@ def count_terms(ids: Ids, counts: Offsets, *, keep_tokens: bool = False) -> Term
     order = np.argsort(bucket, kind="stable")  # radix sort
     chunk_of = np.repeat(np.arange(counts.size, dtype=np.uint64), counts)
     # The bucket holds the 16 bits of the id that the shift drops.
-    keys = ((ids << np.uint64(16)) | chunk_of).take(order)
+    keys = ids << np.uint64(16)
+    keys |= chunk_of
+    keys = keys.take(order)
     edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     edges = np.concatenate(([0], edges, [ids.size])) if ids.size else np.zeros(1, np.int64)
     token, tf = order.take(edges[:-1]), np.diff(edges)
@@ -236,21 +240,25 @@ class PostingsBuilder:
             The postings; and if tokens are kept, the number in the vocabulary of every token, shape (T,).
         """
         vocabulary, number = self._build_vocabulary()
-        tokens = None if self._tokens is None else number.take(self._tokens.finish())
-        terms = number.take(self._entries.finish())
+        tokens = None if self._tokens is None else _renumbered(self._tokens.finish(), number)
+        terms = _renumbered(self._entries.finish(), number)
         del number
         by_term = _order_by_digits(terms, 2 if vocabulary.size > 1 << 16 else 1)
         chunk = self._chunks.finish().take(by_term)
         tf = self._tfs.finish().take(by_term)
         if self._has_pieces:
             terms = terms.take(by_term)
-            del by_term
+        del by_term
+        if self._has_pieces:
             leads = np.ones(terms.size, bool)
             leads[1:] = (terms[1:] != terms[:-1]) | (chunk[1:] != chunk[:-1])
             tf = np.add.reduceat(tf, np.flatnonzero(leads)) if tf.size else tf
             terms, chunk = terms[leads], chunk[leads]
         first = np.zeros(vocabulary.size + 1, np.int64)
-        np.cumsum(np.bincount(terms, minlength=vocabulary.size), out=first[1:])
+        step = max(_STEP, vocabulary.size)
+        for low in range(0, terms.size, step):
+            first[1:] += np.bincount(terms[low : low + step], minlength=vocabulary.size)
+        np.cumsum(first, out=first)
         return Postings(vocabulary, first, chunk, tf), tokens
 
     def _build_vocabulary(self) -> tuple[Vocabulary, Numbers]:
@@ -269,6 +277,13 @@ class PostingsBuilder:
         start -= length
         words = vocabulary_of(ids[new], self._spellings.finish(), start[entries], length[entries].astype(np.int64))
         return words, number
+
+
+def _renumbered(values: Numbers, number: Numbers) -> Numbers:
+    """Replace each value by its number, in its place; a step at a time, so that no array of indices is made of all."""
+    for low in range(0, values.size, _STEP):
+        values[low : low + _STEP] = number.take(values[low : low + _STEP])
+    return values
 
 
 def _order_by_id(ids: Ids) -> Numbers:

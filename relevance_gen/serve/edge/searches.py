@@ -29,6 +29,9 @@ from relevance_gen.types import (
     SearchResponse,
 )
 
+_SKIPPED = "X-Encoder-Skipped"
+"""Says why a search went by words alone, where an encoder was to have a part in it."""
+
 _BYTES_PER_NUMBER = 64
 """A number of a vector: as Python has it, as JSON, and the same compressed."""
 
@@ -75,31 +78,28 @@ def search(read: ReadSearch, *sharing: Sharing) -> Handler:
                 return dialect.read(value)
         return read(value)
 
-    return _found(read_as, Searcher.search, _record_search)
+    return _found(read_as, Searcher.search, _measured)
 
 
 def explain(read: ReadExplanation) -> Handler:
     """Return the handler of explanations that `read` understands: they take what a search takes."""
-    return _found(lambda value, _: read(value), Searcher.explain, lambda *_: None)
+    return _found(lambda value, _: read(value), Searcher.explain, lambda *_: lambda _: None)
 
 
 def _found(
     read: Callable[[object, web.Request], tuple[Task, Callable[[T], object]]],
     do: Callable[[Searcher, Task, str], T],
-    record: Callable[[Metrics, Task, T, float], None],
+    measure: Callable[[Task, T, float], Callable[[Metrics], None]],
 ) -> Handler:
     """Return the handler that has the searcher do what `read` understands, off the event loop."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        service, scope, coding = (
-            request.app[SERVICE],
-            request[KEY_ID],
-            codings.wanted(request.headers.get("Accept-Encoding", "")),
-        )
+        service, scope = request.app[SERVICE], request[KEY_ID]
+        coding = codings.wanted(request.headers.get("Accept-Encoding", ""))
         body = await receive(request)
         patience_s = service.settings.queue_timeout_s
 
-        def work() -> tuple[bytes, dict[str, str]]:
+        def work() -> tuple[bytes, dict[str, str], Callable[[Metrics], None]]:
             started_s = time.perf_counter()
             with body.account:
                 task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s), request)
@@ -107,19 +107,26 @@ def _found(
                 found = do(service.searcher, task, scope)
                 out, headers = codings.encode(wire.serialize(present(found)), coding)
                 body.account.replace(len(out))
-            record(service.metrics, task, found, time.perf_counter() - started_s)
-            return out, headers
+            if task.skipped:
+                headers = {**headers, _SKIPPED: task.skipped[-1]}
+            return out, headers, measure(task, found, time.perf_counter() - started_s)
 
-        out, headers = await request[LANE].gate.run(work)
+        out, headers, record = await request[LANE].gate.run(work)
+        record(service.metrics)  # here, where no other thread counts
         return web.Response(body=out, content_type="application/json", headers=headers)
 
     return answer
 
 
-def _record_search(metrics: Metrics, task: SearchTask, found: SearchResponse, seconds: float) -> None:
-    metrics.observe("search_seconds", seconds)
-    metrics.add("search_chunks_total", len(task.chunks))
-    metrics.add("search_tokens_total", found.metadata.num_query_tokens + found.metadata.num_context_tokens)
+def _measured(task: SearchTask, found: SearchResponse, seconds: float) -> Callable[[Metrics], None]:
+    n_chunks, n_tokens = len(task.chunks), found.metadata.num_query_tokens + found.metadata.num_context_tokens
+
+    def record(metrics: Metrics) -> None:
+        metrics.observe("search_seconds", seconds)
+        metrics.add("search_chunks_total", n_chunks)
+        metrics.add("search_tokens_total", n_tokens)
+
+    return record
 
 
 def extract(read: ReadExtraction) -> Handler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,12 +13,13 @@ from attrs.validators import optional
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.ticket import MAX_STOP_CHARACTERS
 from relevance_gen.serve.dialects.openai import errors
 from relevance_gen.serve.dialects.openai.chunks import Chunks
 from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, read_as, top_logprobs
 from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, completion_logprobs, usage
 from relevance_gen.serve.work.generating import GenerationTask, Responses
-from relevance_gen.types import MAX_SAMPLES, Completion, GenerationResponse
+from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, GenerationResponse
 
 _REFUSED: Mapping[str, Callable[[Any], bool]] = {"suffix": is_empty}
 
@@ -60,7 +62,10 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     wants_prompt = request.echo and request.logprobs is not None
     first = request.generation(prompts[0], request.max_tokens, request.logprobs)
     first = attrs.evolve(first, prompt_logprobs=wants_prompt)
-    generations = tuple(attrs.evolve(first, text=prompt) for prompt in prompts)
+    if len(prompts) * sum(map(len, first.stop)) > MAX_STOP_CHARACTERS:  # they are compiled for each prompt
+        most = MAX_STOP_CHARACTERS // len(prompts)
+        raise InvalidRequestError(f"stop must hold at most {most:,} characters for so many prompts", field="stop")
+    generations = tuple(_for_another(first, prompt) for prompt in prompts)
     task = GenerationTask(generations, stops_itself=True, spells=request.logprobs is not None)
     return task, _presenter(request, prompts)
 
@@ -77,6 +82,13 @@ def _prompts(request: CompletionRequest) -> list[str]:
         allowed = f"a list of at most {MAX_SAMPLES // request.n} strings with n = {request.n}"
         raise InvalidRequestError.must_be("prompt", allowed, prompts)
     return prompts
+
+
+def _for_another(request: GenerationRequest, prompt: str) -> GenerationRequest:
+    """Return the same request for another prompt, without checking its other fields for each prompt again."""
+    another = copy.copy(request)
+    object.__setattr__(another, "text", prompt)
+    return another
 
 
 def _presenter(request: CompletionRequest, prompts: list[str]) -> Callable[[Responses], object] | Chunks:
