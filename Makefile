@@ -7,6 +7,11 @@ BIN := $(VENV)/bin
 # GCC 12 miscompiles llama.cpp's AMX kernels unless dead stores are kept: see docs/generation.md.
 LLAMA_CMAKE_ARGS := -DCMAKE_CXX_FLAGS=-fno-tree-dse\ -fno-dse
 
+# What `make bench-gpu` installs, and where it looks for it on a machine without a network.
+CARRIED := build/carried
+GPU_NEEDS := llama-cpp-python "gguf>=0.17" "scikit-build-core>=0.9.2" cmake ninja "hatchling>=1.27"
+GPU_CMAKE_ARGS := -DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=native
+
 # Whose clients have an environment each, by the group in pyproject.toml.
 CLIENTS := langchain llamaindex haystack rerankers
 
@@ -15,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clients check lint types contracts docs picture bench results soak serve install lower-bounds package image clean
+.PHONY: help demo test test-clients check lint types contracts docs picture bench bench-gpu carried results soak serve install lower-bounds package image clean
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*##/\1 #/p' $(MAKEFILE_LIST) | awk -F ' # ' '{printf "  make %-14s%s\n", $$1, $$2}'
@@ -50,6 +55,13 @@ picture: $(VENV)/development  ## Take the picture of the page that is in docs/pi
 
 bench: $(VENV)/bench  ## Measure against the peers; BENCH="--quick" in ten minutes, "--books FILE --judged DIR…" to choose texts.
 	$(BIN)/python -m bench $(BENCH)
+
+bench-gpu: $(VENV)-gpu/bench  ## Measure generation on this machine's NVIDIA GPU, without a network if CARRIED is there.
+	$(VENV)-gpu/bin/python -m bench.gpu $(BENCH)
+
+carried:  ## Fetch what `make bench-gpu` needs, for a machine without a network: carry this folder there.
+	$(PYTHON) -m venv --clear build/carry
+	build/carry/bin/pip download --quiet --dest $(CARRIED) --no-binary llama-cpp-python $(GPU_NEEDS) .
 
 results: $(VENV)/development  ## Make tables, plots and the figures in the documentation from what was measured.
 	$(BIN)/python -m bench.rendering
@@ -93,7 +105,7 @@ endef
 export TRY_PACKAGE
 
 clean:  ## Remove what was built, the environments included.
-	rm -rf $(VENV) $(VENV)-lower $(VENV)-clients build dist docs/_build .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-gpu $(VENV)-lower $(VENV)-clients build dist docs/_build .hypothesis .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each environment is a chain of stamps: a file of the name in the folder says that the step is done.
@@ -128,6 +140,12 @@ $(VENV)-clients/%/client: pyproject.toml
 
 $(VENV)/bench: $(VENV)/development
 	$(BIN)/pip install --quiet --group bench
+	@touch $@
+
+$(VENV)-gpu/bench:
+	$(PYTHON) -m venv $(VENV)-gpu
+	CMAKE_ARGS='$(GPU_CMAKE_ARGS)' CMAKE_BUILD_PARALLEL_LEVEL=$$(nproc) $(VENV)-gpu/bin/pip install \
+		$(if $(wildcard $(CARRIED)),--no-index --find-links $(CARRIED)) --no-binary llama-cpp-python $(GPU_NEEDS) .
 	@touch $@
 
 $(VENV)-lower/development: $(VENV)-lower/pip pyproject.toml

@@ -43,7 +43,6 @@ class Copyist:
         self._model = model
         self._answers = answers
         self._prompts: dict[int, np.ndarray] = {}
-        self._saved = 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
@@ -65,15 +64,10 @@ class Copyist:
             logits[row, self._answers[prompt.tobytes()][position + 1 - len(prompt)]] = 1e4
         return logits
 
-    def save(self, slot: int) -> np.ndarray:
-        """Save a slot that is about to move."""
-        self._saved = slot
-        return self._model.save(slot)
-
-    def restore(self, slot: int, state: np.ndarray) -> None:
-        """Move what was saved last."""
-        self._prompts[slot] = self._prompts[self._saved]
-        self._model.restore(slot, state)
+    def copy(self, source: int, target: int) -> None:
+        """Move a slot."""
+        self._prompts[target] = self._prompts[source]
+        self._model.copy(source, target)
 
 
 def copied(prompt: np.ndarray, length: int, seed: int) -> np.ndarray:

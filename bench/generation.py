@@ -184,7 +184,7 @@ class NullModel:
     def _nothing(self, *_: object) -> None:
         pass
 
-    rewind = restore = interrupt = _nothing
+    rewind = restore = copy = interrupt = _nothing
 
     def save(self, _: int) -> np.ndarray:
         """Have nothing to save."""

@@ -201,8 +201,6 @@ class Engine:
             return
         prompt.logits = logits.copy()
         self.counters.prompt_tokens += stop
-        if prompt.n_unstarted > 1:
-            prompt.state = self._model.save(slot)
         if self._model.can_rewind and self._whole_slices(stop - 1) > 0:
             self._remember(prompt, slot)
 
@@ -212,16 +210,21 @@ class Engine:
             return
         common, _ = self._cache.longest(prompt.tokens)
         if self._whole_slices(common) < self._whole_slices(len(prompt.tokens) - 1):
-            self._cache.put(prompt.tokens, prompt.state if len(prompt.state) else self._model.save(slot))
+            prompt.state = self._model.save(slot)
+            self._cache.put(prompt.tokens, prompt.state)
 
     def _start(self, prompt: Prompt, slots: Items[int]) -> None:
         """Draw the first token of the next samples, from the logits of the prompt's end; other requests are next."""
         if not prompt.n_started:
             self.counters.first_tokens += 1
             self.counters.first_token_s += max(0.0, self._clock() - prompt.ticket.created)
+        if prompt.slot is not None and prompt.n_unstarted > len(slots) and not len(prompt.state):
+            prompt.state = self._model.save(prompt.slot)
         for slot in slots:
-            if slot != prompt.slot:
+            if prompt.slot is None:
                 self._model.restore(slot, prompt.state)
+            elif slot != prompt.slot:
+                self._model.copy(prompt.slot, slot)
             self._running[slot] = (prompt.next_sample(self._model), prompt)
         self._reports.started(prompt.ticket, len(slots))
         prompt.slot = None
@@ -279,7 +282,7 @@ class Engine:
             self._reports.done(prompt.ticket, response)
 
     def _move(self, source: int, target: int) -> None:
-        self._model.restore(target, self._model.save(source))
+        self._model.copy(source, target)
         self._model.rewind(source, 0)
         self._running[target] = self._running.pop(source)
 

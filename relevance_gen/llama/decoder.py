@@ -41,6 +41,9 @@ class Decoder:
 
     Raises:
         ModelLoadError: the file is missing, no GGUF, damaged or unsupported, or memory does not suffice.
+
+    Attributes:
+        copies_on_device: whether `copy` leaves data where it is: by default where that is a GPU.
     """
 
     def __init__(
@@ -57,7 +60,9 @@ class Decoder:
         try:
             _check_generates_text(weights, path)
             self.n_vocab = weights.n_vocab
+            self._uncopied: set[int] = set()
             self.can_rewind = not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+            self.copies_on_device = weights.uses_gpu and self.can_rewind
             self._fit(options, memory_for(weights, options))
             vocabulary = Vocabulary(weights.vocabulary, self.n_ctx)
             self.tokenize, self.tokenize_chat = vocabulary.tokenize, vocabulary.tokenize_chat
@@ -168,6 +173,7 @@ class Decoder:
     def _compute(self, n_rows: int) -> Logits:
         """Decode the batch; return the logits of the `n_rows` tokens for which they are wanted."""
         status = lib.llama_decode(self._context, self._batch.struct)
+        self._uncopied.clear()
         if status == _ABORTED:
             self._abort_flag[0] = b"\0"
             raise Interrupted
@@ -198,14 +204,40 @@ class Decoder:
 
     def save(self, slot: int) -> SavedState:
         """Return a slot's memory as bytes."""
+        self._copy_now(slot)
         state = np.empty(self.saved_bytes(slot), np.uint8)
         if not lib.llama_state_seq_get_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not save a sequence")
         return state
 
+    def copy(self, source: int, target: int) -> None:
+        """Let a slot hold what another one holds.
+
+        On a GPU the data stays there: all that a slot could hold is copied, at the next computation. Elsewhere only
+        what it does hold is copied, at once.
+        """
+        self.rewind(target, 0)
+        if self.copies_on_device:
+            lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            self._uncopied.add(target)
+        else:
+            self.restore(target, self.save(source))
+
+    def _copy_now(self, slot: int) -> None:
+        """Compute a token, so that what was to be copied to `slot` at the next computation is copied now."""
+        n_tokens = lib.llama_memory_seq_pos_max(self._memory, slot) + 1
+        while slot in self._uncopied:
+            try:
+                self.prefill(slot, _WARM_UP[:1], n_tokens)
+            except Interrupted:
+                pass
+            finally:
+                self.rewind(slot, n_tokens)
+
     def restore(self, slot: int, state: SavedState) -> None:
         """Replace what a slot holds by what `save` returned."""
         self.rewind(slot, 0)
+        self._copy_now(slot)
         if not lib.llama_state_seq_set_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not restore a sequence")
 

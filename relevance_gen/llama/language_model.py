@@ -82,6 +82,9 @@ class LanguageModel(Protocol):
     def rewind(self, slot: int, n_tokens: int) -> None:
         """Forget all but the first `n_tokens` of a slot."""
 
+    def copy(self, source: int, target: int) -> None:
+        """Let the slot `target` hold what `source` holds."""
+
     def saved_bytes(self, slot: int) -> int:
         """Return how many bytes `save` would return."""
 

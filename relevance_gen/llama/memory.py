@@ -52,15 +52,15 @@ def memory_for(weights: Weights, options: ModelOptions) -> Memory:
     """
     n_layers = max(1, lib.llama_model_n_layer(weights.handle))
     n_on_gpu = n_layers if options.n_gpu_layers in (None, -1) else min(options.n_gpu_layers or 0, n_layers)
-    gpus = list(_gpus()) if weights.uses_gpu and n_on_gpu else []
+    devices = list(gpus()) if weights.uses_gpu and n_on_gpu else []
     if options.main_gpu is not None:
-        gpus = gpus[options.main_gpu : options.main_gpu + 1]
-    if not gpus:
+        devices = devices[options.main_gpu : options.main_gpu + 1]
+    if not devices:
         n_on_gpu = 0
     parts: list[Memory] = []
-    if gpus:
-        free_bytes = sum(gpu.free_bytes or 0 for gpu in gpus) * n_layers // n_on_gpu
-        parts.append(Memory(" and ".join(gpu.where for gpu in gpus), free_bytes))
+    if devices:
+        free_bytes = sum(gpu.free_bytes or 0 for gpu in devices) * n_layers // n_on_gpu
+        parts.append(Memory(" and ".join(gpu.where for gpu in devices), free_bytes))
     if n_on_gpu < n_layers:
         parts.append(Memory("the machine's memory", _free_here(weights, (n_layers - n_on_gpu) / n_layers)))
     return min(parts, key=lambda part: float("inf") if part.free_bytes is None else part.free_bytes)
@@ -75,7 +75,8 @@ def _free_here(weights: Weights, share: float) -> int | None:
     return int(max(0, available - weights.n_bytes * share) / share)
 
 
-def _gpus() -> Iterator[Memory]:
+def gpus() -> Iterator[Memory]:
+    """Yield the memory of each GPU that llama.cpp sees."""
     library = lib._lib
     for name in ("ggml_backend_dev_get", "ggml_backend_dev_name"):
         getattr(library, name).restype = ctypes.c_void_p

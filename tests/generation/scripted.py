@@ -94,6 +94,11 @@ class ScriptedModel:
         assert len(self.slots[slot]) >= n_tokens
         del self.slots[slot][n_tokens:]
 
+    def copy(self, source: int, target: int) -> None:
+        """Copy a slot's tokens to an empty one."""
+        assert not self.slots[target]
+        self.slots[target] = list(self.slots[source])
+
     def saved_bytes(self, slot: int) -> int:
         """Return one byte a token."""
         return len(self.slots[slot])

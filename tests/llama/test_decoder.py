@@ -221,6 +221,46 @@ def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
         Decoder(path)
 
 
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_copy_goes_on_with_the_same_bits(on_device):
+    """A slot that was copied has the logits of its source, whichever way, also where a copied one is copied on."""
+    with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1)) as model:
+        assert not model.copies_on_device
+        model.copies_on_device = on_device
+        prompt = model.tokenize("the quick brown fox jumps over the lazy dog", 0)
+        model.prefill(0, prompt, 0)
+        model.copy(0, 2)
+        model.copy(2, 1)
+        model.rewind(2, 0)
+        alone = model.decode([0], [5], [len(prompt)])[0].copy()
+        model.rewind(0, len(prompt))
+        rows = model.decode([0, 1], [5, 5], [len(prompt)] * 2)
+        np.testing.assert_array_equal(rows, [alone, alone])
+
+
+def test_what_is_to_be_copied_later_does_not_overwrite_what_came_since():
+    """On a device a copy is made at the next computation: a slot that is restored before keeps what was restored."""
+    with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1)) as model:
+        texts = [model.tokenize(text, 0) for text in ("the quick brown fox", "over the lazy dog again")]
+        for slot, tokens in enumerate(texts):
+            model.prefill(slot, tokens, 0)
+        states = [model.save(slot) for slot in range(2)]
+        expected = [model.decode([slot], [7], [len(texts[slot])])[0].copy() for slot in range(2)]
+        for slot in range(2):
+            model.rewind(slot, len(texts[slot]))
+        model.copies_on_device = True
+        model.copy(0, 2)
+        model.restore(2, states[1])
+        model.copy(1, 3)
+        copied = model.save(3)
+        model.interrupt()
+        model.copy(0, 3)
+        model.restore(3, copied)
+        for slot in (2, 3):
+            np.testing.assert_array_equal(model.decode([slot], [7], [len(texts[1])])[0], expected[1])
+        np.testing.assert_array_equal(model.decode([0], [7], [len(texts[0])])[0], expected[0])
+
+
 def test_an_embedding_model_is_refused():
     """A BERT can be loaded and computed, but has no memory of what it read: it would answer with nonsense."""
     with pytest.raises(
