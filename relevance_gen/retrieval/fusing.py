@@ -6,8 +6,8 @@ With the score w that the words give, and the cosine c of the question with the 
 
 A chunk misses the question if both its words and its meaning do. f lies in [w, 1], and only a chunk that scores 1 by
 its words scores 1. Nothing is normalised over the results. L is w on a scale on which good scores are as high as good
-cosines are, the root of what stands under the power in `relevance_gen.retrieval.weighting`: on the scale of w itself the
-meaning drowned the words in one collection of seven.
+cosines are, the root of what stands under the power in `relevance_gen.retrieval.weighting`. On the scale of w itself
+the meaning drowned the words in one collection of seven.
 
 Only the best chunks by their words, the candidates, are lifted. So their order beside all others stays sensible, a
 chunk that shares no word with the question stays out, and a question costs one encoding and a few dozen products,
