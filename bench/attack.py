@@ -1,8 +1,9 @@
 """Measure what bodies made to be expensive cost: ``python -m bench.attack [--mib 4]``. Linux only.
 
 For each shape a server of its own gets one body, whose size counts after decompression, over loopback. Told are its
-processor seconds and the memory that it grew by at its peak, for each MiB of the body. The bars are 2 seconds and 12
-bytes a byte.
+processor seconds for each MiB of the body, and the memory that it grew by at its peak, less what the counter of tokens
+keeps of the body's words: that is kept for all requests together, and bounded (docs/security.md). The bars are 2
+seconds, and 12 bytes a byte beside `FLOOR_MIB`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -25,6 +27,8 @@ from attrs import frozen
 from bench.recording import Record, add_quick
 
 MOST_CHUNKS = 200_000
+FLOOR_MIB = 48
+"""What any search may take beside its twelvefold: the arrays of a block, and for 200,000 chunks 160 bytes each."""
 CYRILLIC = [chr(0x430 + place) for place in range(32)]
 
 
@@ -37,8 +41,11 @@ def _words(n_words: int, seed: int) -> list[str]:
     return ["".join(chance.choices(CYRILLIC, k=8)) for _ in range(n_words)]
 
 
+WORDS = " ".join(topics.values()).split()
+
+
 def _prose(n_words: int, seed: int) -> str:
-    return " ".join(random.Random(seed).choices(" ".join(topics.values()).split(), k=n_words))
+    return " ".join(random.Random(seed).choices(WORDS, k=n_words))
 
 
 def prose(n_bytes: int) -> bytes:
@@ -153,6 +160,22 @@ SHAPES: tuple[Callable[[int], bytes], ...] = (
 )
 
 
+COUNTING = """
+import json, sys
+from pathlib import Path
+from relevance_gen import token_counter
+def resident_mib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) / 256
+counter = token_counter()
+counter.count_all(["a text to begin with " * 60_000])
+body = json.load(sys.stdin)
+texts = [body["query"], *(one if isinstance(one, str) else one["text"] for one in body["chunk_txts"])]
+before_mib = resident_mib()
+counter.count_all(texts)
+print(resident_mib() - before_mib)
+"""
+
+
 # ── The server ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -237,11 +260,25 @@ def measure(record: Record, shape: Callable[[int], bytes], n_bytes: int) -> None
     seconds = time.perf_counter() - started_s
     cpu_s, grown_mib = served.processor_s() - before_s, served.memory_mib("VmHWM") - before_mib
     served.stop()
+    counter_mib = kept_by_the_counter_mib(body) if status == HTTPStatus.OK else 0.0
+    own_mib = grown_mib - counter_mib
     group = f"Bodies of about {n_bytes / (1 << 20):g} MiB"
     record.add(group, shape.__name__, status, "status", places=0)
     record.add(group, shape.__name__, seconds, "s")
     record.add(group, shape.__name__, cpu_s / mib, "CPU s a MiB", at_most=2)
-    record.add(group, shape.__name__, grown_mib / mib, "MiB a MiB", places=1, at_most=12)
+    record.add(group, shape.__name__, own_mib, "MiB", places=1)
+    record.add(group, shape.__name__, counter_mib, "MiB of words", places=1)
+    record.add(
+        group, shape.__name__, max(own_mib - FLOOR_MIB, 0.0) / mib, "MiB a MiB above the floor", places=1, at_most=12
+    )
+
+
+def kept_by_the_counter_mib(body: bytes) -> float:
+    """Return what the counter of tokens keeps of a body's words, measured in a process that does nothing else."""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", COUNTING], input=body, stdout=subprocess.PIPE, check=True
+    )
+    return float(done.stdout)
 
 
 if __name__ == "__main__":

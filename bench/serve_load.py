@@ -362,7 +362,7 @@ def generate(record: Record, model: Path, rounds: int, n_threads: int, n_times: 
     bodies = [json.dumps({"text": p, "max_tokens": 64, "temperature": 0.8, "seed": 1}).encode() for p in prompts]
     options = {"n_ctx": 512, "n_slots": 16, "n_threads": n_threads, "prefix_cache_bytes": 0}
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    group = f"16 generations at once, 64 tokens each, {model.name}, {n_threads} threads"
+    group = f"16 generations at once, 64 tokens each, {model.name}"
     in_process_s, http_s = [], []
     for _ in range(rounds):  # not both at once: two models in memory would fight for the cores
         with Runner(model, **options) as runner:

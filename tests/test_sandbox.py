@@ -41,6 +41,17 @@ def test_what_overruns_is_an_error_and_the_next_question_has_a_new_process(sandb
     assert sandbox.ask({"do": "answer"})["pid"] != before["pid"]
 
 
+def test_it_knows_no_keys(monkeypatch, tmp_path):
+    """What is in this package's variables, keys among it, is not in the process."""
+    monkeypatch.setenv("RELEVANCE_GEN_API_KEYS", "secret")
+    (tmp_path / "program.py").write_text("import os\ndef answer(_):\n    return dict(os.environ)\n")
+    sandbox = Sandbox(tmp_path / "program.py", timeout_s=30, memory_bytes=256 << 20)
+    seen = sandbox.ask({})
+    sandbox.close()
+    assert "PATH" in seen
+    assert "secret" not in seen.values()
+
+
 def test_a_process_that_cannot_be_started_is_an_error(monkeypatch, sandbox):
     """Where there is no Python to run, the error says so."""
     sandbox.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
 
 from relevance_gen.cli.filetypes import listing
 from relevance_gen.cli.indexing import Searched, build, load, save
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.query import Question
@@ -39,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("best", "text"),
         default="best",
         help="best first, or as they stand in the text (default: %(default)s)",
+    )
+    results.add_argument(
+        "--encoder",
+        metavar="FILE",
+        help="a GGUF embedding model, to lift what says in other words what is asked; with --save its vectors are kept",
     )
 
 
@@ -146,11 +153,17 @@ def run(args: argparse.Namespace) -> int:
     question = Question(args.query, args.top_n, args.order == "text")  # refuses nonsense before files are read
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
-    searched = open_index(args, status)
-    index = searched.index
-    response = index.search(
-        question.query, question.top_n, question.true_order, where=wanted_metadata(args, index), spans=not args.json
-    )
+    with nullcontext() if args.encoder is None else Encoder(args.encoder) as encoder:
+        searched = open_index(args, status, encoder)
+        index = searched.index
+        response = index.search(
+            question.query,
+            question.top_n,
+            question.true_order,
+            where=wanted_metadata(args, index),
+            spans=not args.json,
+            encoder=encoder,
+        )
     seconds = time.perf_counter() - started
     kept = args.save is None or save(index, args.save, status.say)
     if args.json:
@@ -164,9 +177,9 @@ def run(args: argparse.Namespace) -> int:
     return FOUND if response.results else NOT_FOUND
 
 
-def open_index(args: argparse.Namespace, status: StatusLine) -> Searched:
+def open_index(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Searched:
     """Make the index of the files that `args` name, or open the saved one."""
-    return build(args, status) if args.index is None else load(args)
+    return build(args, status, encoder) if args.index is None else load(args, status, encoder)
 
 
 def nothing_found(searched: Searched) -> str:

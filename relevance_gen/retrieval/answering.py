@@ -23,7 +23,7 @@ class Wanted:
         where: which chunks; None allows all.
         min_share: least share of the best score, in [0, 1].
         spans: whether to say where the answer stands.
-        candidates: how many of the best by their words an encoder looks at; None lets it look at all.
+        candidates: how many of the best by their words an encoder looks at; None lets it look at all, and 0 at none.
 
     Raises:
         InvalidRequestError: one of the last three is not allowed; `where` is checked against the chunks.
@@ -36,7 +36,7 @@ class Wanted:
         default=fusing.N_CANDIDATES,
         converter=checks.plain,
         validator=checks.must_be(
-            "an integer of at least 1 or None", lambda v: v is None or (checks.is_integer(v) and v > 0)
+            "an integer of at least 0 or None", lambda v: v is None or (checks.is_integer(v) and v >= 0)
         ),
     )
 
@@ -74,7 +74,7 @@ def answer(
         InvalidRequestError: `wanted.where` is not allowed.
     """
     chosen = None if wanted.where is None else Filter.read(wanted.where, n_positions)
-    if encoder is None:
+    if encoder is None or wanted.candidates == 0:
         ranking = collection.rank(question.query, question.top_n, chosen)
     else:
         ranking = fusing.rank(collection, encoder, question.query, question.top_n, chosen, wanted.candidates)

@@ -52,7 +52,7 @@ def search(
         spans: whether each result says where in the chunk the answer stands.
         encoder: an `Encoder`, which lifts chunks that say in other words what the query asks; None goes by words alone.
         candidates: how many of the best by their words the encoder looks at; None encodes every chunk, and finds those,
-            too, that share no word with the query.
+            too, that share no word with the query; 0 goes by words alone.
         blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
             positions. Missing are None and NaN.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's TF-IDF; formulas in

@@ -52,7 +52,7 @@ def explain(
     )
     pairs, coverage, head, run = (bonus * scale for bonus in bonuses)
     words = Explanation(score, terms, pairs, coverage, head, run, letters * scale, likeness)
-    if encoder is None:
+    if encoder is None or n_candidates == 0:
         return words
     return _with_meaning(words, lift(collection, encoder, plan, n_candidates=n_candidates), position)
 

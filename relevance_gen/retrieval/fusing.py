@@ -2,11 +2,11 @@
 
 With the score w that the words give, and the cosine c of the question with the chunk's nearest passage::
 
-    f = w + (1 − w) · max(0, c)²
+    f = 1 − (1 − L)(1 − max(0, c)²)            L = w^(6/7)
 
-It is 1 − (1 − w)(1 − c²): a chunk misses the question if both its words and its meaning do. f lies in [w, 1], and only
-a chunk that scores 1 by its words scores 1. It needs no normalisation and has no parameter. It asks for a w whose good
-scores are well above 0, which the root in the blend of `relevance_gen.retrieval.weighting` sees to.
+A chunk misses the question if both its words and its meaning do. f lies in [w, 1], and only a chunk that scores 1 by
+its words scores 1. Nothing is normalised over the results. L is w on a scale on which good scores are as high as good
+cosines are: w itself is a power already, and on its own scale the meaning drowned the words in some collections.
 
 Only the best chunks by their words, the candidates, are lifted. So their order beside all others stays sensible, a
 chunk that shares no word with the question stays out, and a question costs one encoding and a few dozen products,
@@ -35,13 +35,15 @@ from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import Offsets
 
 N_CANDIDATES: Final = 50
+_SCALE: Final = 6 / 7
 _NEARLY_ONE: Final = float(np.nextafter(1.0, 0.0))
 
 
 def fuse(words: Floats, cosines: Floats) -> Floats:
     """Return the scores of chunks from those that their words give, in [0, 1], and their cosines, shape (n,)."""
+    scaled = words**_SCALE
     meaning = np.clip(cosines, 0.0, 1.0) ** 2
-    return np.where(words < 1.0, np.minimum(words + (1.0 - words) * meaning, _NEARLY_ONE), 1.0)
+    return np.where(words < 1.0, np.minimum(scaled + (1.0 - scaled) * meaning, _NEARLY_ONE), 1.0)
 
 
 @frozen(eq=False)

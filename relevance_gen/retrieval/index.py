@@ -187,6 +187,7 @@ class ChunkIndex:
         where: Where | None = None,
         min_share: float = 0.0,
         spans: bool = False,
+        encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
     ) -> SearchResponse: ...
     @overload
@@ -199,6 +200,7 @@ class ChunkIndex:
         where: Where | None = None,
         min_share: float = 0.0,
         spans: bool = False,
+        encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
     ) -> list[SearchResponse]: ...
     def search(
@@ -210,6 +212,7 @@ class ChunkIndex:
         where: Where | None = None,
         min_share: float = 0.0,
         spans: bool = False,
+        encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
     ) -> SearchResponse | list[SearchResponse]:
         """Return the chunks that answer the query, or a response for each of several queries.
@@ -223,8 +226,9 @@ class ChunkIndex:
                 for each position ever given.
             min_share: keep only results of at least this share of the best score, in [0, 1].
             spans: whether each result says where in the chunk the answer stands.
+            encoder: an `Encoder` for this search, where the index has none: the best by their words are encoded now.
             candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
-                finds those, too, that share no word with the query.
+                finds those, too, that share no word with the query; 0 goes by words alone.
 
         Raises:
             InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in
@@ -233,22 +237,32 @@ class ChunkIndex:
         """
         state = self._state
         wanted = Wanted(where, min_share, spans, candidates)
-        wanted.check_encoder(self._encoder)
+        wanted.check_encoder(encoder := self._encoder_of(encoder))
         asked = questions(query, top_n, true_order)
         if isinstance(asked, Question):
-            return self._answer(state, asked, wanted)
-        return [self._answer(state, question, wanted) for question in asked]
+            return self._answer(state, asked, wanted, encoder)
+        return [self._answer(state, question, wanted, encoder) for question in asked]
 
-    def _answer(self, state: _State, question: Question, wanted: Wanted) -> SearchResponse:
+    def _answer(self, state: _State, question: Question, wanted: Wanted, encoder: TextEncoder | None) -> SearchResponse:
         token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
-        return answer(question, wanted, state.collection, state.n_positions, token_counts, self._encoder)
+        return answer(question, wanted, state.collection, state.n_positions, token_counts, encoder)
 
-    def explain(self, query: str, chunk: int, *, candidates: int | None = N_CANDIDATES) -> Explanation:
+    def _encoder_of(self, encoder: TextEncoder | None) -> TextEncoder | None:
+        """Return the encoder of a search: the one that it brings, or the index's own."""
+        encoder, own = checked_encoder(encoder), self._encoder
+        if encoder is None or own is None or encoder is own or encoder.fingerprint == own.fingerprint:
+            return own if encoder is None else encoder
+        raise InvalidRequestError("encoder must be the one that the index was made with, or None", field="encoder")
+
+    def explain(
+        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES
+    ) -> Explanation:
         """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk.
 
         Args:
             query: a question, not blank.
             chunk: the chunk's position.
+            encoder: as in `search`.
             candidates: as in `search`.
 
         Raises:
@@ -256,9 +270,9 @@ class ChunkIndex:
         """
         state = self._state
         wanted = Wanted(candidates=candidates)
-        wanted.check_encoder(self._encoder)
+        wanted.check_encoder(encoder := self._encoder_of(encoder))
         at = check_position("chunk", chunk, state.n_positions, state.collection.holds)
-        return explain(state.collection, Question(query).query, at, self._encoder, wanted.candidates)
+        return explain(state.collection, Question(query).query, at, encoder, wanted.candidates)
 
     # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.matching import Match
@@ -27,7 +29,7 @@ from relevance_gen.retrieval.terms import Ids
 from relevance_gen.retrieval.weighting import AsChunk, OwnScore, Weighting, saturated_one
 
 _FEW: Final = 64
-"""So few tokens are quicker compared by Python."""
+"""Up to so many tokens are quicker looked at by Python."""
 
 
 @frozen(eq=False)
@@ -83,13 +85,8 @@ def weigh(
     norm = math.hypot(*[value for value, n in zip(weight, df, strict=True) if n]) or 1.0
     near = _near(df, idf, weighting.n_near)
     is_known = [n > 0 for n in df]
-    place = np.full(len(terms) + 1, -1, np.int8)
-    place[list(near)] = range(len(near))
-    # The tokens of a query as long as a book are held as bytes: no list of them is ever made.
     proximity = ProximityScorer(
-        [matches[number] for number in near],
-        [idf[number] for number in near],
-        array("b", place.take(order[np.array([*is_known, False]).take(order)]).tobytes()),
+        [matches[number] for number in near], [idf[number] for number in near], _said(order, near, is_known)
     )
     reads_letters = weighting.reads_letters and not (statistics.is_english and query.text.isascii())
 
@@ -138,10 +135,21 @@ def weigh(
     )
 
 
+def _said(order: npt.NDArray[np.int16], near: Sequence[int], is_known: Sequence[bool]) -> Sequence[int]:
+    """Return the query's known tokens as numbers of the words to look for side by side; -1 for any other word."""
+    if order.size <= _FEW:
+        places = {number: at for at, number in enumerate(near)}
+        return [places.get(number, -1) for number in order.tolist() if number >= 0 and is_known[number]]
+    # The tokens of a query as long as a book are held as bytes: no list of them is ever made.
+    place = np.full(len(is_known), -1, np.int8)
+    place[list(near)] = range(len(near))
+    return array("b", place.take(order[np.array([*is_known, False]).take(order)]).tobytes())
+
+
 def _norm(ids: Ids) -> float:
     """Return the norm of a chunk that has tokens of these ids, ascending."""
-    if ids.size <= _FEW and len(set(ids.tolist())) == ids.size:
-        return math.sqrt(math.fsum([saturated_one(1) ** 2] * ids.size))
+    if ids.size <= _FEW:
+        return math.sqrt(math.fsum([saturated_one(n) ** 2 for n in Counter(ids.tolist()).values()]))
     edges = np.flatnonzero(ids[1:] != ids[:-1])
     n_terms_of = np.bincount(np.diff(edges, prepend=-1, append=ids.size - 1))  # by how often they stand there
     squares = (repeat(saturated_one(n) ** 2, times) for n, times in enumerate(n_terms_of.tolist()) if n)

@@ -103,12 +103,15 @@ class Sandbox:
         return answer
 
     def _start(self) -> _Process:
+        # Keys may stand in the server's variables, and a document or a template has no business with any of them.
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("RELEVANCE_GEN_")}
         try:
             popen = subprocess.Popen(  # noqa: S603 - this package's own program
                 [sys.executable, "-P", _CHILD, self._program, str(self._memory_bytes)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                env=environ,
             )
         except OSError as error:
             raise GenerationError(f"the process of {self._program.name} cannot be started: {error}") from None

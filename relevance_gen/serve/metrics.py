@@ -67,6 +67,7 @@ _FAMILIES = (
     Family("prompt_tokens_total", "Tokens of prompts."),
     Family("generated_tokens_total", "Tokens generated; its rate is tokens per second."),
     Family("generation_cancelled_total", "Generations whose client left."),
+    Family("searches_without_encoder_total", "Searches by words alone, though there is or is to be an encoder."),
     Family("encoders", "Processes whose encoder is loaded.", "gauge"),
     Family("encoder_texts_waiting", "Texts that wait to be encoded, or are.", "gauge"),
     Family("encoding_seconds", "From a request for vectors to all of them.", "histogram"),

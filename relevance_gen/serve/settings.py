@@ -21,6 +21,7 @@ from relevance_gen.checks import Validator, integer
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.machine import usable_cpus
 
 PREFIX = "RELEVANCE_GEN_"
 
@@ -154,6 +155,15 @@ class Settings:
         2048, "texts that may wait to be encoded in one worker; more are refused with 429", integer(1, 1_000_000)
     )
     encoder_timeout_s: float = _encoder(60.0, "seconds one request for vectors may take, waiting included, then 503")
+    encoder_search_passages: int = _encoder(
+        128, "passages that one search may have encoded; one that needs more goes by words alone", integer(1, 1_000_000)
+    )
+    encoder_search_timeout_s: float = _encoder(
+        10.0, "seconds a search may wait for the encoder; then it goes by words alone"
+    )
+    encoder_index_passages: int = _encoder(
+        50_000, "passages of chunks that came twice that are encoded in the background", integer(0, 100_000_000)
+    )
 
     model: str | None = _generation(
         None,
@@ -185,6 +195,11 @@ class Settings:
     log_format: Literal["json", "text"] = _log("json", "form of the log on standard error: json or text")
     log_level: Literal["debug", "info", "warning", "error"] = _log("info", "least severe line logged")
     access_log: bool = _log(True, "log one line for each request")
+
+    @property
+    def n_search_threads(self) -> int:
+        """Searches at once in one worker."""
+        return self.search_threads or max(1, usable_cpus() // self.workers)
 
 
 @frozen

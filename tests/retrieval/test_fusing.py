@@ -68,7 +68,7 @@ def cosine(question: str, chunk: str) -> float:
 
 
 def fused(words: float, nearness: float) -> float:
-    return 1.0 if words == 1.0 else words + (1.0 - words) * min(max(nearness, 0.0), 1.0) ** 2
+    return 1.0 - (1.0 - words ** (6 / 7)) * (1.0 - min(max(nearness, 0.0), 1.0) ** 2)
 
 
 scores = st.floats(0, 1)
@@ -88,7 +88,7 @@ def test_the_formula_keeps_its_promises(less: float, more: float, far: float, ne
     assert less <= low <= min(by_words, by_meaning) <= max(by_words, by_meaning) <= both <= 1.0
     assert (low == 1.0) == (less == 1.0)
     assert (both == 1.0) == (more == 1.0)
-    assert fusing.fuse(np.array([more]), np.array([-near if near > 0 else near])).tolist() == [more]
+    assert fusing.fuse(np.array([more]), np.array([-1.0]))[0] == pytest.approx(more ** (6 / 7), abs=1e-12)
 
 
 @given(strategies.queries, strategies.chunk_lists, candidates)
@@ -238,6 +238,29 @@ def test_the_nearest_passage_counts_and_is_told() -> None:
     assert told.passage.cosine == pytest.approx(1.0, abs=1e-3)
 
 
+@given(strategies.queries, strategies.chunk_lists.filter(bool), candidates)
+def test_a_search_may_bring_its_encoder(query: str, chunks: list[str], n: int | None) -> None:
+    """An index without vectors answers and explains with an encoder as one with vectors does."""
+    encoder = LetterEncoder()
+    words, vectors = ChunkIndex(chunks), ChunkIndex(chunks, encoder=encoder)
+    brought = words.search(query, ALL, encoder=encoder, candidates=n)
+    assert (
+        brought == vectors.search(query, ALL, candidates=n) == vectors.search(query, ALL, encoder=encoder, candidates=n)
+    )
+    assert words.explain(query, 0, encoder=encoder, candidates=n) == vectors.explain(query, 0, candidates=n)
+    with pytest.raises(InvalidRequestError, match="encoder must be the one that the index was made with"):
+        vectors.search(query, encoder=LetterEncoder("others"))
+
+
+def test_without_candidates_an_index_goes_by_words_alone() -> None:
+    """With 0 candidates it answers and explains as one that has no encoder, and encodes nothing."""
+    encoder, words = LetterEncoder(), ChunkIndex(many_chunks())
+    index = ChunkIndex(many_chunks(), encoder=encoder)
+    encoder.fails = True
+    assert index.search("purring cats", candidates=0) == words.search("purring cats")
+    assert index.explain("purring cats", 3, candidates=0) == words.explain("purring cats", 3)
+
+
 def test_adding_encodes_what_is_added() -> None:
     """What is there already is not encoded again, neither by adding, removing nor merging."""
     encoder = LetterEncoder()
@@ -334,8 +357,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         partial(index.search, "cats"),
         partial(index.explain, "cats", 0),
     ):
-        with pytest.raises(InvalidRequestError, match="candidates must be an integer of at least 1 or None, got 0"):
-            ask(candidates=0)
+        with pytest.raises(InvalidRequestError, match="candidates must be an integer of at least 0 or None, got -1"):
+            ask(candidates=-1)
         with pytest.raises(InvalidRequestError, match=needs_encoder):
             ask(candidates=None)
 

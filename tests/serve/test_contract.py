@@ -57,8 +57,9 @@ def test_explain_adds_up_to_the_score(real: Server) -> None:
     position = found["original_index"]
     asked = {"query": SEARCH["query"], "chunk_txts": SEARCH["chunk_txts"], "original_index": position}
     explained = real.call("POST", "/explain", asked, KEYED).json
-    parts = ("pairs", "coverage", "head", "run", "letters", "likeness")
-    assert list(explained) == ["score", "terms", *parts]
+    parts = ("pairs", "coverage", "head", "run", "letters", "likeness", "meaning")
+    assert list(explained) == ["score", "terms", *parts, "passage"]
+    assert list(explained["passage"]) == ["start", "end", "cosine"]
     assert list(explained["terms"][0]) == ["term", "matches", "tf", "df", "idf", "share"]
     assert explained["score"] == pytest.approx(found["chunk_score"], abs=1e-9)
     total = sum(term["share"] for term in explained["terms"]) + sum(explained[part] for part in parts)

@@ -37,7 +37,7 @@ def run(server: Server, *command: str | Path) -> str:
 
 
 def test_curl(open_server: Server) -> None:
-    """examples/curl.sh calls every path and prints what comes."""
+    """examples/curl.sh calls the paths of the interface and prints what comes."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     printed = run(open_server, "bash", EXAMPLES / "curl.sh")

@@ -7,14 +7,15 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from relevance_gen import search, wire
-from small_models import TINY
+from relevance_gen import Encoder, search, wire
+from small_models import ENCODER, TINY
 from tests.serve.harness import KEYED, REAL, ROOT, SMALL_MODEL, Server, eventually
 from tests.serve.test_streams import events_of
 
@@ -139,8 +140,15 @@ def test_a_damaged_model_leaves_search(tmp_path: Path) -> None:
         assert server.search({"query": "fruit", "chunk_txts": ["red fruit"]}).status == 200
 
 
-def test_search_over_http_is_search(real: Server) -> None:
-    """POST /search answers exactly what `relevance_gen.search` returns, at first and from the cache, in both orders."""
+@pytest.fixture(scope="module")
+def by_words() -> Iterator[Server]:
+    """The real server without an encoder."""
+    with Server("--model", "none", "--rate-limit", "off", program=REAL) as started:
+        yield started
+
+
+def test_search_over_http_is_search(real: Server, by_words: Server) -> None:
+    """POST /search answers exactly what `search` returns, with and without an encoder, from the cache, in any order."""
     chunks = [
         "Machine learning is a subset of artificial intelligence.",
         {"text": "The weather is sunny today.", "metadata": {"source": "diary", "page": 3}},
@@ -148,14 +156,17 @@ def test_search_over_http_is_search(real: Server) -> None:
         "機械学習は人工知能の一分野です。",
         {"text": "Learning to swim takes time — naïve beginners sink.", "metadata": {}},
     ]
-    for query in ("What is machine learning?", "swim", "機械学習", "...", "zebra"):
-        for true_order in (True, False):
-            for _ in range(3):
-                answer = real.search({"query": query, "chunk_txts": chunks, "top_n": 3, "true_order": true_order})
-                assert answer.json == json.loads(wire.serialize(search(query, chunks, 3, true_order)))
+    with Encoder(ENCODER) as encoder:
+        for query in ("What is machine learning?", "swim", "機械学習", "...", "zebra"):
+            for true_order in (True, False):
+                asked = {"query": query, "chunk_txts": chunks, "top_n": 3, "true_order": true_order}
+                for server, beside in ((by_words, None), (real, encoder)):
+                    expected = search(query, chunks, 3, true_order, encoder=beside).to_dict()
+                    for _ in range(3):
+                        assert server.search(asked).json == expected
 
 
-def test_two_million_tokens_are_one_search(real: Server) -> None:
+def test_two_million_tokens_are_one_search(by_words: Server) -> None:
     """20,000 chunks of 10 MB, compressed on the way, are searched like any others, in bounded time."""
     chance = random.Random(5)  # noqa: S311
     words = ["".join(chance.choices("etaoinshrdlu", k=chance.randint(2, 9))) for _ in range(5000)]
@@ -163,6 +174,6 @@ def test_two_million_tokens_are_one_search(real: Server) -> None:
     query = " ".join(words[:3])
     body = json.dumps({"query": query, "chunk_txts": chunks}).encode()
     assert len(body) > 9_000_000
-    answer = real.search(zstandard.compress(body), {**KEYED, "Content-Encoding": "zstd"}, timeout_s=60)
+    answer = by_words.search(zstandard.compress(body), {**KEYED, "Content-Encoding": "zstd"}, timeout_s=60)
     assert answer.json == json.loads(wire.serialize(search(query, chunks)))
     assert answer.json["metadata"]["num_context_tokens"] > 2_000_000

@@ -29,6 +29,9 @@ from relevance_gen.types import (
     SearchResponse,
 )
 
+_SKIPPED = "X-Encoder-Skipped"
+"""Says why a search went by words alone, where an encoder was to have a part in it."""
+
 _BYTES_PER_NUMBER = 64
 """A number of a vector: as Python has it, as JSON, and the same compressed."""
 
@@ -104,6 +107,8 @@ def _found(
                 found = do(service.searcher, task, scope)
                 out, headers = codings.encode(wire.serialize(present(found)), coding)
                 body.account.replace(len(out))
+            if task.skipped:
+                headers = {**headers, _SKIPPED: task.skipped[-1]}
             return out, headers, measure(task, found, time.perf_counter() - started_s)
 
         out, headers, record = await request[LANE].gate.run(work)

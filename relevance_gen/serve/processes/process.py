@@ -31,6 +31,7 @@ from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.embedding import Embedder, load_encoder
 from relevance_gen.serve.work.generating import Backend, Generator
+from relevance_gen.serve.work.lifting import Lifting
 from relevance_gen.serve.work.searching import Retrieval, Searcher
 
 _log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     embedder = Embedder(plan.settings, metrics)
     if plan.role != "model" and plan.settings.encoder is not None:
         embedder.start_loading(lambda: load_encoder(plan.settings))
-    service = _service(plan, metrics, generation, make_retrieval)
+    service = _service(plan, metrics, generation, make_retrieval, embedder)
     answered = _routes(plan)
     app = make_app(service, answered)
     if isinstance(generation, Generator):
@@ -213,17 +214,24 @@ def _routes(plan: Plan) -> tuple[Route, ...]:
     return routes.of_worker(forwards=plan.role == "front" and plan.model_socket is not None)
 
 
-def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, make_retrieval: MakeRetrieval) -> Service:
+def _service(
+    plan: Plan,
+    metrics: Metrics,
+    generation: Generator | Forwarder,
+    make_retrieval: MakeRetrieval,
+    embedder: Embedder,
+) -> Service:
     settings, is_model = plan.settings, plan.role == "model"
     # The workers have counted each request and checked its key before the model's process gets it.
     http_metrics = Metrics.alone(routes.LAYOUT) if is_model else metrics
+    lifting = None if settings.encoder is None else Lifting(settings, embedder, metrics)
     keys = auth.Keys(plan.key_digests, settings.api_keys_file)
     return Service(
         settings=settings,
         identify=auth.passed_on_key_id if is_model else keys.identify,
         rate=RateLimit("off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics),
         lanes=make_lanes(settings, metrics),
-        searcher=Searcher(settings, make_retrieval(settings), metrics),
+        searcher=Searcher(settings, make_retrieval(settings), metrics, lifting),
         stats=generation.stats,
         metrics=http_metrics,
     )
