@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 _MAX_RESULTS: Final = 10
@@ -49,6 +49,26 @@ class Result(Protocol):
         """The words that were found."""
 
 
+class TermShare(Protocol):
+    """What is shown of a term of an explanation."""
+
+    @property
+    def term(self) -> str:
+        """The query's word."""
+
+    @property
+    def tf(self) -> float:
+        """How often the chunk has it."""
+
+    @property
+    def df(self) -> int:
+        """Number of chunks that have it."""
+
+    @property
+    def share(self) -> float:
+        """What it gave to the score."""
+
+
 def as_text(results: Sequence[Result], confidence: float) -> str:
     """Return a line for the whole and one for each of the first results: score, position, and a bit of the text."""
     shown = [
@@ -56,6 +76,23 @@ def as_text(results: Sequence[Result], confidence: float) -> str:
         for result in results[:_MAX_RESULTS]
     ]
     return "\n".join([f"<SearchResponse: {_summary(results, confidence)}>", *shown, *_rest(results, "  … and {} more")])
+
+
+def explanation_as_text(score: float, terms: Sequence[TermShare], parts: Mapping[str, float]) -> str:
+    """Return a line for the score and one for each term and each part that gave something to it, and for no other.
+
+    Args:
+        score: the chunk's.
+        terms: the query's, with what each gave.
+        parts: what else gave something, by name.
+    """
+    shown = [
+        f"  {term.share:.3f}  {_visible(term.term)!r}, {term.tf:g} here, in {term.df:,} chunk{'s' * (term.df != 1)}"
+        for term in terms
+        if term.share
+    ]
+    shown += [f"  {share:.3f}  {name}" for name, share in parts.items() if share]
+    return "\n".join([f"<Explanation: score {score:.3f}>", *shown])
 
 
 def as_html(results: Sequence[Result], confidence: float) -> str:

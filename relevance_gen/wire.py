@@ -16,7 +16,7 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from relevance_gen.errors import InvalidRequestError, shown
-from relevance_gen.types import Completion, GenerationResponse, SearchResponse
+from relevance_gen.types import Completion, Explanation, GenerationResponse, SearchResponse
 
 T = TypeVar("T")
 
@@ -33,7 +33,11 @@ _converter.register_unstructure_hook(
     make_dict_unstructure_fn(Completion, _converter, tokens=_if_asked, logprobs=_if_asked, top_logprobs=_if_asked),
 )
 _converter.register_unstructure_hook(
-    GenerationResponse, make_dict_unstructure_fn(GenerationResponse, _converter, prompt_logprobs=_if_asked)
+    Explanation, make_dict_unstructure_fn(Explanation, _converter, meaning=_if_asked, passage=_if_asked)
+)
+_converter.register_unstructure_hook(
+    GenerationResponse,
+    make_dict_unstructure_fn(GenerationResponse, _converter, prompt_logprobs=_if_asked, spelling=override(omit=True)),
 )
 
 

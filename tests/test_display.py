@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import SearchMetadata, SearchResponse, SearchResult, Span, search, wire
+from relevance_gen import ChunkIndex, SearchMetadata, SearchResponse, SearchResult, Span, search, wire
 from tests import strategies
 
 CHUNKS = ["Dogs bark.", {"text": "Cats purr & <sleep>.", "metadata": {"page": 2}}, "A cat.", "Birds sing."]
@@ -77,6 +77,23 @@ def test_it_prints_in_a_few_lines() -> None:
     assert len(lines) == 12
     assert all(len(line) < 120 and line.isprintable() for line in lines)
     assert repr(search("zebra", ["a cat"])) == "<SearchResponse: 0 results, confidence 0.00>"
+
+
+def test_an_explanation_prints_what_gave_something() -> None:
+    """An explanation is a line for its score and one for each share that is not 0, which add up to it."""
+    explanation = ChunkIndex(["A cat purrs.", "Dogs bark."]).explain("do cats purr", 0)
+    first, *shares = repr(explanation).split("\n")
+    assert first == f"<Explanation: score {explanation.score:.3f}>"
+    assert [line.split("  ")[2] for line in shares] == [
+        "'cats', 1 here, in 1 chunk",
+        "'purr', 1 here, in 1 chunk",
+        "pairs",
+        "coverage",
+        "head",
+        "run",
+        "likeness",
+    ]
+    assert sum(float(line.split()[0]) for line in shares) == pytest.approx(explanation.score, abs=0.005)
 
 
 def test_a_long_text_is_shown_where_the_answer_stands() -> None:

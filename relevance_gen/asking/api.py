@@ -10,8 +10,9 @@ from attrs import frozen
 
 from relevance_gen import wire
 from relevance_gen.asking.answer import NOTHING_FOUND, Answer, Source
-from relevance_gen.asking.fitting import fit, passage_of
-from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt
+from relevance_gen.asking.fitting import first_sentence, fit, passage_of
+from relevance_gen.asking.model import Model
+from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner
 from relevance_gen.generation.runner import Runner
@@ -25,8 +26,9 @@ Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]
 
 _CHAT_MAX_TOKENS = 512
 _COMPLETION_MAX_TOKENS = 128
-_COMPLETION_PROMPT_TOKENS = 128
-"""Longest prompt of a model without a template: the embedded one finds the right sentence best among very few."""
+_SEVERAL_PASSAGES_TOKENS = 128
+"""Longest prompt of more than one passage where a model follows no instructions: the embedded one finds the right
+sentence best among very few."""
 _FRAME_BYTES = 2048
 """More than a template adds to a message."""
 
@@ -40,12 +42,21 @@ class AnswerStream(Iterator[str]):
         answer: the whole answer, once iteration has ended.
     """
 
-    def __init__(self, sources: tuple[Source, ...], confidence: float, stream: TextStream | None) -> None:
+    def __init__(
+        self,
+        sources: tuple[Source, ...],
+        confidence: float,
+        stream: TextStream | None,
+        *,
+        only_first_sentence: bool = False,
+    ) -> None:
         self.sources = sources
         self.confidence = confidence
         self.answer: Answer | None = None
         self._stream = stream
-        self._has_begun = False
+        self._text = ""
+        pieces = (piece.text for piece in stream or ())
+        self._pieces = first_sentence(pieces) if only_first_sentence else pieces
 
     def __next__(self) -> str:
         if self.answer is not None:
@@ -53,14 +64,15 @@ class AnswerStream(Iterator[str]):
         if self._stream is None:
             self.answer = Answer.nothing_found(self.confidence)
             return NOTHING_FOUND
-        for piece in self._stream:
-            text = piece.text if self._has_begun else piece.text.lstrip()
+        for piece in self._pieces:
+            text = piece if self._text else piece.lstrip()
+            self._text += text
             if text:
-                self._has_begun = True
                 return text
-        if (response := self._stream.response) is not None:
-            text = response.responses[0].text.strip()
-            self.answer = Answer(text, self.sources, response.prompt, self.confidence, response)
+        response = self._stream.response
+        if response is None:  # it failed, and says so again to whoever asks again
+            return next(self._stream).text
+        self.answer = Answer(self._text.strip(), self.sources, response.prompt, self.confidence, response)
         raise StopIteration
 
     def result(self) -> Answer:
@@ -101,8 +113,9 @@ def ask(
 ) -> Answer:
     """Answer a question from chunks: find those that say most about it, and let a model write from them.
 
-    A model with a chat template is given one message of instructions, numbered sources and question. Any other gets
-    the sentences of the best passages, in the form that the embedded model was trained on; that one copies a sentence.
+    A model with a chat template is given one message of instructions, numbered sources and question. Any other, and
+    the embedded one, gets the sentences of the best passages, in the form that the embedded model was trained on; that
+    one copies a sentence.
 
     Args:
         question: not blank.
@@ -174,29 +187,63 @@ def ask_stream(
     if not found.results and only_from_sources:
         return AnswerStream((), found.confidence, None)
     runner = default_runner() if runner is None else runner
+    rendering: dict[str, Any] = {"chat_template": chat_template, "template_variables": template_variables}
+    sources, fields = prepare(question, found, runner, instructions=instructions, **rendering, **fields)
+    stream = runner.stream_chat(**fields) if "messages" in fields else runner.stream(fields)
+    return AnswerStream(sources, found.confidence, stream, only_first_sentence="messages" not in fields)
+
+
+def prepare(
+    question: str,
+    found: SearchResponse,
+    model: Model,
+    *,
+    instructions: str = INSTRUCTIONS,
+    chat_template: str | None = None,
+    template_variables: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> tuple[tuple[Source, ...], dict[str, Any]]:
+    """Write what a model is to be asked: the arguments are those of `ask`.
+
+    Args:
+        question: not blank.
+        found: what a search with ``spans`` has found, best first.
+        model: what will be asked.
+        instructions: what a chat model is told.
+        chat_template: as in `ask`.
+        template_variables: as in `ask`.
+        fields: as in `ask`.
+
+    Returns:
+        The sources that are shown, and the arguments of `Runner.chat`, or, where there is no ``messages`` in them, the
+        fields of a `GenerationRequest`.
+
+    Raises:
+        InvalidRequestError: there is no room for a source.
+    """
     fields = {"temperature": 0.0, **fields}
     form: _Chat | _Completion
-    if runner.chat_format.template is None and chat_template is None:
-        form = _Completion(runner, question, {"max_tokens": _COMPLETION_MAX_TOKENS, **fields})
-    else:
+    if chat_template is not None or follows_instructions(model.chat_format):
         rendering = {"chat_template": chat_template, "template_variables": template_variables or {}}
-        form = _Chat(runner, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, instructions, rendering)
+        form = _Chat(model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, instructions, rendering)
+    else:
+        form = _Completion(model, question, {"max_tokens": _COMPLETION_MAX_TOKENS, **fields})
     sources = fit([form.source(Source.whole(result)) for result in found.results], form.fits)
     if found.results and not sources:
-        n_ctx = runner.chat_format.n_ctx
+        n_ctx = model.chat_format.n_ctx
         raise InvalidRequestError(
             f"question must leave room for a sentence of a source in a context of {n_ctx} tokens; shorten it, lower "
             "max_tokens, or load the model with a larger n_ctx",
             field="question",
         )
-    return AnswerStream(sources, found.confidence, form.stream(sources))
+    return sources, form.write(sources)
 
 
 @frozen
 class _Chat:
     """Asks a model that has a chat template."""
 
-    runner: Runner
+    model: Model
     question: str
     fields: Mapping[str, Any]
     instructions: str
@@ -206,15 +253,15 @@ class _Chat:
         return source
 
     def fits(self, sources: Sequence[Source]) -> bool:
-        room = _room(self.runner, self.fields)
+        room = _room(self.model, self.fields)
         n_bytes = sum(len(text.encode(errors="replace")) for text in self._message(sources).values())
         if n_bytes + _FRAME_BYTES <= room:  # no token has less than a byte, so there is nothing to count
             return True
-        n_tokens = self.runner.count_chat_tokens([self._message(sources)], **self._rendering())
+        n_tokens = self.model.count_chat_tokens([self._message(sources)], **self._rendering())
         return n_tokens <= room
 
-    def stream(self, sources: Sequence[Source]) -> TextStream:
-        return self.runner.stream_chat([self._message(sources)], **self._rendering(), **self.fields)
+    def write(self, sources: Sequence[Source]) -> dict[str, Any]:
+        return {"messages": [self._message(sources)], **self._rendering(), **self.fields}
 
     def _message(self, sources: Sequence[Source]) -> dict[str, str]:
         return chat_message(self.question, sources, self.instructions)
@@ -226,9 +273,9 @@ class _Chat:
 
 @frozen
 class _Completion:
-    """Asks a model without a chat template, such as the embedded one."""
+    """Asks a model that follows no instructions, such as the embedded one."""
 
-    runner: Runner
+    model: Model
     question: str
     fields: Mapping[str, Any]
 
@@ -236,16 +283,17 @@ class _Completion:
         return passage_of(source)
 
     def fits(self, sources: Sequence[Source]) -> bool:
-        room = min(_room(self.runner, self.fields), _COMPLETION_PROMPT_TOKENS)
-        return self.runner.count_tokens(completion_prompt(self.question, sources)) <= room
+        room = _room(self.model, self.fields)
+        if len(sources) > 1:
+            room = min(room, _SEVERAL_PASSAGES_TOKENS)
+        return self.model.count_tokens(completion_prompt(self.question, sources)) <= room
 
-    def stream(self, sources: Sequence[Source]) -> TextStream:
-        ends = self.runner.chat_format.ends
-        fields = {"eos_token_ids": ends, "stop": ["\n"], **self.fields}
-        return self.runner.stream({"text": completion_prompt(self.question, sources), **fields})
+    def write(self, sources: Sequence[Source]) -> dict[str, Any]:
+        ends = self.model.chat_format.ends
+        return {"text": completion_prompt(self.question, sources), "eos_token_ids": ends, "stop": ["\n"], **self.fields}
 
 
-def _room(runner: Runner, fields: Mapping[str, Any]) -> int:
+def _room(model: Model, fields: Mapping[str, Any]) -> int:
     """Return the most tokens of a prompt that leaves room for the answer."""
-    n_ctx, max_tokens = runner.chat_format.n_ctx, int(fields["max_tokens"])
+    n_ctx, max_tokens = model.chat_format.n_ctx, int(fields["max_tokens"])
     return n_ctx - min(max_tokens, n_ctx // 2)

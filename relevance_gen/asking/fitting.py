@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from relevance_gen.asking.answer import Source
@@ -32,6 +33,21 @@ def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
 def passage_of(source: Source) -> Source:
     """Cut a source to the sentences of its best passage."""
     return _around_passage(source)[0]
+
+
+def first_sentence(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield a text piece by piece up to the end of its first sentence, and read the rest without a word."""
+    text, n_yielded, is_over = "", 0, False
+    for piece in pieces:
+        if is_over:
+            continue
+        text += piece
+        places = list(itertools.islice(sentences(text), 2))
+        is_over = len(places) > 1
+        end = places[0][1] if is_over else len(text)
+        if end > n_yielded:
+            yield text[n_yielded:end]
+            n_yielded = end
 
 
 def _parts_that_fit(source: Source, shown: Sequence[Source], fits: Fits) -> list[Source]:

@@ -6,12 +6,20 @@ import re
 from collections.abc import Sequence
 
 from relevance_gen.asking.answer import Source
+from relevance_gen.llama.language_model import ChatFormat
 
 INSTRUCTIONS = (
     "Answer the question in a few sentences, from the sources below and nothing else. Behind what you take from a "
     "source put its number, as in [1]. If the sources do not answer the question, say that they do not."
 )
+EMBEDDED_NAME = "relevance_gen embedded"
+"""What the embedded model's file calls it. It has a chat template, and was trained on no instructions."""
 _NOT_PLAIN = re.compile(r"[^\w\s,;:'()/.?!-]|--+|_+")
+
+
+def follows_instructions(model: ChatFormat) -> bool:
+    """Tell whether a model is to be asked by `chat_message`, as far as its file says; else by `completion_prompt`."""
+    return model.template is not None and model.name != EMBEDDED_NAME
 
 
 def chat_message(question: str, sources: Sequence[Source], instructions: str = INSTRUCTIONS) -> dict[str, str]:
@@ -30,4 +38,4 @@ def completion_prompt(question: str, sources: Sequence[Source]) -> str:
 
 
 def _plain(text: str) -> str:
-    return " ".join(_NOT_PLAIN.sub("", text).split())
+    return " ".join(_NOT_PLAIN.sub("", text.replace("’", "'")).split())

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     status = StatusLine(sys.stderr)
     searched = open_index(args, status)
     kept = args.save is None or save(searched.index, args.save, status.say)
-    where = wanted_metadata(args)
+    where = wanted_metadata(args, searched.index)
     found = searched.index.search(question.query, 1, where=where)
     if found.results:
         if is_embedded(args.model):

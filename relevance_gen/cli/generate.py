@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from pathlib import Path
 from typing import Any, TextIO, get_type_hints
 
 import attrs
@@ -12,6 +14,7 @@ from relevance_gen.cli.terminal import visible
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
+from relevance_gen.llama.fitting import MOST_SLOTS
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import serialize
@@ -29,6 +32,22 @@ class _Biases(argparse.Action):
 
     def __call__(self, _: object, namespace: argparse.Namespace, values: Any, __: object = None) -> None:
         setattr(namespace, self.dest, dict(values))
+
+
+def _content(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise argparse.ArgumentTypeError(f"{path} is not UTF-8") from None
+
+
+def _json_content(path: str) -> object:
+    try:
+        return json.loads(_content(path))
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{path} is not JSON: {error}") from None
 
 
 _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
@@ -49,6 +68,10 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
         {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
         "add to the logits of tokens, from -100 to 100",
     ),
+    "json_schema": ({"type": _json_content, "metavar": "FILE"}, "a JSON schema that every sample fits"),
+    "regex": ({"metavar": "REGEX"}, "a regular expression that matches every sample as a whole"),
+    "grammar": ({"type": _content, "metavar": "FILE"}, "a grammar, in llguidance's dialect of Lark, of every sample"),
+    "prompt_lookup": ({"type": int}, "guess so many tokens at once where the text repeats what came before"),
     "logprobs": ({"action": "store_true", "default": None}, "with --json, the tokens' log probabilities"),
     "top_logprobs": ({"type": int}, "with --json, so many of the likeliest tokens in the place of each"),
     "prompt_logprobs": ({"action": "store_true", "default": None}, "with --json, the prompt's log probabilities"),
@@ -82,7 +105,8 @@ def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: 
             options = {"metavar": "N", **options}
         if isinstance(default := defaults[name], int | float) and not isinstance(default, bool):
             purpose += f" (default: {default})"
-        parser.add_argument(_flag(name), help=purpose, **options)
+        flag = "--schema" if name == "json_schema" else _flag(name)  # beside --json, which is for the output
+        parser.add_argument(flag, dest=name, help=purpose, **options)
 
 
 def given_parameters(args: argparse.Namespace) -> dict[str, Any]:
@@ -93,7 +117,11 @@ def given_parameters(args: argparse.Namespace) -> dict[str, Any]:
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which model, and how it is loaded."""
     parser.add_argument(
-        "-m", "--model", metavar="FILE", help="a GGUF file (default: $RELEVANCE_GEN_MODEL, else the embedded model)"
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="a GGUF file, or owner/name[:quantization] of the Hugging Face hub (default: $RELEVANCE_GEN_MODEL, else "
+        "the embedded model)",
     )
     of_the_model = parser.add_argument_group("how the model is loaded")
     kinds = get_type_hints(ModelOptions)
@@ -107,7 +135,7 @@ def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
     """Load the model that `args` name, with no more memory than one request for so many samples can use."""
     options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
     if options["n_slots"] is None:
-        options["n_slots"] = min(num_samples, ModelOptions().n_slots)
+        options["n_slots"] = min(num_samples, MOST_SLOTS)
     return Runner(args.model, **options)
 
 

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _TAKEN_AS_IT_IS = "\0"
 """Marks an argument behind ``--``. No argument of a process can hold a NUL."""
@@ -17,6 +17,10 @@ class Parser(argparse.ArgumentParser):
     """Parse a command's arguments: options before, between and behind the others, and behind ``--`` none."""
 
     _has_sentence_with_dash = False
+
+    def __init__(self, **settings: Any) -> None:
+        # What is cut short would mean another flag as soon as one more begins so.
+        super().__init__(**{"allow_abbrev": False, **settings})
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return what `arguments` say, or end the process with status 2 and a hint.

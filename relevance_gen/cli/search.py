@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
 
 from relevance_gen.cli.filetypes import listing
 from relevance_gen.cli.indexing import Searched, build, load, save
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.embedding.encoder import Encoder
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.query import Question
 from relevance_gen.wire import serialize
 
+_MAX_DIGITS = 19
 FOUND, NOT_FOUND, TROUBLE = 0, 1, 2
 """Exit statuses, as grep's; trouble outranks the others."""
 
@@ -36,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("best", "text"),
         default="best",
         help="best first, or as they stand in the text (default: %(default)s)",
+    )
+    results.add_argument(
+        "--encoder",
+        metavar="FILE",
+        help="a GGUF embedding model, to lift what says in other words what is asked; with --save its vectors are kept",
     )
 
 
@@ -89,7 +99,7 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
 
 def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
     group.add_argument(
-        "-n", "--top-n", type=int, default=top_n, metavar="N", help="most results to show (default: %(default)s)"
+        "-n", "--top-n", type=_count, default=top_n, metavar="N", help="most results to show (default: %(default)s)"
     )
     group.add_argument(
         "--where",
@@ -143,11 +153,17 @@ def run(args: argparse.Namespace) -> int:
     question = Question(args.query, args.top_n, args.order == "text")  # refuses nonsense before files are read
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
-    searched = open_index(args, status)
-    index = searched.index
-    response = index.search(
-        question.query, question.top_n, question.true_order, where=wanted_metadata(args), spans=not args.json
-    )
+    with nullcontext() if args.encoder is None else Encoder(args.encoder) as encoder:
+        searched = open_index(args, status, encoder)
+        index = searched.index
+        response = index.search(
+            question.query,
+            question.top_n,
+            question.true_order,
+            where=wanted_metadata(args, index),
+            spans=not args.json,
+            encoder=encoder,
+        )
     seconds = time.perf_counter() - started
     kept = args.save is None or save(index, args.save, status.say)
     if args.json:
@@ -161,9 +177,9 @@ def run(args: argparse.Namespace) -> int:
     return FOUND if response.results else NOT_FOUND
 
 
-def open_index(args: argparse.Namespace, status: StatusLine) -> Searched:
+def open_index(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Searched:
     """Make the index of the files that `args` name, or open the saved one."""
-    return build(args, status) if args.index is None else load(args)
+    return build(args, status, encoder) if args.index is None else load(args, status, encoder)
 
 
 def nothing_found(searched: Searched) -> str:
@@ -173,10 +189,14 @@ def nothing_found(searched: Searched) -> str:
     return f"nothing found in {n_chunks:,} chunk{'s' * (n_chunks != 1)} of {searched.place}{hint}"
 
 
-def _line_count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"must be an integer of at least 0, got {text[:80]!a}")
+def _count(text: str, least: int = 1) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < _MAX_DIGITS and int(text) >= least):
+        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text[:80]!a}")
     return int(text)
+
+
+def _line_count(text: str) -> int:
+    return _count(text, 0)
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -186,11 +206,23 @@ def _condition(text: str) -> tuple[str, str]:
     return key, value
 
 
-def wanted_metadata(args: argparse.Namespace) -> dict[str, list[object]] | None:
-    """Collect the values wanted under each key; one that reads as a number is wanted as that, too."""
+def wanted_metadata(args: argparse.Namespace, index: ChunkIndex) -> dict[str, list[object]] | None:
+    """Collect the values wanted under each key; one that reads as a number is wanted as that, too.
+
+    Raises:
+        InvalidRequestError: no chunk has such a key; the error tells which keys there are.
+    """
     wanted: dict[str, list[object]] = {}
     for key, value in args.where:
         wanted.setdefault(key, []).append(value)
         if value.isascii() and value.isdecimal():
             wanted[key].append(int(value))
+    known: set[str] = set()
+    for chunk in index.chunks if wanted else ():
+        known |= chunk.metadata.keys()
+        if wanted.keys() <= known:
+            break
+    if known and (unknown := [key for key in wanted if key not in known]):
+        message = f"--where: no chunk has {' or '.join(unknown)}; the keys are {', '.join(sorted(known))}"
+        raise InvalidRequestError(message, field="where")
     return wanted or None

@@ -38,8 +38,8 @@ class Encoder:
     much. A copy is the same encoder; a pickle loads the model again where it is opened.
 
     Args:
-        model: a GGUF file whose metadata names a pooling (BERT and its family, or any other embedding model); or a hub
-            repository, ``"owner/name"`` or ``"owner/name/file.gguf"``, where `huggingface_hub` is installed.
+        model: a GGUF file whose metadata names a pooling (BERT and its family, or any other embedding model); or with
+            the extra ``hub`` a repository of the Hugging Face hub, ``"owner/name"`` or ``"owner/name:Q8_0"``.
         n_ctx: most tokens of a text that are read; of a longer one the beginning counts. By default 1,024, or what the
             model was trained on if that is less. Memory grows with its square.
         n_threads: CPU threads; by default the physical cores, and one for a model of less than 4 MiB.

@@ -23,7 +23,7 @@ from attrs import define
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.ticket import Ticket, has_grammar
 from relevance_gen.types import GenerationResponse
 
 OnText: TypeAlias = Callable[[int, str], None]
@@ -172,7 +172,11 @@ class Puller:
         self._taken: dict[int, _Call] = {}
 
     def take(
-        self, n_most: int, n_most_to_hold: int | None = None, timeout_s: float | None = None
+        self,
+        n_most: int,
+        n_most_to_hold: int | None = None,
+        n_most_to_compile: int | None = None,
+        timeout_s: float | None = None,
     ) -> list[Ticket] | None:
         """Remove and return the oldest tickets: at most `n_most`, and this puller's share of what waits, rounded up.
 
@@ -182,6 +186,7 @@ class Puller:
             n_most: most tickets.
             n_most_to_hold: most among them that ask for several samples; more of these let others pass. ``None`` is
                 no limit.
+            n_most_to_compile: likewise, those that have a grammar.
             timeout_s: longest time to wait, in seconds; ``None`` is no limit.
 
         Returns:
@@ -196,6 +201,8 @@ class Puller:
             if self._is_over():
                 return None
             n_most = min(n_most, -(-len(backlog._waiting) // len(backlog._pullers)))
+            n_to_hold = n_most if n_most_to_hold is None else n_most_to_hold
+            n_to_compile = n_most if n_most_to_compile is None else n_most_to_compile
             tickets: list[Ticket] = []
             for ticket_id in list(backlog._waiting):  # a copy: collecting garbage here may cancel what waits
                 if len(tickets) == n_most:
@@ -203,10 +210,11 @@ class Puller:
                 call = backlog._waiting.get(ticket_id)
                 if call is None:
                     continue
-                if call.ticket.request.num_samples > 1 and n_most_to_hold is not None:
-                    if n_most_to_hold < 1:
-                        continue
-                    n_most_to_hold -= 1
+                is_held, is_compiled = call.ticket.request.num_samples > 1, has_grammar(call.ticket.request)
+                if (is_held and n_to_hold < 1) or (is_compiled and n_to_compile < 1):
+                    continue
+                n_to_hold -= is_held
+                n_to_compile -= is_compiled
                 self._taken[ticket_id] = call
                 if backlog._waiting.pop(ticket_id, None) is None:
                     self._taken.pop(ticket_id, None)

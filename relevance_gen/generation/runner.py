@@ -42,8 +42,8 @@ class Runner:
     """A model that generates for many callers at once, in a thread of its own, or in one for each device.
 
     Args:
-        model: a GGUF file; or a hub repository, ``"owner/name"`` or ``"owner/name/file.gguf"``, where `huggingface_hub`
-            is installed; by default the file that ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
+        model: a GGUF file; or with the extra ``hub`` a repository of the Hugging Face hub, ``"owner/name"`` or
+            ``"owner/name:Q8_0"``; by default what ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
         devices: GPUs, from 0, each of which gets the whole model and a worker of its own; by default one worker.
         max_queue: samples that may wait, at least 1; while as many do, `submit` raises `OverloadedError`.
         prefix_cache_bytes: memory, for each worker, for the computed prompts of recent requests; 0 turns the prefix
@@ -70,15 +70,18 @@ class Runner:
         if model is not None and not isinstance(model, str | os.PathLike):
             raise InvalidRequestError.must_be("model", "the path of a GGUF file or the name of a repository", model)
         each = on_devices(model_options(options), devices)
-        self._start([partial(_load, model, one) for one in each], max_queue, prefix_cache_bytes, wait)
+        loads = [partial(load_model, model, one) for one in each]
+        self._start(partial(_workers, loads, prefix_cache_bytes), max_queue, prefix_cache_bytes, wait)
 
-    def _start(self, loads: Iterable[Load], max_queue: int, prefix_cache_bytes: int, wait: bool) -> None:
-        """Start a worker for each model to load, of whatever kind."""
+    def _start(
+        self, join: Callable[[Backlog], Sequence[Worker]], max_queue: int, prefix_cache_bytes: int, wait: bool
+    ) -> None:
+        """Start the workers that join the backlog, of whatever kind."""
         check_integer("max_queue", max_queue, 1)
         check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         self._backlog = Backlog(max_queue)
         self._ids = itertools.count()
-        self._workers = [Worker(self._backlog, load, prefix_cache_bytes) for load in loads]
+        self._workers = join(self._backlog)
         # A runner that nobody holds any more finishes what it has, and ends.
         weakref.finalize(self, self._backlog.close).atexit = False
         try:
@@ -92,13 +95,24 @@ class Runner:
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, request: Request, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
+    def submit(
+        self,
+        request: Request,
+        *,
+        on_text: OnText | None = None,
+        is_chat: bool = False,
+        stops_itself: bool = False,
+        spells: bool = False,
+    ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
         Args:
             request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
+            is_chat: the text is what `write_chat` returned.
+            stops_itself: the model's own end tokens end a sample too, beside ``eos_token_ids``.
+            spells: say in the response's ``spelling`` how its tokens are written.
 
         Returns:
             A future. Its `cancel()` works until the response is there; the request's slots are then free at the next
@@ -110,20 +124,15 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        return self._put(as_request(request), on_text)
+        return self._put(as_request(request), on_text, is_chat=is_chat, stops_itself=stops_itself, spells=spells)
 
     def _put(
-        self,
-        request: GenerationRequest,
-        on_text: OnText | None = None,
-        *,
-        is_chat: bool = False,
-        only_counts: bool = False,
+        self, request: GenerationRequest, on_text: OnText | None = None, **wanted: bool
     ) -> Future[GenerationResponse]:
         self._check_not_forked()
         check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = Ticket(next(self._ids), request, seed, time.time(), is_chat, only_counts)
+        ticket = Ticket(next(self._ids), request, seed, time.time(), **wanted)
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: Request) -> GenerationResponse:
@@ -180,10 +189,23 @@ class Runner:
         if "text" in fields:
             raise InvalidRequestError("text must not be given beside messages, which it is made of", field="text")
         request = wire.structure(GenerationRequest, {"text": "", **fields})
-        model = self.chat_format
-        text = chat.prompt_of(messages, model, chat_template, template_variables or {})
-        ends = dict.fromkeys((*request.eos_token_ids, *model.ends))
-        return self._put(attrs.evolve(request, text=text, eos_token_ids=tuple(ends)), on_text, is_chat=True)
+        text = self.write_chat(messages, chat_template=chat_template, template_variables=template_variables)
+        return self.submit(attrs.evolve(request, text=text), on_text=on_text, is_chat=True, stops_itself=True)
+
+    def write_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return a conversation as the model's template has it, for `submit` with ``is_chat`` alone.
+
+        Raises:
+            InvalidRequestError: there is no template for these messages.
+            RelevanceGenError: as `wait_ready` raises.
+        """
+        return chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:
         """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.
@@ -283,7 +305,7 @@ class Runner:
     def counters(self) -> Counters:
         """Return what was done so far; a copy."""
         parts = [self._backlog.counters, *(worker.counters for worker in self._workers)]
-        return Counters(*map(sum, zip(*map(attrs.astuple, parts), strict=True)))
+        return sum(parts, Counters())
 
     def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
         """Take no more requests, end the threads and free the model; safe to call twice.
@@ -328,9 +350,14 @@ class Runner:
         return any(worker.thread is threading.current_thread() for worker in self._workers)
 
 
-def _load(
+def _workers(loads: Iterable[Load], prefix_cache_bytes: int, backlog: Backlog) -> Sequence[Worker]:
+    return [Worker(backlog, load, prefix_cache_bytes) for load in loads]
+
+
+def load_model(
     model: str | os.PathLike[str] | None, options: ModelOptions, on_progress: Callable[[float], bool]
 ) -> AbstractContextManager[LanguageModel]:
+    """Load a model as the options say; with model and options filled in this is a `Load`."""
     from relevance_gen.llama.decoder import Decoder  # not at the top: this loads llama.cpp
 
     return Decoder(source.resolve(model), options, on_progress=on_progress)

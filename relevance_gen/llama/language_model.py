@@ -29,6 +29,7 @@ class ChatFormat:
         ends: the tokens that end a turn.
         control: the texts of all control tokens.
         n_ctx: most tokens of a prompt and its answer together; 0 where that is not known.
+        name: what the file calls the model; empty where it has no name.
     """
 
     template: str | None = None
@@ -37,6 +38,7 @@ class ChatFormat:
     ends: tuple[int, ...] = ()
     control: tuple[str, ...] = ()
     n_ctx: int = 0
+    name: str = ""
 
 
 class Interrupted(Exception):  # noqa: N818 - a signal between model and engine, not an error
@@ -72,13 +74,16 @@ class LanguageModel(Protocol):
         """Append `tokens` as `prefill` does; return the logits after each of them, shape (n, V)."""
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
-        """Append one token to each slot; return logits of shape (B, V), valid until the next call.
+        """Append tokens to slots; return the logits after each, shape (B, V), valid until the next call.
 
-        It is fastest for slots 0, 1, 2 … without gaps.
+        Several rows may be one slot's, one after another. It is fastest for slots 0, 1, 2 … without gaps.
         """
 
     def rewind(self, slot: int, n_tokens: int) -> None:
         """Forget all but the first `n_tokens` of a slot."""
+
+    def copy(self, source: int, target: int) -> None:
+        """Let the slot `target` hold what `source` holds."""
 
     def saved_bytes(self, slot: int) -> int:
         """Return how many bytes `save` would return."""

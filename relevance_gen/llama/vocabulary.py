@@ -115,8 +115,8 @@ class Vocabulary:
             return self._tokenize(text, add_special=add_special, parse_special=parse_special, room=-n)
         return tokens[:n].copy()
 
-    def chat_format(self, template: bytes | None) -> ChatFormat:
-        """Return what writing a prompt needs to know, beside the `template` of the model's file."""
+    def chat_format(self, template: bytes | None, name: str) -> ChatFormat:
+        """Return what writing a prompt needs to know, beside the `template` and the `name` in the model's file."""
         vocabulary = self._handle
         tokens = range(lib.llama_vocab_n_tokens(vocabulary))
         control = [token for token in tokens if lib.llama_vocab_is_control(vocabulary, token)]
@@ -127,6 +127,7 @@ class Vocabulary:
             ends=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
             control=tuple(self._text(token) for token in control),
             n_ctx=self._n_ctx,
+            name=name,
         )
 
     def _text(self, token: int) -> str:

@@ -23,11 +23,12 @@ from relevance_gen.retrieval.memory import Memory
 from relevance_gen.retrieval.plan import Plan, weigh
 from relevance_gen.retrieval.query import REMEMBERED_CHARS, Query, parse
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
-from relevance_gen.retrieval.scoring import BONUSES, Answer, Rest, SegmentScorer, TermMatch, TermPostings
+from relevance_gen.retrieval.scoring import Answer, Rest, SegmentScorer, TermMatch, TermPostings
 from relevance_gen.retrieval.segment import Floats, Segment, Statistics
 from relevance_gen.retrieval.terms import Ids, Offsets
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import LETTER_WEIGHT, Weighting
+from relevance_gen.types import Metadata
 
 _N_PROMISING: Final = 50
 """Chunks whose proximity is looked at; 100 ranked no better in the collections measured."""
@@ -42,7 +43,7 @@ class Assessment:
     Attributes:
         positions: their positions, ascending, shape (n,).
         cosines: shape (n,).
-        bonuses: what proximity adds, a row for each of `BONUSES`, shape (4, n).
+        bonus: what proximity adds, shape (n,).
         letters: what their letters add, shape (n,).
         own: the sum as a multiple of the query's own, brought into [0, 1], shape (n,).
         likeness: what they are given for being like the best, shape (n,).
@@ -51,7 +52,7 @@ class Assessment:
 
     positions: Offsets
     cosines: Floats
-    bonuses: Floats
+    bonus: Floats
     letters: Floats
     own: Floats
     likeness: Floats
@@ -62,7 +63,7 @@ class Assessment:
         return Assessment(
             self.positions[kept],
             self.cosines[kept],
-            self.bonuses[:, kept],
+            self.bonus[kept],
             self.letters[kept],
             self.own[kept],
             self.likeness[kept],
@@ -129,6 +130,13 @@ class Collection:
         """Return for each segment the places of its chunks among some positions, and what its scorer tells of these."""
         return [scorer.at(positions, method, *args, **kwargs) for scorer in self._scorers]
 
+    def contents(self, positions: Offsets) -> list[tuple[str, Metadata]]:
+        """Return text and metadata of the chunks at some positions."""
+        found: dict[int, tuple[str, Metadata]] = {}
+        for here, some in self.read(positions, SegmentScorer.contents):
+            found |= zip(here.tolist(), some, strict=True)
+        return [found[place] for place in range(positions.size)]
+
     # ── A question ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def rank(self, text: str, top_n: int, chosen: Filter | None = None) -> Ranking:
@@ -173,9 +181,10 @@ class Collection:
             spellings |= some
         return tuple(spellings[one] for one in ids.tolist())
 
-    def holds(self, position: int) -> bool:
-        """Tell whether a chunk is at a position."""
-        return any(here.size for here, _ in self.read(np.array([position]), SegmentScorer.contents))
+    def holds(self, positions: Offsets) -> Flags:
+        """Tell of some positions whether a chunk is at each."""
+        held: Flags = np.logical_or.reduce(self.ask(SegmentScorer.holds, positions))
+        return held
 
     def _rank(self, plan: Plan, top_n: int, chosen: Filter | None) -> Ranking:
         assessment = self.assess(plan, max(top_n, _N_PROMISING), chosen)
@@ -197,8 +206,7 @@ class Collection:
             # A chunk's score does not depend on which chunks are chosen, so the best of all are needed, too.
             cosines, verbatim, is_chosen = self._with_chosen(plan, n, chosen, cosines, verbatim)
         positions, scores = cosines.positions, cosines.scores.copy()
-        bonuses = np.zeros((len(BONUSES), scores.size))
-        letters, alike = np.zeros((2, scores.size))
+        bonus, letters, alike = (np.zeros(scores.size) for _ in range(3))
         promising = looked_at = _NOTHING
         words: Bag | None = None
         if plan.proximity:
@@ -207,14 +215,15 @@ class Collection:
             if chosen is not None:
                 few = np.flatnonzero(is_chosen)
                 looked_at = np.union1d(promising, few[at_least_as_good(scores[few], _N_PROMISING)])
-            bonuses[:, looked_at], words = self._look(plan, positions[looked_at])
-            scores += bonuses.sum(axis=0)
+            bonus[looked_at], words = self._look(plan, positions[looked_at])
+            scores += bonus
             if plan.reads_letters:
                 some = _most_promising(promising, scores, N_CANDIDATES)
                 bag = self._bag(SegmentScorer.letters, positions[some])
                 letters[some] = LETTER_WEIGHT * plan.cosine * letter_share(letters_of(plan.query.text), bag)
                 scores += letters
-        own = self.weighting.scale(scores / plan.reference)
+        scores /= plan.reference
+        own = self.weighting.scale(scores)
         own[verbatim] = 1.0
         if promising.size:
             some = _most_promising(promising, own, _N_PROMISING)
@@ -227,7 +236,7 @@ class Collection:
         blended = self.weighting.blend(own, alike)
         blended[verbatim] = 1.0
         blended *= plan.known_share
-        found = Assessment(positions, cosines.scores, bonuses, letters, own, alike, blended)
+        found = Assessment(positions, cosines.scores, bonus, letters, own, alike, blended)
         return found if chosen is None else found.take(np.flatnonzero(is_chosen))
 
     def _candidates(self, plan: Plan, n: int, chosen: Filter | None) -> tuple[Ranking, Flags]:
@@ -259,15 +268,15 @@ class Collection:
 
     def _look(self, plan: Plan, positions: Offsets) -> tuple[Floats, Bag | None]:
         """Return what proximity adds to the cosines of some chunks, and if they are few, their words."""
-        bonuses = np.empty((len(BONUSES), positions.size))
+        bonus = np.empty(positions.size)
         bags, places = [], []
         for here, look in self.read(positions, SegmentScorer.look, plan):
-            bonuses[:, here] = look.bonuses
+            bonus[here] = look.bonus
             places.append(here)
             if look.words is not None:
                 bags.append(look.words)
         few = len(bags) == len(places) and positions.size <= MAX_CHUNKS
-        return bonuses, Bag.merge(bags, places) if few else None
+        return bonus, Bag.merge(bags, places) if few else None
 
     def _bag(self, method: Callable[[SegmentScorer, Offsets], Bag], positions: Offsets) -> Bag:
         """Return what is in some chunks, those of all segments together."""
@@ -284,7 +293,7 @@ class Collection:
 
 def _most_promising(promising: Offsets, scores: Floats, n: int) -> Offsets:
     """Return the best n of the promising chunks with their ties; where these are too many to compare, none of them."""
-    best = promising[at_least_as_good(scores[promising], n)]
+    best = promising.take(at_least_as_good(scores.take(promising), n))
     if best.size > MAX_CHUNKS:
         best = best[scores[best] > scores[best].min()]
     return best

@@ -21,6 +21,7 @@ from relevance_gen.checks import Validator, integer
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.machine import usable_cpus
 
 PREFIX = "RELEVANCE_GEN_"
 
@@ -154,9 +155,26 @@ class Settings:
         2048, "texts that may wait to be encoded in one worker; more are refused with 429", integer(1, 1_000_000)
     )
     encoder_timeout_s: float = _encoder(60.0, "seconds one request for vectors may take, waiting included, then 503")
+    encoder_search_passages: int = _encoder(
+        128, "passages that one search may have encoded; one that needs more goes by words alone", integer(1, 1_000_000)
+    )
+    encoder_search_timeout_s: float = _encoder(
+        10.0, "seconds a search may wait for the encoder; then it goes by words alone"
+    )
+    encoder_index_passages: int = _encoder(
+        50_000, "passages of chunks that came twice that are encoded in the background", integer(0, 100_000_000)
+    )
 
     model: str | None = _generation(
-        None, f"GGUF file; the embedded model if not given; {NO_MODEL} to serve search alone"
+        None,
+        f"GGUF file, or owner/name[:quantization] of the Hugging Face hub; the embedded model if not given; "
+        f"{NO_MODEL} to serve search alone",
+    )
+    cluster: str | None = _generation(
+        None, "run the model on a Ray cluster: auto for the one this machine is in, or HOST:PORT of its head"
+    )
+    cluster_runners: int | None = _generation(
+        None, "runners in the cluster; one for each GPU, and for each node without, if not given", integer(1)
     )
     model_options: ModelOptions = field(factory=ModelOptions, kw_only=True, metadata={"group": "Generation"})
     max_queue: int | None = _generation(None, "samples that may wait for a slot; more are refused with 429", integer(1))
@@ -177,6 +195,11 @@ class Settings:
     log_format: Literal["json", "text"] = _log("json", "form of the log on standard error: json or text")
     log_level: Literal["debug", "info", "warning", "error"] = _log("info", "least severe line logged")
     access_log: bool = _log(True, "log one line for each request")
+
+    @property
+    def n_search_threads(self) -> int:
+        """Searches at once in one worker."""
+        return self.search_threads or max(1, usable_cpus() // self.workers)
 
 
 @frozen
@@ -276,12 +299,19 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
 def _refuse_unknown(parser: argparse.ArgumentParser, what: str, name: str, known: Sequence[str]) -> NoReturn:
     nearest = difflib.get_close_matches(name, known, n=1)
-    parser.error(f"{what} is not a known setting" + (f"; did you mean {nearest[0]}?" if nearest else "; see --help"))
+    parser.error(f"{what} is not a known setting" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line: the usage, with every flag, would fill the screen."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
     further = "\n".join(f"  {name}\n      {text}" for name, text in _FURTHER_VARIABLES.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m relevance_gen.serve",
         description="Serve search and generation over HTTP.",
         epilog=f"Every flag is also an environment variable: --max-body-bytes is {PREFIX}MAX_BODY_BYTES.\n\n"

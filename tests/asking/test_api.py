@@ -41,6 +41,14 @@ def test_the_embedded_model_copies_the_sentence_asked_for(embedded):
     assert answer.prompt == f"Context: {best.text}\nQuestion: How do bees find flowers?\nAnswer:"
 
 
+def test_a_long_passage_is_shown_alone(embedded):
+    """Further passages have to be short, the best has all the context has room for."""
+    long = "The ferry " + "and the very old boat of the harbour " * 12 + "leave at seven."
+    answer = ask("When does the very old boat of the harbour leave?", [long, "The harbour."], runner=embedded)
+    assert [source.text for source in answer.sources] == [long]
+    assert answer.response.prompt_tokens > 128
+
+
 def test_an_index_is_asked_as_a_list_is(embedded):
     """`ChunkIndex` and a list of chunks give the same answer; `where` keeps sources out of both."""
     question = "When does the ferry leave, and who built the lighthouse?"
@@ -135,12 +143,14 @@ def test_a_stream_has_its_sources_first_and_its_answer_last(bigram):
 
 
 def test_a_cancelled_stream_raises(bigram):
-    """Nobody mistakes a part for the answer."""
+    """Nobody mistakes a part for the answer, however often it is asked for."""
     stream = ask_stream("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=500)
     next(stream)
     stream.cancel()
-    with pytest.raises(RequestCancelledError):
-        stream.result()
+    for _ in range(2):
+        with pytest.raises(RequestCancelledError):
+            stream.result()
+    assert stream.answer is None
 
 
 def test_an_answer_can_be_written_as_json(embedded):

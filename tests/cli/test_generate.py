@@ -55,6 +55,23 @@ def test_a_bias_is_a_list_of_pairs(capsys):
         main([*COMMAND, "z", "--logit-bias", "4"])
 
 
+def test_a_schema_and_a_grammar_are_files(tmp_path, capsys):
+    """--schema and --grammar name a file, --regex is the expression itself; what cannot be read is a wrong use."""
+    (tmp_path / "schema").write_text('{"enum": [12, 34]}')
+    (tmp_path / "grammar").write_text('start: "ab" "c"')
+    for options, texts in (
+        (["--schema", str(tmp_path / "schema")], {"12\n", "34\n"}),
+        (["--grammar", str(tmp_path / "grammar")], {"abc\n"}),
+        (["--regex", "[b]{3}"], {"bbb\n"}),
+    ):
+        assert main([*COMMAND, "z", *options]) == 0
+        assert capsys.readouterr().out in texts
+    for wrong in ("grammar", "nothing"):
+        with pytest.raises(SystemExit):
+            main([*COMMAND, "z", "--schema", str(tmp_path / wrong)])
+        assert str(tmp_path / wrong) in capsys.readouterr().err
+
+
 def test_every_parameter_of_a_request_is_an_option():
     """No field of `GenerationRequest` is missing."""
     assert {"text", *_PARAMETERS} == {field.name for field in attrs.fields(GenerationRequest)}

@@ -18,8 +18,14 @@ from relevance_gen.cli import main
         (["search", "x", "--colour=always"], "unrecognized arguments: --colour; did you mean --color?"),
         (["search", "x", "--qqqqqq"], "unrecognized arguments: --qqqqqq"),
         (["search", "x", "--wherever", "--", "--where"], "unrecognized arguments: --wherever; did you mean --where?"),
-        (["search", "-n is what"], "invalid int value: ' is what'; a question that begins with - goes behind --"),
+        (
+            ["search", "-n is what"],
+            "got ' is what'; a question that begins with - goes behind --",
+        ),
         (["generate", "x", "--max-token-s", "3"], "unrecognized arguments: --max-token-s; did you mean --max-tokens?"),
+        (["generate", "x", "--temperatur", "0"], "unrecognized arguments: --temperatur; did you mean --temperature?"),
+        (["search", "x", "--top", "3"], "unrecognized arguments: --top; did you mean --top-n?"),
+        (["search", "x", "--top-n", "0"], "argument -n/--top-n: must be an integer of at least 1, got '0'"),
         (["generate", "x", "y"], "unrecognized arguments: y"),
     ],
 )

@@ -140,7 +140,6 @@ def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[
     ("arguments", "complaint"),
     [
         (["  ", "fruit.txt"], "query must be a string that is not blank"),
-        (["apple", "fruit.txt", "--top-n", "0"], "top_n must be an integer of at least 1, got 0"),
         (["apple", "fruit.txt", "--max-chars", "0"], "max_chars must be an integer of at least 1, got 0"),
         (
             ["apple", "fruit.txt", "--encoding", "cl100k_bas"],
@@ -249,6 +248,12 @@ def test_where_keeps_chunks_with_metadata(
     found = json.loads(capsys.readouterr().out)
     assert {result["metadata"]["source"] for result in found["results"]} == sources
     assert status == (0 if sources else 1)
+
+
+def test_a_key_that_no_chunk_has_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A condition on a key that does not exist is refused with the keys that do."""
+    assert main(["search", "apples", ".", "--where", "sorce=fruit.txt"]) == 2
+    assert "--where: no chunk has sorce; the keys are end, line, source, start" in capsys.readouterr().err
 
 
 def test_a_condition_that_is_none_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

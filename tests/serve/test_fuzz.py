@@ -24,17 +24,23 @@ PATHS = [
     "/generate_stream",
     "/rerank",
     "/v2/rerank",
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/embeddings",
+    "/v1/models",
     "/health",
     "/stats",
     "/metrics",
     "/docs",
     "/x",
 ]
-PEERS_PATHS = ("/rerank", "/v2/rerank")
+PEERS_PATHS = ("/rerank", "/v2/rerank", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/models")
 FIELDS = [
     *("query", "chunk_txts", "top_n", "true_order", "text", "metadata", "original_index", "max_tokens", "num_samples"),
     *("stop", "eos_token_ids", "temperature", "top_k", "top_p", "seed", "logprobs", "x"),
     *("documents", "texts", "return_documents", "relevant_spans", "return_text", "mode", "threshold", "max_spans"),
+    *("prompt", "messages", "role", "content", "type", "n", "echo", "top_logprobs", "logit_bias", "stream", "tools"),
+    *("input", "encoding_format", "input_type", "dimensions"),
 ]
 
 texts = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -74,8 +80,52 @@ reranks = st.fixed_dictionaries(
         "x": values,
     },
 )
+sampled = {
+    "max_tokens": st.integers(1, 4),
+    "n": st.integers(-1, 3) | leaves,
+    "temperature": leaves,
+    "top_p": leaves,
+    "stop": values,
+    "seed": leaves,
+    "logit_bias": values | st.dictionaries(st.sampled_from(["1", "2", "x", "999"]), st.integers(-101, 101), max_size=2),
+    "stream": st.booleans() | leaves,
+    "stream_options": values | st.fixed_dictionaries({"include_usage": st.booleans()}),
+    "top_logprobs": leaves,
+    "logprobs": st.booleans() | leaves,
+    "x": values,
+}
+completions = st.fixed_dictionaries(
+    {"prompt": texts | st.lists(texts, max_size=3) | values},
+    optional={**sampled, "echo": st.booleans() | leaves, "best_of": leaves, "suffix": leaves},
+)
+parts = texts | st.lists(
+    st.fixed_dictionaries({"type": st.sampled_from(["text", "image_url"]), "text": texts}) | values
+)
+chats = st.fixed_dictionaries(
+    {
+        "messages": st.lists(st.fixed_dictionaries({"role": texts, "content": parts}) | values, max_size=3) | values,
+    },
+    optional={
+        **sampled,
+        "response_format": values,
+        "tools": values,
+        "tool_choice": values,
+        "max_completion_tokens": leaves,
+    },
+)
+embeddings = st.fixed_dictionaries(
+    {"input": texts | st.lists(texts, max_size=3) | values},
+    optional={
+        "encoding_format": st.sampled_from(["float", "base64"]) | values,
+        "input_type": st.sampled_from(["query", "search_document"]) | values,
+        "dimensions": leaves,
+        "model": leaves,
+    },
+)
 bodies = st.one_of(
-    (values | searches | generations | reranks).map(lambda value: json.dumps(value).encode()),
+    (values | searches | generations | reranks | completions | chats | embeddings).map(
+        lambda value: json.dumps(value).encode()
+    ),
     st.binary(max_size=60),
     searches.map(lambda value: gzip.compress(json.dumps(value).encode())),
     searches.map(lambda value: zstandard.compress(json.dumps(value).encode())),
@@ -124,6 +174,40 @@ def assert_an_error(answer: Answer, *, is_peers: bool) -> None:
         assert set(answer.json) == {"error", "error_type"}
     else:
         assert peer_error(answer.json)["message"]
+
+
+@given(body=completions, chat=chats)
+def test_a_generation_for_peers_is_answered_or_refused_with_a_reason(
+    chatting: Server, body: dict[str, Any], chat: dict[str, Any]
+) -> None:
+    """A completion or a chat gets a choice for each sample, streamed or not, or a 400 that says why."""
+    for path, sent in (("/v1/completions", body), ("/v1/chat/completions", chat)):
+        limit = {} if "max_completion_tokens" in sent else {"max_tokens": sent.get("max_tokens", 4)}
+        answer = chatting.call("POST", path, json.dumps({**sent, **limit}).encode(), KEYED)
+        if answer.status != 200:
+            assert answer.status == 400, answer.body
+            assert_an_error(answer, is_peers=True)
+            continue
+        n_prompts = len(sent["prompt"]) if isinstance(sent.get("prompt"), list) else 1
+        n_choices = n_prompts * (1 if sent.get("n") is None else sent["n"])
+        if sent.get("stream"):
+            assert answer.body.endswith(b"data: [DONE]\n\n")
+            assert answer.body.count(b'"finish_reason":"') == n_choices
+        else:
+            assert [choice["index"] for choice in answer.json["choices"]] == list(range(n_choices))
+
+
+@given(body=embeddings)
+def test_vectors_are_given_or_refused_with_a_reason(real: Server, body: dict[str, Any]) -> None:
+    """A request for vectors gets one of the same length for each text, or a 400 that says why."""
+    answer = real.call("POST", "/v1/embeddings", json.dumps(body).encode(), KEYED)
+    if answer.status != 200:
+        assert answer.status == 400, answer.body
+        assert_an_error(answer, is_peers=True)
+        return
+    vectors = [one["embedding"] for one in answer.json["data"]]
+    assert len(vectors) == (1 if isinstance(body["input"], str) else len(body["input"]))
+    assert len({len(vector) for vector in vectors}) == 1
 
 
 @given(body=reranks, path=st.sampled_from(["/rerank", "/v1/rerank", "/v2/rerank"]))
@@ -188,7 +272,7 @@ def run_schemathesis(server: Server, directory: Path, *flags: str) -> None:
                 "--exclude-checks=positive_data_acceptance",
                 "--suppress-health-check=all",
                 "--seed=1",
-                "--request-timeout=120",
+                *("--request-timeout=120", "--max-response-time=120"),
                 *flags,
             ),
         ],

@@ -7,12 +7,16 @@ from collections.abc import Callable
 import attrs
 
 from relevance_gen import wire
+from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
 from relevance_gen.types import (
     Explanation,
     ExplanationRequest,
+    ExtractionRequest,
+    ExtractionResponse,
     GenerationRequest,
-    GenerationResponse,
+    PromptRequest,
+    PromptResponse,
     SearchRequest,
     SearchResponse,
 )
@@ -52,22 +56,46 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanati
     return ExplanationTask(request.query, request.chunk_txts, request.original_index), wire.unstructure
 
 
-def read_generation(body: object) -> tuple[GenerationRequest, Callable[[GenerationResponse], object]]:
+def read_extraction(body: object) -> tuple[ExtractionRequest, Callable[[ExtractionResponse], object]]:
+    """Read the body of ``POST /extract``.
+
+    Raises:
+        InvalidRequestError: a field is wrong.
+    """
+    return wire.structure(ExtractionRequest, body), wire.unstructure
+
+
+def read_prompt(body: object) -> tuple[SearchTask, Callable[[PromptResponse], object]]:
+    """Read the body of ``POST /prompt``.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
+    """
+    request = wire.structure(PromptRequest, body)
+    task = SearchTask(request.question, request.chunk_txts, request.top_n, true_order=False, spans=True)
+    return task, wire.unstructure
+
+
+def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
     """Read the body of ``POST /generate``.
 
     Raises:
         InvalidRequestError: a field is wrong.
     """
-    return wire.structure(GenerationRequest, body), wire.unstructure
+    return GenerationTask((wire.structure(GenerationRequest, body),)), _present_first
 
 
-def read_stream(body: object) -> tuple[GenerationRequest, Events]:
+def _present_first(responses: Responses) -> object:
+    return wire.unstructure(responses[0])
+
+
+def read_stream(body: object) -> tuple[GenerationTask, Events]:
     """Read the body of ``POST /generate_stream``.
 
     Raises:
         InvalidRequestError: a field is wrong.
     """
-    return wire.structure(GenerationRequest, body), Events()
+    return GenerationTask((wire.structure(GenerationRequest, body),)), Events()
 
 
 def error(kind: str, message: str, field: str | None) -> dict[str, object]:
@@ -82,9 +110,9 @@ class Events:
         """Return the event of a piece of text."""
         return _event("text", {"sample": sample, "text": piece})
 
-    def response(self, response: GenerationResponse) -> bytes:
+    def end(self, responses: Responses) -> bytes:
         """Return the event that ends a stream."""
-        return _event("response", response)
+        return _event("response", responses[0])
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
         """Return the event that ends a stream that failed."""

@@ -21,7 +21,10 @@ from relevance_gen.serve.edge.service import HELD, KEY_ID, RATE_HEADERS, REQUEST
 OTHER = "other"
 """The endpoint of all paths that are in no table."""
 
-_EXPOSED_HEADERS = "X-Request-ID, Retry-After, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy"
+_EXPOSED_HEADERS = (
+    "X-Request-ID, X-Encoder-Skipped, Retry-After, "
+    "RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy"
+)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _TIMED_OUT = 408
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from limits.errors import ConfigurationError
 
+from relevance_gen.llama.source import NO_MODEL, refuse_no_model
 from relevance_gen.serve import settings as settings_module
 from relevance_gen.serve.edge import auth
 from relevance_gen.serve.edge.rate import RateLimit
@@ -32,6 +34,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
     settings = settings_module.read(argv, environ)
     try:
         _check(settings)
+        if target is run:  # another target loads models of its own, by names that it knows
+            _check_models(settings)
     except (OSError, ValueError, ConfigurationError) as error:
         sys.stderr.write(f"relevance_gen: {error}\n")
         return 2
@@ -61,6 +65,14 @@ def _check(settings: Settings) -> None:
     if settings.encoding is not None:
         token_counter(settings.encoding)
     RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())
+
+
+def _check_models(settings: Settings) -> None:
+    for model in (settings.model, settings.encoder):
+        if model not in (None, NO_MODEL):
+            refuse_no_model(model)
+    if settings.cluster is not None and importlib.util.find_spec("ray") is None:
+        raise ValueError("--cluster needs Ray: pip install 'relevance_gen[cluster]'")
 
 
 def _key_digests(settings: Settings, environ: Mapping[str, str]) -> tuple[bytes, ...]:

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from attrs import frozen
+
 from relevance_gen.embedding.encoder import Encoder, Kind
 from relevance_gen.embedding.jobs import Encoded
 from relevance_gen.errors import EncoderError, OverloadedError, TimedOutError, TooLargeError
@@ -21,6 +23,19 @@ from relevance_gen.serve.work.loading import load_in_thread
 
 _SMOOTHING: Final = 0.1
 """Weight of the newest texts in the running mean of the seconds that one takes."""
+
+
+@frozen
+class EmbeddingTask:
+    """Texts to encode.
+
+    Attributes:
+        texts: any strings.
+        kind: what they are, where the model tells questions from passages.
+    """
+
+    texts: Sequence[str]
+    kind: Kind | None = None
 
 
 class TextEncoder(Protocol):
@@ -58,13 +73,14 @@ class Embedder:
 
     Attributes:
         is_loading: whether an encoder is wanted and not there yet.
+        encoder: the encoder; None while there is none.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._metrics = metrics
         self._max_waiting = settings.encoder_queue
         self._timeout_s = settings.encoder_timeout_s
-        self._encoder: TextEncoder | None = None
+        self.encoder: TextEncoder | None = None
         self._lock = threading.Lock()
         self._n_waiting = 0
         self._mean_s = 0.0
@@ -75,15 +91,15 @@ class Embedder:
         self.is_loading = True
 
         def adopt(encoder: TextEncoder | None) -> None:
-            self._encoder, self.is_loading = encoder, False
+            self.encoder, self.is_loading = encoder, False
             self._metrics.put("encoders", int(encoder is not None))
 
         load_in_thread(load, adopt, "the encoder")
 
     async def close(self) -> None:
         """Give up what still runs."""
-        if self._encoder is not None:
-            await asyncio.to_thread(self._encoder.close)
+        if self.encoder is not None:
+            await asyncio.to_thread(self.encoder.close)
 
     async def embed(self, texts: Sequence[str], *, kind: Kind | None = None) -> Encoded:
         """Return the vectors of texts, and how many tokens of each were read. Cancelling this drops what is left.
@@ -103,12 +119,20 @@ class Embedder:
                 async with asyncio.timeout(self._timeout_s):
                     return await asyncio.wrap_future(future)
             except TimeoutError:
-                raise self._timed_out() from None
+                raise _timed_out(self._timeout_s) from None
+
+    def embed_now(self, texts: Sequence[str], *, kind: Kind | None = None, timeout_s: float) -> Encoded:
+        """Do the same and wait in this thread, for so long."""
+        with self._encoding(texts, kind) as future:
+            try:
+                return future.result(timeout_s)
+            except TimeoutError:
+                raise _timed_out(timeout_s) from None
 
     @contextmanager
     def _encoding(self, texts: Sequence[str], kind: Kind | None) -> Iterator[Future[Encoded]]:
         """Submit texts; at the end drop what is not done, and count what was."""
-        encoder = self._encoder
+        encoder = self.encoder
         if encoder is None:
             raise EncoderError("the encoder is still being loaded" if self.is_loading else "this server has no encoder")
         if len(texts) > self._max_waiting:
@@ -142,5 +166,6 @@ class Embedder:
             self._metrics.add("encoded_texts_total", n_texts)
             self._metrics.add("encoded_tokens_total", n_tokens)
 
-    def _timed_out(self) -> TimedOutError:
-        return TimedOutError(f"the texts were not encoded within {self._timeout_s:g} seconds")
+
+def _timed_out(timeout_s: float) -> TimedOutError:
+    return TimedOutError(f"the texts were not encoded within {timeout_s:g} seconds")

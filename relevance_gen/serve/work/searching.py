@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import attrs
-from attrs import frozen
+from attrs import define, field, frozen
 
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError
 from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.filtering import mask_of
+from relevance_gen.retrieval.passages import TextEncoder
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
+from relevance_gen.serve.work.lifting import Lifting, Reason, SkippedError
 from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
+
+Found = TypeVar("Found")
 
 _WARM_UP_TEXT = "a text to begin with " * 60_000
 """More than gigatoken counts without a library that it loads for large texts only."""
@@ -37,6 +42,7 @@ class SearchTask:
         min_share: least share of the best score that a result has, in [0, 1].
         path: what the client calls the chunks; errors name ``path[3]``.
         blank: what to do with a chunk of only white space; None refuses it.
+        skipped: why the encoder had no part, where it was to have one; filled in by whoever does the search.
     """
 
     query: str
@@ -48,6 +54,7 @@ class SearchTask:
     min_share: float = 0.0
     path: str = "chunk_txts"
     blank: Blank | None = None
+    skipped: list[Reason] = field(factory=list, eq=False, kw_only=True)
 
 
 @frozen
@@ -60,6 +67,7 @@ class ExplanationTask:
         position: which of them to explain, from 0.
         path: what the client calls the chunks; errors name ``path[3]``.
         position_path: what the client calls the position.
+        skipped: as of a `SearchTask`.
     """
 
     query: str
@@ -67,6 +75,7 @@ class ExplanationTask:
     position: int
     path: str = "chunk_txts"
     position_path: str = "original_index"
+    skipped: list[Reason] = field(factory=list, eq=False, kw_only=True)
 
 
 class Index(Protocol):
@@ -77,11 +86,22 @@ class Index(Protocol):
         """Its memory."""
 
     def search(
-        self, query: str, top_n: int, true_order: bool, *, where: Flags | None, spans: bool, min_share: float
+        self,
+        query: str,
+        top_n: int,
+        true_order: bool,
+        *,
+        where: Flags | None,
+        spans: bool,
+        min_share: float,
+        encoder: TextEncoder | None = None,
+        candidates: int | None = 50,
     ) -> SearchResponse:
         """Rank the chunks of this index; `where` tells which of them may be results."""
 
-    def explain(self, query: str, chunk: int) -> Explanation:
+    def explain(
+        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = 50
+    ) -> Explanation:
         """Show where the score of the chunk at a position comes from."""
 
 
@@ -91,8 +111,8 @@ class Retrieval(Protocol):
     def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool, **options: Any) -> SearchResponse:
         """Rank `chunks`, once; the options are those of `Index.search`."""
 
-    def index(self, chunks: Chunks) -> Index:
-        """Index `chunks`, for more than one query."""
+    def index(self, chunks: Chunks, **meaning: Any) -> Index:
+        """Index `chunks`, for more than one query; with an ``encoder`` also their vectors."""
 
 
 @frozen
@@ -108,20 +128,31 @@ class LibraryRetrieval:
         weighting, encoding = self.settings.weighting, self.settings.encoding
         return search(query, chunks, top_n, true_order, weighting=weighting, encoding=encoding, **options)
 
-    def index(self, chunks: Chunks) -> Index:
-        """Index `chunks`, for more than one query."""
+    def index(self, chunks: Chunks, **meaning: Any) -> Index:
+        """Index `chunks`, for more than one query; with an ``encoder`` also their vectors."""
         from relevance_gen.retrieval.index import ChunkIndex
 
-        return ChunkIndex(chunks, weighting=self.settings.weighting, encoding=self.settings.encoding)
+        return ChunkIndex(chunks, weighting=self.settings.weighting, encoding=self.settings.encoding, **meaning)
+
+
+@define(eq=False)
+class _Kept:
+    """An index of chunks that came before: of their words at first, and with their vectors when these are there."""
+
+    index: Index
+    is_encoded: bool = False
 
 
 class Searcher:
     """Does searches. Safe to use from several threads."""
 
-    def __init__(self, settings: Settings, retrieval: Retrieval, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, retrieval: Retrieval, metrics: Metrics, lifting: Lifting | None = None
+    ) -> None:
         self._max_chunks = settings.max_chunks
         self._retrieval = retrieval
-        self._cache: IndexCache[Index] | None = (
+        self._lifting = lifting
+        self._cache: IndexCache[_Kept] | None = (
             IndexCache(settings.index_cache_bytes, metrics) if settings.index_cache_bytes else None
         )
 
@@ -154,10 +185,8 @@ class Searcher:
             "min_share": task.min_share,
         }
         with self._kept_index(chunks, scope) as index:
-            if index is None:
-                response = self._retrieval.search(task.query, chunks, **asked)
-            else:
-                response = index.search(task.query, **asked)
+            find = partial(self._retrieval.search, chunks=chunks) if index is None else index.search
+            response = self._lifted(task, lambda **meaning: find(task.query, **asked, **meaning))
         return _with_metadata(response, chunks)
 
     def explain(self, task: ExplanationTask, scope: str) -> Explanation:
@@ -173,7 +202,17 @@ class Searcher:
         check_integer(task.position_path, task.position, 0, len(chunks.texts) - 1)
         with self._kept_index(chunks, scope) as kept:
             index = self._retrieval.index(Chunks(chunks.texts, {})) if kept is None else kept
-            return index.explain(task.query, task.position)
+            return self._lifted(task, lambda **meaning: index.explain(task.query, task.position, **meaning))
+
+    def _lifted(self, task: SearchTask | ExplanationTask, do: Callable[..., Found]) -> Found:
+        """Return what `do` finds with the encoder, or if that is not to be had, by words alone."""
+        if self._lifting is None:
+            return do()
+        try:
+            return self._lifting.lift(lambda encoder: do(encoder=encoder))
+        except SkippedError as skipped:
+            task.skipped.append(skipped.reason)
+            return do(candidates=0)
 
     def _check(self, given: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
         if len(given) > self._max_chunks:
@@ -188,12 +227,29 @@ class Searcher:
             yield None
             return
         key = content_key(chunks.texts, scope)
-        index = self._cache.get(key)
-        if index is None and self._cache.has_come_before(key):
-            index = self._retrieval.index(Chunks(chunks.texts, {}))
-        yield index
-        if index is not None:
-            self._cache.put(key, index, index.nbytes)  # it remembers what it was asked, and so may have grown
+        kept = self._cache.get(key)
+        if kept is None and self._cache.has_come_before(key):
+            kept = _Kept(self._retrieval.index(Chunks(chunks.texts, {})))
+        yield None if kept is None else kept.index
+        if kept is not None:
+            self._cache.put(key, kept, kept.index.nbytes)  # it remembers what it was asked, and so may have grown
+            self._encode_later(self._cache, key, kept, chunks.texts)
+
+    def _encode_later(self, cache: IndexCache[_Kept], key: bytes, kept: _Kept, texts: Sequence[str]) -> None:
+        """Have the vectors of kept chunks made in the background, once."""
+        if self._lifting is None or kept.is_encoded:
+            return
+
+        def is_wanted() -> bool:
+            return cache.holds(key, kept)
+
+        def make(encoder: TextEncoder) -> None:
+            index = self._retrieval.index(Chunks(texts, {}), encoder=encoder)
+            if is_wanted():
+                kept.index = index
+                cache.put(key, kept, index.nbytes)
+
+        kept.is_encoded = self._lifting.encode_later(texts, make, is_wanted)
 
 
 def every_chunk(response: SearchResponse, n_chunks: int) -> list[tuple[int, SearchResult | None]]:

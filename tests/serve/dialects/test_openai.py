@@ -1,0 +1,38 @@
+"""OpenAI's completions, apart from HTTP."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.dialects.openai import completions
+from relevance_gen.types import GenerationRequest
+
+
+def test_each_prompt_has_the_same_request() -> None:
+    """The requests of several prompts differ in their text alone."""
+    body = {"prompt": ["a", "b"], "n": 2, "stop": ["x"], "logit_bias": {"7": 1}, "seed": -1, "max_tokens": 3}
+    task, _ = completions.read(body)
+    options = {"max_tokens": 3, "num_samples": 2, "stop": ("x",), "logit_bias": {7: 1.0}, "seed": 2**64 - 1, "top_k": 0}
+    assert task.requests == (GenerationRequest("a", **options), GenerationRequest("b", **options))
+    assert (task.n_samples, task.stops_itself, task.spells) == (4, True, False)
+
+
+def test_many_prompts_cost_little_more_than_one() -> None:
+    """What is checked once for a request is not checked again for each of its prompts."""
+    bias = {str(token): 1 for token in range(4096)}
+    started_s = time.process_time()
+    task, _ = completions.read({"prompt": ["x"] * 256, "logit_bias": bias})
+    assert len(task.requests) == 256
+    assert time.process_time() - started_s < 0.5
+
+
+def test_stop_strings_are_bounded_over_all_prompts() -> None:
+    """They are compiled for each prompt, so many prompts may have fewer characters of them."""
+    stop = ["x" * 1000]
+    assert completions.read({"prompt": ["x"] * 65, "stop": stop})
+    with pytest.raises(InvalidRequestError, match="stop must hold at most 992 characters") as caught:
+        completions.read({"prompt": ["x"] * 66, "stop": stop})
+    assert caught.value.field == "stop"
