@@ -46,6 +46,7 @@ TITLES = {
     "asking": "Asking the embedded model",
     "generation": "Generation",
     "busy": "Generation where others want the machine",
+    "cluster": "A cluster",
     "serve_load": "Server",
     "attack": "Server: bodies made to be expensive",
 }
