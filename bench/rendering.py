@@ -46,6 +46,7 @@ TITLES = {
     "asking": "Asking the embedded model",
     "generation": "Generation",
     "busy": "Generation where others want the machine",
+    "cluster": "A cluster",
     "serve_load": "Server",
     "attack": "Server: bodies made to be expensive",
 }
@@ -118,7 +119,7 @@ def plots(results: Results) -> dict[str, str]:
 
 
 def _titled(title: str, record: dict[str, Any]) -> str:
-    return f"{title} (a quick run, which shows only that it works)" if record["quick"] else title
+    return f"{title} (a quick run)" if record["quick"] else title
 
 
 def _speed(record: dict[str, Any]) -> str:
