@@ -119,7 +119,7 @@ def plots(results: Results) -> dict[str, str]:
 
 
 def _titled(title: str, record: dict[str, Any]) -> str:
-    return f"{title} (a quick run, which shows only that it works)" if record["quick"] else title
+    return f"{title} (a quick run)" if record["quick"] else title
 
 
 def _speed(record: dict[str, Any]) -> str:

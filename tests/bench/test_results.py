@@ -1,6 +1,7 @@
 """What is shown of the benches is what they recorded: tables, plots, and figures in documents."""
 
 import argparse
+import itertools
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -159,6 +160,19 @@ def test_plots_can_be_read_on_light_and_on_dark(ground: str):
     assert len(colours) == 7
     assert min(contrast(colour, ground) for colour in colours) >= 3
     assert contrast("#797979", ground) >= 4.2
+
+
+def test_no_text_of_a_plot_is_cut_or_overlaps():
+    """Titles end inside the picture, by 9 pixels a letter, and names of bars in one row do not touch, by 7."""
+    for picture in rendering.plots(RESULTS).values():
+        (title,) = re.findall(r'class="title" x="64" y="16">(.*?)<', picture)
+        assert 64 + 9 * len(title) <= plotting.WIDTH
+        rows: dict[str, list[tuple[float, float]]] = {}
+        for x, y, text in re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="middle">(.*?)<', picture):
+            half = 3.5 * len(text)
+            rows.setdefault(y, []).append((float(x) - half, float(x) + half))
+        for row in rows.values():
+            assert all(right <= left for (_, right), (left, _) in itertools.pairwise(sorted(row)))
 
 
 def test_points_and_bars_stand_where_their_values_are():
