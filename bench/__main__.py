@@ -17,7 +17,7 @@ from bench import rendering
 
 TEXTS = ("speed", "memory", "needle")
 JUDGED = ("quality", "answerable", "passages", "asking")
-OTHERS = ("generation", "copying", "busy", "serve_load", "attack")
+OTHERS = ("generation", "constraints", "copying", "busy", "cluster", "serve_load", "attack")
 _ONLY = {"passages": "covidqa", "asking": "xquad-en"}
 """What stands in the names of the collections that some benches are for."""
 BENCHES = (*TEXTS, *JUDGED, *OTHERS)

@@ -75,7 +75,8 @@ def bars(title: str, y_label: str, categories: Sequence[str], series: dict[str, 
     width = 0.8 * group / len(series)
     for place, category in enumerate(categories):
         left = _LEFT + place * group + 0.1 * group
-        parts.append(_text(left + 0.4 * group, HEIGHT - _BOTTOM + 18, category, "middle"))
+        lower = 14 * (place % 2) if len(categories) > 6 else 0  # so that long names do not touch
+        parts.append(_text(left + 0.4 * group, HEIGHT - _BOTTOM + 18 + lower, category, "middle"))
         for number, (colour, values) in enumerate(zip(_COLOURS, series.values(), strict=False)):
             top = y_axis.at(values[place])
             parts.append(

@@ -8,9 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+import relevance_gen
+from relevance_gen import errors
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -85,3 +89,34 @@ def test_links_lead_somewhere(document: Path) -> None:
     """Every relative link of a document names a file that is there."""
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
     assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_the_reference_has_every_public_name() -> None:
+    """What can be imported from the package stands on the page of the interface; errors do as one module."""
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    names = [name for name in relevance_gen.__all__ if not hasattr(errors, name)]
+    assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_the_architecture_has_every_room() -> None:
+    """Every folder and every module of the package's ground floor is in the listing of how it is built."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listing = page.split("```text\n")[1].split("```")[0]
+    package = ROOT / "relevance_gen"
+    rooms = [f"{folder.parent.name}/" for folder in package.glob("*/__init__.py")]
+    modules = [path.stem for path in package.glob("[a-z]*.py")]
+    assert [name for name in rooms + modules if not re.search(rf"(?<![\w/]){name}(?!\w)", listing)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_extras_and_groups_exist(document: Path) -> None:
+    """What a document tells pip to install is an extra or a group that the project has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    text = document.read_text(encoding="utf-8")
+    extras = {
+        extra
+        for named in re.findall(r"pip install.*[\"' ](?:relevance_gen|\.)\[([\w,]+)\]", text)
+        for extra in named.split(",")
+    }
+    assert extras <= set(project["project"]["optional-dependencies"])
+    assert set(re.findall(r"--group (\w+)", text)) <= set(project["dependency-groups"])

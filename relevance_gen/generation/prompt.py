@@ -89,6 +89,8 @@ class Prompt:
                 vocabulary.
         """
         request = self.ticket.request
+        if self.ticket.stops_itself:
+            self.ends |= frozenset(model.chat_format.ends)
         _check_vocabulary(request, self.ends, model.n_vocab)
         tokens = self._tokenize(model)
         if not len(tokens):

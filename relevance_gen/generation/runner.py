@@ -111,8 +111,7 @@ class Runner:
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
             is_chat: the text is what `write_chat` returned.
-            stops_itself: the model's own end tokens end a sample too, beside ``eos_token_ids``; this waits until the
-                model is loaded.
+            stops_itself: the model's own end tokens end a sample too, beside ``eos_token_ids``.
             spells: say in the response's ``spelling`` how its tokens are written.
 
         Returns:
@@ -125,11 +124,7 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        asked = as_request(request)
-        if stops_itself:
-            ends = dict.fromkeys((*asked.eos_token_ids, *self.chat_format.ends))
-            asked = attrs.evolve(asked, eos_token_ids=tuple(ends))
-        return self._put(asked, on_text, is_chat=is_chat, spells=spells)
+        return self._put(as_request(request), on_text, is_chat=is_chat, stops_itself=stops_itself, spells=spells)
 
     def _put(
         self, request: GenerationRequest, on_text: OnText | None = None, **wanted: bool

@@ -37,6 +37,7 @@ class Ticket:
         created: Unix time in seconds when it was accepted.
         is_chat: whether its text is a rendered conversation.
         only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
+        stops_itself: whether the model's own end tokens end a sample too.
         spells: whether the response is to say how its tokens are written.
     """
 
@@ -46,6 +47,7 @@ class Ticket:
     created: float = field(eq=False)
     is_chat: bool = field(default=False, eq=False)
     only_counts: bool = field(default=False, eq=False)
+    stops_itself: bool = field(default=False, eq=False)
     spells: bool = field(default=False, eq=False)
 
 

@@ -83,8 +83,8 @@ class Embedder:
         params.n_seq_max = 1
         params.n_threads = params.n_threads_batch = options.n_threads or self._weights.default_n_threads
         params.embeddings = True
-        # On a CPU it computes with other bits for other numbers of threads.
-        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        # Nearly twice as fast on a CPU, where a model has it, and with the same bits on any number of threads.
+        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO
         self._context = lib.llama_init_from_model(self._weights.handle, params)
         if not self._context:
             raise ModelLoadError(f"a context of {self.n_ctx} tokens cannot be made: {reasons()}")

@@ -97,7 +97,9 @@ _UNCHANGED: Final = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xD8
 
 _TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
 _TONED_LETTER: Final = re.compile(f"[{_TONED}]")
-_TONED_WORD: Final = re.compile(rf"(?<![^\W_])[^\W_]*[{_TONED}][^\W_]*")
+_LETTER: Final = r"[^\W_\u3000-\uefff]"
+"""A letter or digit of a script that is written with spaces; Kana or Han beside it begin another term."""
+_TONED_WORD: Final = re.compile(rf"(?<!{_LETTER}){_LETTER}*[{_TONED}]{_LETTER}*")
 """Vietnamese letters that other languages do not have, and words with any. A word is looked at from its first letter
 only: from each in turn would take quadratic time."""
 _TONED_LEADS: Final = ("\u1ea0".encode()[:2], "\u1ec0".encode()[:2], "ơ".encode(), "ư".encode())

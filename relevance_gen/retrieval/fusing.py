@@ -2,11 +2,12 @@
 
 With the score w that the words give, and the cosine c of the question with the chunk's nearest passage::
 
-    f = 1 − (1 − L)(1 − max(0, c)²)            L = w^(6/7)
+    f = 1 − (1 − L)(1 − max(0, c)²)            L = w^(5/7)
 
 A chunk misses the question if both its words and its meaning do. f lies in [w, 1], and only a chunk that scores 1 by
 its words scores 1. Nothing is normalised over the results. L is w on a scale on which good scores are as high as good
-cosines are: w itself is a power already, and on its own scale the meaning drowned the words in some collections.
+cosines are, the root of what stands under the power in `relevance_gen.retrieval.weighting`. On the scale of w itself
+the meaning drowned the words in one collection of seven.
 
 Only the best chunks by their words, the candidates, are lifted. So their order beside all others stays sensible, a
 chunk that shares no word with the question stays out, and a question costs one encoding and a few dozen products,
@@ -35,7 +36,7 @@ from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import Offsets
 
 N_CANDIDATES: Final = 50
-_SCALE: Final = 6 / 7
+_SCALE: Final = 5 / 7
 _NEARLY_ONE: Final = float(np.nextafter(1.0, 0.0))
 
 

@@ -47,6 +47,8 @@ _LONG_BYTES: Final = 64
 """Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
 _IDENTIFIER_BYTES: Final = 1 << 16
 """A longer word with capitals or underscores in it is data, not a name, and has no parts."""
+_BLOCK_BYTES: Final = 1 << 21
+"""More than a block folds to; longer is only an endless word."""
 _FEW: Final = 128
 """Up to so many tokens are quicker inserted one by one than merged."""
 _PADDING: Final = b"\n" * (_LONG_BYTES + 8)
@@ -134,7 +136,7 @@ def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Tokens:
 
 def _without_articles(lowered: bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
     """Take the Arabic article off the words that keep two letters or more, but for identifiers, those that are cut."""
-    first = eight_bytes(lowered).take(start)
+    first = _at(eight_bytes(lowered), start)
     cut = np.zeros(start.size, np.int64)
     for article in _ARTICLES:
         n = len(article)
@@ -247,6 +249,11 @@ def different(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
     return ordered[new]
 
 
+def _at(words: Ids, start: Offsets) -> Ids:
+    """Return some of the strided words; of a block, `take` copies all of them first, and still beats indexing."""
+    return words.take(start) if words.size <= _BLOCK_BYTES else words[start]
+
+
 def eight_bytes(lowered: bytes) -> Ids:
     """Return a view of the eight bytes from each offset on, as one number."""
     return np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
@@ -276,8 +283,7 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
         triples = long & (np.frombuffer(lowered, np.uint8).take(start) == TRIPLE_LEAD)
         long &= ~triples
         start = start + triples
-    # The former copies all the strided words first, which still beats indexing them where tokens are many.
-    first = words.take(start) if start.size * _LONG_BYTES > words.size else words[start]
+    first = _at(words, start)
     first &= LOW_BYTES.take(length, mode="clip")
     hashed: Ids = first * _MIX[0]
     hashed ^= hashed >> np.uint64(32)

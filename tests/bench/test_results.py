@@ -1,6 +1,7 @@
 """What is shown of the benches is what they recorded: tables, plots, and figures in documents."""
 
 import argparse
+import itertools
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -50,8 +51,11 @@ def test_the_figures_of_documents_are_those_of_the_records(document: Path):
 
 @pytest.mark.parametrize("name", PAGES_OF_FIGURES)
 def test_no_figure_is_from_elsewhere(name: str):
-    """On the pages that show what was measured, a figure without a measurement's name is refused."""
-    assert _UNMARKED.findall((ROOT / name).read_text(encoding="utf-8")) == []
+    """On the pages that show what was measured, a figure outside of tables needs a measurement's name."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for made in (rendering.TABLE, rendering.ORIGIN):
+        text = made.sub("", text)
+    assert _UNMARKED.findall(text) == []
 
 
 def test_an_unmarked_figure_is_found():
@@ -139,6 +143,17 @@ def test_a_table_is_written_between_its_marks():
         rendering.with_figures(marks.format(", c"), {"speed": TWO})
 
 
+def test_an_origin_is_written_between_its_marks():
+    """Command, commit and machine of a record; of none, an error."""
+    marks = "before\n<!-- origin: {} -->\nold\n<!-- end of origin -->\nbehind"
+    found = rendering.with_figures(marks.format("speed"), RESULTS)
+    assert RESULTS["speed"]["commit"] in found
+    assert "old" not in found
+    assert rendering.with_figures(found, RESULTS) == found
+    with pytest.raises(LookupError, match="no such record: nothing"):
+        rendering.with_figures(marks.format("nothing"), RESULTS)
+
+
 def contrast(colour: str, ground: str) -> float:
     """Return the contrast of two colours by the WCAG."""
 
@@ -159,6 +174,19 @@ def test_plots_can_be_read_on_light_and_on_dark(ground: str):
     assert len(colours) == 7
     assert min(contrast(colour, ground) for colour in colours) >= 3
     assert contrast("#797979", ground) >= 4.2
+
+
+def test_no_text_of_a_plot_is_cut_or_overlaps():
+    """Titles end inside the picture, by 9 pixels a letter, and names of bars in one row do not touch, by 7."""
+    for picture in rendering.plots(RESULTS).values():
+        (title,) = re.findall(r'class="title" x="64" y="16">(.*?)<', picture)
+        assert 64 + 9 * len(title) <= plotting.WIDTH
+        rows: dict[str, list[tuple[float, float]]] = {}
+        for x, y, text in re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="middle">(.*?)<', picture):
+            half = 3.5 * len(text)
+            rows.setdefault(y, []).append((float(x) - half, float(x) + half))
+        for row in rows.values():
+            assert all(right <= left for (_, right), (left, _) in itertools.pairwise(sorted(row)))
 
 
 def test_points_and_bars_stand_where_their_values_are():

@@ -22,6 +22,7 @@ from relevance_gen.generation.runner import Runner
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import BREAK, ChatFormat
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, BIGRAM_TOKENS, BOS, END, LETTER_A, STORY, add_chat_template
 
 TEMPLATES = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
@@ -349,3 +350,13 @@ def test_a_generation_may_end_by_itself(with_template):
     (other,) = with_template.submit({**forced, "logit_bias": {5: 100}}, stops_itself=True).result().responses
     (plain,) = with_template.submit(forced).result().responses
     assert [one.finish_reason for one in (ended, other, plain)] == ["eos", "eos", "length"]
+
+
+def test_submitting_costs_little_whatever_the_request_holds(with_template):
+    """A request is checked when it is made, and not again each time it is submitted."""
+    request = GenerationRequest("a", logit_bias=dict.fromkeys(range(4096), 1.0), max_tokens=1)
+    started_s = time.thread_time()
+    futures = [with_template.submit(request, stops_itself=True, spells=True) for _ in range(100)]
+    assert time.thread_time() - started_s < 0.5
+    for future in futures:
+        future.cancel()

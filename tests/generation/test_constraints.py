@@ -81,7 +81,7 @@ def test_json_fits_its_schema(request, model, schema, seed):
 
 
 expressions = st.recursive(
-    st.sampled_from(["a", "bc", "[a-e]", "[^a-y]", r"\d", "é", "."]),
+    st.sampled_from(["a", "bc", "[a-e]", "[^a-y]", "[0-9]", "é", "."]),  # not \d: Pythons know different digits
     lambda inner: st.one_of(
         st.lists(inner, min_size=1, max_size=3).map("".join),
         st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),

@@ -68,7 +68,7 @@ def cosine(question: str, chunk: str) -> float:
 
 
 def fused(words: float, nearness: float) -> float:
-    return 1.0 - (1.0 - words ** (6 / 7)) * (1.0 - min(max(nearness, 0.0), 1.0) ** 2)
+    return 1.0 - (1.0 - words ** (5 / 7)) * (1.0 - min(max(nearness, 0.0), 1.0) ** 2)
 
 
 scores = st.floats(0, 1)
@@ -88,7 +88,7 @@ def test_the_formula_keeps_its_promises(less: float, more: float, far: float, ne
     assert less <= low <= min(by_words, by_meaning) <= max(by_words, by_meaning) <= both <= 1.0
     assert (low == 1.0) == (less == 1.0)
     assert (both == 1.0) == (more == 1.0)
-    assert fusing.fuse(np.array([more]), np.array([-1.0]))[0] == pytest.approx(more ** (6 / 7), abs=1e-12)
+    assert fusing.fuse(np.array([more]), np.array([-1.0]))[0] == pytest.approx(more ** (5 / 7), abs=1e-12)
 
 
 @given(strategies.queries, strategies.chunk_lists, candidates)

@@ -272,7 +272,7 @@ def run_schemathesis(server: Server, directory: Path, *flags: str) -> None:
                 "--exclude-checks=positive_data_acceptance",
                 "--suppress-health-check=all",
                 "--seed=1",
-                "--request-timeout=120",
+                *("--request-timeout=120", "--max-response-time=120"),
                 *flags,
             ),
         ],
