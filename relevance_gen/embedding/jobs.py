@@ -93,7 +93,7 @@ class Jobs:
         """
         with self._changed:
             if self.closed is not None:
-                # A new error each time: one that is raised again and again keeps in its traceback what its callers hold.
+                # A new error each time: one object raised often would keep all its callers' texts in its traceback.
                 raise EncoderError(str(self.closed)) from self.closed.__cause__
             self._waiting.append(job)
             self._changed.notify()
