@@ -161,3 +161,23 @@ def test_an_answer_can_be_written_as_json(embedded):
     (source,) = read["sources"]
     shown = source["chunk_txt"][source["shown"]["start"] : source["shown"]["end"]]
     assert (shown, source["metadata"]) == (answer.sources[0].text, {"page": 3})
+
+
+@pytest.mark.parametrize("template", [None, TEMPLATE])
+def test_sources_far_beyond_the_context_are_left_out(bigram, template):
+    """However much was found, as much is shown as there is room for: the model is not asked to count the rest."""
+    chunks = [f"The lighthouse number {n} burned whale oil." for n in range(5000)] + [
+        "The lighthouse burned. " * 20_000
+    ]
+    answer = ask("Which lighthouse burned?", chunks, top_n=9000, runner=bigram, chat_template=template, max_tokens=2)
+    assert 1 <= len(answer.sources) < 100
+    (alone,) = ask("Which lighthouse?", chunks[-1:], runner=bigram, chat_template=template, max_tokens=2).sources
+    assert alone.text.startswith("The lighthouse burned.")
+
+
+@pytest.mark.parametrize("name", ["runner", "only_from_sources", "instructions", "template_variables"])
+def test_arguments_of_a_wrong_type_are_refused(name):
+    """The error names the argument, and comes before anything is loaded."""
+    with pytest.raises(InvalidRequestError, match=f"{name} must be") as caught:
+        ask("Who?", CHUNKS, **{name: 5})
+    assert caught.value.field == name
