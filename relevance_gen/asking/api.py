@@ -192,9 +192,7 @@ def ask_stream(
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, ChunkIndex) else partial(search, chunks=chunks)
     )
-    found = find(
-        question, top_n=top_n, true_order=False, where=where, min_share=min_share, spans=True, encoder=encoder
-    )
+    found = find(question, top_n=top_n, true_order=False, where=where, min_share=min_share, spans=True, encoder=encoder)
     if not found.results and only_from_sources:
         return AnswerStream((), found.confidence, None)
     runner = default_runner() if runner is None else runner

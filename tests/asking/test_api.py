@@ -4,7 +4,16 @@ import json
 
 import pytest
 
-from relevance_gen import ChunkIndex, Encoder, InvalidRequestError, RequestCancelledError, Runner, ask, ask_stream, search
+from relevance_gen import (
+    ChunkIndex,
+    Encoder,
+    InvalidRequestError,
+    RequestCancelledError,
+    Runner,
+    ask,
+    ask_stream,
+    search,
+)
 from relevance_gen.asking.answer import NOTHING_FOUND
 from relevance_gen.wire import serialize
 from small_models import BIGRAM, ENCODER, STORY, TINY
