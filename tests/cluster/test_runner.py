@@ -88,7 +88,7 @@ def test_conversations_and_counts(runner: ClusterRunner) -> None:
 
 
 def test_a_prompt_goes_where_its_beginning_was_computed(cluster: Any) -> None:
-    """Of two idle runners, one gets all requests that begin alike and computes the beginning once; bits stay the same."""
+    """Of two idle runners, one gets all requests that begin alike, and computes the beginning once; same bits."""
     beginning = "all that was said before " * 24
     asked = [{"text": f"{beginning}{number}", "max_tokens": 4, "seed": number} for number in range(8)]
     with ClusterRunner(TINY, n_runners=2, **OPTIONS | {"n_ctx": 1024}) as runner:
