@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeAlias
 
@@ -21,6 +21,7 @@ from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN
 from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.filtering import Where
 from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.passages import TextEncoder
 from relevance_gen.types import Chunk, GenerationRequest, Metadata, SearchResponse
 
 Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]
@@ -106,6 +107,7 @@ def ask(
     top_n: int = 5,
     where: Where | None = None,
     min_share: float = 0.0,
+    encoder: TextEncoder | None = None,
     only_from_sources: bool = True,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
@@ -126,6 +128,7 @@ def ask(
             answer; what has none is cut to sentences around its best passage, or else left out.
         where: as in `search`.
         min_share: as in `search`.
+        encoder: as in `search`; None takes the one that an index has.
         only_from_sources: whether no model is asked where nothing was found; otherwise it answers from what it knows.
         instructions: what a chat model is told.
         chat_template: a Jinja template instead of the one in the model's file.
@@ -152,6 +155,7 @@ def ask(
         top_n=top_n,
         where=where,
         min_share=min_share,
+        encoder=encoder,
         only_from_sources=only_from_sources,
         instructions=instructions,
         chat_template=chat_template,
@@ -169,6 +173,7 @@ def ask_stream(
     top_n: int = 5,
     where: Where | None = None,
     min_share: float = 0.0,
+    encoder: TextEncoder | None = None,
     only_from_sources: bool = True,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
@@ -184,8 +189,10 @@ def ask_stream(
         raise InvalidRequestError(f"{name} must not be given: a question has one prompt and one answer", field=name)
     _check(runner, only_from_sources, instructions, template_variables)
     wire.structure(GenerationRequest, {"text": "", **fields})  # refuses nonsense before anything is searched or loaded
-    find = chunks.search if isinstance(chunks, ChunkIndex) else partial(search, chunks=chunks)
-    found: SearchResponse = find(question, top_n=top_n, true_order=False, where=where, min_share=min_share, spans=True)
+    find: Callable[..., SearchResponse] = (
+        chunks.search if isinstance(chunks, ChunkIndex) else partial(search, chunks=chunks)
+    )
+    found = find(question, top_n=top_n, true_order=False, where=where, min_share=min_share, spans=True, encoder=encoder)
     if not found.results and only_from_sources:
         return AnswerStream((), found.confidence, None)
     runner = default_runner() if runner is None else runner

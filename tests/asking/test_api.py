@@ -4,10 +4,19 @@ import json
 
 import pytest
 
-from relevance_gen import ChunkIndex, InvalidRequestError, RequestCancelledError, Runner, ask, ask_stream
+from relevance_gen import (
+    ChunkIndex,
+    Encoder,
+    InvalidRequestError,
+    RequestCancelledError,
+    Runner,
+    ask,
+    ask_stream,
+    search,
+)
 from relevance_gen.asking.answer import NOTHING_FOUND
 from relevance_gen.wire import serialize
-from small_models import BIGRAM, STORY, TINY
+from small_models import BIGRAM, ENCODER, STORY, TINY
 
 CHUNKS = [
     "The lighthouse was built in 1831 by a family of masons. Its lamp burned whale oil.",
@@ -57,6 +66,16 @@ def test_an_index_is_asked_as_a_list_is(embedded):
         other = ask(question, ChunkIndex(CHUNKS), runner=embedded, **options)
         assert (one.text, one.sources, one.prompt) == (other.text, other.sources, other.prompt)
     assert {source.result.original_index for source in ask(question, CHUNKS, runner=embedded, where=[2]).sources} == {2}
+
+
+def test_an_encoder_chooses_what_is_shown(embedded):
+    """Sources are those that a search with the encoder finds, in its order and with its scores."""
+    question = "Who built the lighthouse?"
+    with Encoder(ENCODER) as encoder:
+        answer = ask(question, CHUNKS, runner=embedded, encoder=encoder, top_n=1)
+        (found,) = search(question, CHUNKS, 1, spans=True, encoder=encoder)
+    assert [source.result for source in answer.sources] == [found]
+    assert found.chunk_score > search(question, CHUNKS, 1)[0].chunk_score
 
 
 def test_where_nothing_is_found_no_model_is_asked(bigram):
