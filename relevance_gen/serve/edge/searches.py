@@ -39,6 +39,9 @@ _SEARCH_FACTOR = 9
 _BYTES_PER_CHUNK = 320
 """What a search needs for each byte of its body and for each chunk, beside the chunks: arrays, and then the answer."""
 
+_NAMED_BYTES = 16 << 20
+"""What an answer from an index of a cluster needs, whose chunks are not known before."""
+
 _EXTRACTION_FACTOR = 4
 _EXTRACTED_BYTES = 128 << 20
 """What a document needs for each byte of its body, on the way into the sandbox, and at most on its way out."""
@@ -104,6 +107,8 @@ def _found(
             with body.account:
                 task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s), request)
                 body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
+                if task.named is not None:
+                    body.account.take_in_time(_NAMED_BYTES, patience_s)
                 found = do(service.searcher, task, scope)
                 out, headers = codings.encode(wire.serialize(present(found)), coding)
                 body.account.replace(len(out))
@@ -122,7 +127,9 @@ def _skipped(task: SearchTask | ExplanationTask) -> dict[str, str]:
 
 
 def _measured(task: SearchTask, found: SearchResponse, seconds: float) -> Callable[[Metrics], None]:
-    n_chunks, n_tokens = len(task.chunks), found.metadata.num_query_tokens + found.metadata.num_context_tokens
+    n_chunks, n_tokens = len(task.chunks), found.metadata.num_query_tokens
+    if task.named is None:
+        n_tokens += found.metadata.num_context_tokens
 
     def record(metrics: Metrics) -> None:
         metrics.observe("search_seconds", seconds)
