@@ -171,7 +171,8 @@ def prompt(read: ReadPrompt) -> Handler:
                 found = service.searcher.search(task, scope)
             return task, found, present
 
-        task, found, present = await request[LANE].gate.run(work)
+        # With the searches: the one thread of this request's own lane has to stay free for what generates.
+        task, found, present = await service.lanes["search"].gate.run(work)
         body.account.replace(sum(sys.getsizeof(result.chunk_txt) for result in found))
         written = await request.app[GENERATOR].prompt(task.query, found)
         return web.Response(

@@ -93,3 +93,15 @@ def test_parsing_generations_takes_no_thread_of_search(small: Server) -> None:
     assert small.generate(large).status == small.generate(large, KEYED).status == 200
     assert time.monotonic() - started_s < 1
     slow.join()
+
+
+def test_a_long_search_for_a_prompt_keeps_no_chat_waiting(server: Server) -> None:
+    """What a prompt searches takes a thread of the searches; the one that writes conversations stays free."""
+    asked = {"question": "sleep 1.5", "chunk_txts": ["sleep"]}
+    with ThreadPoolExecutor(1) as pool:
+        prompt = pool.submit(server.call, "POST", "/prompt", asked, KEYED)
+        time.sleep(0.3)
+        chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+        assert server.call("POST", "/v1/chat/completions", chat, KEYED).status == 200
+        assert not prompt.done()
+        assert prompt.result().status == 200
