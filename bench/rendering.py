@@ -9,6 +9,7 @@
   It is written anew with as many decimals as it had.
 - So is a whole table of a record, between ``<!-- table: quality :: nDCG@10 -->`` and ``<!-- end of table -->``; with
   ``:: turned`` behind the name, its rows are its columns.
+- Between ``<!-- origin: quality -->`` and ``<!-- end of origin -->`` stand command, commit, machine and versions.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ TABLE = re.compile(
     r".*?(?P<end><!-- end of table -->)",
     re.DOTALL,
 )
+ORIGIN = re.compile(r"(?P<begin><!-- origin: (?P<name>\w+) -->\n).*?(?P<end><!-- end of origin -->)", re.DOTALL)
 HEADER = """\
 # Results
 
@@ -201,7 +203,12 @@ def with_figures(text: str, results: Results) -> str:
         table = _table(found["group"], measurements, is_turned=found["turned"] is not None)
         return f"{found['begin']}\n{table}\n{found['end']}"
 
-    return FIGURE.sub(write, TABLE.sub(write_table, text))
+    def write_origin(found: re.Match[str]) -> str:
+        if found["name"] not in results:
+            raise LookupError(f"no such record: {found['name']}")
+        return f"{found['begin']}\n{_origin(results[found['name']])}\n{found['end']}"
+
+    return FIGURE.sub(write, TABLE.sub(write_table, ORIGIN.sub(write_origin, text)))
 
 
 def main() -> None:

@@ -17,7 +17,9 @@ from relevance_gen import checks, display
 from relevance_gen.errors import InvalidRequestError
 
 Metadata: TypeAlias = Mapping[str, Any]
+"""What a chunk carries along for its owner."""
 FinishReason: TypeAlias = Literal["eos", "stop", "length"]
+"""Why a sample ended. An end token was drawn, a stop string completed, or there is room for no more tokens."""
 
 MAX_SAMPLES = 256
 """Most completions of one request: the number of sequences one llama.cpp context can hold."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeAlias
 
@@ -17,9 +17,11 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
+from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN
 from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.filtering import Where
 from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.passages import TextEncoder
 from relevance_gen.types import Chunk, GenerationRequest, Metadata, SearchResponse
 
 Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]
@@ -105,6 +107,7 @@ def ask(
     top_n: int = 5,
     where: Where | None = None,
     min_share: float = 0.0,
+    encoder: TextEncoder | None = None,
     only_from_sources: bool = True,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
@@ -125,6 +128,7 @@ def ask(
             answer; what has none is cut to sentences around its best passage, or else left out.
         where: as in `search`.
         min_share: as in `search`.
+        encoder: as in `search`; None takes the one that an index has.
         only_from_sources: whether no model is asked where nothing was found; otherwise it answers from what it knows.
         instructions: what a chat model is told.
         chat_template: a Jinja template instead of the one in the model's file.
@@ -151,6 +155,7 @@ def ask(
         top_n=top_n,
         where=where,
         min_share=min_share,
+        encoder=encoder,
         only_from_sources=only_from_sources,
         instructions=instructions,
         chat_template=chat_template,
@@ -168,6 +173,7 @@ def ask_stream(
     top_n: int = 5,
     where: Where | None = None,
     min_share: float = 0.0,
+    encoder: TextEncoder | None = None,
     only_from_sources: bool = True,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
@@ -181,9 +187,12 @@ def ask_stream(
     """
     for name in fields.keys() & {"text", "num_samples"}:
         raise InvalidRequestError(f"{name} must not be given: a question has one prompt and one answer", field=name)
+    _check(runner, only_from_sources, instructions, template_variables)
     wire.structure(GenerationRequest, {"text": "", **fields})  # refuses nonsense before anything is searched or loaded
-    find = chunks.search if isinstance(chunks, ChunkIndex) else partial(search, chunks=chunks)
-    found: SearchResponse = find(question, top_n=top_n, true_order=False, where=where, min_share=min_share, spans=True)
+    find: Callable[..., SearchResponse] = (
+        chunks.search if isinstance(chunks, ChunkIndex) else partial(search, chunks=chunks)
+    )
+    found = find(question, top_n=top_n, true_order=False, where=where, min_share=min_share, spans=True, encoder=encoder)
     if not found.results and only_from_sources:
         return AnswerStream((), found.confidence, None)
     runner = default_runner() if runner is None else runner
@@ -191,6 +200,18 @@ def ask_stream(
     sources, fields = prepare(question, found, runner, instructions=instructions, **rendering, **fields)
     stream = runner.stream_chat(**fields) if "messages" in fields else runner.stream(fields)
     return AnswerStream(sources, found.confidence, stream, only_first_sentence="messages" not in fields)
+
+
+def _check(runner: object, only_from_sources: object, instructions: object, template_variables: object) -> None:
+    """Refuse what would not fail before a model is loaded, or not at all."""
+    for name, value, is_right, allowed in (
+        ("runner", runner, runner is None or hasattr(runner, "stream_chat"), "a Runner"),
+        ("only_from_sources", only_from_sources, isinstance(only_from_sources, bool), "true or false"),
+        ("instructions", instructions, isinstance(instructions, str), "a string"),
+        ("template_variables", template_variables, isinstance(template_variables, Mapping | None), "an object"),
+    ):
+        if not is_right:
+            raise InvalidRequestError.must_be(name, allowed, value)
 
 
 def prepare(
@@ -254,9 +275,11 @@ class _Chat:
 
     def fits(self, sources: Sequence[Source]) -> bool:
         room = _room(self.model, self.fields)
-        n_bytes = sum(len(text.encode(errors="replace")) for text in self._message(sources).values())
+        n_bytes = _n_bytes(*self._message(sources).values())
         if n_bytes + _FRAME_BYTES <= room:  # no token has less than a byte, so there is nothing to count
             return True
+        if n_bytes > MOST_BYTES_PER_TOKEN * self.model.chat_format.n_ctx:  # the model would refuse to count these
+            return False
         n_tokens = self.model.count_chat_tokens([self._message(sources)], **self._rendering())
         return n_tokens <= room
 
@@ -286,11 +309,16 @@ class _Completion:
         room = _room(self.model, self.fields)
         if len(sources) > 1:
             room = min(room, _SEVERAL_PASSAGES_TOKENS)
-        return self.model.count_tokens(completion_prompt(self.question, sources)) <= room
+        prompt = completion_prompt(self.question, sources)
+        return _n_bytes(prompt) <= MOST_BYTES_PER_TOKEN * room and self.model.count_tokens(prompt) <= room
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
         ends = self.model.chat_format.ends
         return {"text": completion_prompt(self.question, sources), "eos_token_ids": ends, "stop": ["\n"], **self.fields}
+
+
+def _n_bytes(*texts: str) -> int:
+    return sum(len(text.encode(errors="replace")) for text in texts)
 
 
 def _room(model: Model, fields: Mapping[str, Any]) -> int:

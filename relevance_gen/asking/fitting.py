@@ -13,6 +13,9 @@ from relevance_gen.chunking import sentences
 Fits: TypeAlias = Callable[[Sequence[Source]], bool]
 """Tells whether a prompt of these sources has room; if so, one of fewer or shorter sources has."""
 
+_MOST_TRIED = 100
+"""Sources that are tried once one had no room: few small ones follow so many, and each is counted by the model."""
+
 
 def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
     """Return as many of the sources, the best first, as there is room for, and each text once.
@@ -23,8 +26,9 @@ def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
     sources = list({source.text.strip(): source for source in reversed(sources)}.values())[::-1]
     if fits(sources):
         return tuple(sources)
-    shown: list[Source] = []
-    for source in sources:
+    n_whole = bisect.bisect_left(range(1, len(sources)), True, key=lambda n: not fits(sources[:n]))
+    shown = sources[:n_whole]
+    for source in sources[n_whole : n_whole + _MOST_TRIED]:
         parts = [source] if fits([*shown, source]) else _parts_that_fit(source, shown, fits)
         shown += parts[-1:]
     return tuple(shown)

@@ -16,6 +16,7 @@ from relevance_gen.cli.search import (
     NOT_FOUND,
     TROUBLE,
     add_search_arguments,
+    encoder_of,
     nothing_found,
     open_index,
     wanted_metadata,
@@ -48,24 +49,24 @@ def run(args: argparse.Namespace) -> int:
     fields = given_parameters(args)
     GenerationRequest("", **fields)
     status = StatusLine(sys.stderr)
-    searched = open_index(args, status)
-    kept = args.save is None or save(searched.index, args.save, status.say)
-    where = wanted_metadata(args, searched.index)
-    found = searched.index.search(question.query, 1, where=where)
-    if found.results:
-        if is_embedded(args.model):
-            status.say(_EMBEDDED)
-        with (
-            load_runner(args, num_samples=1) as runner,
-            ask_stream(
-                question.query, searched.index, runner=runner, top_n=args.top_n, where=where, **fields
-            ) as stream,
-        ):
-            _show(stream, args)
-    elif args.json:
-        sys.stdout.write(serialize(Answer.nothing_found(found.confidence).to_dict()).decode("ascii") + "\n")
-    else:
-        status.say(nothing_found(searched))
+    with encoder_of(args) as encoder:
+        searched = open_index(args, status, encoder)
+        kept = args.save is None or save(searched.index, args.save, status.say)
+        where = wanted_metadata(args, searched.index)
+        found = searched.index.search(question.query, 1, where=where, candidates=0)  # no vectors: is there anything?
+        if found.results:
+            if is_embedded(args.model):
+                status.say(_EMBEDDED)
+            asked = {"top_n": args.top_n, "where": where, "encoder": encoder, **fields}
+            with (
+                load_runner(args, num_samples=1) as runner,
+                ask_stream(question.query, searched.index, runner=runner, **asked) as stream,
+            ):
+                _show(stream, args)
+        elif args.json:
+            sys.stdout.write(serialize(Answer.nothing_found(found.confidence).to_dict()).decode("ascii") + "\n")
+        else:
+            status.say(nothing_found(searched))
     if searched.failed or not kept:
         return TROUBLE
     return FOUND if found.results else NOT_FOUND

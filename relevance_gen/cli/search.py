@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from relevance_gen.cli.filetypes import listing
@@ -41,11 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("best", "text"),
         default="best",
         help="best first, or as they stand in the text (default: %(default)s)",
-    )
-    results.add_argument(
-        "--encoder",
-        metavar="FILE",
-        help="a GGUF embedding model, to lift what says in other words what is asked; with --save its vectors are kept",
     )
 
 
@@ -123,6 +118,11 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
         default="auto",
         help="mark the question's words (default: %(default)s)",
     )
+    group.add_argument(
+        "--encoder",
+        metavar="FILE",
+        help="a GGUF embedding model, to lift what says in other words what is asked; with --save its vectors are kept",
+    )
     group.add_argument("--json", action="store_true", help=f"print {json}, with file positions as metadata")
 
 
@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
     question = Question(args.query, args.top_n, args.order == "text")  # refuses nonsense before files are read
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
-    with nullcontext() if args.encoder is None else Encoder(args.encoder) as encoder:
+    with encoder_of(args) as encoder:
         searched = open_index(args, status, encoder)
         index = searched.index
         response = index.search(
@@ -180,6 +180,11 @@ def run(args: argparse.Namespace) -> int:
 def open_index(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Searched:
     """Make the index of the files that `args` name, or open the saved one."""
     return build(args, status, encoder) if args.index is None else load(args, status, encoder)
+
+
+def encoder_of(args: argparse.Namespace) -> AbstractContextManager[Encoder | None]:
+    """Load the encoder that `args` name, if they name one."""
+    return nullcontext() if args.encoder is None else Encoder(args.encoder)
 
 
 def nothing_found(searched: Searched) -> str:

@@ -1,4 +1,7 @@
-"""An index over the machines of a cluster, as its callers use it."""
+"""An index over the machines of a cluster, as its callers use it.
+
+The file is long because it documents every method of the one public class; what the methods do is in other rooms.
+"""
 
 from __future__ import annotations
 

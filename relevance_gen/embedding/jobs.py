@@ -17,6 +17,8 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
+from relevance_gen.errors import EncoderError
+
 Vectors: TypeAlias = NDArray[np.float32]
 
 
@@ -87,11 +89,12 @@ class Jobs:
         """Queue a job.
 
         Raises:
-            BaseException: what `close` was given.
+            EncoderError: no job is taken any more.
         """
         with self._changed:
             if self.closed is not None:
-                raise self.closed
+                # A new error each time: one object raised often would keep all its callers' texts in its traceback.
+                raise EncoderError(str(self.closed)) from self.closed.__cause__
             self._waiting.append(job)
             self._changed.notify()
 

@@ -14,6 +14,8 @@ Logits: TypeAlias = NDArray[np.float32]
 SavedState: TypeAlias = NDArray[np.uint8]
 
 
+MOST_BYTES_PER_TOKEN = 32
+"""More than texts have: what is longer than this for the tokens that a context holds is refused uncounted."""
 BREAK = "\udc00"
 """Stands in a rendered conversation where tokens must not reach across: a code point that no text can hold."""
 

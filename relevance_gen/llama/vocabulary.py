@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.llama.language_model import BREAK, ChatFormat, Tokens
+from relevance_gen.llama.language_model import BREAK, MOST_BYTES_PER_TOKEN, ChatFormat, Tokens
 from relevance_gen.llama.library import lib, pointer
 
-_BYTES_PER_TOKEN, _SPARE_BYTES = 32, 1 << 16
-"""More than texts have: of what is longer than this for the tokens that are wanted, only the end is looked at."""
+_SPARE_BYTES = 1 << 16
+"""What a text may have beside `MOST_BYTES_PER_TOKEN`; of a longer one only the end is looked at, if it is wanted."""
 _MAX_RUN = 8_000
 _RUNS = re.compile(rf"\S{{1,{_MAX_RUN}}}|\s{{1,{_MAX_RUN}}}")
 """Characters without a break that a BPE tokenizer may see. Those of many models (tekken, gpt-4o, deepseek, bloom …) run
@@ -70,7 +70,7 @@ class Vocabulary:
         around = self._tokenize(b"", add_special=True, parse_special=False)
         n_before = 1 if len(around) == 2 else int(lib.llama_vocab_get_add_bos(self._handle))
         before, behind = around[:n_before], around[n_before:]
-        encoded = text[: _BYTES_PER_TOKEN * self._n_ctx + _SPARE_BYTES].encode(errors="replace")
+        encoded = text[: MOST_BYTES_PER_TOKEN * self._n_ctx + _SPARE_BYTES].encode(errors="replace")
         parts = [self._tokenize(part, add_special=False, parse_special=False) for part in self._parts(encoded)]
         inside = np.concatenate(parts)[: self._n_ctx - len(around)]
         return np.concatenate((before, inside, behind))
@@ -78,7 +78,7 @@ class Vocabulary:
     def _tokenize_all(self, texts: list[str], max_tokens: int, *, add_special: bool) -> Tokens:
         """Tokenize each of `texts` for itself, and return the tokens of all, or the last `max_tokens`."""
         n_wanted = min(max_tokens or self._n_ctx, self._n_ctx)
-        most_bytes = room = _BYTES_PER_TOKEN * n_wanted + _SPARE_BYTES
+        most_bytes = room = MOST_BYTES_PER_TOKEN * n_wanted + _SPARE_BYTES
         encoded: list[bytes] = []
         for text in reversed(texts):
             part = text[-room - 1 :].encode(errors="replace")

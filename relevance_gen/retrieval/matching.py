@@ -10,7 +10,8 @@ No chunk is ever stemmed: the query's word is compared with the words of the voc
       s(q, v) = lcp(q, v) / max(|q|, |v|)    if lcp ≥ 4 letters and s ≥ 1/2, else 0
 
   where lcp is the length of the longest common prefix; outside Latin three letters do if s ≥ 3/5. This holds for words
-  in other alphabets than Latin, and for Latin words where the chunks' frequent words are not English ones.
+  in other alphabets than Latin, and for Latin words where the chunks' frequent words are not English ones. A word that
+  begins in another alphabet and goes on in Latin letters must share its first six bytes too.
 * A run of a script without spaces that is shorter than its n-grams (猫) matches all n-grams that it is part of (黒猫),
   with weight one over the number of n-grams that one occurrence is part of.
 * A word has at most 1,024 forms in all chunks: where more words are alike, they are made up, and it matches itself.

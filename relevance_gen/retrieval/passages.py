@@ -19,7 +19,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.chunking import spans
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import EncoderError, InvalidRequestError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.terms import Offsets, ragged_ranges
 
@@ -27,6 +27,8 @@ Halves = npt.NDArray[np.float16]
 Floats = npt.NDArray[np.float64]
 
 PASSAGE_CHARS: Final = 1000
+_LONGEST: Final = 1.01
+"""Length that a vector may have for lack of precision."""
 _AT_ONCE: Final = 256
 """Passages encoded together: more would only hold more vectors of four bytes at once."""
 _STEP: Final = 1 << 12
@@ -97,7 +99,7 @@ class Passages:
         parts = []
         for low in range(0, len(different), _AT_ONCE):
             some = different[low : low + _AT_ONCE]
-            parts.append(encoder.encode(some, kind="passage").astype(np.float16))
+            parts.append(_encoded(encoder, some, "passage"))
             if progress is not None:
                 n_passages = int(np.searchsorted(newest, low + len(some)))
                 progress(int(np.searchsorted(first, n_passages, "right")) - 1, len(texts))
@@ -163,8 +165,28 @@ def checked_encoder(encoder: Any) -> TextEncoder | None:
 
 def question_vector(text: str, encoder: TextEncoder) -> Halves:
     """Return the vector of a question, shape (d,)."""
-    vector: Halves = encoder.encode([text], kind="query")[0].astype(np.float16)
+    vector: Halves = _encoded(encoder, [text], "query")[0]
     return vector
+
+
+def _encoded(encoder: TextEncoder, texts: Sequence[str], kind: Literal["query", "passage"]) -> Halves:
+    """Return the vectors of texts, shape (n, d).
+
+    Raises:
+        EncoderError: the encoder, which may be anybody's, gave something else.
+    """
+    given = encoder.encode(texts, kind=kind)
+    vectors = np.asarray(given)
+    if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.dtype.kind != "f":
+        got = f"{vectors.dtype} of shape {vectors.shape}"
+        raise EncoderError(
+            f"the encoder must return floats of shape ({len(texts)}, d) for {len(texts)} texts, got {got}"
+        )
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(vectors, axis=1)
+    if not (lengths <= _LONGEST).all():  # as of NaN, which is not at most anything
+        raise EncoderError("the encoder must return vectors of length 1: divide each by its length")
+    return vectors.astype(np.float16)
 
 
 def _cut(text: str) -> list[tuple[int, int]]:

@@ -43,6 +43,7 @@ from relevance_gen.retrieval.stopwords import ENGLISH as STOP_WORDS
 from relevance_gen.retrieval.terms import SPELLED_BYTES
 
 WeightingName: TypeAlias = Literal["pivoted", "cosine"]
+"""How words are weighed, to answer questions or as the textbook's TF-IDF."""
 
 PAIR_WEIGHT: Final = 0.2
 COVERAGE_WEIGHT: Final = 0.2

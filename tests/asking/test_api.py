@@ -4,10 +4,19 @@ import json
 
 import pytest
 
-from relevance_gen import ChunkIndex, InvalidRequestError, RequestCancelledError, Runner, ask, ask_stream
+from relevance_gen import (
+    ChunkIndex,
+    Encoder,
+    InvalidRequestError,
+    RequestCancelledError,
+    Runner,
+    ask,
+    ask_stream,
+    search,
+)
 from relevance_gen.asking.answer import NOTHING_FOUND
 from relevance_gen.wire import serialize
-from small_models import BIGRAM, STORY, TINY
+from small_models import BIGRAM, ENCODER, STORY, TINY
 
 CHUNKS = [
     "The lighthouse was built in 1831 by a family of masons. Its lamp burned whale oil.",
@@ -57,6 +66,16 @@ def test_an_index_is_asked_as_a_list_is(embedded):
         other = ask(question, ChunkIndex(CHUNKS), runner=embedded, **options)
         assert (one.text, one.sources, one.prompt) == (other.text, other.sources, other.prompt)
     assert {source.result.original_index for source in ask(question, CHUNKS, runner=embedded, where=[2]).sources} == {2}
+
+
+def test_an_encoder_chooses_what_is_shown(embedded):
+    """Sources are those that a search with the encoder finds, in its order and with its scores."""
+    question = "Who built the lighthouse?"
+    with Encoder(ENCODER) as encoder:
+        answer = ask(question, CHUNKS, runner=embedded, encoder=encoder, top_n=1)
+        (found,) = search(question, CHUNKS, 1, spans=True, encoder=encoder)
+    assert [source.result for source in answer.sources] == [found]
+    assert found.chunk_score > search(question, CHUNKS, 1)[0].chunk_score
 
 
 def test_where_nothing_is_found_no_model_is_asked(bigram):
@@ -161,3 +180,23 @@ def test_an_answer_can_be_written_as_json(embedded):
     (source,) = read["sources"]
     shown = source["chunk_txt"][source["shown"]["start"] : source["shown"]["end"]]
     assert (shown, source["metadata"]) == (answer.sources[0].text, {"page": 3})
+
+
+@pytest.mark.parametrize("template", [None, TEMPLATE])
+def test_sources_far_beyond_the_context_are_left_out(bigram, template):
+    """However much was found, as much is shown as there is room for: the model is not asked to count the rest."""
+    chunks = [f"The lighthouse number {n} burned whale oil." for n in range(5000)] + [
+        "The lighthouse burned. " * 20_000
+    ]
+    answer = ask("Which lighthouse burned?", chunks, top_n=9000, runner=bigram, chat_template=template, max_tokens=2)
+    assert 1 <= len(answer.sources) < 100
+    (alone,) = ask("Which lighthouse?", chunks[-1:], runner=bigram, chat_template=template, max_tokens=2).sources
+    assert alone.text.startswith("The lighthouse burned.")
+
+
+@pytest.mark.parametrize("name", ["runner", "only_from_sources", "instructions", "template_variables"])
+def test_arguments_of_a_wrong_type_are_refused(name):
+    """The error names the argument, and comes before anything is loaded."""
+    with pytest.raises(InvalidRequestError, match=f"{name} must be") as caught:
+        ask("Who?", CHUNKS, **{name: 5})
+    assert caught.value.field == name

@@ -13,7 +13,7 @@ TEXT = "Cows moo all day.  Cats purr at night.\n\nDogs bark.\nSheep bleat in spr
 
 
 def found(question: str, *texts: str) -> list[Source]:
-    response = search(question, texts, true_order=False, spans=True)
+    response = search(question, texts, top_n=len(texts), true_order=False, spans=True)
     return [Source.whole(result) for result in response.results]
 
 
@@ -43,6 +43,15 @@ def test_a_smaller_chunk_takes_the_room_that_a_larger_one_has_not():
     """What has no room at all is left out, and the next is tried."""
     sources = found("Do cats purr?", "Cats purr " + "very " * 30 + "loudly.", "The cats.")
     assert [source.text for source in fit(sources, at_most(20))] == ["The cats."]
+
+
+def test_few_of_very_many_sources_are_counted():
+    """Whether there is room is asked of the model each time, so it is asked a bounded number of times."""
+    sources = found("Do cats purr?", *(f"Cats purr {n}." for n in range(3000)))
+    asked = []
+    shown = fit(sources, lambda some: asked.append(some) or at_most(100)(some))
+    assert [source.text for source in shown] == [f"Cats purr {n}." for n in range(8)]
+    assert len(asked) < 400
 
 
 def test_no_text_is_shown_twice():

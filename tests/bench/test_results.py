@@ -51,8 +51,11 @@ def test_the_figures_of_documents_are_those_of_the_records(document: Path):
 
 @pytest.mark.parametrize("name", PAGES_OF_FIGURES)
 def test_no_figure_is_from_elsewhere(name: str):
-    """On the pages that show what was measured, a figure without a measurement's name is refused."""
-    assert _UNMARKED.findall((ROOT / name).read_text(encoding="utf-8")) == []
+    """On the pages that show what was measured, a figure outside of tables needs a measurement's name."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for made in (rendering.TABLE, rendering.ORIGIN):
+        text = made.sub("", text)
+    assert _UNMARKED.findall(text) == []
 
 
 def test_an_unmarked_figure_is_found():
@@ -138,6 +141,17 @@ def test_a_table_is_written_between_its_marks():
     assert "| ours | 12.3 | 0.66" in rendering.with_figures(marks.format(""), {"speed": TWO})
     with pytest.raises(LookupError, match="no such table"):
         rendering.with_figures(marks.format(", c"), {"speed": TWO})
+
+
+def test_an_origin_is_written_between_its_marks():
+    """Command, commit and machine of a record; of none, an error."""
+    marks = "before\n<!-- origin: {} -->\nold\n<!-- end of origin -->\nbehind"
+    found = rendering.with_figures(marks.format("speed"), RESULTS)
+    assert RESULTS["speed"]["commit"] in found
+    assert "old" not in found
+    assert rendering.with_figures(found, RESULTS) == found
+    with pytest.raises(LookupError, match="no such record: nothing"):
+        rendering.with_figures(marks.format("nothing"), RESULTS)
 
 
 def contrast(colour: str, ground: str) -> float:

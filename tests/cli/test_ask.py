@@ -5,7 +5,7 @@ import json
 import pytest
 
 from relevance_gen.cli import main
-from small_models import BIGRAM
+from small_models import BIGRAM, ENCODER
 
 SENTENCE = "Bees tell each other where the flowers are by dancing."
 NOTES = f"The lighthouse was built in 1831 by a family of masons.\n\n{SENTENCE} The treaty was signed.\n"
@@ -42,6 +42,20 @@ def test_a_named_model_answers_without_a_word_about_the_embedded_one(notes, caps
     assert capsys.readouterr() == by_name
     assert by_name.err == ""
     assert json.loads(by_name.out)["finish_reason"] in ("length", "stop", "eos")
+
+
+def test_an_encoder_scores_the_sources(notes, capsys):
+    """--encoder gives each source the score that search gives it; a missing one is named before anything is read."""
+    by_encoder = [QUESTION, "notes.txt", "--encoder", str(ENCODER), "--json"]
+    assert main(["ask", *by_encoder]) == 0
+    (source,) = json.loads(capsys.readouterr().out)["sources"]
+    assert main(["search", *by_encoder]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert source["chunk_score"] == found["chunk_score"]
+    assert main(["search", QUESTION, "notes.txt", "--json"]) == 0
+    assert found["chunk_score"] > json.loads(capsys.readouterr().out)["results"][0]["chunk_score"]
+    assert main(["ask", QUESTION, "--encoder", "missing.gguf"]) == 2
+    assert capsys.readouterr() == ("", "relevance-gen: missing.gguf does not exist\n")
 
 
 def test_json_is_the_answer_with_places(notes, capsys):

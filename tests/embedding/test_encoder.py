@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import traceback
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
@@ -221,6 +222,18 @@ def test_prefixes_of_known_models_go_by_name(tmp_path):
 def test_known_prefixes(name, query, passage):
     """The prefixes are those that the models' cards ask for."""
     assert known_prefixes(name) == (query, passage)
+
+
+def test_a_closed_encoder_keeps_nothing_of_whom_it_refuses():
+    """However many callers are refused, each gets an error of its own, which does not hold what the others do."""
+    encoder = Encoder(ENCODER, n_threads=1)
+    encoder.close()
+    depths = set()
+    for _ in range(3):
+        with pytest.raises(EncoderError, match="the encoder is closed") as caught:
+            encoder.encode(["a text"])
+        depths.add(len(traceback.extract_tb(caught.value.__traceback__)))
+    assert len(depths) == 1
 
 
 def test_a_closed_encoder_says_so():

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from relevance_gen import EncoderError, search
 from relevance_gen.retrieval.passages import PASSAGE_CHARS, Passages
 from tests import strategies
 
@@ -27,7 +28,9 @@ class Lengths:
 
     def encode(self, texts: Sequence[str], **_: str) -> npt.NDArray[np.float32]:
         """Return a vector for each text."""
-        return np.array([[len(text), 1.0] for text in texts], np.float32)
+        rows = np.array([[len(text), 1.0] for text in texts]).reshape(-1, 2)
+        unit: npt.NDArray[np.float32] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        return unit
 
 
 @given(vectors, st.permutations(range(4)))
@@ -69,3 +72,29 @@ def test_every_chunk_has_a_passage(text: str) -> None:
     passages = Passages.of([text], Lengths())
     assert passages.starts.size >= 1
     assert ((passages.starts >= 0) & (passages.starts < passages.ends) & (passages.ends <= len(text))).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "floats of shape"),
+        (np.full((2, 4), 0.5, np.float32), "floats of shape"),
+        (np.full(4, 0.5, np.float32), "floats of shape"),
+        (np.ones((1, 4), np.int64), "floats of shape"),
+        (np.full((1, 4), np.nan, np.float32), "of length 1"),
+        (np.full((1, 4), 1e30, np.float32), "of length 1"),
+        (np.ones((1, 4), np.float32), "of length 1"),
+    ],
+)
+@pytest.mark.parametrize("wrong", ["query", "passage"])
+def test_an_encoder_that_gives_no_vectors_is_told_so(given: object, message: str, wrong: str) -> None:
+    """Whoever brings an encoder learns what it must return, before a score comes of it."""
+
+    class Broken:
+        fingerprint = "broken"
+
+        def encode(self, texts: Sequence[str], *, kind: str) -> object:
+            return given if kind == wrong else np.full((len(texts), 4), 0.5, np.float32)
+
+    with pytest.raises(EncoderError, match=message):
+        search("a cat", ["the cat"], encoder=Broken())  # type: ignore[arg-type]

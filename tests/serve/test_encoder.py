@@ -31,7 +31,7 @@ def test_searches_have_the_encoder_once_it_is_loaded() -> None:
 
 def test_an_encoder_that_cannot_be_loaded_leaves_search_by_words() -> None:
     """A server whose encoder cannot be loaded serves searches all the same, and says why the encoder has no part."""
-    with Server("--encoder", str(TINY), "--model", "none", program=REAL) as server:
+    with Server("--encoder", str(TINY), program=REAL) as server:
 
         def says_so() -> bool:
             answer = server.search(ASKED)
@@ -39,5 +39,8 @@ def test_an_encoder_that_cannot_be_loaded_leaves_search_by_words() -> None:
             return answer.headers["X-Encoder-Skipped"] == "unavailable"
 
         assert eventually(says_so)
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        prompted = server.call("POST", "/prompt", {"question": ASKED["query"], "chunk_txts": CHUNKS}, KEYED)
+        assert (prompted.status, prompted.headers["X-Encoder-Skipped"]) == (200, "unavailable")
         assert server.metric("searches_without_encoder_total") >= 1
         assert "tiny.gguf holds a model that generates text: give it to Runner" in server.log

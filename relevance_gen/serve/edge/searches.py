@@ -107,15 +107,18 @@ def _found(
                 found = do(service.searcher, task, scope)
                 out, headers = codings.encode(wire.serialize(present(found)), coding)
                 body.account.replace(len(out))
-            if task.skipped:
-                headers = {**headers, _SKIPPED: task.skipped[-1]}
-            return out, headers, measure(task, found, time.perf_counter() - started_s)
+            return out, headers | _skipped(task), measure(task, found, time.perf_counter() - started_s)
 
         out, headers, record = await request[LANE].gate.run(work)
         record(service.metrics)  # here, where no other thread counts
         return web.Response(body=out, content_type="application/json", headers=headers)
 
     return answer
+
+
+def _skipped(task: SearchTask | ExplanationTask) -> dict[str, str]:
+    """Return the header that says why the encoder had no part in what was done, if it was to have one."""
+    return {_SKIPPED: task.skipped[-1]} if task.skipped else {}
 
 
 def _measured(task: SearchTask, found: SearchResponse, seconds: float) -> Callable[[Metrics], None]:
@@ -161,17 +164,19 @@ def prompt(read: ReadPrompt) -> Handler:
         body = await receive(request)
         patience_s = service.settings.queue_timeout_s
 
-        def work() -> tuple[str, SearchResponse, Callable[[PromptResponse], object]]:
+        def work() -> tuple[SearchTask, SearchResponse, Callable[[PromptResponse], object]]:
             with body.account:
                 task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s))
                 body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
                 found = service.searcher.search(task, scope)
-            return task.query, found, present
+            return task, found, present
 
-        question, found, present = await request[LANE].gate.run(work)
+        task, found, present = await request[LANE].gate.run(work)
         body.account.replace(sum(sys.getsizeof(result.chunk_txt) for result in found))
-        written = await request.app[GENERATOR].prompt(question, found)
-        return web.Response(body=wire.serialize(present(written)), content_type="application/json")
+        written = await request.app[GENERATOR].prompt(task.query, found)
+        return web.Response(
+            body=wire.serialize(present(written)), content_type="application/json", headers=_skipped(task)
+        )
 
     return answer
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.dialects.openai import completions
+from relevance_gen.serve.dialects.openai import chat, completions, embeddings
 from relevance_gen.types import GenerationRequest
 
 
@@ -36,3 +37,40 @@ def test_stop_strings_are_bounded_over_all_prompts() -> None:
     with pytest.raises(InvalidRequestError, match="stop must hold at most 992 characters") as caught:
         completions.read({"prompt": ["x"] * 66, "stop": stop})
     assert caught.value.field == "stop"
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (completions.read, {"prompt": "x"}),
+        (chat.read, {"messages": [{"role": "user", "content": "x"}]}),
+        (embeddings.read, {"input": "x"}),
+    ],
+)
+def test_a_models_name_is_short(read: Callable[[object], object], body: dict[str, object]) -> None:
+    """Every chunk of a stream repeats it, so a long one would make a small request a very large answer."""
+    assert read({**body, "model": "m" * 1024})
+    with pytest.raises(InvalidRequestError, match="model must be a string of at most 1,024 characters"):
+        read({**body, "model": "m" * 1025})
+
+
+def test_an_echoed_prompt_is_bounded_over_all_samples() -> None:
+    """An answer holds it once for each sample, so many samples may have a shorter one."""
+    body = {"prompt": ["x" * (1 << 12)] * 4, "n": 64, "max_input_tokens": 8}
+    assert completions.read({**body, "echo": True})
+    body["prompt"] = ["x" * (1 << 12)] * 3 + ["x" * (1 + (1 << 12))]
+    assert completions.read(body)
+    with pytest.raises(InvalidRequestError, match="echo must be false where n times") as caught:
+        completions.read({**body, "echo": True})
+    assert caught.value.field == "echo"
+
+
+def test_alternatives_are_bounded_over_all_prompts() -> None:
+    """An answer holds those of every prompt until the last is done, so many prompts may have fewer of them."""
+    body = {"prompt": ["x"] * 64, "max_tokens": 1 << 13, "logprobs": 2}
+    assert completions.read(body)
+    assert completions.read({**body, "prompt": "x", "logprobs": 20, "max_tokens": 1 << 30})
+    with pytest.raises(
+        InvalidRequestError, match="logprobs must be at most 2 for 524,288 tokens in all samples, got 3"
+    ):
+        completions.read({**body, "logprobs": 3})

@@ -13,7 +13,7 @@ from attrs.validators import optional
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.ticket import MAX_STOP_CHARACTERS
+from relevance_gen.generation.ticket import MAX_ALTERNATIVES, MAX_STOP_CHARACTERS
 from relevance_gen.serve.dialects.openai import errors
 from relevance_gen.serve.dialects.openai.chunks import Chunks
 from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, read_as, top_logprobs
@@ -21,6 +21,8 @@ from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, completio
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, GenerationResponse
 
+_MAX_ECHOED_CHARACTERS = 1 << 20
+"""Of all prompts that stand before samples: an answer repeats a prompt for each of its samples."""
 _REFUSED: Mapping[str, Callable[[Any], bool]] = {"suffix": is_empty}
 
 error = errors.error_with({"text": "prompt", "num_samples": "n", "top_logprobs": "logprobs"})
@@ -35,7 +37,7 @@ class CompletionRequest(SamplingRequest):
         prompt: a string or a list of strings, at most MAX_SAMPLES // n of them.
         max_tokens: most tokens of a sample.
         logprobs: tell the log probability of each token, and so many of the likeliest in its place.
-        echo: whether the prompt stands before each sample.
+        echo: whether the prompt stands before each sample; so many times, it must not be too long.
         best_of: at most `n`: no more samples are made than are returned.
     """
 
@@ -59,12 +61,21 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     if request.echo and request.logprobs:
         allowed = "0 with echo: what else might stand in the prompt is not known"
         raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
+    if request.echo and request.n * sum(map(len, prompts)) > _MAX_ECHOED_CHARACTERS:
+        allowed = f"false where n times the characters of all prompts is above {_MAX_ECHOED_CHARACTERS:,}"
+        raise InvalidRequestError.must_be("echo", allowed, request.echo)
     wants_prompt = request.echo and request.logprobs is not None
     first = request.generation(prompts[0], request.max_tokens, request.logprobs)
     first = attrs.evolve(first, prompt_logprobs=wants_prompt)
     if len(prompts) * sum(map(len, first.stop)) > MAX_STOP_CHARACTERS:  # they are compiled for each prompt
         most = MAX_STOP_CHARACTERS // len(prompts)
         raise InvalidRequestError(f"stop must hold at most {most:,} characters for so many prompts", field="stop")
+    n_tokens = len(prompts) * request.n * request.max_tokens
+    if (
+        len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_ALTERNATIVES
+    ):  # of one prompt, the engine knows its room
+        allowed = f"at most {MAX_ALTERNATIVES // n_tokens} for {n_tokens:,} tokens in all samples"
+        raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
     generations = tuple(_for_another(first, prompt) for prompt in prompts)
     task = GenerationTask(generations, stops_itself=True, spells=request.logprobs is not None)
     return task, _presenter(request, prompts)

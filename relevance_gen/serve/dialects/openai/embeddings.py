@@ -13,7 +13,7 @@ from relevance_gen import checks
 from relevance_gen.embedding.encoder import Kind
 from relevance_gen.embedding.jobs import Encoded, Vectors
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.dialects.openai.requests import MODEL, read_as
+from relevance_gen.serve.dialects.openai.requests import MODEL, a_name, read_as
 from relevance_gen.serve.work.embedding import EmbeddingTask
 
 _KINDS: dict[str, Kind] = {
@@ -35,13 +35,13 @@ class EmbeddingsRequest:
 
     Args:
         input: a string or a list of strings; of a long one the beginning counts.
-        model: any name; answers repeat it.
+        model: any name of at most 1,024 characters; answers repeat it.
         encoding_format: ``"float"`` for numbers, ``"base64"`` for the bytes of float32, little-endian.
         input_type: what the texts are, where the model tells questions from passages; not OpenAI's.
     """
 
     input: Any
-    model: str = field(default=MODEL, validator=checks.string)
+    model: str = field(default=MODEL, validator=a_name)
     encoding_format: str = field(default="float", validator=_one_of(_FORMATS))
     input_type: str | None = field(default=None, validator=optional(_one_of(_KINDS)))
 

@@ -15,6 +15,8 @@ from relevance_gen.types import MAX_SAMPLES, MAX_TOP_LOGPROBS, GenerationRequest
 
 MODEL = "relevance_gen"
 """What answers call the model where the request does not."""
+_MAX_NAME_CHARACTERS = 1024
+"""Of a model's name, which every chunk of a stream repeats."""
 
 T = TypeVar("T")
 
@@ -25,6 +27,12 @@ def _an_object(value: object) -> bool:
 
 def _a_seed(value: object) -> bool:
     return checks.is_integer(value) and -(1 << 63) <= value < 1 << 63  # type: ignore[operator]
+
+
+a_name = checks.must_be(
+    f"a string of at most {_MAX_NAME_CHARACTERS:,} characters",
+    lambda value: isinstance(value, str) and len(value) <= _MAX_NAME_CHARACTERS,
+)
 
 
 def _passed_on() -> Any:
@@ -48,7 +56,7 @@ class SamplingRequest:
     """The fields that both kinds of request have; `top_k` and those after it are of this server, as vLLM has them.
 
     Args:
-        model: any name; answers repeat it.
+        model: any name of at most 1,024 characters; answers repeat it.
         n: samples of each prompt, in [1, MAX_SAMPLES].
         stop: a string or a list of strings.
         stream: whether to send the text as it comes.
@@ -59,7 +67,7 @@ class SamplingRequest:
         min_p, repetition_penalty, min_tokens, max_input_tokens: as `GenerationRequest` has them.
     """
 
-    model: str = field(default=MODEL, validator=checks.string)
+    model: str = field(default=MODEL, validator=a_name)
     n: int = field(default=1, validator=checks.integer(1, MAX_SAMPLES))
     stop: Any = None
     stream: bool = field(default=False, validator=checks.flag)
