@@ -12,14 +12,12 @@ from relevance_gen.generation.constraints import Grammar
 from relevance_gen.generation.lookup import Lookup
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.ticket import MAX_ALTERNATIVES, Ticket
 from relevance_gen.llama.language_model import BREAK, LanguageModel, Logits, SavedState, Tokens
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse, Spelling
 
 NO_LOGITS: Logits = np.empty(0, np.float32)
 NO_STATE: SavedState = np.empty(0, np.uint8)
-MAX_ALTERNATIVES = 1 << 20
-"""Most alternatives in a response, which it holds until it is complete."""
 LEAST_LOGPROB = -9999.0
 """Stands for ln 0, which JSON has no number for."""
 

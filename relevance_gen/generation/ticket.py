@@ -18,6 +18,8 @@ Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
 MAX_STOP_CHARACTERS = 1 << 16
 """All stop strings of a request together: enough for any use, and little to compile."""
 MAX_END_TOKENS = 1 << 12
+MAX_ALTERNATIVES = 1 << 20
+"""Of all tokens of a response, which holds them until it is complete."""
 GRAMMAR_FIELDS = ("json_schema", "regex", "grammar")
 """The fields that say what samples must be; of a request, one at most is set."""
 MAX_GRAMMAR_CHARACTERS = 1 << 18

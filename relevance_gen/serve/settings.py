@@ -25,8 +25,6 @@ from relevance_gen.machine import usable_cpus
 
 PREFIX = "RELEVANCE_GEN_"
 
-"""The name of no model, for a server that only searches."""
-
 _FURTHER_VARIABLES = {
     "RELEVANCE_GEN_API_KEYS": "API keys, comma-separated; never a flag, since other users can read a command line",
 }

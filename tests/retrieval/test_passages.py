@@ -29,7 +29,8 @@ class Lengths:
     def encode(self, texts: Sequence[str], **_: str) -> npt.NDArray[np.float32]:
         """Return a vector for each text."""
         rows = np.array([[len(text), 1.0] for text in texts]).reshape(-1, 2)
-        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        unit: npt.NDArray[np.float32] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        return unit
 
 
 @given(vectors, st.permutations(range(4)))

@@ -231,3 +231,11 @@ def test_the_page_shows_every_example_in_words(server: Server) -> None:
 def test_the_document_is_served(server: Server) -> None:
     """GET /openapi.json is the document."""
     assert server.call("GET", "/openapi.json").body == pages.document(ROUTES)
+
+
+def test_the_page_names_every_part_of_a_score() -> None:
+    """Whatever an explanation can say a score comes from has a name in the page's table."""
+    parts = set(attrs.fields_dict(types.Explanation)) - {"score", "terms", "passage"}
+    named = re.search(r"const PARTS = \{(.*?)\};", pages._content("page.html").decode(), re.DOTALL)
+    assert named
+    assert set(re.findall(r'(\w+): "', named[1])) == parts

@@ -63,3 +63,14 @@ def test_an_echoed_prompt_is_bounded_over_all_samples() -> None:
     with pytest.raises(InvalidRequestError, match="echo must be false where n times") as caught:
         completions.read({**body, "echo": True})
     assert caught.value.field == "echo"
+
+
+def test_alternatives_are_bounded_over_all_prompts() -> None:
+    """An answer holds those of every prompt until the last is done, so many prompts may have fewer of them."""
+    body = {"prompt": ["x"] * 64, "max_tokens": 1 << 13, "logprobs": 2}
+    assert completions.read(body)
+    assert completions.read({**body, "prompt": "x", "logprobs": 20, "max_tokens": 1 << 30})
+    with pytest.raises(
+        InvalidRequestError, match="logprobs must be at most 2 for 524,288 tokens in all samples, got 3"
+    ):
+        completions.read({**body, "logprobs": 3})

@@ -13,7 +13,7 @@ from attrs.validators import optional
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.ticket import MAX_STOP_CHARACTERS
+from relevance_gen.generation.ticket import MAX_ALTERNATIVES, MAX_STOP_CHARACTERS
 from relevance_gen.serve.dialects.openai import errors
 from relevance_gen.serve.dialects.openai.chunks import Chunks
 from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, read_as, top_logprobs
@@ -70,6 +70,12 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     if len(prompts) * sum(map(len, first.stop)) > MAX_STOP_CHARACTERS:  # they are compiled for each prompt
         most = MAX_STOP_CHARACTERS // len(prompts)
         raise InvalidRequestError(f"stop must hold at most {most:,} characters for so many prompts", field="stop")
+    n_tokens = len(prompts) * request.n * request.max_tokens
+    if (
+        len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_ALTERNATIVES
+    ):  # of one prompt, the engine knows its room
+        allowed = f"at most {MAX_ALTERNATIVES // n_tokens} for {n_tokens:,} tokens in all samples"
+        raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
     generations = tuple(_for_another(first, prompt) for prompt in prompts)
     task = GenerationTask(generations, stops_itself=True, spells=request.logprobs is not None)
     return task, _presenter(request, prompts)
