@@ -23,6 +23,8 @@ from small_models import TINY
 
 os.environ |= {"RAY_enable_metrics_collection": "0"}
 N_SHARDS = 3
+N_LONG = 3000
+"""Characters, and with this model tokens, of a prompt that is worth finding again."""
 
 
 def texts(n_chars: int) -> list[str]:
@@ -166,6 +168,43 @@ def generating(record: Record, rounds: int) -> None:
     note(record, "the first token", "cluster", found["first_cluster"])
 
 
+def steering(record: Record, rounds: int) -> None:
+    """Compare the first token of conversations that go on, several at once, with and without prefix affinity."""
+    from relevance_gen.cluster import ClusterRunner
+
+    options: dict[str, Any] = {"n_slots": 8, "n_ctx": N_LONG + 512, "n_threads": 1}
+    group = "first token, 4 conversations that go on, two runners"
+    with (
+        ClusterRunner(TINY, n_runners=2, **options) as steered,
+        ClusterRunner(TINY, n_runners=2, **options) as unsteered,
+    ):
+        unsteered._backlog._keeps_prompts = False
+        works = {"with": steered, "without": unsteered}
+        first_s: dict[str, list[float]] = {name: [] for name in works}
+        for number in range(rounds):
+            for turn in range(4):
+                for name, runner in works.items():
+                    started_s, arrived_s = time.perf_counter(), list[float]()
+
+                    def on_text(*_: Any, times: list[float] = arrived_s) -> None:
+                        times.append(time.perf_counter())
+
+                    futures = []
+                    for talk in range(4):
+                        beginning = f"talk {number} {talk} ".ljust(N_LONG, "abcdefgh"[talk])
+                        request = {"text": f"{beginning}{'and on ' * turn}", "max_tokens": 1, "seed": number}
+                        futures.append(runner.submit(request, on_text=on_text))
+                    for future in futures:
+                        future.result()
+                    if turn:
+                        first_s[name] += [one_s - started_s for one_s in arrived_s]
+        for name, runner in works.items():
+            counters = runner.counters()
+            note(record, group, f"{name} prefix affinity", first_s[name])
+            share = counters.prompt_tokens_reused / counters.prompt_tokens
+            record.add(group, f"{name} prefix affinity, prompt tokens reused", 100 * share, "%")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_quick(parser)
@@ -185,6 +224,7 @@ def main() -> None:
         chunks = texts(n_chars)
         with Record("cluster", args) as record:
             generating(record, max(5, rounds // 10))
+            steering(record, max(3, rounds // 10))
             asking(record, chunks[: len(chunks) // 2], rounds)
             building(record, chunks, 3)
     finally:

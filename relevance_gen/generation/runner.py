@@ -23,7 +23,8 @@ from relevance_gen import wire
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
 from relevance_gen.generation import chat
-from relevance_gen.generation.backlog import Backlog, OnText
+from relevance_gen.generation.backlog import Backlog
+from relevance_gen.generation.call import OnText
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.ticket import Request, Ticket, as_request, check_bounds
@@ -79,7 +80,7 @@ class Runner:
         """Start the workers that join the backlog, of whatever kind."""
         check_integer("max_queue", max_queue, 1)
         check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
-        self._backlog = Backlog(max_queue)
+        self._backlog = Backlog(max_queue, keeps_prompts=prefix_cache_bytes > 0)
         self._ids = itertools.count()
         self._workers = join(self._backlog)
         # A runner that nobody holds any more finishes what it has, and ends.

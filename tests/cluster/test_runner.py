@@ -87,6 +87,19 @@ def test_conversations_and_counts(runner: ClusterRunner) -> None:
         assert runner.chat_format == alone.chat_format
 
 
+def test_a_prompt_goes_where_its_beginning_was_computed(cluster: Any) -> None:
+    """Of two idle runners, one gets all requests that begin alike, and computes the beginning once; same bits."""
+    beginning = "all that was said before " * 24
+    asked = [{"text": f"{beginning}{number}", "max_tokens": 4, "seed": number} for number in range(8)]
+    with ClusterRunner(TINY, n_runners=2, **OPTIONS | {"n_ctx": 1024}) as runner:
+        found = [texts_of(runner.generate(request)) for request in asked]
+        holders = [worker for worker in runner._workers if worker.counters.prompt_tokens]
+        assert len(holders) == 1
+        assert runner.counters().prefix_cache_hits == len(asked) - 1
+    with Runner(TINY, **OPTIONS | {"n_ctx": 1024}) as alone:
+        assert found == [texts_of(alone.generate(request)) for request in asked]
+
+
 def test_a_full_backlog_refuses(cluster: Any) -> None:
     """The one bound on what waits is that of the backlog here."""
     with ClusterRunner(BIGRAM, n_runners=1, max_queue=3, **OPTIONS) as runner:
