@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import io
 import os
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import relevance_gen
 from relevance_gen.cli.parsing import Parser, closest, did_you_mean
-from relevance_gen.errors import RelevanceGenError
+from relevance_gen.errors import InvalidRequestError, RelevanceGenError
 from relevance_gen.serve.__main__ import main as serve
 
 PROGRAM = "relevance-gen"
@@ -57,10 +58,14 @@ def _command(arguments: list[str]) -> Callable[[], int]:
     name = arguments[0] if arguments else ""
     if name == "serve":
         return lambda: serve(arguments[1:])
-    parser = Parser(prog=PROGRAM, description=relevance_gen.__doc__)
+    parser = Parser(
+        prog=PROGRAM,
+        description="Search the text you have in hand, and generate from what you found.",
+        epilog=f"{PROGRAM} COMMAND --help tells of its options.",
+    )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {relevance_gen.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    parsers = {
+    parsers: dict[str, Parser] = {
         command: commands.add_parser(command, help=purpose, description=purpose.capitalize() + ".")
         for command, (_, purpose) in _COMMANDS.items()
     }
@@ -69,7 +74,7 @@ def _command(arguments: list[str]) -> Callable[[], int]:
         loaded = importlib.import_module(_COMMANDS[name][0])
         loaded.add_arguments(parsers[name])
         parsed = parsers[name].parse(arguments[1:])
-        return lambda: int(loaded.run(parsed))
+        return lambda: _run(loaded.run, parsed, parsers[name])
     if name and not name.startswith("-"):
         hint = did_you_mean(closest(name, commands.choices)) or f"; commands are {', '.join(commands.choices)}"
         parser.error(f"there is no command {name!a}{hint}")
@@ -77,3 +82,10 @@ def _command(arguments: list[str]) -> Callable[[], int]:
         parser.refuse([name])
     parser.parse_args(arguments)
     raise AssertionError("a parser without its command ends the process")
+
+
+def _run(run: Callable[[argparse.Namespace], int], parsed: argparse.Namespace, parser: Parser) -> int:
+    try:
+        return run(parsed)
+    except InvalidRequestError as error:
+        raise parser.in_its_words(error) from None

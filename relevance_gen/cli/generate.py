@@ -10,6 +10,7 @@ from typing import Any, TextIO, get_type_hints
 
 import attrs
 
+from relevance_gen.cli.parsing import integer, number
 from relevance_gen.cli.terminal import visible
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
@@ -23,8 +24,10 @@ STDIN = "-"
 
 
 def _bias(text: str) -> tuple[str, float]:
-    token, _, bias = text.partition("=")
-    return token, float(bias)
+    token, equals, bias = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"must be ID=BIAS, got {text[:80]!a}")
+    return token, number(bias)
 
 
 class _Biases(argparse.Action):
@@ -50,35 +53,53 @@ def _json_content(path: str) -> object:
         raise argparse.ArgumentTypeError(f"{path} is not JSON: {error}") from None
 
 
-_PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
-    "max_tokens": ({"type": int}, "most tokens of each sample"),
-    "min_tokens": ({"type": int}, "tokens of each sample that cannot end it"),
-    "eos_token_ids": ({"type": int, "nargs": "+"}, "tokens that end a sample"),
-    "max_input_tokens": ({"type": int}, "keep so many tokens of the prompt's end, 0 for all"),
-    "num_samples": ({"type": int}, "independent completions"),
-    "stop": ({"action": "append"}, "text that ends a sample; may be given more than once"),
-    "temperature": ({"type": float}, "0 for the likeliest text; higher is more varied"),
-    "top_k": ({"type": int}, "draw from so many of the likeliest tokens, 0 for all"),
-    "top_p": ({"type": float}, "draw from the likeliest tokens that have this probability together"),
-    "min_p": ({"type": float}, "draw from tokens at least this share as likely as the likeliest"),
-    "presence_penalty": ({"type": float}, "against tokens that were generated already"),
-    "frequency_penalty": ({"type": float}, "against tokens for each time they were generated already"),
-    "repetition_penalty": ({"type": float}, "divides the logits of tokens that were generated already, 1 for off"),
-    "logit_bias": (
-        {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
-        "add to the logits of tokens, from -100 to 100",
-    ),
-    "json_schema": ({"type": _json_content, "metavar": "FILE"}, "a JSON schema that every sample fits"),
-    "regex": ({"metavar": "REGEX"}, "a regular expression that matches every sample as a whole"),
-    "grammar": ({"type": _content, "metavar": "FILE"}, "a grammar, in llguidance's dialect of Lark, of every sample"),
-    "prompt_lookup": ({"type": int}, "guess so many tokens at once where the text repeats what came before"),
-    "logprobs": ({"action": "store_true", "default": None}, "with --json, the tokens' log probabilities"),
-    "top_logprobs": ({"type": int}, "with --json, so many of the likeliest tokens in the place of each"),
-    "prompt_logprobs": ({"action": "store_true", "default": None}, "with --json, the prompt's log probabilities"),
-    "return_tokens": ({"action": "store_true", "default": None}, "with --json, the tokens' ids"),
-    "seed": ({"type": int}, "repeat the same samples"),
+_SWITCH: dict[str, Any] = {"action": "store_true", "default": None}
+
+_GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
+    "how much is generated": {
+        "max_tokens": ({"type": integer}, "most tokens of each sample"),
+        "num_samples": ({"type": integer}, "independent completions"),
+        "stop": ({"action": "append"}, "text that ends a sample; may be given more than once"),
+        "seed": ({"type": integer}, "repeat the same samples"),
+        "min_tokens": ({"type": integer}, "tokens of each sample that cannot end it"),
+        "eos_token_ids": ({"type": integer, "nargs": "+"}, "tokens that end a sample"),
+        "max_input_tokens": ({"type": integer}, "keep so many tokens of the prompt's end, 0 for all"),
+        "prompt_lookup": ({"type": integer}, "guess so many tokens at once where the text repeats what came before"),
+    },
+    "which form it has": {
+        "json_schema": ({"type": _json_content, "metavar": "FILE"}, "a JSON schema that every sample fits"),
+        "regex": ({"metavar": "REGEX"}, "a regular expression that matches every sample as a whole"),
+        "grammar": (
+            {"type": _content, "metavar": "FILE"},
+            "a grammar, in llguidance's dialect of Lark, of every sample",
+        ),
+    },
+    "how it is drawn": {
+        "temperature": ({"type": number}, "0 for the likeliest text; higher is more varied"),
+        "top_k": ({"type": integer}, "draw from so many of the likeliest tokens, 0 for all"),
+        "top_p": ({"type": number}, "draw from the likeliest tokens that have this probability together"),
+        "min_p": ({"type": number}, "draw from tokens at least this share as likely as the likeliest"),
+        "presence_penalty": ({"type": number}, "against tokens that were generated already"),
+        "frequency_penalty": ({"type": number}, "against tokens for each time they were generated already"),
+        "repetition_penalty": (
+            {"type": number},
+            "divides the logits of tokens that were generated already, 1 for off",
+        ),
+        "logit_bias": (
+            {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
+            "add to the logits of tokens, from -100 to 100",
+        ),
+    },
+    "what else --json prints": {
+        "logprobs": (_SWITCH, "the tokens' log probabilities"),
+        "top_logprobs": ({"type": integer}, "so many of the likeliest tokens in the place of each"),
+        "prompt_logprobs": (_SWITCH, "the prompt's log probabilities"),
+        "return_tokens": (_SWITCH, "the tokens' ids"),
+    },
 }
-"""Every field of `GenerationRequest` but the text: how it is parsed, and what it means."""
+"""Every field of `GenerationRequest` but the text, as ``--help`` groups them: how it is parsed, and what it means."""
+
+_PARAMETERS = {name: described for group in _GROUPS.values() for name, described in group.items()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +113,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the text to continue, behind -- if it begins with -; - or none reads the standard input",
     )
     parser.add_argument("--json", action="store_true", help="print the response of the REST interface")
-    add_parameters(parser, *_PARAMETERS)
+    for heading, parameters in _GROUPS.items():
+        add_parameters(parser.add_argument_group(heading), *parameters)
     add_model(parser)
 
 
@@ -127,7 +149,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     kinds = get_type_hints(ModelOptions)
     for option in attrs.fields(ModelOptions):
         is_switch = kinds[option.name] == bool | None
-        parsed = {"action": argparse.BooleanOptionalAction} if is_switch else {"type": int, "metavar": "N"}
+        parsed = {"action": argparse.BooleanOptionalAction} if is_switch else {"type": integer, "metavar": "N"}
         of_the_model.add_argument(_flag(option.name), help=option.metadata["help"], **parsed)
 
 

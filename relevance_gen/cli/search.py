@@ -130,7 +130,7 @@ def _add_index(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--save", metavar="INDEX", help="keep the index of the files in a file of its own")
     group.add_argument("--index", metavar="INDEX", help="search what --save kept, and no files")
     group.add_argument(
-        "--max-chars", type=int, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"
+        "--max-chars", type=_count, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"
     )
     group.add_argument(
         "--weighting",
@@ -144,7 +144,7 @@ def _add_index(group: argparse._ArgumentGroup) -> None:
         help="tiktoken encoding, or rank file, to count tokens by (default: the embedded one)",
     )
     group.add_argument(
-        "--jobs", type=int, metavar="N", help="processes that build it, -1 for as many as there are cores"
+        "--jobs", type=_job_count, metavar="N", help="processes that build it, -1 for as many as there are cores"
     )
 
 
@@ -202,6 +202,10 @@ def _count(text: str, least: int = 1) -> int:
 
 def _line_count(text: str) -> int:
     return _count(text, 0)
+
+
+def _job_count(text: str) -> int:
+    return -1 if text == "-1" else _count(text)
 
 
 def _condition(text: str) -> tuple[str, str]:

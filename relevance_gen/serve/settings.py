@@ -311,6 +311,7 @@ def _parser() -> argparse.ArgumentParser:
     further = "\n".join(f"  {name}\n      {text}" for name, text in _FURTHER_VARIABLES.items())
     parser = _Parser(
         prog="python -m relevance_gen.serve",
+        usage="%(prog)s [OPTION ...]",
         description="Serve search and generation over HTTP.",
         epilog=f"Every flag is also an environment variable: --max-body-bytes is {PREFIX}MAX_BODY_BYTES.\n\n"
         f"environment only:\n{further}",
@@ -321,7 +322,8 @@ def _parser() -> argparse.ArgumentParser:
     for setting in SETTINGS:
         if setting.group not in groups:
             groups[setting.group] = parser.add_argument_group(setting.group)
-        text = f"{setting.help} (default: {shown(setting.of.default)})".replace("%", "%%")
+        default = "" if setting.of.default in (None, ()) else f" (default: {shown(setting.of.default)})"
+        text = f"{setting.help}{default}".replace("%", "%%")
         groups[setting.group].add_argument(setting.flag, metavar="VALUE", default=None, help=text)
     return parser
 

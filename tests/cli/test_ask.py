@@ -96,4 +96,4 @@ def test_trouble_is_said_after_an_answer(notes, capsys):
 def test_a_wrong_option_is_refused_before_files_are_read(capsys):
     """One line, status 2."""
     assert main(["ask", QUESTION, "/no/such/file", "--top-p", "2"]) == 2
-    assert capsys.readouterr() == ("", "relevance-gen: top_p must be a finite number in [0, 1], got 2.0\n")
+    assert capsys.readouterr() == ("", "relevance-gen: --top-p must be a finite number in [0, 1], got 2.0\n")

@@ -92,9 +92,10 @@ def test_every_option_of_a_model_is_an_option(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--top-p", "2"], "top_p must be a finite number in [0, 1], got 2.0"),
-        (["--n-slots", "256"], "n_slots must be an integer in [1, 255], got 256"),
-        (["--n-ctx", "0"], "n_ctx must be an integer of at least 1, got 0"),
+        (["--top-p", "2"], "--top-p must be a finite number in [0, 1], got 2.0"),
+        (["--n-slots", "256"], "--n-slots must be an integer in [1, 255], got 256"),
+        (["--n-ctx", "0"], "--n-ctx must be an integer of at least 1, got 0"),
+        (["--eos-token-ids", "0", "-1"], "--eos-token-ids[1] must be an integer in [0, 2147483647], got -1"),
         (["--model", "/no/such/model.gguf"], "/no/such/model.gguf does not exist"),
     ],
 )

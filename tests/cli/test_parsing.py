@@ -26,6 +26,11 @@ from relevance_gen.cli import main
         (["generate", "x", "--temperatur", "0"], "unrecognized arguments: --temperatur; did you mean --temperature?"),
         (["search", "x", "--top", "3"], "unrecognized arguments: --top; did you mean --top-n?"),
         (["search", "x", "--top-n", "0"], "argument -n/--top-n: must be an integer of at least 1, got '0'"),
+        (["search", "x", "--max-chars", "0"], "argument --max-chars: must be an integer of at least 1, got '0'"),
+        (["search", "x", "--jobs", "-2"], "argument --jobs: must be an integer of at least 1, got '-2'"),
+        (["generate", "x", "--max-tokens", "ten"], "argument --max-tokens: must be an integer, got 'ten'"),
+        (["generate", "x", "--min-p", "ten"], "argument --min-p: must be a number, got 'ten'"),
+        (["generate", "x", "--logit-bias", "7"], "argument --logit-bias: must be ID=BIAS, got '7'"),
         (["generate", "x", "y"], "unrecognized arguments: y"),
     ],
 )
@@ -38,6 +43,25 @@ def test_what_was_mistyped_is_guessed(arguments: list[str], hint: str, capsys: p
     assert usage.startswith("usage: relevance-gen ")
     assert error.endswith(hint)
     assert end == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search", " ", "."], "QUESTION must be a string that is not blank, got ' '"),
+        (["ask", "x", ".", "--max-tokens", "0"], "--max-tokens must be an integer of at least 1, got 0"),
+        (
+            ["generate", "x", "--logit-bias", "7=200"],
+            "--logit-bias[7] must be a finite number in [-100, 100], got 200.0",
+        ),
+    ],
+)
+def test_an_error_names_what_was_typed(
+    arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the library refuses is named as the option or the argument that it came by."""
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", f"relevance-gen: {message}\n")
 
 
 @pytest.mark.parametrize("question", ["-n is what?", "--json", "-5", "-x", "--top-n=3", "-"])

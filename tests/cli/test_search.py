@@ -139,11 +139,10 @@ def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["  ", "fruit.txt"], "query must be a string that is not blank"),
-        (["apple", "fruit.txt", "--max-chars", "0"], "max_chars must be an integer of at least 1, got 0"),
+        (["  ", "fruit.txt"], "QUESTION must be a string that is not blank"),
         (
             ["apple", "fruit.txt", "--encoding", "cl100k_bas"],
-            "encoding 'cl100k_bas' is neither a known name nor a file; did you",
+            "--encoding 'cl100k_bas' is neither a known name nor a file; did you",
         ),
     ],
 )
