@@ -7,14 +7,14 @@ import attrs
 from relevance_gen.serve import pages
 from relevance_gen.serve.dialects import cohere, own, tei
 from relevance_gen.serve.dialects.openai import chat, completions, embeddings, errors
-from relevance_gen.serve.dialects.openai.models import listed
+from relevance_gen.serve.dialects.openai.models import found, listed
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.forwarding import forward
 from relevance_gen.serve.edge.generations import generation
 from relevance_gen.serve.edge.problems import STATUSES
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.edge.searches import Sharing, embed, explain, extract, prompt, search
-from relevance_gen.serve.edge.state import health, metrics, models, stats
+from relevance_gen.serve.edge.state import health, metrics, model, models, stats
 from relevance_gen.serve.metrics import Layout
 
 ROUTES: tuple[Route, ...] = (
@@ -46,6 +46,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("POST", "/v1/embeddings", embed(embeddings.read), key="always", work="search", write_error=errors.error),
     Route("GET", "/v1/models", models(listed), key="setting", write_error=errors.error),
+    Route("GET", "/v1/models/{id}", model(found), key="setting", write_error=errors.error),
     Route("GET", "/health", health, tells_of_model=True),
     Route("GET", "/stats", stats, key="setting", tells_of_model=True),
     Route("GET", "/metrics", metrics),

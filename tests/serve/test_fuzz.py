@@ -28,13 +28,17 @@ PATHS = [
     "/v1/chat/completions",
     "/v1/embeddings",
     "/v1/models",
+    "/v1/models/x",
     "/health",
     "/stats",
     "/metrics",
     "/docs",
     "/x",
 ]
-PEERS_PATHS = ("/rerank", "/v2/rerank", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/models")
+PEERS_PATHS = (
+    *("/rerank", "/v2/rerank"),
+    *("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/models", "/v1/models/x"),
+)
 FIELDS = [
     *("query", "chunk_txts", "top_n", "true_order", "text", "metadata", "original_index", "max_tokens", "num_samples"),
     *("stop", "eos_token_ids", "temperature", "top_k", "top_p", "seed", "logprobs", "x"),

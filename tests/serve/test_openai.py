@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -264,6 +265,24 @@ def test_models_are_listed(server: Server) -> None:
         assert silent.call("GET", "/v1/models").json == {"object": "list", "data": []}
         answer = silent.call("POST", CHAT, HELLO, JSON)
         assert (answer.status, peer_error(answer.json)["param"]) == (400, "model")
+
+
+def test_a_model_is_described_by_its_name() -> None:
+    """The path that ends with a model's name tells what the list tells, also of a name with a slash; others are 404."""
+    for name, given in (("relevance_gen", ()), ("owner/name", ("--model", "owner/name"))):
+        with Server(*given) as server:
+            (model,) = server.call("GET", "/v1/models").json["data"]
+            for written in (name, quote(name, safe="")):
+                answer = server.call("GET", f"/v1/models/{written}")
+                assert (answer.status, answer.json) == (200, model)
+            for other in ("another", f"{name}x", f"{name}/x", "%00", "%F0%9F%98%80", "{id}"):
+                answer = server.call("GET", f"/v1/models/{other}")
+                assert (answer.status, peer_error(answer.json)["code"]) == (404, "model_not_found"), other
+                assert peer_error(answer.json)["param"] == "model"
+            assert server.call("POST", f"/v1/models/{name}", {}).headers["Allow"] == "GET, HEAD, OPTIONS"
+            assert server.metric('http_requests_total{endpoint="v1_models_id",status="404"}') == 6
+    with Server("--model", "none", program=REAL) as silent:
+        assert silent.call("GET", "/v1/models/relevance_gen").status == 404
 
 
 def test_failures_have_the_clients_form() -> None:

@@ -32,10 +32,15 @@ _TIMED_OUT = 408
 def surround(service: Service, routes: Sequence[Route]) -> Callable[[Handle], Handle]:
     """Return what wraps the whole application, so that every request is an `Exchange`."""
     by_path = {path: route for route in routes for path in route.paths}
+    by_beginning = {path.partition("{")[0]: route for path, route in by_path.items() if "{" in path}
+
+    def route_of(path: str) -> Route | None:
+        longer = (route for start, route in by_beginning.items() if path.startswith(start) and path != start)
+        return by_path.get(path) or next(longer, None)
 
     def wrap(handle: Handle) -> Handle:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
-            exchange = Exchange(service, request, by_path.get(request.path))
+            exchange = Exchange(service, request, route_of(request.path))
             with service.working(), request[HELD]:
                 try:
                     return await exchange.run(handle)

@@ -43,6 +43,12 @@ class SlowBodyError(HTTPError):
     """Refuse a body that does not arrive in time."""
 
 
+class ModelNotFoundError(HTTPError):
+    """Refuse a path that ends with the name of no model."""
+
+    field = "model"
+
+
 class MediaTypeError(HTTPError):
     """Refuse a Content-Type or Content-Encoding."""
 
@@ -71,6 +77,7 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (RateLimitedError, 429, "rate_limited", None),
     (SlowBodyError, 408, "timeout", None),
     (MediaTypeError, 415, "unsupported_media_type", None),
+    (ModelNotFoundError, 404, "model_not_found", None),
     (web.HTTPNotFound, 404, "not_found", "there is nothing at this path"),
     (web.HTTPMethodNotAllowed, 405, "method_not_allowed", None),
     (web.HTTPExpectationFailed, 417, "expectation_failed", "the only Expect known is 100-continue"),

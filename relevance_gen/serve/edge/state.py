@@ -8,9 +8,11 @@ from collections.abc import Callable
 from aiohttp import web
 
 from relevance_gen import wire
-from relevance_gen.serve.edge.problems import empty
+from relevance_gen.serve.edge.problems import ModelNotFoundError, empty
 from relevance_gen.serve.edge.route import Handler
 from relevance_gen.serve.edge.service import SERVICE
+
+_STARTED_S = int(time.time())
 
 
 async def health(request: web.Request) -> web.StreamResponse:
@@ -28,11 +30,22 @@ async def stats(request: web.Request) -> web.StreamResponse:
 
 def models(listed: Callable[[str | None, int], object]) -> Handler:
     """Return the handler that tells of the model as `listed` words it, given what the settings name and a time."""
-    started_s = int(time.time())
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        body = wire.serialize(listed(request.app[SERVICE].settings.model, started_s))
+        body = wire.serialize(listed(request.app[SERVICE].settings.model, _STARTED_S))
         return web.Response(body=body, content_type="application/json")
+
+    return answer
+
+
+def model(found: Callable[[str | None, int, str], object | None]) -> Handler:
+    """Return the handler that tells of the model whose name ends the path, as `found` words it, if there is such."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        described = found(request.app[SERVICE].settings.model, _STARTED_S, request.match_info["id"])
+        if described is None:
+            raise ModelNotFoundError("model is not one that this server has; GET /v1/models lists what it has")
+        return web.Response(body=wire.serialize(described), content_type="application/json")
 
     return answer
 

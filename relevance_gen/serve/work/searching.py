@@ -158,11 +158,12 @@ class Searcher:
 
     def warm_up(self) -> None:
         """Search once in every way, so that no client waits for imports and tables, or meets one that fails."""
-        much = Chunks([_WARM_UP_TEXT, "😀 a text to begin with \ud800"], {})
-        asked: dict[str, Any] = {"top_n": 1, "true_order": True, "where": None, "spans": True, "min_share": 0.5}
-        self._retrieval.search("begin", much, **asked)
+        much = Chunks([_WARM_UP_TEXT, "😀 a text to begin with \ud800", "猫が寝る" * 100], {})
         index = self._retrieval.index(much)
-        index.search("begin", **asked)
+        for where in (None, [True, False, True]):
+            asked: dict[str, Any] = {"top_n": 3, "true_order": True, "where": where, "spans": True, "min_share": 0.5}
+            self._retrieval.search("begin 猫", much, **asked)
+            index.search("begin 猫", **asked)
         index.explain("begin", 0)
 
     def search(self, task: SearchTask, scope: str) -> SearchResponse:

@@ -23,6 +23,7 @@ def refused(call, error, says: str, param: str | None = None) -> None:
 
 
 (model,) = client.models.list().data
+assert client.models.retrieve(model.id) == model
 chat = {"model": model.id, "messages": HELLO, "max_tokens": 8, "temperature": 0}
 
 # Chats: whole, streamed, with usage, log probabilities and several samples.
@@ -94,6 +95,7 @@ refused(lambda: client.chat.completions.create(**asked), openai.BadRequestError,
 long = {**chat, "messages": [{"role": "user", "content": "hello " * 900}]}
 refused(lambda: list(client.chat.completions.create(**long, stream=True)), openai.BadRequestError, "fewer", "messages")
 refused(lambda: client.completions.create(model="m", prompt=[1, 2]), openai.BadRequestError, "prompt[0]", "prompt[0]")
+refused(lambda: client.models.retrieve("gpt"), openai.NotFoundError, "GET /v1/models", "model")
 refused(lambda: client.responses.create(model="m", input="x"), openai.NotFoundError, "nothing at this path")
 wrong = openai.OpenAI(api_key="wrong", base_url=URL, max_retries=0)
 refused(lambda: wrong.embeddings.create(model="m", input="x"), openai.AuthenticationError, "wrong")

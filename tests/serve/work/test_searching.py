@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -66,3 +68,27 @@ def test_there_must_be_a_chunk_to_explain() -> None:
         with pytest.raises(InvalidRequestError) as caught:
             searcher().explain(ExplanationTask("x", chunks, 3), "a-key")
         assert caught.value.field == field
+
+
+IMPORTED_LATER = r"""
+import sys
+from tests.serve.work.test_searching import ExplanationTask, SearchTask, searcher
+
+tried = searcher(index_cache_bytes=1 << 20)
+tried.warm_up()
+before = set(sys.modules)
+for text in ("a cat sleeps ", "猫が寝る", "a \U0001f600 cat \ud800"):
+    chunks = [{"text": text * 100, "metadata": {"page": 1}}, "Dogs bark.", text]
+    for where in (None, {"page": 1}, {"page": 2}):
+        for _ in range(3):
+            found = tried.search(SearchTask(text, chunks, 2, True, where=where, spans=True, min_share=0.1), "a-key")
+            found.confidence
+    tried.explain(ExplanationTask(text, chunks, 0), "a-key")
+print(*set(sys.modules) - before)
+"""
+
+
+def test_no_search_imports_anything() -> None:
+    """Once it is warm, no search imports a module: an import fails where no file can be opened."""
+    program = [sys.executable, "-X", "utf8", "-c", IMPORTED_LATER]
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout.split() == []

@@ -1,4 +1,4 @@
-"""``GET /v1/models``: the model that generates, if there is one."""
+"""``GET /v1/models`` and ``GET /v1/models/{id}``: the model that generates, if there is one."""
 
 from __future__ import annotations
 
@@ -24,5 +24,13 @@ def name_of(model: str | None) -> str | None:
 def listed(model: str | None, created: int) -> dict[str, object]:
     """Return the list of models, given what the settings name and a Unix time in seconds."""
     name = name_of(model)
-    found = [] if name is None else [{"id": name, "object": "model", "created": created, "owned_by": "relevance_gen"}]
-    return {"object": "list", "data": found}
+    return {"object": "list", "data": [] if name is None else [_described(name, created)]}
+
+
+def found(model: str | None, created: int, name: str) -> dict[str, object] | None:
+    """Return the model of that `name`, or None if it is another's; the rest is as for `listed`."""
+    return _described(name, created) if name == name_of(model) else None
+
+
+def _described(name: str, created: int) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "relevance_gen"}
