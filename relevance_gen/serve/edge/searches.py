@@ -39,6 +39,9 @@ _SEARCH_FACTOR = 9
 _BYTES_PER_CHUNK = 320
 """What a search needs for each byte of its body and for each chunk, beside the chunks: arrays, and then the answer."""
 
+_NAMED_BYTES = 16 << 20
+"""What an answer from an index of a cluster needs, whose chunks are not known before."""
+
 _BYTES_PER_SPAN = 800
 """A span of a result: as Python has it, twice, and as JSON. Only the search tells how many there are."""
 
@@ -107,6 +110,8 @@ def _found(
             with body.account:
                 task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s), request)
                 body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
+                if task.named is not None:
+                    body.account.take_in_time(_NAMED_BYTES, patience_s)
                 found = do(service.searcher, task, scope)
                 body.account.take_in_time(_BYTES_PER_SPAN * _n_spans(found), patience_s)
                 out, headers = codings.encode(wire.serialize(present(found)), coding)
@@ -130,7 +135,9 @@ def _skipped(task: SearchTask | ExplanationTask) -> dict[str, str]:
 
 
 def _measured(task: SearchTask, found: SearchResponse, seconds: float) -> Callable[[Metrics], None]:
-    n_chunks, n_tokens = len(task.chunks), found.metadata.num_query_tokens + found.metadata.num_context_tokens
+    n_chunks, n_tokens = len(task.chunks), found.metadata.num_query_tokens
+    if task.named is None:
+        n_tokens += found.metadata.num_context_tokens
 
     def record(metrics: Metrics) -> None:
         metrics.observe("search_seconds", seconds)
