@@ -22,6 +22,7 @@ from relevance_gen.errors import (
     ShuttingDownError,
     TimedOutError,
     TooLargeError,
+    UnknownIndexError,
 )
 from relevance_gen.types import (
     Chunk,
@@ -106,6 +107,7 @@ __all__ = [
     "TokenCounter",
     "TokenLogprob",
     "TooLargeError",
+    "UnknownIndexError",
     "ask",
     "ask_stream",
     "chat",

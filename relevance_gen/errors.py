@@ -137,6 +137,18 @@ class ClusterError(RelevanceGenError, RuntimeError):
     """Report that a cluster cannot be reached, or that something in it is not as it must be."""
 
 
+class UnknownIndexError(ClusterError, LookupError):
+    """Report that no index of the cluster has a name.
+
+    Attributes:
+        field: what the caller calls the name; ``None`` if that is plain.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class ChunksMissingError(ClusterError):
     """Refuse to answer from a part of the chunks only, while machines that held the others are gone.
 

@@ -525,6 +525,22 @@ class Completion:
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as the server writes them: those that were not asked for are absent."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in _ALWAYS_WRITTEN}
+        if self.tokens is not None:
+            plain["tokens"] = list(self.tokens)
+        if self.logprobs is not None:
+            plain["logprobs"] = list(self.logprobs)
+        if self.top_logprobs is not None:
+            plain["top_logprobs"] = [
+                [{"token": one.token, "logprob": one.logprob} for one in likeliest] for likeliest in self.top_logprobs
+            ]
+        return plain
+
+
+_ALWAYS_WRITTEN = ("text", "generated_tokens", "finished", "finish_reason")
+
 
 @frozen
 class Spelling:
@@ -541,9 +557,9 @@ class Spelling:
     ends: frozenset[int] = frozenset()
 
 
-@frozen
+@frozen(repr=False)
 class GenerationResponse:
-    """What was generated for one request.
+    """What was generated for one request. It prints as a line or more for each sample, in a notebook as a table.
 
     Attributes:
         created: Unix time in seconds when the request was accepted.
@@ -564,7 +580,27 @@ class GenerationResponse:
     prompt_tokens: int
     responses: tuple[Completion, ...]
     prompt_logprobs: tuple[float | None, ...] | None = None
-    spelling: Spelling | None = field(default=None, repr=False)
+    spelling: Spelling | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts and lists, as the server answers: what was not asked for is absent."""
+        plain: dict[str, Any] = {
+            "created": self.created,
+            "finished": self.finished,
+            "num_samples": self.num_samples,
+            "prompt": self.prompt,
+            "prompt_tokens": self.prompt_tokens,
+            "responses": [completion.to_dict() for completion in self.responses],
+        }
+        if self.prompt_logprobs is not None:
+            plain["prompt_logprobs"] = list(self.prompt_logprobs)
+        return plain
+
+    def __repr__(self) -> str:
+        return display.completions_as_text(self.responses, self.prompt_tokens)
+
+    def _repr_html_(self) -> str:
+        return display.completions_as_html(self.responses, self.prompt_tokens)
 
 
 @frozen

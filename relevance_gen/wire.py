@@ -28,16 +28,10 @@ _converter = cattrs.Converter()
 _converter.register_unstructure_hook(dict, lambda mapping: mapping)
 _converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
 _if_asked = override(omit_if_default=True)
-_converter.register_unstructure_hook(
-    Completion,
-    make_dict_unstructure_fn(Completion, _converter, tokens=_if_asked, logprobs=_if_asked, top_logprobs=_if_asked),
-)
+_converter.register_unstructure_hook(Completion, Completion.to_dict)
+_converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_dict)
 _converter.register_unstructure_hook(
     Explanation, make_dict_unstructure_fn(Explanation, _converter, meaning=_if_asked, passage=_if_asked)
-)
-_converter.register_unstructure_hook(
-    GenerationResponse,
-    make_dict_unstructure_fn(GenerationResponse, _converter, prompt_logprobs=_if_asked, spelling=override(omit=True)),
 )
 
 

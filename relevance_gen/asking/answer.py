@@ -6,6 +6,7 @@ from typing import Any
 
 from attrs import frozen
 
+from relevance_gen import display
 from relevance_gen.types import FinishReason, GenerationResponse, SearchResult
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
@@ -41,9 +42,9 @@ class Source:
         return {**self.result.to_dict(), "shown": {"start": self.start, "end": self.end}}
 
 
-@frozen
+@frozen(repr=False)
 class Answer:
-    """What a model answered.
+    """What a model answered. It prints as the text with a line for each source, in a notebook as text and table.
 
     Attributes:
         text: the answer; `NOTHING_FOUND` where no model was asked.
@@ -78,3 +79,9 @@ class Answer:
             "confidence": self.confidence,
             "finish_reason": self.finish_reason,
         }
+
+    def __repr__(self) -> str:
+        return display.answer_as_text(self.text, [source.result for source in self.sources], self.confidence)
+
+    def _repr_html_(self) -> str:
+        return display.answer_as_html(self.text, [source.result for source in self.sources], self.confidence)

@@ -13,6 +13,7 @@ from relevance_gen.asking.answer import NOTHING_FOUND, Answer, Source
 from relevance_gen.asking.fitting import first_sentence, fit, passage_of
 from relevance_gen.asking.model import Model
 from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
+from relevance_gen.checks import is_blank
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner
 from relevance_gen.generation.runner import Runner
@@ -187,7 +188,7 @@ def ask_stream(
     """
     for name in fields.keys() & {"text", "num_samples"}:
         raise InvalidRequestError(f"{name} must not be given: a question has one prompt and one answer", field=name)
-    _check(runner, only_from_sources, instructions, template_variables)
+    _check(question, runner, only_from_sources, instructions, template_variables)
     wire.structure(GenerationRequest, {"text": "", **fields})  # refuses nonsense before anything is searched or loaded
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, ChunkIndex) else partial(search, chunks=chunks)
@@ -202,9 +203,13 @@ def ask_stream(
     return AnswerStream(sources, found.confidence, stream, only_first_sentence="messages" not in fields)
 
 
-def _check(runner: object, only_from_sources: object, instructions: object, template_variables: object) -> None:
+def _check(
+    question: object, runner: object, only_from_sources: object, instructions: object, template_variables: object
+) -> None:
     """Refuse what would not fail before a model is loaded, or not at all."""
+    is_question = isinstance(question, str) and not is_blank(question)
     for name, value, is_right, allowed in (
+        ("question", question, is_question, "a string that is not blank"),
         ("runner", runner, runner is None or hasattr(runner, "stream_chat"), "a Runner"),
         ("only_from_sources", only_from_sources, isinstance(only_from_sources, bool), "true or false"),
         ("instructions", instructions, isinstance(instructions, str), "a string"),

@@ -69,7 +69,7 @@ def _command(arguments: list[str]) -> Callable[[], int]:
         command: commands.add_parser(command, help=purpose, description=purpose.capitalize() + ".")
         for command, (_, purpose) in _COMMANDS.items()
     }
-    commands.add_parser("serve", help="serve both over HTTP (needs the extra: server)")
+    commands.add_parser("serve", help="serve all of it over HTTP (needs the extra: server)")
     if name in _COMMANDS:
         loaded = importlib.import_module(_COMMANDS[name][0])
         loaded.add_arguments(parsers[name])

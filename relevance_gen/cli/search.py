@@ -62,9 +62,9 @@ def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: s
         help="texts, PDF, HTML and Office files, folders of them, or - for the standard input "
         "(default: what is piped in, else the working folder)",
     )
-    _add_files(parser.add_argument_group("which files of a folder"))
     results = parser.add_argument_group("which results, and how")
     _add_results(results, top_n, json)
+    _add_files(parser.add_argument_group("which files of a folder"))
     _add_index(parser.add_argument_group("the index"))
     return results
 

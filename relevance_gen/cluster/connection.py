@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from relevance_gen.errors import ClusterError, InvalidRequestError, TimedOutErro
 NAMESPACE: Final = "relevance_gen"
 """Of all names that this library gives in a cluster."""
 _CONNECT_S: Final = 5.0
+_connecting: Final = threading.Lock()
 
 
 def connect(address: str | None) -> None:
@@ -37,8 +39,12 @@ def connect(address: str | None) -> None:
     """
     if address is not None and (not isinstance(address, str) or not address or "://" in address):
         raise InvalidRequestError.must_be("address", '"auto" or the HOST:PORT of a cluster\'s head', address)
-    if ray.is_initialized():
-        return
+    with _connecting:
+        if not ray.is_initialized():
+            _join(address)
+
+
+def _join(address: str | None) -> None:
     if address not in (None, "auto"):
         _check_reachable(address)
     quiet: dict[str, Any] = {"namespace": NAMESPACE, "logging_level": "WARNING", "log_to_driver": False}

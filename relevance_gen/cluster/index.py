@@ -26,7 +26,7 @@ from relevance_gen.cluster.keeper import Keeper
 from relevance_gen.cluster.parts import HandedOver, Part, Saved
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
-from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError
+from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answering import Wanted, answer
 from relevance_gen.retrieval.chunks import Blank, Chunks
@@ -202,14 +202,15 @@ class ClusterIndex:
         """Return the index that another process of the cluster made with a name.
 
         Raises:
-            ClusterError: there is none of that name, or this process has other versions.
+            UnknownIndexError: there is none of that name.
+            ClusterError: there is no such cluster, or this process has other versions.
         """
         _check_name(name)
         connect(address)
         try:
             keeper = ray.get_actor(_keeper_name(name), namespace=NAMESPACE)
         except ValueError:
-            raise ClusterError(f"no index of the cluster has the name {name!r}") from None
+            raise UnknownIndexError(f"no index of the cluster has the name {name!r}") from None
         index = cls.__new__(cls)
         index._start(keeper, name)
         index._refresh()

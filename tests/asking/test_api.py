@@ -200,3 +200,11 @@ def test_arguments_of_a_wrong_type_are_refused(name):
     with pytest.raises(InvalidRequestError, match=f"{name} must be") as caught:
         ask("Who?", CHUNKS, **{name: 5})
     assert caught.value.field == name
+
+
+@pytest.mark.parametrize("question", ["", " ", None, ["Who?"]])
+def test_a_question_that_is_none_is_refused_by_its_name(question):
+    """One question at a time, and not a blank one; the error calls it as `ask` does."""
+    with pytest.raises(InvalidRequestError, match="question must be a string that is not blank") as caught:
+        ask(question, CHUNKS)
+    assert caught.value.field == "question"

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import attrs
 
 from relevance_gen import wire
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.work.generating import GenerationTask, Responses
+from relevance_gen.serve.work.named import Named
 from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
 from relevance_gen.types import (
     Explanation,
@@ -28,6 +30,7 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
     Raises:
         InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
     """
+    body, named = _read_name(body, "index", "allow_partial")
     request = wire.structure(SearchRequest, body)
     task = SearchTask(
         query=request.query,
@@ -37,6 +40,7 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         where=request.where,
         spans=request.spans,
         min_share=request.min_share,
+        named=named,
     )
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
@@ -52,8 +56,19 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanati
     Raises:
         InvalidRequestError: a field is wrong; the chunks and the position are checked where they are searched.
     """
+    body, named = _read_name(body, "index")
     request = wire.structure(ExplanationRequest, body)
-    return ExplanationTask(request.query, request.chunk_txts, request.original_index), wire.unstructure
+    return ExplanationTask(request.query, request.chunk_txts, request.original_index, named=named), wire.unstructure
+
+
+def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
+    """Take out of a body which index it asks; one that asks none is returned as it is."""
+    if not isinstance(body, dict) or "index" not in body:
+        return body, None
+    if "chunk_txts" in body:
+        raise InvalidRequestError("chunk_txts must be left out where index names an index", field="chunk_txts")
+    named = wire.structure(Named, {name: body[name] for name in fields if name in body})
+    return {name: value for name, value in body.items() if name not in fields} | {"chunk_txts": ()}, named
 
 
 def read_extraction(body: object) -> tuple[ExtractionRequest, Callable[[ExtractionResponse], object]]:

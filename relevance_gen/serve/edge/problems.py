@@ -70,6 +70,7 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (errors.ModelLoadError, 503, "no_runner", "no runner is available"),
     (errors.EncoderError, 503, "no_encoder", "no encoder is available"),
     (errors.GenerationError, 503, "no_runner", "the model failed while it was generating"),
+    (errors.UnknownIndexError, 404, "not_found", None),
     (errors.ChunksMissingError, 503, "chunks_missing", None),
     (errors.ClusterError, 503, "no_cluster", "the cluster does not answer as it must"),
     (errors.RequestCancelledError, 503, "cancelled", "the request was cancelled by the server"),

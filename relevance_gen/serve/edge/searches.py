@@ -39,6 +39,12 @@ _SEARCH_FACTOR = 9
 _BYTES_PER_CHUNK = 320
 """What a search needs for each byte of its body and for each chunk, beside the chunks: arrays, and then the answer."""
 
+_NAMED_BYTES = 16 << 20
+"""What an answer from an index of a cluster needs, whose chunks are not known before."""
+
+_BYTES_PER_SPAN = 800
+"""A span of a result: as Python has it, twice, and as JSON. Only the search tells how many there are."""
+
 _EXTRACTION_FACTOR = 4
 _EXTRACTED_BYTES = 128 << 20
 """What a document needs for each byte of its body, on the way into the sandbox, and at most on its way out."""
@@ -104,7 +110,10 @@ def _found(
             with body.account:
                 task, present = read(body.parse(work_factor=_SEARCH_FACTOR, patience_s=patience_s), request)
                 body.account.take_in_time(_BYTES_PER_CHUNK * len(task.chunks), patience_s)
+                if task.named is not None:
+                    body.account.take_in_time(_NAMED_BYTES, patience_s)
                 found = do(service.searcher, task, scope)
+                body.account.take_in_time(_BYTES_PER_SPAN * _n_spans(found), patience_s)
                 out, headers = codings.encode(wire.serialize(present(found)), coding)
                 body.account.replace(len(out))
             return out, headers | _skipped(task), measure(task, found, time.perf_counter() - started_s)
@@ -116,13 +125,19 @@ def _found(
     return answer
 
 
+def _n_spans(found: object) -> int:
+    return sum(len(result.spans or ()) for result in found) if isinstance(found, SearchResponse) else 0
+
+
 def _skipped(task: SearchTask | ExplanationTask) -> dict[str, str]:
     """Return the header that says why the encoder had no part in what was done, if it was to have one."""
     return {_SKIPPED: task.skipped[-1]} if task.skipped else {}
 
 
 def _measured(task: SearchTask, found: SearchResponse, seconds: float) -> Callable[[Metrics], None]:
-    n_chunks, n_tokens = len(task.chunks), found.metadata.num_query_tokens + found.metadata.num_context_tokens
+    n_chunks, n_tokens = len(task.chunks), found.metadata.num_query_tokens
+    if task.named is None:
+        n_tokens += found.metadata.num_context_tokens
 
     def record(metrics: Metrics) -> None:
         metrics.observe("search_seconds", seconds)
@@ -171,7 +186,8 @@ def prompt(read: ReadPrompt) -> Handler:
                 found = service.searcher.search(task, scope)
             return task, found, present
 
-        task, found, present = await request[LANE].gate.run(work)
+        # With the searches: the one thread of this request's own lane has to stay free for what generates.
+        task, found, present = await service.lanes["search"].gate.run(work)
         body.account.replace(sum(sys.getsizeof(result.chunk_txt) for result in found))
         written = await request.app[GENERATOR].prompt(task.query, found)
         return web.Response(

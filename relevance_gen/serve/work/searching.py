@@ -20,6 +20,7 @@ from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
 from relevance_gen.serve.work.lifting import Lifting, Reason, SkippedError
+from relevance_gen.serve.work.named import Named, NamedIndexes
 from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
 
 Found = TypeVar("Found")
@@ -42,6 +43,7 @@ class SearchTask:
         min_share: least share of the best score that a result has, in [0, 1].
         path: what the client calls the chunks; errors name ``path[3]``.
         blank: what to do with a chunk of only white space; None refuses it.
+        named: the index of a cluster that is asked instead of chunks.
         skipped: why the encoder had no part, where it was to have one; filled in by whoever does the search.
     """
 
@@ -54,6 +56,7 @@ class SearchTask:
     min_share: float = 0.0
     path: str = "chunk_txts"
     blank: Blank | None = None
+    named: Named | None = None
     skipped: list[Reason] = field(factory=list, eq=False, kw_only=True)
 
 
@@ -67,6 +70,7 @@ class ExplanationTask:
         position: which of them to explain, from 0.
         path: what the client calls the chunks; errors name ``path[3]``.
         position_path: what the client calls the position.
+        named: as of a `SearchTask`.
         skipped: as of a `SearchTask`.
     """
 
@@ -75,6 +79,7 @@ class ExplanationTask:
     position: int
     path: str = "chunk_txts"
     position_path: str = "original_index"
+    named: Named | None = None
     skipped: list[Reason] = field(factory=list, eq=False, kw_only=True)
 
 
@@ -152,6 +157,7 @@ class Searcher:
         self._max_chunks = settings.max_chunks
         self._retrieval = retrieval
         self._lifting = lifting
+        self._named = NamedIndexes(settings.cluster)
         self._cache: IndexCache[_Kept] | None = (
             IndexCache(settings.index_cache_bytes, metrics) if settings.index_cache_bytes else None
         )
@@ -176,7 +182,18 @@ class Searcher:
         Raises:
             TooLargeError: more chunks than the settings allow.
             InvalidRequestError: a chunk is not allowed; the error names it.
+            ClusterError: an index of a cluster was asked, and cannot answer.
         """
+        if task.named is not None:
+            return self._named.search(
+                task.named,
+                task.query,
+                task.top_n,
+                task.true_order,
+                where=task.where,
+                spans=task.spans,
+                min_share=task.min_share,
+            )
         chunks = self._check(task.chunks, task.path, task.blank)
         asked: dict[str, Any] = {
             "top_n": task.top_n,
@@ -196,7 +213,10 @@ class Searcher:
         Raises:
             TooLargeError: more chunks than the settings allow.
             InvalidRequestError: a chunk is not allowed, or there is none at the position; the error names it.
+            ClusterError: an index of a cluster was asked, and cannot answer.
         """
+        if task.named is not None:
+            return self._named.explain(task.named, task.query, task.position, task.position_path)
         chunks = self._check(task.chunks, task.path)
         if not chunks.texts:
             raise InvalidRequestError(f"{task.path} must not be empty: there is no chunk to explain", field=task.path)
