@@ -120,6 +120,8 @@ def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: B
     pieces = [
         piece for one in listed for address, n_bytes in _files(as_address(one)) for piece in _cut(address, n_bytes)
     ]
+    if not pieces:  # of files without a byte or a row: an index without a chunk
+        return [[Read((), text_field, blank)]]
     ends = np.cumsum([max(piece.n_bytes, 1) for piece in pieces])
     wanted = min(len(pieces), max(1, n_cpus) if n_shards is None else n_shards)
     shard_of = np.minimum((ends - 1) * wanted // ends[-1], wanted - 1).tolist()

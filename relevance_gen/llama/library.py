@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ModelLoadError(
         f"generation needs a package that is not installed ({missing.name}): "
-        "pip install 'llama-cpp-python>=0.3.35,<0.4' compiles llama.cpp, for which it wants a C++ compiler; "
+        "pip install 'llama-cpp-python>=0.3.36,<0.4' compiles llama.cpp, for which it wants a C++ compiler; "
         "search works without it"
     ) from None
 

@@ -130,3 +130,17 @@ def test_a_bad_file_fails_the_building(cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("no JSON")
     with pytest.raises(ClusterError, match=r"a\.jsonl must hold a JSON value at byte 0"):
         ClusterIndex(source=tmp_path)
+
+
+def test_files_without_a_chunk_make_an_index_without_one(cluster: Any, tmp_path: Path) -> None:
+    """An empty file is no error, alone or beside others, as an empty list of chunks is none."""
+    for name in ("a.jsonl", "b.txt"):
+        (tmp_path / name).touch()
+    pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), tmp_path / "c.parquet")
+    for source in (*tmp_path.iterdir(), tmp_path):
+        assert read(source) == []
+    with ClusterIndex(source=tmp_path / "a.jsonl") as index:
+        assert len(index) == 0
+        assert list(index.search("a cat")) == []
+        assert index.add(["a cat"]) == range(1)
+        assert len(index.search("a cat")) == 1
