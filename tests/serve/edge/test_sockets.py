@@ -240,17 +240,19 @@ def test_all_bodies_together_are_bounded(strict: Server) -> None:
 
 def test_requests_that_run_or_wait_hold_their_memory(strict: Server) -> None:
     """A small body that becomes a large text counts as that text until its answer is there."""
-    body = gzip.compress(
-        json.dumps({"text": "\U0001f600" + "a" * 1_000_000, "max_tokens": 10**6, "num_samples": 4}).encode()
-    )
+
+    def body(n_samples: int) -> bytes:
+        asked = {"text": "\U0001f600" + "a" * 1_000_000, "max_tokens": 10**6, "num_samples": n_samples}
+        return gzip.compress(json.dumps(asked).encode())
+
     headers = {**GZIP, "Content-Type": "application/json"}
     with strict.raw() as first, strict.raw() as second:
-        for sock in (first, second):
-            sock.sendall(request_bytes("POST", "/generate", body, headers))
-        # With four samples in slots and four that wait, both bodies are parsed, which had taken more than their text.
-        assert eventually(lambda: strict.stats()["backlog"] == 4)
+        # One after the other: parsing takes more than the text does. There are four slots; other samples wait.
+        for sock, n_samples, n_waiting in ((first, 8, 4), (second, 4, 8)):
+            sock.sendall(request_bytes("POST", "/generate", body(n_samples), headers))
+            assert eventually(lambda n=n_waiting: strict.stats()["backlog"] == n)
         assert strict.metric('request_body_bytes_held{lane="generation"}') > 8_000_000
-        refused = strict.generate(body, headers)
+        refused = strict.generate(body(1), headers)
         assert (refused.status, refused.error["type"]) == (503, "overloaded")
     assert eventually(lambda: strict.metric('request_body_bytes_held{lane="generation"}') == 0)
 
