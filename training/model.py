@@ -14,11 +14,11 @@ from torch.nn import functional
 class Shape:
     """Sizes of the network; rows of every quantized matrix must be multiples of 32."""
 
-    n_tokens: int = 4096
-    width: int = 192
-    n_layers: int = 4
-    n_heads: int = 6
-    feed_forward: int = 512
+    n_tokens: int = 6144
+    width: int = 256
+    n_layers: int = 6
+    n_heads: int = 8
+    feed_forward: int = 640
     rope_base: float = 1e6  # high, so that half of each head can match content over hundreds of tokens
     norm_epsilon: float = 1e-5
 
@@ -128,13 +128,14 @@ def initialise(model: Model) -> None:
     first.attn_q.weight[:d] = query[:, None] * constant
     # What it saw goes to a subspace of its own; the induction heads' keys are read from there.
     basis = torch.linalg.qr(torch.randn(shape.width, shape.width)).Q.T
-    subspace, copied = basis[:d], basis[d : 4 * d]
+    n_copying = shape.n_heads // 2
+    subspace, copied = basis[:d], basis[d : (1 + n_copying) * d]
     matching = torch.randn(d, shape.width) * shape.width**-0.5
     matching[: d // 2] *= 0.1  # the fast frequencies cannot match content
     matching -= (matching @ constant)[:, None] * constant
     first.attn_v.weight[:d] = matching
     first.attn_output.weight[:, :d] = 0.15 * subspace.T
-    for head in range(3):  # the same look-up, each copying its own part of the embedding
+    for head in range(n_copying):  # the same look-up, each copying its own part of the embedding
         rows = slice(head * d, (head + 1) * d)
         second.attn_q.weight[rows] = 2.5 * matching
         second.attn_k.weight[rows] = 2.5 * subspace

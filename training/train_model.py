@@ -17,19 +17,19 @@ from pathlib import Path
 import numpy as np
 import torch
 from model import Model, Shape, n_parameters
-from rows import ANSWER, ANSWER_START, STAGES, TEXT, UNTRAINED
+from rows import ANSWER, ANSWER_START, BRANCH, STAGES, TEXT, UNTRAINED
 from torch import Tensor
 from torch.nn import functional
 
 SEED = 20240229
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 6272  # a multiple of every stage's length
 PEAK_RATE_MUON = 5e-3
 PEAK_RATE_ADAMW = 3e-3
 WARM_UP_STEPS = 100
 DECAY_SHARE = 0.27
-SHORT_STEPS = 700  # the stage "short", then "medium"
+SHORT_STEPS = 500  # the stage "short", then "medium"
 LONG_SHARE = 0.2  # of the steps, the last ones: the stage "long"
-LOSS_WEIGHTS = {UNTRAINED: 0.0, TEXT: 1.0, ANSWER: 1.0, ANSWER_START: 4.0}
+LOSS_WEIGHTS = {UNTRAINED: 0.0, TEXT: 0.5, ANSWER: 1.0, ANSWER_START: 4.0, BRANCH: 3.0}
 CHECKPOINT_STEPS = 100
 
 
@@ -100,9 +100,9 @@ def train(build: Path, n_steps: int, n_threads: int) -> None:
                 group["lr"] = peak * rate(first_step, n_steps)
     print(f"{n_parameters(model):,} parameters, from step {first_step} of {n_steps}", flush=True)
     batches = Batches(build, n_steps)
-    weights = torch.tensor([LOSS_WEIGHTS[kind] for kind in range(4)])
+    weights = torch.tensor([LOSS_WEIGHTS[kind] for kind in sorted(LOSS_WEIGHTS)])
     compiled = torch.compile(losses, dynamic=False)
-    sums, counts, started = torch.zeros(4), torch.zeros(4), time.monotonic()
+    sums, counts, started = torch.zeros(len(LOSS_WEIGHTS)), torch.zeros(len(LOSS_WEIGHTS)), time.monotonic()
     for step in range(first_step, n_steps):
         inputs, targets, kinds = batches[step]
         loss = compiled(model, inputs, targets)
@@ -114,14 +114,15 @@ def train(build: Path, n_steps: int, n_threads: int) -> None:
             optim.zero_grad()
             scheduler.step()
         sums.index_add_(0, kinds.flatten(), loss.detach().flatten())
-        counts += torch.bincount(kinds.flatten(), minlength=4)
+        counts += torch.bincount(kinds.flatten(), minlength=len(LOSS_WEIGHTS))
         if (step + 1) % 20 == 0:
-            text, answer, start = (sums / counts)[1:].tolist()
+            text, answer, start, branch = (sums / counts)[1:].tolist()
             record = {
                 "step": step + 1,
                 "text": round(text, 3),
                 "answer": round(answer, 3),
                 "answer_start": round(start, 3),
+                "branch": round(branch, 3),
                 "seconds": round(time.monotonic() - started, 1),
             }
             with (target / "log.jsonl").open("a") as log:
