@@ -23,12 +23,12 @@ class Noise:
     def __init__(self, words: list[str], seed: int) -> None:
         self._words = words
         self._random = random.Random(seed)
-        self._kinds = (self._other_words, self._other_words, self._marked, self._random_words, self._technical)
+        self._kinds = (self._other_words, self._other_words, self.marked, self._random_words, self._technical)
 
     def disturb(self, text: str) -> str:
         """Return the sentence with other words or with marks, or something that has nothing to do with it."""
         made = self._random.choice(self._kinds)(text)
-        return self._marked(made) if self._random.random() < 0.2 else made
+        return self.marked(made) if self._random.random() < 0.2 else made
 
     def _word(self) -> str:
         draw = self._random.random()
@@ -73,7 +73,7 @@ class Noise:
 
         return _WORD.sub(other, text)
 
-    def _marked(self, text: str) -> str:
+    def marked(self, text: str) -> str:
         """Put quotation marks, backticks or brackets around one or two runs of words."""
         words = text.split(" ")
         for _ in range(self._random.randint(1, 2)):
