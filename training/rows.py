@@ -2,8 +2,9 @@ r"""Make the model's training rows from the prose: running text, and "context, q
 
     python training/rows.py BUILD [--stage NAME]
 
-writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16) and `kinds` (uint8), which tells the
-loss what each token is. An example is
+writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16), `kinds` (uint8), which tells the loss
+what each token is, and `hints` (rows x length x 2, uint16): the first two tokens of the sentence that a token of the
+context stands in, or that a token of a question asks for. An example is
 
     <|begin|>Context: S1 S2 ... Sn\nQuestion: words of Si\nAnswer: Si<|end|>
 
@@ -26,7 +27,9 @@ from tokenizers import Tokenizer
 from train_vocabulary import BEGIN_ID, END_ID
 
 SEED = 20240229
-UNTRAINED, TEXT, ANSWER, ANSWER_START, BRANCH = range(5)  # kinds of token; at a branch the context goes on in two ways
+UNTRAINED, TEXT, ANSWER, ANSWER_START, BRANCH, QUESTION = range(6)  # kinds of token
+# A branch is a token of the answer before which the context has another one elsewhere.
+NO_HINT = (BEGIN_ID, BEGIN_ID)
 N_START_TOKENS = 2  # these decide which sentence is copied
 QUESTION_SHARE = 0.88  # of the rows; the others are running text
 MOST_QUESTIONS = 12  # of one row
@@ -72,6 +75,11 @@ class Sentence:
     words: tuple[str, ...]
 
     @property
+    def beginning(self) -> tuple[int, int]:
+        """The first two tokens; the end token where there is one only."""
+        return (*self.tokens, END_ID)[:2]
+
+    @property
     def word_set(self) -> frozenset[str]:
         """The content words in lower case."""
         return frozenset(word.lower() for word in self.words)
@@ -94,7 +102,11 @@ def read_paragraphs(path: Path, tokenizer: Tokenizer) -> list[list[Sentence]]:
 
 
 class ExampleMaker:
-    """Draws rows at random, repeatably; `noise` None keeps every context to sentences of the prose."""
+    """Draws rows at random, repeatably.
+
+    `noise` None keeps every context to sentences of the prose; `difficulty` scales how often a question's words mislead
+    and a context is not prose.
+    """
 
     def __init__(
         self,
@@ -102,11 +114,13 @@ class ExampleMaker:
         tokenizer: Tokenizer,
         noise: Noise | None = None,
         seed: int = SEED,
+        difficulty: float = 1,
     ) -> None:
         self._paragraphs = paragraphs
         self._sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
         self._tokenizer = tokenizer
         self._noise = noise
+        self._difficulty = difficulty
         self._random = random.Random(seed)
         self._context, self._question, self._answer = (
             tokenizer.encode(text).ids for text in ("Context:", "\nQuestion:", "\nAnswer:")
@@ -129,7 +143,7 @@ class ExampleMaker:
     def disturb(self, context: list[Sentence], longest: int) -> list[Sentence]:
         """Replace some sentences of a context by noise, or their words by other words."""
         noise, share = self._noise, self._random.uniform(0.3, 1)
-        if noise is None or self._random.random() > NOISY_SHARE:
+        if noise is None or self._random.random() > NOISY_SHARE * self._difficulty:
             return context
         disturbed = [self.sentence(noise.disturb(s.text)) if self._random.random() < share else s for s in context]
         chosen = {s.text: s for s in disturbed if len(s.tokens) <= longest and s.words}
@@ -145,14 +159,16 @@ class ExampleMaker:
                 words = list(target.words[start : start + count])
             else:
                 words = [target.words[i] for i in sorted(draw.sample(range(len(target.words)), count))]
-            words = [inflected(word, draw) if draw.random() < INFLECTED_SHARE else word for word in words]
+            words = [
+                inflected(word, draw) if draw.random() < INFLECTED_SHARE * self._difficulty else word for word in words
+            ]
             if draw.random() < 0.2:
                 draw.shuffle(words)
             others = [sentence for sentence in context if sentence is not target]
-            if others and draw.random() < RIVAL_SHARE:
+            if others and draw.random() < RIVAL_SHARE * self._difficulty:
                 rival = draw.choice(others).words
                 words += draw.sample(rival, min(len(rival), draw.randint(1, max(1, count - 1))))
-            if draw.random() < FRESH_WORD_SHARE:
+            if draw.random() < FRESH_WORD_SHARE * self._difficulty:
                 for _ in range(draw.randint(1, 3)):
                     fresh = draw.choice(self._sentences).words
                     if fresh and not any(fresh[-1].lower() in other.word_set for other in context):
@@ -166,8 +182,8 @@ class ExampleMaker:
             return question[0].upper() + question[1:] if draw.random() < 0.7 else question
         return None
 
-    def question_row(self, length: int, longest: int) -> tuple[list[int], list[int]]:
-        """Make one context with as many questions as fit."""
+    def question_row(self, length: int, longest: int) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+        """Make one context with as many questions as fit; return tokens, kinds and hints."""
         budget = self._random.uniform(0.25, 0.75) * length
         context: list[Sentence] = []
         for sentence in self.disturb(drawn := self.draw_context(40, longest), longest):
@@ -176,7 +192,9 @@ class ExampleMaker:
                 break
             context.append(sentence)
         is_prose = all(sentence in drawn for sentence in context)
-        tokens = [BEGIN_ID, *self._context, *self._joined(context)]
+        joined, hints = self._joined(context)
+        tokens = [BEGIN_ID, *self._context, *joined]
+        hints = [NO_HINT] * (1 + len(self._context)) + hints
         kinds = [UNTRAINED] * (1 + len(self._context))
         kinds += [TEXT if is_prose else UNTRAINED] * (len(tokens) - len(kinds))
         following: dict[int, set[int]] = {}
@@ -190,18 +208,21 @@ class ExampleMaker:
             if len(tokens) + len(asked) + len(target.tokens) + 1 > length:
                 break
             tokens += [*asked, *target.tokens, END_ID]
-            kinds += [UNTRAINED] * len(asked) + [ANSWER_START] * N_START_TOKENS
+            hints += [target.beginning] * len(asked) + [NO_HINT] * (len(target.tokens) + 1)
+            kinds += [QUESTION] * len(asked) + [ANSWER_START] * N_START_TOKENS
             pairs = list(itertools.pairwise([*target.tokens, END_ID]))[N_START_TOKENS - 1 :]
             kinds += [BRANCH if len(following.get(token, ())) > 1 else ANSWER for token, _ in pairs]
-        return tokens[:length], kinds[:length]
+        return tokens[:length], kinds[:length], hints[:length]
 
-    def _joined(self, context: list[Sentence]) -> list[int]:
-        """Return the tokens of a context's text, on one line or with a line for each sentence."""
+    def _joined(self, context: list[Sentence]) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the tokens of a context's text, on one line or with a line for each sentence, and their hints."""
         if self._random.random() < NEW_LINE_SHARE:
-            return self._tokenizer.encode(" " + "\n".join(sentence.text for sentence in context)).ids
-        return list(itertools.chain.from_iterable(sentence.tokens for sentence in context))
+            tokens = self._tokenizer.encode(" " + "\n".join(sentence.text for sentence in context)).ids
+            return tokens, [NO_HINT] * len(tokens)
+        tokens = list(itertools.chain.from_iterable(sentence.tokens for sentence in context))
+        return tokens, [sentence.beginning for sentence in context for _ in sentence.tokens]
 
-    def text_row(self, length: int) -> tuple[list[int], list[int]]:
+    def text_row(self, length: int) -> tuple[list[int], list[int], list[tuple[int, int]]]:
         """Pack running text: whole paragraphs, each begun and ended."""
         tokens: list[int] = []
         at = self._random.randrange(len(self._paragraphs))
@@ -210,17 +231,18 @@ class ExampleMaker:
             tokens += [BEGIN_ID, *itertools.chain.from_iterable(s.tokens for s in paragraph), END_ID]
             at = at + 1 if self._random.random() < 0.5 else self._random.randrange(len(self._paragraphs))
         kinds = [UNTRAINED if token == BEGIN_ID else TEXT for token in tokens]
-        return tokens[:length], kinds[:length]
+        return tokens[:length], kinds[:length], [NO_HINT] * length
 
     def rows(self, n_rows: int, length: int, longest: int) -> dict[str, np.ndarray]:
         """Make an array of rows, padded with end tokens that are not trained."""
         tokens = np.full((n_rows, length), END_ID, np.uint16)
         kinds = np.full((n_rows, length), UNTRAINED, np.uint8)
+        hints = np.full((n_rows, length, 2), NO_HINT, np.uint16)
         for i in range(n_rows):
             is_question = self._random.random() < QUESTION_SHARE
-            row, kind = self.question_row(length, longest) if is_question else self.text_row(length)
-            tokens[i, : len(row)], kinds[i, : len(row)] = row, kind
-        return {"tokens": tokens, "kinds": kinds}
+            row, kind, hint = self.question_row(length, longest) if is_question else self.text_row(length)
+            tokens[i, : len(row)], kinds[i, : len(row)], hints[i, : len(row)] = row, kind, hint
+        return {"tokens": tokens, "kinds": kinds, "hints": hints}
 
 
 def inflected(word: str, draw: random.Random) -> str:
@@ -231,10 +253,10 @@ def inflected(word: str, draw: random.Random) -> str:
     return word + draw.choice(("s", "ed", "ing")) if word.isalpha() else word
 
 
-STAGES = {  # name: rows, length, longest sentence
-    "short": (24_000, 192, 40),
-    "medium": (28_000, 448, 80),
-    "long": (7_000, 896, 100),
+STAGES = {  # name: rows, length, longest sentence, difficulty
+    "short": (32_000, 192, 32, 0.3),
+    "medium": (28_000, 448, 80, 1),
+    "long": (7_000, 896, 100, 1),
 }
 
 if __name__ == "__main__":
@@ -246,9 +268,9 @@ if __name__ == "__main__":
     vocabulary = Tokenizer.from_file(str(build / "vocabulary.json"))
     prose = read_paragraphs(build / "prose" / "train.txt", vocabulary)
     (build / "examples").mkdir(exist_ok=True)
-    for seed, (name, (n_rows, length, longest)) in enumerate(STAGES.items(), SEED):
+    for seed, (name, (n_rows, length, longest, difficulty)) in enumerate(STAGES.items(), SEED):
         if arguments.stage in {None, name}:
             noise = Noise((build / "prose" / "words.txt").read_text().split(), seed)
-            rows = ExampleMaker(prose, vocabulary, noise, seed).rows(n_rows, length, longest)
+            rows = ExampleMaker(prose, vocabulary, noise, seed, difficulty).rows(n_rows, length, longest)
             np.savez(build / "examples" / f"{name}.npz", **rows)
             print(name, rows["tokens"].shape, np.bincount(rows["kinds"].ravel()) / rows["kinds"].size, flush=True)
