@@ -7,12 +7,20 @@ BIN := $(VENV)/bin
 # GCC 12 miscompiles llama.cpp's AMX kernels unless dead stores are kept: see docs/generation.md.
 LLAMA_CMAKE_ARGS := -DCMAKE_CXX_FLAGS=-fno-tree-dse\ -fno-dse
 
+# What `make bench-gpu` installs, and where it looks for it on a machine without a network.
+CARRIED := build/carried
+GPU_NEEDS := llama-cpp-python "gguf>=0.17" "scikit-build-core>=0.9.2" cmake ninja "hatchling>=1.27"
+GPU_CMAKE_ARGS := -DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=native
+
+# Whose clients have an environment each, by the group in pyproject.toml.
+CLIENTS := langchain llamaindex haystack rerankers
+
 export HYPOTHESIS_PROFILE ?= $(if $(CI),ci,dev)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types contracts docs bench soak serve install lower-bounds package clean
+.PHONY: help demo test test-clients check lint types contracts docs picture bench bench-gpu carried results soak serve install lower-bounds package image clean
 
 help:  ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*##/\1 #/p' $(MAKEFILE_LIST) | awk -F ' # ' '{printf "  make %-14s%s\n", $$1, $$2}'
@@ -23,11 +31,15 @@ demo: $(VENV)/library  ## Search a real document and generate from the best chun
 test: $(VENV)/development  ## Run the tests.
 	$(BIN)/python -m pytest
 
+test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client)  ## Run other people's clients and the adapters to them.
+	$(BIN)/python -m pytest tests/serve/clients tests/examples/test_adapters.py
+
 check: lint types contracts docs  ## Lint, type-check, check the import contracts and build the docs.
 
 lint: $(VENV)/development
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/hadolint examples/deploy/Dockerfile
 
 types: $(VENV)/development
 	$(BIN)/mypy
@@ -38,11 +50,26 @@ contracts: $(VENV)/development
 docs: $(VENV)/development  ## Build the documentation; a warning is an error.
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
-bench: $(VENV)/bench  ## Measure against the peers, in one run; BENCH="--books FILE --judged DIR…" to choose texts.
+picture: $(VENV)/development  ## Take the picture of the page that is in docs/pictures.
+	$(BIN)/python -m docs.pictures.page
+
+bench: $(VENV)/bench  ## Measure against the peers; BENCH="--quick" in ten minutes, "--books FILE --judged DIR…" to choose texts.
 	$(BIN)/python -m bench $(BENCH)
 
-soak: $(VENV)/development  ## Run the long randomized tests.
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m ""
+bench-gpu: $(VENV)-gpu/bench  ## Measure generation on this machine's NVIDIA GPU, without a network if CARRIED is there.
+	$(VENV)-gpu/bin/python -m bench.gpu $(BENCH)
+
+carried:  ## Fetch what `make bench-gpu` needs, for a machine without a network: carry this folder there.
+	$(PYTHON) -m venv --clear build/carry
+	build/carry/bin/pip download --quiet --dest $(CARRIED) --no-binary llama-cpp-python $(GPU_NEEDS) .
+
+results: $(VENV)/development  ## Make tables, plots and the figures in the documentation from what was measured.
+	$(BIN)/python -m bench.rendering
+
+soak: export HYPOTHESIS_PROFILE = soak
+soak: $(VENV)/development  ## Run the long tests, and the laws with many examples: half an hour on two cores.
+	$(BIN)/python -m pytest -m "hypothesis and not soak" & laws=$$!; \
+	$(BIN)/python -m pytest -m soak; long=$$?; wait $$laws && exit $$long
 
 serve: $(VENV)/library  ## Serve both halves on http://127.0.0.1:8000.
 	$(BIN)/python -m relevance_gen.serve
@@ -52,7 +79,7 @@ install: $(VENV)/development  ## Install everything for development into .venv.
 lower-bounds: $(VENV)-lower/development  ## Run the tests with the oldest dependencies allowed.
 	$(VENV)-lower/bin/python -m pytest
 
-package: $(VENV)/development  ## Build wheel and sdist, and try each in an empty environment.
+package: $(VENV)/development  ## Build wheel and sdist, try each in an empty environment, and list what it holds.
 	rm -rf build dist
 	$(BIN)/python -m hatchling build
 	for built in dist/*.whl dist/*.tar.gz; do \
@@ -61,6 +88,13 @@ package: $(VENV)/development  ## Build wheel and sdist, and try each in an empty
 		&& (cd build && try/bin/python -I -c "$$TRY_PACKAGE") \
 		|| exit 1; \
 	done
+	$(BIN)/pip install --quiet --group package
+	build/try/bin/pip install --quiet "$$(echo dist/*.whl)[server,fast]"
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json build/try/bin/python
+
+image:  ## Build the container with docker, start it, and ask it a question.
+	docker build -f examples/deploy/Dockerfile -t relevance_gen .
+	examples/deploy/try_image
 
 define TRY_PACKAGE
 import relevance_gen as rg
@@ -71,30 +105,47 @@ endef
 export TRY_PACKAGE
 
 clean:  ## Remove what was built, the environments included.
-	rm -rf $(VENV) $(VENV)-lower build dist docs/_build .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-gpu $(VENV)-lower $(VENV)-clients build dist docs/_build .hypothesis .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each environment is a chain of stamps: a file of the name in the folder says that the step is done.
 
 $(VENV)/pip $(VENV)-lower/pip: %/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=…")'
-	$(PYTHON) -m venv $*
-	$*/bin/pip install --quiet --upgrade "pip>=25.1"
+	@echo "Making an environment in $*"
+	@$(PYTHON) -m venv $*
+	@$*/bin/pip install --quiet --upgrade "pip>=25.1"
 	@touch $@
 
 # pip keeps the wheel that it built, so only the first clone on a machine compiles.
 $(VENV)/library: $(VENV)/pip pyproject.toml
-	@echo "Installing the library. llama-cpp-python is compiled on first use: about 4 minutes on 2 cores."
-	CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' $(BIN)/pip install --progress-bar off --no-binary llama-cpp-python \
-		--editable ".[server,redis,fast,files]"
+	@echo "The first installation on a machine compiles llama.cpp: about 4 minutes on 2 cores. Later ones take its wheel from pip's cache."
+	@CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' .ci/quietly $(VENV)/library.log "Installing the library" \
+		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained,cluster]"
 	@touch $@
 
 $(VENV)/development: $(VENV)/library pyproject.toml
-	$(BIN)/pip install --quiet --group test --group lint --group docs
+	@.ci/quietly $(VENV)/development.log "Installing what tests, checks and docs need" \
+		$(BIN)/pip install --group test --group lint --group docs
+	@touch $@
+
+# The adapters search, for which the library's own dependencies without the model's are enough.
+$(VENV)-clients/%/client: pyproject.toml
+	@$(PYTHON) -m venv $(VENV)-clients/$*
+	@$(VENV)-clients/$*/bin/pip install --quiet --upgrade "pip>=25.1"
+	@.ci/quietly $(VENV)-clients/$*.log "Installing the clients of $*" \
+		$(VENV)-clients/$*/bin/pip install --group $* --group search
+	@$(VENV)-clients/$*/bin/pip install --quiet --no-deps --editable .
 	@touch $@
 
 $(VENV)/bench: $(VENV)/development
 	$(BIN)/pip install --quiet --group bench
+	@touch $@
+
+$(VENV)-gpu/bench:
+	$(PYTHON) -m venv $(VENV)-gpu
+	CMAKE_ARGS='$(GPU_CMAKE_ARGS)' CMAKE_BUILD_PARALLEL_LEVEL=$$(nproc) $(VENV)-gpu/bin/pip install \
+		$(if $(wildcard $(CARRIED)),--no-index --find-links $(CARRIED)) --no-binary llama-cpp-python $(GPU_NEEDS) .
 	@touch $@
 
 $(VENV)-lower/development: $(VENV)-lower/pip pyproject.toml

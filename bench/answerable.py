@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from bench.quality import read_collection
+from bench.recording import Record, add_quick
 from relevance_gen import ChunkIndex
 
 MAX_QUESTIONS = 250
@@ -40,16 +41,20 @@ def confidences(folder: Path, asked: list[str]) -> list[float]:
     return [index.search(query, 1).confidence for query in asked]
 
 
-def report(name: str, own: np.ndarray, foreign: np.ndarray) -> float:
-    auc = roc_auc_score(np.repeat([1, 0], [own.size, foreign.size]), np.concatenate((own, foreign)))
+def report(record: Record, name: str, own: np.ndarray, foreign: np.ndarray) -> float:
+    auc = float(roc_auc_score(np.repeat([1, 0], [own.size, foreign.size]), np.concatenate((own, foreign))))
     bound = np.quantile(own, 0.05)
-    print(
-        f"{name:14} AUC {auc:.3f}   at 0.5: own {np.mean(own >= 0.5):.2f}, foreign {np.mean(foreign >= 0.5):.2f}   "
-        f"with 95 % of its own kept ({bound:.2f}) turns away {np.mean(foreign < bound):.2f}   "
-        f"median own {np.median(own):.2f}, foreign {np.median(foreign):.2f}",
-        flush=True,
-    )
-    return float(auc)
+    figures = {
+        "AUC": auc,
+        "own at ½ or more": np.mean(own >= 0.5),
+        "foreign at ½ or more": np.mean(foreign >= 0.5),
+        "turned away where 95 % are kept": np.mean(foreign < bound),
+        "median own": np.median(own),
+        "median foreign": np.median(foreign),
+    }
+    for column, value in figures.items():
+        record.add("Own questions against foreign ones", name, value, column, places=3)
+    return auc
 
 
 def fit(measured: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -73,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--fit", action="store_true", help="fit the scale, too")
+    add_quick(parser)
     args = parser.parse_args()
     asked = {folder: questions(folder) for folder in args.folders}
     measured = {}
@@ -80,10 +86,12 @@ def main() -> None:
         others = [query for other in args.folders if family(other) != family(folder) for query in asked[other]]
         values = np.array(confidences(folder, [*asked[folder], *others]))
         measured[folder.name] = values[: len(asked[folder])], values[len(asked[folder]) :]
-    aucs = [report(name, *sides) for name, sides in measured.items()]
-    print(f"mean AUC {np.mean(aucs):.3f}, worst {min(aucs):.3f}")
-    own, foreign = (np.concatenate([sides[number] for sides in measured.values()]) for number in (0, 1))
-    report("all together", own, foreign)
+    with Record("answerable", args) as record:
+        aucs = [report(record, name, *sides) for name, sides in measured.items()]
+        record.add("All collections", "mean", float(np.mean(aucs)), "AUC", places=3)
+        record.add("All collections", "worst", min(aucs), "AUC", places=3)
+        own, foreign = (np.concatenate([sides[number] for sides in measured.values()]) for number in (0, 1))
+        report(record, "all together", own, foreign)
     if args.fit:
         fit(measured)
 

@@ -1,8 +1,9 @@
 """Measure what bodies made to be expensive cost: ``python -m bench.attack [--mib 4]``. Linux only.
 
 For each shape a server of its own gets one body, whose size counts after decompression, over loopback. Told are its
-processor seconds and the memory that it grew by at its peak, for each MiB of the body. The bars are 2 seconds and 12
-bytes a byte.
+processor seconds for each MiB of the body, and the memory that it grew by at its peak, less what the counter of tokens
+keeps of the body's words: that is kept for all requests together, and bounded (docs/security.md). The bars are 2
+seconds, and 12 bytes a byte beside `FLOOR_MIB`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from pydoc_data.topics import topics
 
 from attrs import frozen
 
+from bench.recording import Record, add_quick
+
+MOST_CHUNKS = 200_000
+FLOOR_MIB = 48
+"""What any search may take beside its twelvefold: the arrays of a block, and for 200,000 chunks 160 bytes each."""
 CYRILLIC = [chr(0x430 + place) for place in range(32)]
 
 
@@ -34,8 +41,11 @@ def _words(n_words: int, seed: int) -> list[str]:
     return ["".join(chance.choices(CYRILLIC, k=8)) for _ in range(n_words)]
 
 
+WORDS = " ".join(topics.values()).split()
+
+
 def _prose(n_words: int, seed: int) -> str:
-    return " ".join(random.Random(seed).choices(" ".join(topics.values()).split(), k=n_words))
+    return " ".join(random.Random(seed).choices(WORDS, k=n_words))
 
 
 def prose(n_bytes: int) -> bytes:
@@ -43,7 +53,7 @@ def prose(n_bytes: int) -> bytes:
 
 
 def few_chars(n_bytes: int) -> bytes:
-    return _search("a", ["a"] * min(200_000, n_bytes // 5))
+    return _search("a", ["a"] * min(MOST_CHUNKS, n_bytes // 5))
 
 
 def repeated_question(n_bytes: int) -> bytes:
@@ -91,10 +101,79 @@ def backslashes(n_bytes: int) -> bytes:
     return b'{"query":"x","chunk_txts":["' + b"\\\\" * (n_bytes // 2) + b'"]}'
 
 
+def ties(n_bytes: int) -> bytes:
+    """Have as many chunks as are allowed score the same."""
+    return _search("red apple", ["a red apple pie"] * min(MOST_CHUNKS, n_bytes // 19))
+
+
+def letters(n_bytes: int) -> bytes:
+    chance = random.Random(7)
+    return _search("a b", [chance.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(min(MOST_CHUNKS, n_bytes // 5))])
+
+
+def camel_words(n_bytes: int) -> bytes:
+    return _search("aB bA", ["aB bA " * 100] * (n_bytes // 604))
+
+
+def one_camel_word(n_bytes: int) -> bytes:
+    return _search("aBcD", ["aBcD" * (n_bytes // 4)])
+
+
+def emoji(n_bytes: int) -> bytes:
+    chance = random.Random(8)
+    return _search("😀 😁", ["".join(chr(chance.randrange(0x1F600, 0x1F640)) for _ in range(n_bytes // 4))])
+
+
+def thai(n_bytes: int) -> bytes:
+    chance = random.Random(9)
+    return _search("กขค งจ", ["".join(chr(chance.randrange(0xE01, 0xE2F)) for _ in range(n_bytes // 3))])
+
+
+def many_words(n_bytes: int) -> bytes:
+    """Say as many different words as there is room for, all in one chunk."""
+    return _search("w1 w2 w3", [" ".join(f"w{number:x}" for number in range(n_bytes // 7))])
+
+
+def question_of_3000(n_bytes: int) -> bytes:
+    """Ask for 3,000 words, all of which every chunk has."""
+    words = [f"{number:x}" for number in range(4096, 7096)]
+    return _search(" ".join(words), [" ".join(words)] * (n_bytes // 15_004))
+
+
+def short_words_question(n_bytes: int) -> bytes:
+    return _search(" ".join(random.Random(10).choices([f"{n:x}" for n in range(4096)], k=n_bytes // 4)), ["one chunk"])
+
+
+def words_in_both(n_bytes: int) -> bytes:
+    words = " ".join(f"w{number:x}" for number in range(n_bytes // 14))
+    return _search(words, [words])
+
+
+def one_beginning_small(n_bytes: int) -> bytes:
+    return one_beginning(min(n_bytes, 370_000))
+
+
 SHAPES: tuple[Callable[[int], bytes], ...] = (
     *(prose, few_chars, repeated_question, one_beginning, long_question, one_word, ideographs, combining),
-    *(metadata, empty_lists, brackets, backslashes),
+    *(metadata, empty_lists, brackets, backslashes, ties, letters, camel_words, one_camel_word, emoji, thai),
+    *(many_words, question_of_3000, short_words_question, words_in_both, one_beginning_small),
 )
+
+
+COUNTING = """
+import json, sys
+from pathlib import Path
+from relevance_gen import token_counter
+def resident_mib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) / 256
+counter = token_counter()
+counter.count_all(["a text to begin with " * 60_000])
+body = json.load(sys.stdin)
+texts = [body["query"], *(one if isinstance(one, str) else one["text"] for one in body["chunk_txts"])]
+before_mib = resident_mib()
+counter.count_all(texts)
+print(resident_mib() - before_mib)
+"""
 
 
 # ── The server ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,24 +240,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=float, default=4.0, help="size of each body")
     parser.add_argument("--shape", nargs="+", help="only these")
+    add_quick(parser)
     args = parser.parse_args()
-    print(f"{'shape':18} {'MiB sent':>8} {'status':>6} {'s':>7} {'CPU s/MiB':>9} {'MiB/MiB':>8}")
-    for shape in SHAPES:
-        if args.shape and shape.__name__ not in args.shape:
-            continue
-        body = shape(int(args.mib * (1 << 20)))
-        mib = len(body) / (1 << 20)
-        served = Served.start()
-        served.new_peak()
-        before_mib, before_s, started_s = served.memory_mib("VmRSS"), served.processor_s(), time.perf_counter()
-        status = served.search(body)
-        seconds = time.perf_counter() - started_s
-        cpu_s, grown_mib = served.processor_s() - before_s, served.memory_mib("VmHWM") - before_mib
-        served.stop()
-        print(
-            f"{shape.__name__:18} {mib:8.2f} {status:6} {seconds:7.2f} {cpu_s / mib:9.3f} {grown_mib / mib:8.1f}",
-            flush=True,
-        )
+    size = 2.0 if args.quick else args.mib
+    with Record("attack", args, is_whole=not args.shape) as record:
+        for shape in SHAPES[:: 3 if args.quick else 1]:
+            if not args.shape or shape.__name__ in args.shape:
+                measure(record, shape, int(size * (1 << 20)))
+
+
+def measure(record: Record, shape: Callable[[int], bytes], n_bytes: int) -> None:
+    """Send one body to a server of its own."""
+    body = shape(n_bytes)
+    mib = len(body) / (1 << 20)
+    served = Served.start()
+    served.new_peak()
+    before_mib, before_s, started_s = served.memory_mib("VmRSS"), served.processor_s(), time.perf_counter()
+    status = served.search(body)
+    seconds = time.perf_counter() - started_s
+    cpu_s, grown_mib = served.processor_s() - before_s, served.memory_mib("VmHWM") - before_mib
+    served.stop()
+    counter_mib = kept_by_the_counter_mib(body) if status == HTTPStatus.OK else 0.0
+    own_mib = grown_mib - counter_mib
+    group = f"Bodies of about {n_bytes / (1 << 20):g} MiB"
+    record.add(group, shape.__name__, status, "status", places=0)
+    record.add(group, shape.__name__, seconds, "s")
+    record.add(group, shape.__name__, cpu_s / mib, "CPU s a MiB", at_most=2)
+    record.add(group, shape.__name__, own_mib, "MiB", places=1)
+    record.add(group, shape.__name__, counter_mib, "MiB of words", places=1)
+    record.add(
+        group, shape.__name__, max(own_mib - FLOOR_MIB, 0.0) / mib, "MiB a MiB above the floor", places=1, at_most=12
+    )
+
+
+def kept_by_the_counter_mib(body: bytes) -> float:
+    """Return what the counter of tokens keeps of a body's words, measured in a process that does nothing else."""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", COUNTING], input=body, stdout=subprocess.PIPE, check=True
+    )
+    return float(done.stdout)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from bench.generation import MODEL, engine_seconds, make_model, report
+from bench.generation import MODEL, engine_seconds, make_model
+from bench.recording import Record, add_quick
 from relevance_gen import GenerationRequest, Runner
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
@@ -77,24 +77,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="rounds (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="CPU threads (default: as a runner chooses)")
+    add_quick(parser)
     args = parser.parse_args()
     make_model()
-    print(f"{usable_cpus()} processors, load {os.getloadavg()[0]:.1f} before", flush=True)
     cases = (
         ("30 tokens of the embedded model", EMBEDDED_MODEL, GenerationRequest("Once", max_tokens=30), 20),
-        (
-            "8 samples of 125M",
-            MODEL,
-            GenerationRequest("ONCE", max_tokens=16, num_samples=8),
-            6,
-        ),
+        ("8 samples of 125M", MODEL, GenerationRequest("ONCE", max_tokens=16, num_samples=8), 6),
     )
-    for name, path, request, bar in cases:
-        with Decoder(path, ModelOptions(n_ctx=512, n_slots=8, n_threads=args.threads)) as model:
-            seconds, ratio = beside_others(model, request, args.rounds)
-        report(f"{name}, beside busy loops / without ({seconds:.3f} s)", ratio, f"≤ {bar}", bar)
-    seconds = behind_a_large_request()
-    report(f"first token behind 256 × 100 tokens, s (the first after {seconds[0]:.2f})", seconds[-1], "≤ 2", 2)
+    with Record("busy", args) as record:
+        group = f"Beside {usable_cpus()} busy loops"
+        for name, path, request, bar in cases:
+            with Decoder(path, ModelOptions(n_ctx=512, n_slots=8, n_threads=args.threads)) as model:
+                seconds, ratio = beside_others(model, request, 1 if args.quick else args.rounds)
+            record.add(group, name, seconds, "s without", places=3)
+            record.add(group, name, ratio, "× beside", at_most=bar)
+        first = behind_a_large_request()
+        group = f"First token of {N_SHORT} short requests behind 256 × 100 tokens"
+        record.add(group, "of the first", first[0], "s")
+        record.add(group, "of the last", first[-1], "s", at_most=2)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.recording import Record, add_quick
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.sampling import Settings, log_probabilities, sample
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from llama_cpp import Llama
 
 MODEL = Path(__file__).parent / "models" / "125m.gguf"
+LARGER_MODEL = MODEL.with_name("500m.gguf")
 N_PROMPT, N_NEW = 256, 64
 PORT = 18_080
 MODES = {"default": "off", "flash attention": "on"}
@@ -61,6 +63,13 @@ def make_model() -> None:
     if not MODEL.exists():
         MODEL.parent.mkdir(exist_ok=True)
         write_random(MODEL, n_vocab=32_000, n_embd=768, n_ff=2048, n_layer=12, n_head=12, n_ctx=4096)
+
+
+def make_larger_model() -> None:
+    """Make the model of Qwen2.5-0.5B's width, depth and vocabulary, of random weights, if it is not there."""
+    if not LARGER_MODEL.exists():
+        LARGER_MODEL.parent.mkdir(exist_ok=True)
+        write_random(LARGER_MODEL, n_vocab=151_936, n_embd=896, n_ff=4864, n_layer=24, n_head=14, n_ctx=4096)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -175,7 +184,7 @@ class NullModel:
     def _nothing(self, *_: object) -> None:
         pass
 
-    rewind = restore = interrupt = _nothing
+    rewind = restore = copy = interrupt = _nothing
 
     def save(self, _: int) -> np.ndarray:
         """Have nothing to save."""
@@ -189,7 +198,7 @@ def own_work_us(n_vocab: int) -> float:
     return statistics.median(engine_seconds(NullModel(n_vocab), [request]) for _ in range(5)) / (16 * n_new) * 1e6
 
 
-def measure_sampling() -> None:
+def measure_sampling(record: Record) -> None:
     """Report the processor's time for a row of 152,000 logits among 16, where few are likely and where many are."""
     n_rows, n_vocab = 16, 152_000
     chance = np.random.default_rng(0)
@@ -211,9 +220,9 @@ def measure_sampling() -> None:
     for kind, logits in (("peaked", peaked), ("flat", flat)):
         for name, (settings, bar) in drawn.items():
             measured = row_us(lambda logits=logits, settings=settings: sample(logits, [settings] * n_rows, uniforms))
-            report(f"sampling a row of 152,000, {kind}, {name}, µs", measured, f"≤ {bar}", bar)
+            record.add("Sampling a row of 152,000", f"{kind}, {name}", measured, "µs", at_most=bar, places=0)
         measured = row_us(lambda logits=logits: log_probabilities(logits, np.arange(n_rows)))
-        report(f"log probability in a row of 152,000, {kind}, µs", measured, "≤ 700", 700)
+        record.add("Sampling a row of 152,000", f"{kind}, log probability", measured, "µs", at_most=700, places=0)
 
 
 # ── llama.cpp's own server ───────────────────────────────────────────────────────────────────────────────────────────
@@ -276,50 +285,52 @@ def ratio(results: dict[str, list[float]], above: str, below: str) -> float:
     return statistics.median(a / b for a, b in zip(results[above], results[below], strict=True))
 
 
-def report(what: str, value: float, bar: str, limit: float, *, at_most: bool = True) -> None:
-    holds = value <= limit if at_most else value >= limit
-    print(f"{what:<68}{value:>9.2f}   {bar:<9}{'holds' if holds else 'MISSED'}", flush=True)
-
-
-def compare(model: Decoder, mode: str, args: argparse.Namespace) -> dict[str, list[float]]:
-    """Report one mode of the engine: against raw llama.cpp, completions in turn, and llama.cpp's own server."""
+def compare(record: Record, model: Decoder, mode: str, args: argparse.Namespace) -> None:
+    """Measure one mode of the engine: against raw llama.cpp, completions in turn, and llama.cpp's own server."""
     engine_seconds(model, samples(1))  # the first computation of a model is slower
     results = rounds(
         args.rounds,
         **{f"raw {n}": (lambda n=n: raw_seconds(model, n)) for n in (1, 8, 16)},
         **{f"engine {n}": (lambda n=n: engine_seconds(model, samples(n))) for n in (1, 8, 16)},
     )
+    group = f"Samples of one prompt, {N_PROMPT} + {N_NEW} tokens, {mode}"
     for n in (1, 8, 16):
-        measured = ratio(results, f"engine {n}", f"raw {n}")
-        report(f"{mode}: {n} samples, engine / raw llama_decode", measured, "≤ 1.08", 1.08)
+        for who in ("engine", "raw"):
+            taken = statistics.median(results[f"{who} {n}"])
+            record.add(group, f"{who}, {n}", taken, "s")
+            record.add(group, f"{who}, {n}", n * N_NEW / taken, "tokens a second", places=0)
+    group = f"Ratios, {mode}"
+    for n in (1, 8, 16):
+        record.add(
+            group, f"{n}: engine / raw llama_decode", ratio(results, f"engine {n}", f"raw {n}"), "×", at_most=1.08
+        )
     for n, bar in ((8, 3.3), (16, 5.0)):
-        report(f"{mode}: {n} samples / 1", ratio(results, f"engine {n}", "engine 1"), f"≤ {bar}", bar)
-        print(f"{f'   llama.cpp itself, raw: {n} / 1':<68}{ratio(results, f'raw {n}', 'raw 1'):>9.2f}")
-    compare_with_completions(model, mode, args)
-    compare_with_server(model, mode, args)
-    return results
+        record.add(group, f"{n} samples / 1", ratio(results, f"engine {n}", "engine 1"), "×", at_most=bar)
+        record.add(group, f"{n} samples / 1, raw llama.cpp", ratio(results, f"raw {n}", "raw 1"), "×")
+    compare_with_completions(record, model, group, args)
+    compare_with_server(record, model, mode, args)
 
 
-def compare_with_completions(model: Decoder, mode: str, args: argparse.Namespace) -> None:
-    """Report many samples against one completion after another."""
+def compare_with_completions(record: Record, model: Decoder, group: str, args: argparse.Namespace) -> None:
+    """Measure many samples against one completion after another."""
     from llama_cpp import (
         Llama,
     )  # not at the top: relevance_gen shall load llama.cpp, for its threads to wait as they do
 
     llama = Llama(str(MODEL), n_ctx=512, n_threads=args.threads, n_threads_batch=args.threads, verbose=False)
-    for n, bar in ((8, 2.0), (16, 2.5)):
+    for n, bar in ((8, 2.0), (16, 2.5))[: 1 if args.quick else 2]:
         results = rounds(
             args.rounds,
             theirs=lambda n=n: completions_seconds(llama, n),
             ours=lambda n=n: engine_seconds(model, samples(n)),
         )
-        measured = ratio(results, "theirs", "ours")
-        report(f"{mode}: {n} × Llama.create_completion / {n} samples", measured, f"≥ {bar}", bar, at_most=False)
+        what = f"{n} × Llama.create_completion / {n} samples"
+        record.add(group, what, ratio(results, "theirs", "ours"), "×", at_least=bar)
     llama.close()
 
 
-def compare_with_server(model: Decoder, mode: str, args: argparse.Namespace) -> None:
-    """Report 16 different requests against llama.cpp's own server."""
+def compare_with_server(record: Record, model: Decoder, mode: str, args: argparse.Namespace) -> None:
+    """Measure 16 different requests against llama.cpp's own server."""
     if not args.server:
         print("16 different requests / llama.cpp's server: skipped, its binary is not named")
         return
@@ -327,14 +338,14 @@ def compare_with_server(model: Decoder, mode: str, args: argparse.Namespace) -> 
         results = rounds(
             args.rounds, theirs=lambda: server_seconds(16), ours=lambda: engine_seconds(model, different(16))
         )
-    measured = ratio(results, "ours", "theirs")
-    report(f"{mode}: 16 different requests / llama.cpp's own server", measured, "≤ 1.15", 1.15)
+    what = "16 different requests / llama.cpp's own server"
+    record.add(f"Ratios, {mode}", what, ratio(results, "ours", "theirs"), "×", at_most=1.15)
 
 
-def measure_prefix_cache(n_rounds: int, n_threads: int) -> None:
-    """Report how much sooner the first token of a repeated prompt of 2,000 tokens comes."""
+def measure_prefix_cache(record: Record, args: argparse.Namespace) -> None:
+    """Measure how much sooner the first token of a repeated prompt of 2,000 tokens comes."""
     make_model()
-    with Decoder(MODEL, ModelOptions(n_ctx=2048, n_slots=1, n_threads=n_threads)) as model:
+    with Decoder(MODEL, ModelOptions(n_ctx=2048, n_slots=1, n_threads=args.threads)) as model:
 
         def twice(seed: int) -> float:
             cache = PrefixCache(1 << 30)
@@ -342,33 +353,33 @@ def measure_prefix_cache(n_rounds: int, n_threads: int) -> None:
             first, second = (engine_seconds(model, [request], cache) for _ in range(2))
             return first / second
 
-        value = statistics.median(twice(seed) for seed in range(n_rounds))
-    report("first token of 2,000: first time / repeated", value, "≥ 8", 8, at_most=False)
+        value = statistics.median(twice(seed) for seed in range(args.rounds))
+    record.add("Prefix cache", "first token of 2,000: first time / repeated", value, "×", at_least=8)
 
 
-def measure_own_work() -> None:
-    """Report what the engine itself costs for a token, at three sizes of vocabulary."""
+def measure_own_work(record: Record) -> None:
+    """Measure what the engine itself costs for a token, at three sizes of vocabulary."""
     for n_vocab, bar in ((512, 30), (32_000, 120), (152_000, 180)):
         measured = own_work_us(n_vocab)
-        report(f"engine's own work for a token at 16 sequences, V={n_vocab:,}, µs", measured, f"≤ {bar}", bar)
+        record.add(
+            "Engine's own work for a token at 16 sequences", f"V = {n_vocab:,}", measured, "µs", at_most=bar, places=0
+        )
 
 
-def measure_modes(args: argparse.Namespace) -> None:
-    """Report each mode of the engine against others."""
+def measure_modes(record: Record, args: argparse.Namespace) -> None:
+    """Measure each mode of the engine against others."""
     make_model()
-    for mode in MODES:
+    for mode in list(MODES)[: 1 if args.quick else None]:
         options = ModelOptions(n_ctx=512, n_slots=16, n_threads=args.threads, flash_attention=MODES[mode] == "on")
         with Decoder(MODEL, options) as model:
-            results = compare(model, mode, args)
-        seconds = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in results.items())
-        print(f"   median seconds, {N_PROMPT} + {N_NEW} tokens: {seconds}")
+            compare(record, model, mode, args)
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "sampling": lambda _: measure_sampling(),
-    "own-work": lambda _: measure_own_work(),
+PARTS: dict[str, Callable[[Record, argparse.Namespace], None]] = {
+    "sampling": lambda record, _: measure_sampling(record),
+    "own-work": lambda record, _: measure_own_work(record),
     "modes": measure_modes,
-    "prefix-cache": lambda args: measure_prefix_cache(args.rounds, args.threads),
+    "prefix-cache": measure_prefix_cache,
 }
 
 
@@ -383,7 +394,10 @@ def main() -> None:
         action="store_true",
         help="measure on one thread by the processor's time, which a busy machine disturbs less; without the server",
     )
+    add_quick(parser)
     args = parser.parse_args()
+    if args.quick:
+        args.rounds = 1
     if unknown := set(args.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     if args.cpu_time:
@@ -391,8 +405,9 @@ def main() -> None:
         _clock, args.threads, args.server = time.process_time, 1, None
     print(system_info())
     print(f"llama-cpp-python {version('llama-cpp-python')}, {args.threads} threads, {args.rounds} rounds")
-    for name in args.parts or PARTS:
-        PARTS[name](args)
+    with Record("generation", args, is_whole=not args.parts) as record:
+        for name in args.parts or PARTS:
+            PARTS[name](record, args)
 
 
 if __name__ == "__main__":

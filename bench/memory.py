@@ -11,11 +11,13 @@ import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.recording import Record, add_quick
 from bench.speed import QUERY
 from bench.texts import cut, read_text
 from relevance_gen import ChunkIndex, search
 
 SIZES_MB = (8, 200)
+GROUP = "Peak above the input"
 
 
 def status_bytes(field: str) -> int:
@@ -40,28 +42,30 @@ JOBS: dict[str, Callable[[list[str]], object]] = {
 }
 
 
-def measure(path: Path | None, name: str, megabytes: int) -> None:
-    """Print one figure; meant for a process of its own."""
+def measure(path: Path | None, name: str, megabytes: int) -> tuple[int, int]:
+    """Return the bytes of the text and of the peak above it; meant for a process of its own."""
     pages = cut(read_text(path))
     # Copies of their own, every one a little different: nothing is shared and the vocabulary grows.
     source = itertools.cycle(range(len(pages)))
     n_chunks = megabytes * 1_000_000 // 1000
     chunks = [f"{pages[next(source)][:992]} w{number}" for number in range(n_chunks)]
     n_bytes = sum(len(chunk.encode()) for chunk in chunks)
-    taken = peak_above_input(chunks, JOBS[name])
-    ratio = taken / n_bytes
-    print(f"{name:14} {n_bytes / 1e6:7.1f} MB of text, peak {taken / 1e6:8.1f} MB above it, {ratio:5.2f} bytes a byte")
+    return n_bytes, peak_above_input(chunks, JOBS[name])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--books", type=Path, help="a text of 8 MB or so, gzipped or not")
     parser.add_argument("--megabytes", type=int, nargs="+", default=SIZES_MB)
+    add_quick(parser)
     args = parser.parse_args()
-    for megabytes, name in itertools.product(args.megabytes, JOBS):
-        process = multiprocessing.get_context("spawn").Process(target=measure, args=(args.books, name, megabytes))
-        process.start()
-        process.join()
+    with Record("memory", args) as record:
+        for megabytes, name in itertools.product(SIZES_MB[:1] if args.quick else args.megabytes, JOBS):
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                n_bytes, taken = pool.apply(measure, (args.books, name, megabytes))
+            group = f"{GROUP}, {megabytes} MB of text"
+            record.add(group, name, taken / 1e6, "MB", places=1)
+            record.add(group, name, taken / n_bytes, "bytes a byte")
 
 
 if __name__ == "__main__":

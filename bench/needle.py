@@ -6,9 +6,9 @@ The sentence stands in turn at each of some places, evenly spread over the text;
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from pathlib import Path
 
+from bench.recording import Record, add_quick
 from bench.texts import cut, read_text
 from relevance_gen import ChunkIndex
 
@@ -42,12 +42,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--books", type=Path, help="a text of 2 MB or more, gzipped or not")
     parser.add_argument("--characters", type=int, default=2_600_000)
+    add_quick(parser)
     args = parser.parse_args()
-    text = read_text(args.books)[: args.characters]
-    for needle, query in NEEDLES:
-        counted = Counter(ranks(text, needle, query))
-        told = ", ".join(f"rank {rank}: {n}" for rank, n in sorted(counted.items()))
-        print(f"{query}\n  {len(text):,} characters, {N_PLACES} places; {told}", flush=True)
+    text = read_text(args.books)[: 200_000 if args.quick else args.characters]
+    with Record("needle", args) as record:
+        group = f"A sentence in {len(text):,} characters, at {N_PLACES} places in turn"
+        for needle, query in NEEDLES:
+            found = ranks(text, needle, query)
+            record.add(group, query, sum(rank == 1 for rank in found), "times first of all", places=0)
+            record.add(group, query, sum(0 < rank <= 10 for rank in found), "times among ten", places=0)
 
 
 if __name__ == "__main__":

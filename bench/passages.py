@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from bench.quality import Collection, read_collection
+from bench.recording import Record, add_quick
 from relevance_gen import ChunkIndex
 
 N_PARTS = 4
@@ -30,7 +31,7 @@ def joined(collection: Collection) -> tuple[list[str], dict[str, tuple[int, int,
     return chunks, place
 
 
-def measure(folder: Path) -> None:
+def measure(record: Record, folder: Path) -> None:
     collection = read_collection(folder)
     chunks, place = joined(collection)
     index = ChunkIndex(chunks)
@@ -49,18 +50,20 @@ def measure(folder: Path) -> None:
                 n_chars += passage.end - passage.start
                 if best[0].original_index == number:
                     n_first, first_inside = n_first + 1, first_inside + hit
-    print(
-        f"{folder.name}: {n} chunks of {N_PARTS} parts, passages of {n_chars / n:.0f} characters: wholly inside the "
-        f"relevant part {inside / n:.3f}, its middle {middle / n:.3f}; "
-        f"wholly inside in chunks ranked first {first_inside / n_first:.3f}"
-    )
+    group = f"{folder.name}: passages of {n_chars / n:.0f} characters in {n:,} chunks of {N_PARTS} parts"
+    record.add(group, "wholly inside the relevant part", inside / n, "share", places=3)
+    record.add(group, "its middle inside", middle / n, "share", places=3)
+    record.add(group, "wholly inside, in chunks ranked first", first_inside / n_first, "share", places=3)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
-    for folder in parser.parse_args().folders:
-        measure(folder)
+    add_quick(parser)
+    args = parser.parse_args()
+    with Record("passages", args) as record:
+        for folder in args.folders:
+            measure(record, folder)
 
 
 if __name__ == "__main__":

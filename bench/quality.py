@@ -1,8 +1,11 @@
-"""Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers]``.
+"""Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers] [--encoder]``.
 
 A DIR holds ``corpus.jsonl.gz``, ``queries.jsonl.gz`` and ``qrels.tsv.gz`` as the BEIR benchmark lays them out. Chunks
 are ``title + " " + text``, without the blank ones; queries without a positive judgement are left out. The measures are
 those of ir_measures, which calls trec_eval.
+
+With ``--encoder`` an encoder stands beside the words: a GGUF file, or all-MiniLM-L6-v2 where it is installed. Vectors
+are kept between two runs in the folder of ``--vectors``.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,17 +23,20 @@ import numpy as np
 from attrs import frozen
 from ir_measures import Recall, ScoredDoc, nDCG
 
-from relevance_gen import ChunkIndex
+from bench.recording import Record, add_quick
+from bench.vectors import KeptEncoder
+from relevance_gen import ChunkIndex, Encoder
+from small_models import minilm
 
 MEASURES = [nDCG @ 10, Recall @ 10]
 Ranker = Callable[[list[str]], Callable[[str], list[tuple[int, float]]]]
 
 
-def ours(weighting: str) -> Ranker:
+def ours(weighting: str, encoder: KeptEncoder | None = None) -> Ranker:
     """Rank with this library."""
 
     def build(chunks: list[str]) -> Callable[[str], list[tuple[int, float]]]:
-        index = ChunkIndex(chunks, weighting=weighting)
+        index = ChunkIndex(chunks, weighting=weighting, encoder=encoder)
         return lambda query: [(found.original_index, found.chunk_score) for found in index.search(query).results]
 
     return build
@@ -111,20 +118,39 @@ def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
     return ir_measures.calc_aggregate(MEASURES, collection.qrels, run)
 
 
+def is_english(name: str) -> bool:
+    """Tell by the name of its folder whether a collection is English: others end in the code of their language."""
+    return re.search("-(?!en)[a-z]{2}$", name) is None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--peers", action="store_true", help="measure scikit-learn and bm25s, too")
+    parser.add_argument("--encoder", nargs="?", const="", metavar="FILE", help="measure with an encoder, too")
+    parser.add_argument(
+        "--vectors", type=Path, default=Path("bench/models"), metavar="DIR", help="where to keep vectors"
+    )
+    add_quick(parser)
     args = parser.parse_args()
     rankers: dict[str, Ranker] = {"pivoted": ours("pivoted"), "cosine": ours("cosine")}
+    if args.encoder is not None:
+        args.vectors.mkdir(parents=True, exist_ok=True)
+        model = args.encoder or minilm.converted(args.vectors)
+        if model is None:
+            parser.error(minilm.MISSING)
+        rankers["with encoder"] = ours("pivoted", KeptEncoder(Encoder(model), args.vectors))
     if args.peers:
         rankers |= {"scikit-learn": scikit_learn, "bm25s, stems": bm25s_stemmed}
-    for name, ranker in rankers.items():
-        values = {folder.name: measure(folder, ranker) for folder in args.folders}
-        for measured in MEASURES:
-            means = "  ".join(f"{folder} {value[measured]:.4f}" for folder, value in values.items())
-            mean = np.mean([value[measured] for value in values.values()])
-            print(f"{name:14} {measured!s:8} mean {mean:.4f}  {means}", flush=True)
+    with Record("quality", args, is_whole=args.peers) as record:
+        for name, ranker in rankers.items():
+            values = {folder.name: measure(folder, ranker) for folder in args.folders}
+            for measured in MEASURES:
+                for folder, value in values.items():
+                    record.add(str(measured), name, value[measured], folder, places=3)
+                for title, folders in (("mean", values), ("mean, English", filter(is_english, values))):
+                    mean = float(np.mean([values[folder][measured] for folder in folders]))
+                    record.add(str(measured), name, mean, title, places=3)
 
 
 if __name__ == "__main__":

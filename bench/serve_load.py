@@ -34,6 +34,7 @@ from pydoc_data.topics import topics
 from attrs import frozen
 
 from bench import generation
+from bench.recording import Record, add_quick
 from relevance_gen import Runner, search
 from relevance_gen.machine import usable_cores, usable_cpus
 from relevance_gen.types import GenerationRequest
@@ -41,6 +42,7 @@ from relevance_gen.types import GenerationRequest
 SEED = 20_240_601
 QUERY = "how are attributes of a class looked up"
 KEY = "bench"
+BARS = {"large", "many", "generate"}
 HEADERS = {"Content-Type": "application/json", "X-API-Key": KEY}
 
 
@@ -256,11 +258,11 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - started_s
 
 
-def large(rounds: int) -> None:
-    chunks = make_chunks(20_000, 69, SEED)
+def large(record: Record, rounds: int, n_chunks: int) -> None:
+    chunks = make_chunks(n_chunks, 69, SEED)
     body = body_of(chunks)
     n_tokens = search(QUERY, chunks).metadata.num_context_tokens
-    print(f"large: {len(chunks)} chunks, {len(body) / 1e6:.1f} MB, {n_tokens} tokens")
+    group = f"One search of {n_chunks:,} chunks, {len(body) / 1e6:.1f} MB, {n_tokens:,} tokens"
     with ours() as port:
         for _ in range(8):  # until the allocator of every thread has grown, as it has here by now
             request(port, "POST", "/search", body)
@@ -270,24 +272,27 @@ def large(rounds: int) -> None:
             here_s = timed(lambda: search(QUERY, chunks))
             there_s = timed(lambda: request(port, "POST", "/search", body))
             pairs.append((here_s, there_s))
-        report("  in process, one over HTTP", pairs, "s", bar=1.6)
+        add_pairs(record, group, pairs, bar=1.6)
     with ours("--index-cache-bytes", "1GiB") as port:
         for _ in range(3):
             request(port, "POST", "/search", body)
         cached_s = statistics.median(timed(lambda: request(port, "POST", "/search", body)) for _ in range(rounds))
-        print(f"  the same chunks again, from the cache: {cached_s:.3f} s")
+        record.add(group, "over HTTP, from the cache of indexes", cached_s, "s", places=3)
 
 
-def report(name: str, pairs: list[tuple[float, float]], unit: str, *, bar: float) -> None:
-    one, other = (statistics.median(column) for column in zip(*pairs, strict=True))
+def add_pairs(record: Record, group: str, pairs: list[tuple[float, float]], *, bar: float) -> None:
+    """Record the same work in process and over HTTP."""
+    here_s, there_s = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratio = statistics.median(second / first for first, second in pairs)
-    print(f"{name}: {one:.3f} {unit}, {other:.3f} {unit}; ratio {ratio:.2f} (bar: at most {bar})")
+    record.add(group, "in process", here_s, "s", places=3)
+    record.add(group, "over HTTP", there_s, "s", places=3)
+    record.add(group, "over HTTP / in process", ratio, "×", at_most=bar)
 
 
-def many(seconds: float, rounds: int) -> None:
+def many(record: Record, seconds: float, rounds: int) -> None:
     bodies_of_chunks = [make_chunks(100, 160, SEED + number) for number in range(64)]
     bodies = [body_of(chunks) for chunks in bodies_of_chunks]
-    print(f"many: 64 clients, 100 chunks and {len(bodies[0]) / 1e3:.0f} kB each, {usable_cpus()} workers")
+    group = f"64 clients, 100 chunks and {len(bodies[0]) / 1e3:.0f} kB each, {usable_cpus()} workers"
     shares, ratios, rates, costs_s, lost = [], [], [], [], 0
     with ours("--workers", str(usable_cpus())) as port:
         load(port, 64, 2, bodies)
@@ -302,18 +307,21 @@ def many(seconds: float, rounds: int) -> None:
             rates.append((alone, found.rate, found.quantile(0.5), found.quantile(0.99)))
             lost += found.lost
     alone, rate, p50_s, p99_s = (statistics.median(column) for column in zip(*rates, strict=True))
-    print(f"  one thread in process {alone:.0f}/s; over HTTP {rate:.0f}/s")
-    print(f"  p50 {p50_s * 1e3:.0f} ms, p99 {p99_s * 1e3:.0f} ms")
-    print(f"  of cores x one thread: {statistics.median(shares):.2f} (bar: at least 0.7), best {max(shares):.2f}")
+    record.add(group, "one thread in process", alone, "a second", places=0)
+    record.add(group, "over HTTP", rate, "a second", places=0)
+    record.add(group, "over HTTP, p50", p50_s * 1e3, "ms", places=0)
+    record.add(group, "over HTTP, p99", p99_s * 1e3, "ms", places=0)
+    record.add(group, "over HTTP / (cores × one thread)", statistics.median(shares), "×", at_least=0.7)
     # A busy machine blurs rates more than processor time: while HTTP costs at most 1 / 0.7, the bar is within reach.
     started_s = time.process_time()
     for chunks in bodies_of_chunks:
         search(QUERY, chunks)
     here_s = (time.process_time() - started_s) / len(bodies_of_chunks)
-    there_s = statistics.median(costs_s)
-    print(f"  processor time: {here_s * 1e3:.1f} ms a search in process, {there_s * 1e3:.1f} ms a request over HTTP")
-    print(f"  p99 / p50: {statistics.median(ratios):.1f} (bar: at most 5); lost: {lost} (bar: 0)")
-    peer_many(seconds, bodies)
+    record.add(group, "processor time of a search in process", here_s * 1e3, "ms", places=1)
+    record.add(group, "processor time of a request over HTTP", statistics.median(costs_s) * 1e3, "ms", places=1)
+    record.add(group, "p99 / p50", statistics.median(ratios), "×", at_most=5)
+    record.add(group, "lost", lost, "requests", at_most=0, places=0)
+    peer_many(record, group, seconds, bodies)
 
 
 def one_thread_rate(bodies: list[list[str]], seconds: float) -> float:
@@ -330,7 +338,7 @@ def one_thread_rate(bodies: list[list[str]], seconds: float) -> float:
         os.sched_setaffinity(0, allowed)
 
 
-def peer_many(seconds: float, bodies: list[bytes]) -> None:
+def peer_many(record: Record, group: str, seconds: float, bodies: list[bytes]) -> None:
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
@@ -343,32 +351,28 @@ def peer_many(seconds: float, bodies: list[bytes]) -> None:
     with serving(str(folder / "peer.py"), ready="200", WORKERS=str(usable_cpus())) as port:
         load(port, 64, 2, bodies)
         found = load(port, 64, seconds, bodies)
-    p50, p99 = found.quantile(0.5), found.quantile(0.99)
-    print(
-        f"  FastAPI + scikit-learn: {found.rate:.0f}/s, p50 {p50 * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms, "
-        f"lost {found.lost}"
-    )
+    record.add(group, "FastAPI + scikit-learn", found.rate, "a second", places=0)
+    record.add(group, "FastAPI + scikit-learn, p50", found.quantile(0.5) * 1e3, "ms", places=0)
+    record.add(group, "FastAPI + scikit-learn, p99", found.quantile(0.99) * 1e3, "ms", places=0)
 
 
-def generate(model: Path, rounds: int, n_threads: int) -> None:
+def generate(record: Record, model: Path, rounds: int, n_threads: int, n_times: int) -> None:
     prompts = [" ".join(make_chunks(1, 40, SEED + number)) for number in range(16)]
     requests = [GenerationRequest(prompt, max_tokens=64, temperature=0.8, seed=1) for prompt in prompts]
     bodies = [json.dumps({"text": p, "max_tokens": 64, "temperature": 0.8, "seed": 1}).encode() for p in prompts]
     options = {"n_ctx": 512, "n_slots": 16, "n_threads": n_threads, "prefix_cache_bytes": 0}
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    print(
-        f"generate: 16 at once, 64 tokens each, {model.name}, {model.stat().st_size / 1e6:.1f} MB, {n_threads} threads"
-    )
+    group = f"16 generations at once, 64 tokens each, {model.name}"
     in_process_s, http_s = [], []
     for _ in range(rounds):  # not both at once: two models in memory would fight for the cores
         with Runner(model, **options) as runner:
             in_process_s += [
-                timed(lambda: [f.result() for f in [runner.submit(r) for r in requests]]) for _ in range(3)
+                timed(lambda: [f.result() for f in [runner.submit(r) for r in requests]]) for _ in range(n_times)
             ][1:]
         with ours(*flags, model=str(model)) as port:
-            http_s += [timed(lambda: at_once(port, "/generate", bodies)) for _ in range(3)][1:]
-    report("  in process, over HTTP", list(zip(in_process_s, http_s, strict=True)), "s", bar=1.1)
-    peer_generate(model, prompts, n_threads)
+            http_s += [timed(lambda: at_once(port, "/generate", bodies)) for _ in range(n_times)][1:]
+    add_pairs(record, group, list(zip(in_process_s, http_s, strict=True)), bar=1.1)
+    peer_generate(record, group, model, prompts, n_threads)
 
 
 def at_once(port: int, path: str, bodies: list[bytes]) -> None:
@@ -381,7 +385,7 @@ def at_once(port: int, path: str, bodies: list[bytes]) -> None:
         raise RuntimeError(f"statuses {statuses}")
 
 
-def peer_generate(model: Path, prompts: list[str], n_threads: int) -> None:
+def peer_generate(record: Record, group: str, model: Path, prompts: list[str], n_threads: int) -> None:
     bodies = [json.dumps({"prompt": p, "max_tokens": 64, "temperature": 0.8}).encode() for p in prompts]
     command = ["-m", "llama_cpp.server", "--model", str(model), "--port", "{port}", "--n_ctx", "512"]
     command += ["--n_threads", str(n_threads), "--n_threads_batch", str(n_threads)]
@@ -391,24 +395,28 @@ def peer_generate(model: Path, prompts: list[str], n_threads: int) -> None:
     except RuntimeError as error:
         print(f"  llama-cpp-python's server: not measured ({error})")
         return
-    print(f"  llama-cpp-python's server: {taken_s:.3f} s")
+    record.add(group, "llama-cpp-python's server", taken_s, "s", places=3)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bars", nargs="*", default=["large", "many", "generate"], help="large, many, generate")
+    parser.add_argument("bars", nargs="*", default=sorted(BARS), help=", ".join(sorted(BARS)))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads that decode")
     parser.add_argument("--model", type=Path, default=generation.MODEL, help="GGUF file; made if not there")
+    add_quick(parser)
     given = parser.parse_args()
-    if "large" in given.bars:
-        large(given.rounds)
-    if "many" in given.bars:
-        many(given.seconds, given.rounds // 2)
-    if "generate" in given.bars:
-        generation.make_model()
-        generate(given.model, given.rounds // 2, given.threads)
+    if given.quick:
+        given.rounds, given.seconds = 2, 1.0
+    with Record("serve_load", given, is_whole=set(given.bars) >= BARS) as record:
+        if "large" in given.bars:
+            large(record, given.rounds, 5_000 if given.quick else 20_000)
+        if "many" in given.bars:
+            many(record, given.seconds, max(1, given.rounds // 2))
+        if "generate" in given.bars:
+            generation.make_model()
+            generate(record, given.model, max(1, given.rounds // 2), given.threads, 2 if given.quick else 3)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from bench.recording import Record, add_quick
 from bench.texts import cut, read_text
 from relevance_gen import ChunkIndex, search, token_counter
 from relevance_gen.retrieval import parallel
@@ -37,6 +38,7 @@ QUERIES = [
     "river boat at night",
     "What is the colour of the horse?",
 ]
+SIZES = "From strings to the ten best, by the number of chunks"
 Job = Callable[[list[str], str], object]
 
 
@@ -44,7 +46,7 @@ def without_counts(chunks: list[str], query: str) -> object:
     """Search without counting tokens."""
     weighting = weighting_named("pivoted")
     wanted = parse(query, weighting).beginnings
-    segment = build(Chunks(chunks, {}), np.arange(len(chunks)), keep_tokens=False, only_for=wanted)
+    segment = build(Chunks(chunks, {}), np.arange(len(chunks)), keep_tokens=False, wanted=wanted)
     return Collection([segment], weighting).rank(query, 10)
 
 
@@ -96,17 +98,19 @@ def seconds(job: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def compare(title: str, jobs: dict[str, Callable[[], object]], rounds: int) -> None:
-    """Print the median time of each job, and its ratio to the first."""
+def compare(record: Record, title: str, jobs: dict[str, Callable[[], object]], rounds: int) -> None:
+    """Record the median time of each job, and its ratio to the first."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, job in jobs.items():
             times[name].append(seconds(job))
     first, *_ = times.values()
-    print(f"\n{title}")
     for name, taken in times.items():
-        ratio = statistics.median(t / own for t, own in zip(taken, first, strict=True))
-        print(f"  {name:34} {statistics.median(taken) * 1e3:10.2f} ms  {ratio:7.2f}x", flush=True)
+        record.add(title, name, statistics.median(taken) * 1e3, "ms")
+        record.add(title, name, statistics.median(t / own for t, own in zip(taken, first, strict=True)), "×")
+
+
+PEERS = {"scikit-learn": scikit_learn, "bm25s": bm25s, "tantivy, 2 threads": tantivy}
 
 
 def main() -> None:
@@ -114,10 +118,26 @@ def main() -> None:
     parser.add_argument("--books", type=Path, help="a text of 8 MB or so, gzipped or not")
     parser.add_argument("--ngrams", type=Path, nargs="*", default=[], help="texts in Chinese, Thai …")
     parser.add_argument("--rounds", type=int, default=7)
+    add_quick(parser)
     args = parser.parse_args()
+    rounds = 2 if args.quick else args.rounds
     chunks = cut(read_text(args.books))
+    with Record("speed", args) as record:
+        compare_peers(record, chunks, rounds)
+        compare_sizes(record, chunks[:2000] if args.quick else chunks, rounds)
+        for path in args.ngrams:
+            compare_pairs(record, path)
+        compare_changes(record, chunks, rounds)
+        compare_processes(record, chunks, rounds, (1,) if args.quick else (1, 2, 4))
+        sizes = (240, len(chunks)) if args.quick else (240, len(chunks), 100_000, 1_000_000)
+        for n_chunks in sizes:
+            texts = chunks[:n_chunks] if n_chunks <= len(chunks) else mixed(chunks, n_chunks)
+            compare_queries(record, texts, 60 * rounds)
+
+
+def compare_peers(record: Record, chunks: list[str], rounds: int) -> None:
+    """Compare the whole job, from strings to the ten best, with that of others."""
     folded = [chunk.encode("ascii", "replace").decode() for chunk in chunks]
-    peers = {"scikit-learn": scikit_learn, "bm25s": bm25s, "tantivy, 2 threads": tantivy}
     tiktoken = token_counter(backend="tiktoken")
     for name, texts in (("ASCII copy", folded), ("original", chunks)):
         jobs: dict[str, Callable[[], object]] = {
@@ -125,28 +145,41 @@ def main() -> None:
             "search, nothing counted": lambda texts=texts: without_counts(texts, QUERY),
             "tiktoken's counts alone": lambda texts=texts: tiktoken.count_all(texts),
             "ChunkIndex()": lambda texts=texts: ChunkIndex(texts),
-            **{peer: lambda texts=texts, job=job: job(texts, QUERY) for peer, job in peers.items()},
+            **{peer: lambda texts=texts, job=job: job(texts, QUERY) for peer, job in PEERS.items()},
         }
-        compare(f"From strings to the ten best: {len(texts):,} chunks of 1,000 characters, {name}", jobs, args.rounds)
-    compare(
-        "Original against ASCII copy",
-        {"ASCII copy": lambda: search(QUERY, folded), "original": lambda: search(QUERY, chunks)},
-        2 * args.rounds,
-    )
-    for path in args.ngrams:
-        texts = cut(read_text(path))
-        query = max(re.findall(r"\w+", texts[0]), key=len)[:20]
-        jobs = {
-            "search()": lambda texts=texts, query=query: search(query, texts),
-            "scikit-learn, character pairs": lambda texts=texts, query=query: scikit_learn_bigrams(texts, query),
-        }
-        compare(f"{path.name}: {len(texts):,} chunks, {sum(map(len, texts)):,} characters", jobs, 3)
-    compare_changes(chunks, args.rounds)
-    compare_processes(chunks, args.rounds)
-    compare_queries(chunks, 60 * args.rounds)
+        compare(record, f"From strings to the ten best of {len(texts):,}, {name}", jobs, rounds)
+    jobs = {"ASCII copy": lambda: search(QUERY, folded), "original": lambda: search(QUERY, chunks)}
+    compare(record, "Original against ASCII copy", jobs, 2 * rounds)
 
 
-def compare_changes(chunks: list[str], rounds: int) -> None:
+def compare_sizes(record: Record, chunks: list[str], rounds: int) -> None:
+    """Compare the whole job at several numbers of chunks, each four times the one before."""
+    for n_chunks in (len(chunks) // 64, len(chunks) // 16, len(chunks) // 4, len(chunks)):
+        texts = chunks[:n_chunks]
+        jobs: dict[str, Callable[[], object]] = {
+            "search()": lambda texts=texts: search(QUERY, texts),
+            **{peer: lambda texts=texts, job=job: job(texts, QUERY) for peer, job in PEERS.items()},
+        }
+        times: dict[str, list[float]] = {name: [] for name in jobs}
+        for _ in range(rounds):
+            for name, job in jobs.items():
+                times[name].append(seconds(job))
+        for name, taken in times.items():
+            record.add(SIZES, f"{n_chunks:,} chunks", statistics.median(taken) * 1e3, f"{name}, ms")
+
+
+def compare_pairs(record: Record, path: Path) -> None:
+    """Compare a search in a script without spaces with scikit-learn's of pairs of characters."""
+    texts = cut(read_text(path))
+    query = max(re.findall(r"\w+", texts[0]), key=len)[:20]
+    jobs = {
+        "search()": lambda: search(query, texts),
+        "scikit-learn, character pairs": lambda: scikit_learn_bigrams(texts, query),
+    }
+    compare(record, f"{path.name}: {len(texts):,} chunks, {sum(map(len, texts)):,} characters", jobs, 3)
+
+
+def compare_changes(record: Record, chunks: list[str], rounds: int) -> None:
     """Compare adding a few chunks to an index with building it anew; each round adds to what the last one left."""
     new = itertools.cycle([chunks[start : start + 250] for start in range(0, len(chunks), 250)])
     index = ChunkIndex(chunks)
@@ -154,41 +187,69 @@ def compare_changes(chunks: list[str], rounds: int) -> None:
         "ChunkIndex.add, 250 chunks": lambda: index.add(next(new)),
         "ChunkIndex(), all of them": lambda: ChunkIndex(chunks),
     }
-    compare(f"250 chunks more for {len(chunks):,}", jobs, rounds)
+    compare(record, f"250 chunks more for {len(chunks):,}", jobs, rounds)
 
 
-def compare_processes(chunks: list[str], rounds: int) -> None:
+def compare_processes(record: Record, chunks: list[str], rounds: int, all_times: Sequence[int]) -> None:
     """Compare building in one process with building in several, whether or not there is text enough for it."""
     parallel._CHARS_PER_PROCESS = 1  # type: ignore[misc]
-    for times in (1, 2, 4):
+    for times in all_times:
         texts = chunks * times
         jobs = {
             f"ChunkIndex(), n_jobs={n_jobs}": lambda texts=texts, n_jobs=n_jobs: ChunkIndex(texts, n_jobs=n_jobs)
             for n_jobs in (1, 2, 4)
         }
-        compare(f"Building an index of {len(texts):,} chunks in processes", jobs, rounds)
+        compare(record, f"Building an index of {len(texts):,} chunks in processes", jobs, rounds)
 
 
-def compare_queries(chunks: list[str], rounds: int) -> None:
-    """Compare questions asked of an index that stands: ever new ones, and a few again and again."""
+def mixed(chunks: list[str], n_chunks: int) -> list[str]:
+    """Return many chunks of 90 words, some 500 characters: half of them as they stand in a text, half drawn from it."""
+    rng = random.Random(0)
+    words = " ".join(chunks).split()
+    starts = [rng.randrange(len(words) - 45) for _ in range(n_chunks)]
+    return [" ".join(words[start : start + 45] + rng.choices(words, k=45)) for start in starts]
+
+
+def eight_words(chunks: list[str], n: int) -> list[str]:
+    """Return different questions: eight words as they stand in a chunk."""
+    rng = random.Random(0)
+    queries: dict[str, None] = {}
+    while len(queries) < n:
+        words = rng.choice(chunks).split()
+        at = rng.randrange(max(len(words) - 8, 1))
+        queries[" ".join(words[at : at + 8])] = None
+    return list(queries)
+
+
+def compare_queries(record: Record, chunks: list[str], rounds: int) -> None:
+    """Compare questions asked of an index that stands: ever new ones, and a few again and again.
+
+    The peer is bm25s as its documentation recommends it: English stop words, and stems by PyStemmer.
+    """
     import bm25s as library
+    import Stemmer
 
-    index = ChunkIndex(chunks)
+    cutter = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
     peer = library.BM25()
-    peer.index(library.tokenize(chunks, show_progress=False), show_progress=False)
+    peer.index(library.tokenize(chunks, **cutter), show_progress=False)
+    index = ChunkIndex(chunks)
 
     def ask_peer(query: str) -> object:
-        return peer.retrieve(library.tokenize(query, show_progress=False), k=10, show_progress=False)
+        return peer.retrieve(library.tokenize(query, **cutter), k=10, show_progress=False)
 
-    rng = random.Random(0)
-    new = [" ".join(rng.choice(chunks).split()[3:11]) for _ in range(2 * rounds)]
-    for title, queries in (("ever new questions of eight words", new), ("eight questions, again and again", QUERIES)):
+    for title, queries in (
+        ("ever new questions of eight words", eight_words(chunks, rounds + 20)),
+        ("eight questions, again and again", QUERIES),
+    ):
         turn, peer_turn = itertools.cycle(queries), itertools.cycle(queries)
+        for _ in range(20):  # what is made when first asked for
+            index.search(next(turn))
+            ask_peer(next(peer_turn))
         jobs = {
             "ChunkIndex.search": lambda turn=turn: index.search(next(turn)),
-            "bm25s, tokenize and retrieve": lambda turn=peer_turn: ask_peer(next(turn)),
+            "bm25s with stems, tokenize and retrieve": lambda turn=peer_turn: ask_peer(next(turn)),
         }
-        compare(f"{len(chunks):,} indexed chunks, {title}", jobs, rounds)
+        compare(record, f"{len(chunks):,} indexed chunks, {title}", jobs, rounds)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every path of the server, with curl. SERVER_URL and SERVER_KEY say where, and with which key.
+# The paths of the server, with curl. SERVER_URL and SERVER_KEY say where, and with which key.
 set -euo pipefail
 url=${SERVER_URL:-http://127.0.0.1:8000}
 key=${SERVER_KEY:?set it to one of the server\'s keys}
@@ -23,6 +23,12 @@ printf '{"query": "red fruit", "chunk_txts": ["Apples are red fruit.", "Bananas 
       --header "X-API-Key: $key" --header "Content-Type: application/json" --header "Content-Encoding: gzip"
 echo
 
+echo "── rerank, as Cohere and Jina have it ──"
+curl --silent --show-error --fail-with-body "$url/v2/rerank" \
+  --header "Authorization: Bearer $key" --header "Content-Type: application/json" \
+  --data '{"query": "red fruit", "documents": ["Bananas are yellow.", "Apples are red fruit."], "top_n": 1}'
+echo
+
 echo "── health and stats ──"
 curl --silent --output /dev/null --write-out "health: %{http_code}\n" "$url/health"
 curl --silent --show-error --fail-with-body "$url/stats"
@@ -36,3 +42,8 @@ echo
 echo "── generate, text as it comes ──"
 curl --silent --show-error --fail-with-body --no-buffer "$url/generate_stream" --header "Content-Type: application/json" \
   --data '{"text": "Once upon a time", "max_tokens": 16, "temperature": 0.7, "seed": 1}'
+
+echo "── a chat, as OpenAI has it ──"
+curl --silent --show-error --fail-with-body "$url/v1/chat/completions" --header "Content-Type: application/json" \
+  --data '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}'
+echo

@@ -1,8 +1,11 @@
 """The whole story on one screen: chunk a real document, search it, generate from the best chunk. No network is used."""
 
+import os
 import re
+import sys
 import textwrap
 import time
+from pathlib import Path
 from pydoc_data.topics import topics  # the Python language reference, which comes with every Python
 
 from relevance_gen import Chunk, ChunkIndex, generate, split
@@ -63,5 +66,16 @@ def answer_from(chunk: str) -> None:
     show("answer", sample.text.strip())
 
 
+def say_what_next() -> None:
+    """Name the two things to try after this one."""
+    program = os.path.relpath(Path(sys.executable).with_name("relevance-gen"))
+    print(f"""
+      next  make serve, and http://127.0.0.1:8000/ is a page to ask your own documents, with the key it shows
+
+            {program} ask "Your question" FILES --model ggml-org/Qwen3-1.7B-GGUF
+            answers with a real model (1.3 GB, downloaded once)""")
+
+
 if __name__ == "__main__":
     answer_from(find_chunk())
+    say_what_next()

@@ -1,4 +1,4 @@
-"""Search the text you have in hand, and generate from what you found. See `search` and `generate`."""
+"""Search the text you have in hand, and generate from what you found. See `search`, `generate` and `ask`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from relevance_gen.errors import (
     BusyError,
+    ChunksMissingError,
+    ClusterError,
+    EncoderError,
     GenerationError,
     IndexBuildError,
     IndexFormatError,
@@ -19,39 +22,61 @@ from relevance_gen.errors import (
     ShuttingDownError,
     TimedOutError,
     TooLargeError,
+    UnknownIndexError,
 )
 from relevance_gen.types import (
     Chunk,
     Completion,
+    DocumentPart,
+    Explanation,
+    ExplanationRequest,
+    ExtractionRequest,
+    ExtractionResponse,
     GenerationRequest,
     GenerationResponse,
+    PromptRequest,
+    PromptResponse,
+    PromptSource,
     SearchMetadata,
     SearchRequest,
     SearchResponse,
     SearchResult,
     Span,
     Stats,
+    TermShare,
     TokenLogprob,
 )
 
 if TYPE_CHECKING:
+    from relevance_gen.asking.answer import Answer, Source
+    from relevance_gen.asking.api import AnswerStream, ask, ask_stream
     from relevance_gen.chunking import split
+    from relevance_gen.embedding.encoder import Encoder
     from relevance_gen.generation.api import chat, generate
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
-    from relevance_gen.retrieval.explaining import Explanation, TermShare
     from relevance_gen.retrieval.index import ChunkIndex
     from relevance_gen.tokens import TokenCounter, token_counter
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
+    "AnswerStream",
     "BusyError",
     "Chunk",
     "ChunkIndex",
+    "ChunksMissingError",
+    "ClusterError",
     "Completion",
+    "DocumentPart",
+    "Encoder",
+    "EncoderError",
     "Explanation",
+    "ExplanationRequest",
+    "ExtractionRequest",
+    "ExtractionResponse",
     "GenerationError",
     "GenerationRequest",
     "GenerationResponse",
@@ -60,6 +85,9 @@ __all__ = [
     "InvalidRequestError",
     "ModelLoadError",
     "OverloadedError",
+    "PromptRequest",
+    "PromptResponse",
+    "PromptSource",
     "RelevanceGenError",
     "RequestCancelledError",
     "Runner",
@@ -69,6 +97,7 @@ __all__ = [
     "SearchResponse",
     "SearchResult",
     "ShuttingDownError",
+    "Source",
     "Span",
     "Stats",
     "TermShare",
@@ -78,6 +107,9 @@ __all__ = [
     "TokenCounter",
     "TokenLogprob",
     "TooLargeError",
+    "UnknownIndexError",
+    "ask",
+    "ask_stream",
     "chat",
     "generate",
     "search",
@@ -86,13 +118,17 @@ __all__ = [
 ]
 
 _LOADED_WHEN_USED = {
+    "Answer": "relevance_gen.asking.answer",
+    "AnswerStream": "relevance_gen.asking.api",
     "ChunkIndex": "relevance_gen.retrieval.index",
-    "Explanation": "relevance_gen.retrieval.explaining",
+    "Encoder": "relevance_gen.embedding.encoder",
     "Runner": "relevance_gen.generation.runner",
-    "TermShare": "relevance_gen.retrieval.explaining",
+    "Source": "relevance_gen.asking.answer",
     "TextPiece": "relevance_gen.generation.stream",
     "TextStream": "relevance_gen.generation.stream",
     "TokenCounter": "relevance_gen.tokens",
+    "ask": "relevance_gen.asking.api",
+    "ask_stream": "relevance_gen.asking.api",
     "chat": "relevance_gen.generation.api",
     "generate": "relevance_gen.generation.api",
     "search": "relevance_gen.retrieval.api",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -10,12 +11,9 @@ from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.tokens import Encoding, TokenCounter, token_counter
 
-_BREAKS = (
-    re.compile(r"\n[^\S\n]*\n"),  # between paragraphs
-    re.compile(r"\n"),
-    re.compile(r"[.!?…؟।۔][\"'”’»)\]]*\s|[。！？．][」』”’）]*"),  # after a sentence
-    re.compile(r"\s"),
-)
+_PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
+_SENTENCE = re.compile(r"[.!?…؟।۔][\"'”’»)\]]*\s|[。！？．][」』”’）]*")
+_BREAKS = (_PARAGRAPH, re.compile(r"\n"), _SENTENCE, re.compile(r"\s"))
 """Where a chunk may end, best first. The chunk ends where the match ends."""
 
 _TEXT = re.compile(r"\S")
@@ -25,6 +23,7 @@ _LONGEST_CLUSTER = 32
 
 
 _MAX_CHARS = 1000
+_LONGEST_SENTENCE = 500
 _CHARS_PER_TOKEN = 4
 """Where the search for the length of a chunk of so many tokens begins."""
 
@@ -81,6 +80,22 @@ def spans(
         return _spans(text, overlap, _CharLimit(max_chars))
     tokens = check_integer("tokens", tokens, 1)
     return _spans(text, overlap, _TokenLimit(tokens, max_chars, token_counter(encoding)))
+
+
+def sentences(text: str) -> Iterator[tuple[int, int]]:
+    r"""Yield where each sentence of `text` begins and ends, without the white space between them.
+
+    One ends at a full stop or its like before white space, or with its paragraph. What is longer than
+    500 characters, as a table or a program may be, is cut as `split` cuts.
+
+    >>> [" One. Two!\n\nA title"[start:end] for start, end in sentences(" One. Two!\n\nA title")]
+    ['One.', 'Two!', 'A title']
+    """
+    ends = sorted({match.end() for pattern in (_PARAGRAPH, _SENTENCE) for match in pattern.finditer(text)})
+    for first, last in itertools.pairwise([0, *ends, len(text)]):
+        for start, end in _spans(text[first:last], 0, _CharLimit(_LONGEST_SENTENCE)):
+            indented = text[first + start : first + end]
+            yield first + end - len(indented.lstrip()), first + end
 
 
 class _CharLimit:

@@ -121,9 +121,47 @@ class GenerationError(RelevanceGenError, RuntimeError):
     """Report that the model failed while it was generating; the worker that held it is dead."""
 
 
+class EncoderError(RelevanceGenError, RuntimeError):
+    """Report that an encoder failed, or was closed before it had encoded a text."""
+
+
 class RunnerClosedError(RelevanceGenError, RuntimeError):
     """Report that a runner was closed, or has died, and takes no more requests."""
 
 
 class IndexBuildError(RelevanceGenError, RuntimeError):
     """Report that a process died that was building a part of an index."""
+
+
+class ClusterError(RelevanceGenError, RuntimeError):
+    """Report that a cluster cannot be reached, or that something in it is not as it must be."""
+
+
+class UnknownIndexError(ClusterError, LookupError):
+    """Report that no index of the cluster has a name.
+
+    Attributes:
+        field: what the caller calls the name; ``None`` if that is plain.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ChunksMissingError(ClusterError):
+    """Refuse to answer from a part of the chunks only, while machines that held the others are gone.
+
+    Attributes:
+        n_missing_chunks: number of chunks that cannot be searched now.
+        retry_after_s: seconds after which a retry is sensible: what is lost is being restored.
+    """
+
+    retry_after_s = 1
+
+    def __init__(self, message: str, n_missing_chunks: int = 0) -> None:
+        super().__init__(message)
+        self.n_missing_chunks = n_missing_chunks
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.n_missing_chunks)

@@ -35,7 +35,10 @@ def available_memory(root: Path = _ROOT) -> int | None:
         limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
         used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
         if limit.isdecimal() and used.isdecimal():
-            free.append(max(0, int(limit) - int(used)))
+            # Files that were read and are not in use are counted as used, and given back when memory is wanted.
+            lines = _read(group / "memory.stat").splitlines()
+            cached = sum(int(line.split()[1]) for line in lines if line.split()[0] == "inactive_file")
+            free.append(max(0, int(limit) - int(used) + cached))
     return min(free, default=None)
 
 

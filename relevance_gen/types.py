@@ -17,12 +17,17 @@ from relevance_gen import checks, display
 from relevance_gen.errors import InvalidRequestError
 
 Metadata: TypeAlias = Mapping[str, Any]
+"""What a chunk carries along for its owner."""
 FinishReason: TypeAlias = Literal["eos", "stop", "length"]
+"""Why a sample ended. An end token was drawn, a stop string completed, or there is room for no more tokens."""
 
 MAX_SAMPLES = 256
 """Most completions of one request: the number of sequences one llama.cpp context can hold."""
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 4096
+MAX_PROMPT_LOOKUP = 16
+
+_is_list = checks.must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
 
 
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -61,9 +66,7 @@ class SearchRequest:
     """
 
     query: str = field(converter=checks.plain, validator=checks.not_blank)
-    chunk_txts: Sequence[str | Metadata | Chunk] = field(
-        validator=checks.must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
-    )
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
     top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
     true_order: bool = field(default=True, validator=checks.flag)
     where: Metadata | None = field(
@@ -146,11 +149,14 @@ class SearchMetadata:
         num_query_tokens: tokens in the query.
         num_context_tokens: tokens in all supplied chunks together, each counted alone.
         confidence: that of the response, where a client asked the server for it; else ``None``.
+        num_missing_chunks: chunks of a cluster that were not searched, where the caller allowed that; else 0, and then
+            it is not written.
     """
 
     num_query_tokens: int
     num_context_tokens: int
     confidence: float | None = field(default=None, repr=False)
+    num_missing_chunks: int = field(default=0, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them."""
@@ -158,6 +164,8 @@ class SearchMetadata:
             "num_query_tokens": self.num_query_tokens,
             "num_context_tokens": self.num_context_tokens,
         }
+        if self.num_missing_chunks:
+            plain["num_missing_chunks"] = self.num_missing_chunks
         return plain if self.confidence is None else plain | {"confidence": self.confidence}
 
 
@@ -208,7 +216,191 @@ class SearchResponse(Sequence[SearchResult]):
         return display.as_html(self.results, self.confidence)
 
 
+@frozen
+class ExplanationRequest:
+    """The body of ``POST /explain``.
+
+    Args:
+        query: the question; not blank.
+        chunk_txts: as in `SearchRequest`.
+        original_index: position of the chunk to explain, at least 0.
+    """
+
+    query: str = field(converter=checks.plain, validator=checks.not_blank)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
+    original_index: int = field(converter=checks.plain, validator=checks.integer(0))
+
+
+@frozen
+class TermShare:
+    """What one term of the query gave to a chunk's score.
+
+    Attributes:
+        term: the query's word, folded.
+        matches: the chunks' words that it stands for, folded; those of any chunk.
+        tf: how often the chunk has it, inexact matches counting less than 1.
+        df: number of chunks that have it.
+        idf: its inverse document frequency; 0 for a function word that is left out.
+        share: what it gave to the score.
+    """
+
+    term: str
+    matches: tuple[str, ...]
+    tf: float
+    df: int
+    idf: float
+    share: float
+
+
+@frozen
+class Passage:
+    """The part of a chunk that is nearest in meaning to the query.
+
+    Attributes:
+        start: position of its first character in the chunk's text, in code points.
+        end: the position behind its last.
+        cosine: that of its vector and the query's, at most 1.
+    """
+
+    start: int
+    end: int
+    cosine: float
+
+
+@frozen(repr=False)
+class Explanation:
+    """Where a chunk's score comes from: all shares add up to it. It prints as a line for each that gave anything.
+
+    Attributes:
+        score: the chunk's score, as search returns it.
+        terms: the share of each term of the query, in the query's order.
+        pairs: what words side by side as in the query gave.
+        coverage: what a passage with many of the query's words gave.
+        head: what the query's words at the chunk's beginning gave.
+        run: what words in a row as in the query gave.
+        letters: what letters in a row as in the query's words gave, where chunks or query are not in English.
+        likeness: what being like the best chunks gave; a chunk is like itself, too.
+        meaning: what the encoder gave; 0 without one, and where it did not look at the chunk.
+        passage: the passage that is nearest in meaning, of a chunk that the encoder looked at.
+    """
+
+    score: float
+    terms: tuple[TermShare, ...]
+    pairs: float
+    coverage: float
+    head: float
+    run: float
+    letters: float
+    likeness: float
+    meaning: float = 0.0
+    passage: Passage | None = None
+
+    def __repr__(self) -> str:
+        parts = {part: getattr(self, part) for part in _PARTS}
+        return display.explanation_as_text(self.score, self.terms, parts)
+
+
+_PARTS = ("pairs", "coverage", "head", "run", "letters", "likeness", "meaning")
+
+
+# ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class ExtractionRequest:
+    """The body of ``POST /extract``.
+
+    Args:
+        content: the bytes of a file, as base64.
+        name: the name of the file; HTML is known by how it ends, where it is not by its beginning.
+    """
+
+    content: str = field(converter=checks.plain, validator=checks.string)
+    name: str = field(default="", converter=checks.plain, validator=checks.string)
+
+
+@frozen
+class DocumentPart:
+    """A part of a document.
+
+    Attributes:
+        place: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, or ``{}`` for the whole.
+        text: what stands there.
+    """
+
+    place: Metadata
+    text: str
+
+
+@frozen
+class ExtractionResponse:
+    """The text of a document.
+
+    Attributes:
+        parts: its texts, in order.
+        trouble: why that is not all, to stand behind the file's name; ``None`` if it is all.
+    """
+
+    parts: tuple[DocumentPart, ...]
+    trouble: str | None = None
+
+
+# ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class PromptRequest:
+    """The body of ``POST /prompt``.
+
+    Args:
+        question: what to answer; not blank.
+        chunk_txts: as in `SearchRequest`.
+        top_n: most sources, at least 1.
+    """
+
+    question: str = field(converter=checks.plain, validator=checks.not_blank)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
+    top_n: int = field(default=5, converter=checks.plain, validator=checks.integer(1))
+
+
+@frozen
+class PromptSource:
+    """A part of a chunk that a prompt shows.
+
+    Attributes:
+        original_index: position of the chunk in the input.
+        start: where the part begins in the chunk, in code points.
+        end: the position behind its last character.
+    """
+
+    original_index: int
+    start: int
+    end: int
+
+
+@frozen
+class PromptResponse:
+    """What to ask the model that the server has.
+
+    Attributes:
+        sources: what the prompt shows, best first; a chat model is shown them as [1], [2] and so on.
+        path: where to post ``request`` as it stands: ``"/generate"``, or ``"/v1/chat/completions"`` for a chat model.
+        request: the body of that request.
+    """
+
+    sources: tuple[PromptSource, ...]
+    path: str
+    request: Mapping[str, Any]
+
+
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _alone(request: GenerationRequest, attribute: Attribute[Any], value: Any) -> None:
+    """Refuse a field that says what the samples must be where one before it does."""
+    for other in ("json_schema", "regex"):
+        if value is not None and other != attribute.name and getattr(request, other) is not None:
+            raise InvalidRequestError(f"{attribute.name} must not be given beside {other}", field=attribute.name)
 
 
 def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], value: int) -> None:
@@ -239,6 +431,12 @@ class GenerationRequest:
         repetition_penalty: divides the logit of every token already generated if it is positive, and multiplies it
             otherwise; above 0, and 1 = off.
         logit_bias: token id to what is added to its logit, in [-100, 100]; at most MAX_BIASED_TOKENS of them.
+        json_schema: each sample is JSON that fits this schema. Of this and the next two one at most can be given; they
+            need the extra ``constrained``.
+        regex: each sample is text that this regular expression matches as a whole.
+        grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark.
+        prompt_lookup: where a sample repeats what came before, guess so many tokens at once, in [0, MAX_PROMPT_LOOKUP].
+            Guesses change no draw, but what is computed together may round differently.
         logprobs: return each token's natural log probability under the model's own distribution.
         top_logprobs: return with each token so many of the likeliest in its place, in [0, MAX_TOP_LOGPROBS].
         prompt_logprobs: return the log probability of each of the prompt's tokens.
@@ -277,6 +475,12 @@ class GenerationRequest:
         converter=checks.as_token_numbers,
         validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS),
     )
+    json_schema: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, Mapping)))
+    )
+    regex: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
+    grammar: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
+    prompt_lookup: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_PROMPT_LOOKUP))
     logprobs: bool = field(default=False, validator=checks.flag)
     top_logprobs: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_TOP_LOGPROBS))
     prompt_logprobs: bool = field(default=False, validator=checks.flag)
@@ -305,7 +509,8 @@ class Completion:
         text: the generated text, without end token and stop string.
         generated_tokens: tokens generated, the end token included.
         finished: Unix time in seconds when this sample was complete.
-        finish_reason: ``"eos"``, ``"stop"`` or ``"length"``.
+        finish_reason: ``"eos"``, ``"stop"`` or ``"length"``; where the request has a schema, a regular expression or a
+            grammar, only ``"eos"`` says that the text is complete.
         tokens: the generated token ids, ``generated_tokens`` of them; ``None`` unless ``return_tokens``.
         logprobs: their natural log probabilities, one each; ``None`` unless ``logprobs``.
         top_logprobs: for each of them the likeliest tokens in its place, the likeliest first; whether it is among them
@@ -320,10 +525,41 @@ class Completion:
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as the server writes them: those that were not asked for are absent."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in _ALWAYS_WRITTEN}
+        if self.tokens is not None:
+            plain["tokens"] = list(self.tokens)
+        if self.logprobs is not None:
+            plain["logprobs"] = list(self.logprobs)
+        if self.top_logprobs is not None:
+            plain["top_logprobs"] = [
+                [{"token": one.token, "logprob": one.logprob} for one in likeliest] for likeliest in self.top_logprobs
+            ]
+        return plain
+
+
+_ALWAYS_WRITTEN = ("text", "generated_tokens", "finished", "finish_reason")
+
 
 @frozen
+class Spelling:
+    """How the tokens of a response are written; for callers in Python, and never on the documented wire.
+
+    Attributes:
+        prompt: the tokens that the model saw.
+        pieces: the bytes that each token of the prompt and of the samples prints, by its id; alternatives included.
+        ends: the tokens that end a sample, and are no part of its text.
+    """
+
+    prompt: tuple[int, ...]
+    pieces: Mapping[int, bytes]
+    ends: frozenset[int] = frozenset()
+
+
+@frozen(repr=False)
 class GenerationResponse:
-    """What was generated for one request.
+    """What was generated for one request. It prints as a line or more for each sample, in a notebook as a table.
 
     Attributes:
         created: Unix time in seconds when the request was accepted.
@@ -334,6 +570,7 @@ class GenerationResponse:
         responses: the completions, in sample order.
         prompt_logprobs: the natural log probability of each of the ``prompt_tokens`` tokens, given those before it,
             and so ``None`` for the first; at least −9,999. ``None`` unless ``prompt_logprobs``.
+        spelling: how its tokens are written; ``None`` unless the runner was asked to spell.
     """
 
     created: float
@@ -343,6 +580,27 @@ class GenerationResponse:
     prompt_tokens: int
     responses: tuple[Completion, ...]
     prompt_logprobs: tuple[float | None, ...] | None = None
+    spelling: Spelling | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts and lists, as the server answers: what was not asked for is absent."""
+        plain: dict[str, Any] = {
+            "created": self.created,
+            "finished": self.finished,
+            "num_samples": self.num_samples,
+            "prompt": self.prompt,
+            "prompt_tokens": self.prompt_tokens,
+            "responses": [completion.to_dict() for completion in self.responses],
+        }
+        if self.prompt_logprobs is not None:
+            plain["prompt_logprobs"] = list(self.prompt_logprobs)
+        return plain
+
+    def __repr__(self) -> str:
+        return display.completions_as_text(self.responses, self.prompt_tokens)
+
+    def _repr_html_(self) -> str:
+        return display.completions_as_html(self.responses, self.prompt_tokens)
 
 
 @frozen

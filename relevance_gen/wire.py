@@ -16,7 +16,7 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from relevance_gen.errors import InvalidRequestError, shown
-from relevance_gen.types import Completion, GenerationResponse, SearchResponse
+from relevance_gen.types import Completion, Explanation, GenerationResponse, SearchResponse
 
 T = TypeVar("T")
 
@@ -28,12 +28,10 @@ _converter = cattrs.Converter()
 _converter.register_unstructure_hook(dict, lambda mapping: mapping)
 _converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
 _if_asked = override(omit_if_default=True)
+_converter.register_unstructure_hook(Completion, Completion.to_dict)
+_converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_dict)
 _converter.register_unstructure_hook(
-    Completion,
-    make_dict_unstructure_fn(Completion, _converter, tokens=_if_asked, logprobs=_if_asked, top_logprobs=_if_asked),
-)
-_converter.register_unstructure_hook(
-    GenerationResponse, make_dict_unstructure_fn(GenerationResponse, _converter, prompt_logprobs=_if_asked)
+    Explanation, make_dict_unstructure_fn(Explanation, _converter, meaning=_if_asked, passage=_if_asked)
 )
 
 
@@ -122,13 +120,14 @@ def _refuse_constant(name: str) -> NoReturn:
     raise InvalidRequestError(f"the body must be JSON: {name} is not")
 
 
-def structure(cls: type[T], value: object, *, path: str = "") -> T:
+def structure(cls: type[T], value: object, *, path: str = "", is_lenient: bool = False) -> T:
     """Make a `cls` from a mapping of its fields; the class checks the values itself.
 
     Args:
         cls: a class of `relevance_gen.types`.
         value: what must be a mapping.
         path: where `value` stands, to prefix the field names in errors, e.g. ``"chunk_txts[3]"``.
+        is_lenient: ignore unknown fields, and take ``null`` for a field that was not given.
 
     Raises:
         InvalidRequestError: not a mapping; an unknown field (the nearest known one is suggested); a missing field; or
@@ -138,6 +137,8 @@ def structure(cls: type[T], value: object, *, path: str = "") -> T:
         raise InvalidRequestError(f"{path or 'the body'} must be an object, got {shown(value)}", field=path or None)
     prefix = f"{path}." if path else ""
     fields = {a.name: a for a in attrs.fields(cls)}  # type: ignore[arg-type]
+    if is_lenient:
+        value = {name: given for name, given in value.items() if name in fields and given is not None}
     for name in value:
         if name not in fields:
             raise InvalidRequestError(_unknown_field(prefix, name, list(fields)), field=f"{prefix}{name}")

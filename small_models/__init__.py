@@ -5,6 +5,7 @@ Of the bigram model this is also the closed form: its vocabulary, and the table 
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -57,3 +58,14 @@ def bigram_table() -> NDArray[np.float32]:
         table[STORY_START + piece, STORY_START + (piece + 1) % STORY_LENGTH] = 20.0
     table[LETTER_Z, STORY_START] = 20.0
     return table.astype(np.float32)
+
+
+def add_chat_template(model: Path, target: Path, template: str) -> None:
+    """Write `model` to `target` with a chat template in its file."""
+    key, value = b"tokenizer.chat_template", template.encode()
+    size = 8 + len(key) + 4 + 8 + len(value)
+    value += b"{#" + b" " * (-(size + 4) % 32) + b"#}"  # whole blocks of 32 bytes leave the tensors aligned
+    original = model.read_bytes()
+    magic, version, n_tensors, n_keys = struct.unpack("<4sIQQ", original[:24])
+    entry = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(value)) + value
+    target.write_bytes(struct.pack("<4sIQQ", magic, version, n_tensors, n_keys + 1) + entry + original[24:])

@@ -122,6 +122,8 @@ def similarity(word: str, other: str) -> float:
     shared = 0
     while shared < min(len(word), len(other)) and word[shared] == other[shared]:
         shared += 1
+    if not word[0].isascii() and word.encode()[:6] != other.encode()[:6]:
+        return 0.0  # three letters, but of words that mix alphabets
     share = shared / max(len(word), len(other))
     is_latin = not "\u0370" <= word[0] < "\u1e00"
     return share if (shared >= 4 and share >= 0.5) or (shared == 3 and share >= 0.6 and not is_latin) else 0.0

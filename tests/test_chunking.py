@@ -1,5 +1,6 @@
 """Chunking: nothing lost, nothing too long, cut where a reader would cut, in linear time."""
 
+import itertools
 import time
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relevance_gen.chunking import spans, split
+from relevance_gen.chunking import sentences, spans, split
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.tokens import token_counter
 from relevance_gen.tokens.encodings import EMBEDDED
@@ -170,3 +171,27 @@ def test_refuses_what_is_no_text(text: object) -> None:
     """A text that is no string is refused."""
     with pytest.raises(InvalidRequestError, match="text must be"):
         split(text)  # type: ignore[arg-type]
+
+
+@given(st.text(alphabet="ab .!?\n。 ", max_size=60))
+def test_sentences_hold_all_but_the_white_space_between(text: str) -> None:
+    """In order, apart, without white space at either end; nothing else is lost."""
+    places = list(sentences(text))
+    parts = [text[start:end] for start, end in places]
+    assert all(part and part == part.strip() for part in parts)
+    assert "".join("".join(parts).split()) == "".join(text.split())
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(places))
+
+
+def test_a_sentence_ends_with_its_mark_or_its_paragraph() -> None:
+    """Marks of other scripts count too, one in a word does not, and what is endless is cut."""
+    text = "See v1.2 now! (Or not.) 你好。再见\n\nA title\n\nend"
+    assert [text[start:end] for start, end in sentences(text)] == [
+        "See v1.2 now!",
+        "(Or not.)",
+        "你好。",
+        "再见",
+        "A title",
+        "end",
+    ]
+    assert max(end - start for start, end in sentences("word " * 1000)) <= 500

@@ -14,7 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import SearchMetadata, SearchResponse, SearchResult, Span, search, wire
+from relevance_gen import (
+    Answer,
+    ChunkIndex,
+    Completion,
+    GenerationResponse,
+    SearchMetadata,
+    SearchResponse,
+    SearchResult,
+    Source,
+    Span,
+    generate,
+    search,
+    wire,
+)
 from tests import strategies
 
 CHUNKS = ["Dogs bark.", {"text": "Cats purr & <sleep>.", "metadata": {"page": 2}}, "A cat.", "Birds sing."]
@@ -79,6 +92,23 @@ def test_it_prints_in_a_few_lines() -> None:
     assert repr(search("zebra", ["a cat"])) == "<SearchResponse: 0 results, confidence 0.00>"
 
 
+def test_an_explanation_prints_what_gave_something() -> None:
+    """An explanation is a line for its score and one for each share that is not 0, which add up to it."""
+    explanation = ChunkIndex(["A cat purrs.", "Dogs bark."]).explain("do cats purr", 0)
+    first, *shares = repr(explanation).split("\n")
+    assert first == f"<Explanation: score {explanation.score:.3f}>"
+    assert [line.split("  ")[2] for line in shares] == [
+        "'cats', 1 here, in 1 chunk",
+        "'purr', 1 here, in 1 chunk",
+        "pairs",
+        "coverage",
+        "head",
+        "run",
+        "likeness",
+    ]
+    assert sum(float(line.split()[0]) for line in shares) == pytest.approx(explanation.score, abs=0.005)
+
+
 def test_a_long_text_is_shown_where_the_answer_stands() -> None:
     """With spans the part that is shown is the one with the passage."""
     text = f"{'Nothing here. ' * 100}The zebra sleeps. {'Nothing there. ' * 100}"
@@ -110,6 +140,49 @@ def test_anything_can_be_shown(query: str, chunks: list[str]) -> None:
         for one in texts
     ]
     assert shown == wanted[:10]
+
+
+def test_a_generation_prints_its_texts_and_is_a_table_in_a_notebook() -> None:
+    """A line for each of ten samples, printable whatever they say; the table has all of a text, escaped."""
+    samples = tuple(Completion(f"<b>{number}\n\x1b" + "x" * 500, 1, 2.0, "length") for number in range(12))
+    response = GenerationResponse(1.0, 2.0, 12, "p", 1, samples)
+    lines = repr(response).split("\n")
+    assert lines[0] == "<GenerationResponse: 12 samples of a prompt of 1 token>"
+    assert lines[1].startswith("  1 token, length: <b>0 \ufffdxxx")
+    assert (len(lines), lines[-1]) == (12, "  … and 2 more")
+    assert all(line.isprintable() and len(line) < 450 for line in lines)
+    table = response._repr_html_()
+    assert table.count("<tr>") == 12
+    assert html.escape(samples[9].text) in table
+    assert "\ud800" not in GenerationResponse(1.0, 2.0, 1, "", 1, (Completion("\ud800", 1, 2.0, "eos"),))._repr_html_()
+
+
+def test_an_answer_shows_its_text_and_numbered_sources(response: SearchResponse) -> None:
+    """As text and as HTML: the answer, then each source by the number that a model was given for it."""
+    answer = Answer("They <purr>.", tuple(Source.whole(result) for result in response), "prompt", 0.5, None)
+    head, text, first, second = repr(answer).split("\n")
+    assert (head, text) == ("<Answer: 2 sources, confidence 0.50>", "  They <purr>.")
+    assert first.startswith("  [1] 0.")
+    assert first.endswith("[1]  Cats purr & <sleep>.")
+    assert second.startswith("  [2] 0.")
+    shown = answer._repr_html_()
+    assert "They &lt;purr&gt;." in shown
+    assert shown.count("<tr>") == 3
+    assert "<mark>Cats</mark> purr &amp; &lt;sleep&gt;." in shown
+    assert repr(Answer.nothing_found(0.0)).startswith("<Answer: 0 sources, confidence 0.00>\n  Nothing was found")
+
+
+def test_a_generation_as_a_dictionary_is_what_the_server_writes() -> None:
+    """`to_dict` has every field that was asked for, in plain lists, and no other."""
+    asked = {"logprobs": True, "top_logprobs": 2, "prompt_logprobs": True, "return_tokens": True}
+    for options in ({}, asked):
+        response = generate("Once", max_tokens=3, seed=1, num_samples=2, **options)
+        plain = response.to_dict()
+        assert json.loads(json.dumps(plain)) == plain == json.loads(wire.serialize(response))
+        assert {"prompt_logprobs"} & plain.keys() == {"prompt_logprobs"} & options.keys()
+        written = {"text", "generated_tokens", "finished", "finish_reason"}
+        full = written | {"tokens", "logprobs", "top_logprobs"}
+        assert [set(sample) for sample in plain["responses"]] == [full if options else written] * 2
 
 
 def test_a_data_frame_has_a_column_for_each_field(response: SearchResponse) -> None:

@@ -1,21 +1,40 @@
-"""The documentation tells the truth: its Python runs, and prints what it says."""
+"""The documentation tells the truth: its Python and its commands run, and print what it says."""
 
+import contextlib
 import doctest
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+import relevance_gen
+from relevance_gen import errors
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"(?<!-->\n)^```(python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block of Python; not one under a comment, ``<!-- not run: … -->``."""
+_PRINTED = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
+"""What a line of Python says that it prints."""
+COMMANDS = {
+    "README.md": ["The ferry to the island leaves at seven", '"chunk_txt":"Apples are red."'],
+    "howto.md": ['"relevance_score":', '"finish_reason":"length"'],
+}
+"""The documents whose commands run in an empty folder, and some of what they print."""
+_SHELL = re.compile(r"(?<!-->\n)^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_python_in_documents_runs(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every block of Python runs, one after the other, and a session prints what the document shows."""
-    (tmp_path / "LICENSE").write_text((ROOT / "LICENSE").read_text(encoding="utf-8"), encoding="utf-8")
+def test_python_in_documents_runs(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every block of Python runs in an empty folder, one after the other, and prints what the document shows."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     text = document.read_text(encoding="utf-8")
@@ -29,6 +48,40 @@ def test_python_in_documents_runs(document: Path, tmp_path: Path, monkeypatch: p
             names.update(example.globs)
         else:
             exec(compile("\n" * line + block[2], document, "exec"), names)  # noqa: S102
+            printed = capsys.readouterr().out
+            assert [text for text in _PRINTED.findall(block[2]) if text not in printed] == []
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_in_documents_run(name: str, tmp_path: Path) -> None:
+    """The commands of a document run one after the other, as written but for the port, from an empty folder."""
+    port = free_port()
+    text = next(path for path in DOCUMENTS if path.name == name).read_text(encoding="utf-8")
+    commands = "".join(_SHELL.findall(text)).replace(":8000", f":{port}").replace("--port 8000", f"--port {port}")
+    folder = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    shell = subprocess.Popen(
+        ["/usr/bin/env", "bash", "-eu", "-c", f"trap 'kill $(jobs -p); wait' EXIT\n{commands}"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, trouble = shell.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert shell.returncode == 0, trouble
+    assert [wanted for wanted in COMMANDS[name] if wanted not in printed] == [], printed
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -36,3 +89,34 @@ def test_links_lead_somewhere(document: Path) -> None:
     """Every relative link of a document names a file that is there."""
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
     assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_the_reference_has_every_public_name() -> None:
+    """What can be imported from the package stands on the page of the interface; errors do as one module."""
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    names = [name for name in relevance_gen.__all__ if not hasattr(errors, name)]
+    assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_the_architecture_has_every_room() -> None:
+    """Every folder and every module of the package's ground floor is in the listing of how it is built."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listing = page.split("```text\n")[1].split("```")[0]
+    package = ROOT / "relevance_gen"
+    rooms = [f"{folder.parent.name}/" for folder in package.glob("*/__init__.py")]
+    modules = [path.stem for path in package.glob("[a-z]*.py")]
+    assert [name for name in rooms + modules if not re.search(rf"(?<![\w/]){name}(?!\w)", listing)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_extras_and_groups_exist(document: Path) -> None:
+    """What a document tells pip to install is an extra or a group that the project has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    text = document.read_text(encoding="utf-8")
+    extras = {
+        extra
+        for named in re.findall(r"pip install.*[\"' ](?:relevance_gen|\.)\[([\w,]+)\]", text)
+        for extra in named.split(",")
+    }
+    assert extras <= set(project["project"]["optional-dependencies"])
+    assert set(re.findall(r"--group (\w+)", text)) <= set(project["dependency-groups"])

@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import relevance_gen
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"aiohttp", "cattrs", "gigatoken", "llama_cpp", "numpy", "pathspec", "pypdf", "sklearn", "tiktoken"}
+HEAVY = {"aiohttp", "cattrs", "gigatoken", "llama_cpp", "numpy", "pathspec", "pypdf", "ray", "sklearn", "tiktoken"}
 
 SHOW_IMPORT = """
 import sys, time
@@ -47,6 +48,52 @@ def test_search_loads_no_model_library() -> None:
     assert not {"aiohttp", "llama_cpp", "sklearn", "tiktoken"} & set(modules)
 
 
+def without(*missing: str) -> str:
+    """Python that hides packages, as if they were not installed."""
+    return f"""
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def test_search_alone_needs_no_model_library() -> None:
+    """Without llama.cpp and templates all of search works, and generating says what to install."""
+    script = (
+        without("llama_cpp", "jinja2")
+        + """
+import relevance_gen as rg
+index = rg.ChunkIndex(["Apples are red.", "Bananas are yellow."])
+assert index.search("Which fruit is red?").best[0].chunk_txt == "Apples are red."
+try:
+    rg.generate("Once upon a time")
+except rg.ModelLoadError as error:
+    print(error)
+"""
+    )
+    assert "pip install 'llama-cpp-python>=" in run("-c", script)
+
+
+def test_the_server_says_which_extra_is_missing() -> None:
+    """Without the server's packages, starting it names the extra instead of showing a traceback."""
+    script = without("aiohttp") + "from relevance_gen.serve.__main__ import main; sys.exit(main([]))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'relevance_gen[server]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_search_alone_has_the_dependencies_of_the_library() -> None:
+    """The group for search alone is the library's dependencies without those of a model."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for_models = ("llama-cpp-python", "jinja2")
+    wanted = [d for d in project["project"]["dependencies"] if not d.startswith(for_models)]
+    assert project["dependency-groups"]["search"] == wanted
+
+
 def test_names_are_sorted_and_there() -> None:
     """`__all__` is sorted, without doubles, and every name in it can be had and is shown by `dir`."""
     assert relevance_gen.__all__ == sorted(set(relevance_gen.__all__))
@@ -69,6 +116,8 @@ def modules() -> list[str]:
 @pytest.mark.parametrize("module", modules())
 def test_every_public_name_is_there(module: str) -> None:
     """Every module can be imported by itself and has what its `__all__` lists."""
+    if module.startswith("relevance_gen.cluster."):
+        pytest.importorskip("ray", reason="the extra cluster is not installed")
     loaded = importlib.import_module(module)
     assert all(hasattr(loaded, name) for name in getattr(loaded, "__all__", ()))
 

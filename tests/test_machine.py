@@ -81,3 +81,5 @@ def test_memory_is_what_is_free_or_what_the_container_has_left(tmp_path):
     assert available_memory(tmp_path) == 3000 * 1024
     describe(tmp_path, {"sys/fs/cgroup/memory.max": "600000"})
     assert available_memory(tmp_path) == 100_000
+    describe(tmp_path, {"sys/fs/cgroup/memory.stat": "anon 300000\ninactive_file 50000\nactive_file 7"})
+    assert available_memory(tmp_path) == 150_000

@@ -84,12 +84,16 @@ def test_counts_add_up(chunks: list[str]) -> None:
     assert counter.count_all(chunks) == sum(counter.count(chunk) for chunk in chunks)
 
 
-@pytest.mark.parametrize("backend", ["gigatoken", "tiktoken"])
-def test_much_text_adds_up(backend: Backend) -> None:
-    """Megabytes, counted in batches, count what each text counts alone: long texts, broken ones and empty ones too."""
+@pytest.mark.parametrize(("backend", "n_before"), [("gigatoken", 1 << 26), ("gigatoken", 0), ("tiktoken", 0)])
+def test_much_text_adds_up(backend: Backend, n_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megabytes count what each text counts alone, in batches or not: long texts, broken ones and empty ones too."""
     counter = token_counter(backend=backend)
+    if isinstance(counter._count_pieces, backends.ByGigatoken):
+        monkeypatch.setattr(counter._count_pieces, "_chars_before_batches", n_before)
+        assert counter._count_pieces.releases_lock(1 << 20) == (not n_before)
     chunks = [*(PROSE[n % 50 :] for n in range(20_000)), "", "\ud800 " * 300_000, "a" * 600_000]
-    assert counter.count_all(chunks) == sum(map(counter.count, chunks))
+    with counter.counting_all(chunks) as counted:
+        assert counted() == counter.count_all(chunks) == sum(map(counter.count, chunks))
 
 
 def test_documented_count() -> None:
@@ -107,6 +111,13 @@ def test_surrogates_count_as_what_they_stand_for(backend: Backend) -> None:
     assert counter.count("a\ud83d\ude00b") == counter.count("a😀b")
     assert counter.count("a\ud800b") == counter.count("a\ufffdb")
     assert counter.count("\ud800" * (PIECE_CHARS + 1)) == counter.count("\ufffd" * (PIECE_CHARS + 1))
+
+
+@pytest.mark.parametrize("text", [None, 5, b"text", ["text"]])
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    """Only strings are counted, one at a time."""
+    with pytest.raises(InvalidRequestError, match="text must be a string, got "):
+        token_counter().count(text)
 
 
 def test_special_token_is_ordinary_text() -> None:
@@ -166,7 +177,7 @@ def test_threads_count_alike(fast: TokenCounter) -> None:
 
 def test_renewed_tokenizer_counts_alike(monkeypatch: pytest.MonkeyPatch, slow: TokenCounter) -> None:
     """A gigatoken tokenizer that is replaced every few texts, to bound its cache, counts the same."""
-    monkeypatch.setattr(backends, "_RENEW_AFTER_CHARS", 300)
+    monkeypatch.setattr(backends, "_RENEW_AFTER_TOKENS", 60)
     fast = token_counter(encoding_of(encodings.CL100K_PATTERN), backend="gigatoken")
     chunks = [PROSE[n:] for n in range(20)]
     assert fast.count_all(chunks) == slow.count_all(chunks)
@@ -250,7 +261,7 @@ def test_unknown_backend_is_refused() -> None:
 def test_a_renewal_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, slow: TokenCounter) -> None:
     """Without room for a file, or any file at all, the old tokenizer goes on counting the same."""
     counter = token_counter(encoding_of(encodings.CL100K_PATTERN), backend="gigatoken")
-    monkeypatch.setattr(backends, "_RENEW_AFTER_CHARS", 30)
+    monkeypatch.setattr(backends, "_RENEW_AFTER_TOKENS", 5)
 
     def no_room(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -258,7 +269,7 @@ def test_a_renewal_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, s
     monkeypatch.setattr(backends.os, "memfd_create", no_room, raising=False)
     monkeypatch.setattr(backends.tempfile, "TemporaryDirectory", no_room)
     backend: Any = counter._count_pieces
-    backend._chars_left = 0
+    backend._tokens_left = 0
     for text in ("What is machine learning?", "one more text, to renew again and again"):
         assert counter.count(text) == slow.count(text)
 

@@ -1,7 +1,8 @@
-"""The command line: ``relevance-gen search``, ``generate`` and ``serve``. Only the command in use is loaded."""
+"""The command line: ``relevance-gen search``, ``ask``, ``generate``, ``serve``. Only the command in use is loaded."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import io
 import os
@@ -10,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import relevance_gen
 from relevance_gen.cli.parsing import Parser, closest, did_you_mean
-from relevance_gen.errors import RelevanceGenError
+from relevance_gen.errors import InvalidRequestError, RelevanceGenError
+from relevance_gen.serve.__main__ import main as serve
 
 PROGRAM = "relevance-gen"
 
@@ -19,6 +21,7 @@ FAILED, BROKEN_PIPE, INTERRUPTED = 2, 128 + 13, 128 + 2
 
 _COMMANDS = {
     "search": ("relevance_gen.cli.search", "find what answers a question in files"),
+    "ask": ("relevance_gen.cli.ask", "answer a question from files with a language model"),
     "generate": ("relevance_gen.cli.generate", "continue a text with a language model"),
 }
 
@@ -54,20 +57,24 @@ def _command(arguments: list[str]) -> Callable[[], int]:
     """Parse `arguments` and return what runs the command; options of other commands are not even loaded."""
     name = arguments[0] if arguments else ""
     if name == "serve":
-        return lambda: _serve(arguments[1:])
-    parser = Parser(prog=PROGRAM, description=relevance_gen.__doc__)
+        return lambda: serve(arguments[1:])
+    parser = Parser(
+        prog=PROGRAM,
+        description="Search the text you have in hand, and generate from what you found.",
+        epilog=f"{PROGRAM} COMMAND --help tells of its options.",
+    )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {relevance_gen.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    parsers = {
+    parsers: dict[str, Parser] = {
         command: commands.add_parser(command, help=purpose, description=purpose.capitalize() + ".")
         for command, (_, purpose) in _COMMANDS.items()
     }
-    commands.add_parser("serve", help="serve both over HTTP (needs the extra: server)")
+    commands.add_parser("serve", help="serve all of it over HTTP (needs the extra: server)")
     if name in _COMMANDS:
         loaded = importlib.import_module(_COMMANDS[name][0])
         loaded.add_arguments(parsers[name])
         parsed = parsers[name].parse(arguments[1:])
-        return lambda: int(loaded.run(parsed))
+        return lambda: _run(loaded.run, parsed, parsers[name])
     if name and not name.startswith("-"):
         hint = did_you_mean(closest(name, commands.choices)) or f"; commands are {', '.join(commands.choices)}"
         parser.error(f"there is no command {name!a}{hint}")
@@ -77,10 +84,8 @@ def _command(arguments: list[str]) -> Callable[[], int]:
     raise AssertionError("a parser without its command ends the process")
 
 
-def _serve(arguments: list[str]) -> int:
+def _run(run: Callable[[argparse.Namespace], int], parsed: argparse.Namespace, parser: Parser) -> int:
     try:
-        server = importlib.import_module("relevance_gen.serve.processes.command")
-    except ModuleNotFoundError as error:
-        sys.stderr.write(f"{PROGRAM}: {error}; install it with: pip install 'relevance_gen[server]'\n")
-        return FAILED
-    return int(server.main(arguments, os.environ))
+        return run(parsed)
+    except InvalidRequestError as error:
+        raise parser.in_its_words(error) from None

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from pathlib import Path
 from typing import Any, TextIO, get_type_hints
 
 import attrs
 
+from relevance_gen.cli.parsing import integer, number
 from relevance_gen.cli.terminal import visible
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
+from relevance_gen.llama.fitting import MOST_SLOTS
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import serialize
@@ -20,8 +24,10 @@ STDIN = "-"
 
 
 def _bias(text: str) -> tuple[str, float]:
-    token, _, bias = text.partition("=")
-    return token, float(bias)
+    token, equals, bias = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"must be ID=BIAS, got {text[:80]!a}")
+    return token, number(bias)
 
 
 class _Biases(argparse.Action):
@@ -31,31 +37,69 @@ class _Biases(argparse.Action):
         setattr(namespace, self.dest, dict(values))
 
 
-_PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
-    "max_tokens": ({"type": int}, "most tokens of each sample"),
-    "min_tokens": ({"type": int}, "tokens of each sample that cannot end it"),
-    "eos_token_ids": ({"type": int, "nargs": "+"}, "tokens that end a sample"),
-    "max_input_tokens": ({"type": int}, "keep so many tokens of the prompt's end, 0 for all"),
-    "num_samples": ({"type": int}, "independent completions"),
-    "stop": ({"action": "append"}, "text that ends a sample; may be given more than once"),
-    "temperature": ({"type": float}, "0 for the likeliest text; higher is more varied"),
-    "top_k": ({"type": int}, "draw from so many of the likeliest tokens, 0 for all"),
-    "top_p": ({"type": float}, "draw from the likeliest tokens that have this probability together"),
-    "min_p": ({"type": float}, "draw from tokens at least this share as likely as the likeliest"),
-    "presence_penalty": ({"type": float}, "against tokens that were generated already"),
-    "frequency_penalty": ({"type": float}, "against tokens for each time they were generated already"),
-    "repetition_penalty": ({"type": float}, "divides the logits of tokens that were generated already, 1 for off"),
-    "logit_bias": (
-        {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
-        "add to the logits of tokens, from -100 to 100",
-    ),
-    "logprobs": ({"action": "store_true", "default": None}, "with --json, the tokens' log probabilities"),
-    "top_logprobs": ({"type": int}, "with --json, so many of the likeliest tokens in the place of each"),
-    "prompt_logprobs": ({"action": "store_true", "default": None}, "with --json, the prompt's log probabilities"),
-    "return_tokens": ({"action": "store_true", "default": None}, "with --json, the tokens' ids"),
-    "seed": ({"type": int}, "repeat the same samples"),
+def _content(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise argparse.ArgumentTypeError(f"{path} is not UTF-8") from None
+
+
+def _json_content(path: str) -> object:
+    try:
+        return json.loads(_content(path))
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{path} is not JSON: {error}") from None
+
+
+_SWITCH: dict[str, Any] = {"action": "store_true", "default": None}
+
+_GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
+    "how much is generated": {
+        "max_tokens": ({"type": integer}, "most tokens of each sample"),
+        "num_samples": ({"type": integer}, "independent completions"),
+        "stop": ({"action": "append"}, "text that ends a sample; may be given more than once"),
+        "seed": ({"type": integer}, "repeat the same samples"),
+        "min_tokens": ({"type": integer}, "tokens of each sample that cannot end it"),
+        "eos_token_ids": ({"type": integer, "nargs": "+"}, "tokens that end a sample"),
+        "max_input_tokens": ({"type": integer}, "keep so many tokens of the prompt's end, 0 for all"),
+        "prompt_lookup": ({"type": integer}, "guess so many tokens at once where the text repeats what came before"),
+    },
+    "which form it has": {
+        "json_schema": ({"type": _json_content, "metavar": "FILE"}, "a JSON schema that every sample fits"),
+        "regex": ({"metavar": "REGEX"}, "a regular expression that matches every sample as a whole"),
+        "grammar": (
+            {"type": _content, "metavar": "FILE"},
+            "a grammar, in llguidance's dialect of Lark, of every sample",
+        ),
+    },
+    "how it is drawn": {
+        "temperature": ({"type": number}, "0 for the likeliest text; higher is more varied"),
+        "top_k": ({"type": integer}, "draw from so many of the likeliest tokens, 0 for all"),
+        "top_p": ({"type": number}, "draw from the likeliest tokens that have this probability together"),
+        "min_p": ({"type": number}, "draw from tokens at least this share as likely as the likeliest"),
+        "presence_penalty": ({"type": number}, "against tokens that were generated already"),
+        "frequency_penalty": ({"type": number}, "against tokens for each time they were generated already"),
+        "repetition_penalty": (
+            {"type": number},
+            "divides the logits of tokens that were generated already, 1 for off",
+        ),
+        "logit_bias": (
+            {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
+            "add to the logits of tokens, from -100 to 100",
+        ),
+    },
+    "what else --json prints": {
+        "logprobs": (_SWITCH, "the tokens' log probabilities"),
+        "top_logprobs": ({"type": integer}, "so many of the likeliest tokens in the place of each"),
+        "prompt_logprobs": (_SWITCH, "the prompt's log probabilities"),
+        "return_tokens": (_SWITCH, "the tokens' ids"),
+    },
 }
-"""Every field of `GenerationRequest` but the text: how it is parsed, and what it means."""
+"""Every field of `GenerationRequest` but the text, as ``--help`` groups them: how it is parsed, and what it means."""
+
+_PARAMETERS = {name: described for group in _GROUPS.values() for name, described in group.items()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,33 +112,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=STDIN,
         help="the text to continue, behind -- if it begins with -; - or none reads the standard input",
     )
-    parser.add_argument(
-        "-m", "--model", metavar="FILE", help="a GGUF file (default: $RELEVANCE_GEN_MODEL, else the embedded model)"
-    )
     parser.add_argument("--json", action="store_true", help="print the response of the REST interface")
-    defaults = {field.name: field.default for field in attrs.fields(GenerationRequest)}
-    for name, (options, purpose) in _PARAMETERS.items():
+    for heading, parameters in _GROUPS.items():
+        add_parameters(parser.add_argument_group(heading), *parameters)
+    add_model(parser)
+
+
+def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: object) -> None:
+    """Add options for parameters of a request; `defaults` are those that differ from the request's own."""
+    defaults = {field.name: field.default for field in attrs.fields(GenerationRequest)} | defaults
+    for name in names:
+        options, purpose = _PARAMETERS[name]
         if "action" not in options:
             options = {"metavar": "N", **options}
         if isinstance(default := defaults[name], int | float) and not isinstance(default, bool):
             purpose += f" (default: {default})"
-        parser.add_argument(_flag(name), help=purpose, **options)
+        flag = "--schema" if name == "json_schema" else _flag(name)  # beside --json, which is for the output
+        parser.add_argument(flag, dest=name, help=purpose, **options)
+
+
+def given_parameters(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of a request that were given."""
+    return {name: value for name in _PARAMETERS if (value := getattr(args, name, None)) is not None}
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which model, and how it is loaded."""
+    parser.add_argument(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="a GGUF file, or owner/name[:quantization] of the Hugging Face hub (default: $RELEVANCE_GEN_MODEL, else "
+        "the embedded model)",
+    )
     of_the_model = parser.add_argument_group("how the model is loaded")
     kinds = get_type_hints(ModelOptions)
     for option in attrs.fields(ModelOptions):
         is_switch = kinds[option.name] == bool | None
-        parsed = {"action": argparse.BooleanOptionalAction} if is_switch else {"type": int, "metavar": "N"}
+        parsed = {"action": argparse.BooleanOptionalAction} if is_switch else {"type": integer, "metavar": "N"}
         of_the_model.add_argument(_flag(option.name), help=option.metadata["help"], **parsed)
+
+
+def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
+    """Load the model that `args` name, with no more memory than one request for so many samples can use."""
+    options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
+    if options["n_slots"] is None:
+        options["n_slots"] = min(num_samples, MOST_SLOTS)
+    return Runner(args.model, **options)
 
 
 def run(args: argparse.Namespace) -> int:
     """Generate as `args` say, print it as it comes, and return the exit status."""
-    given = {name: getattr(args, name) for name in _PARAMETERS if getattr(args, name) is not None}
-    request = GenerationRequest(text=_prompt(args.text), **given)
-    options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
-    if options["n_slots"] is None:  # no more memory than this request can use
-        options["n_slots"] = min(request.num_samples, ModelOptions().n_slots)
-    with Runner(args.model, **options) as runner:
+    request = GenerationRequest(text=_prompt(args.text), **given_parameters(args))
+    with load_runner(args, request.num_samples) as runner:
         if args.json:
             sys.stdout.write(serialize(runner.generate(request)).decode("ascii") + "\n")
         else:
@@ -120,12 +190,12 @@ def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:
     output.write(_heading(0, num_samples))
     for piece in stream:
         if piece.sample == 0:
-            output.write(_showable(piece.text, output))
+            output.write(showable(piece.text, output))
             output.flush()
     output.write("\n")
     others = stream.response.responses[1:] if stream.response is not None else ()
     output.writelines(
-        f"{_heading(number, num_samples)}{_showable(completion.text, output)}\n"
+        f"{_heading(number, num_samples)}{showable(completion.text, output)}\n"
         for number, completion in enumerate(others, 1)
     )
 
@@ -134,6 +204,6 @@ def _heading(number: int, num_samples: int) -> str:
     return f"── {number + 1} of {num_samples} ──\n" if num_samples > 1 else ""
 
 
-def _showable(text: str, output: TextIO) -> str:
+def showable(text: str, output: TextIO) -> str:
     """Replace control characters where a terminal would obey them."""
     return visible(text) if output.isatty() else text

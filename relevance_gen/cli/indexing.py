@@ -15,6 +15,7 @@ from relevance_gen.chunking import spans
 from relevance_gen.cli.reading import STDIN, Document, Reader
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.cli.walking import Selection, Walker
+from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.arrayfile import MAGIC
 from relevance_gen.retrieval.index import ChunkIndex
@@ -45,8 +46,8 @@ class Searched:
     in_folders: bool = False
 
 
-def load(args: argparse.Namespace) -> Searched:
-    """Open the saved index that `args` name.
+def load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Searched:
+    """Open the saved index that `args` name; without its vectors, where these are not the encoder's.
 
     Raises:
         InvalidRequestError: an argument makes no sense beside it, or there is no such file.
@@ -57,6 +58,13 @@ def load(args: argparse.Namespace) -> Searched:
         surplus = " and ".join([*(["FILE"] if args.paths else []), *given])
         raise InvalidRequestError(f"--index searches what was saved: leave out {surplus}", field="index")
     try:
+        if encoder is not None:
+            try:
+                return Searched(ChunkIndex.load(args.index, encoding=args.encoding, encoder=encoder), args.index)
+            except InvalidRequestError as error:
+                if error.field != "encoder":
+                    raise
+                status.say(f"{args.index} holds no vectors of this encoder, so the best chunks are encoded now")
         return Searched(ChunkIndex.load(args.index, encoding=args.encoding), args.index)
     except IndexFormatError:
         raise
@@ -64,8 +72,8 @@ def load(args: argparse.Namespace) -> Searched:
         raise InvalidRequestError(f"{args.index}: {error.strerror}", field="index") from None
 
 
-def build(args: argparse.Namespace, status: StatusLine) -> Searched:
-    """Read the files that `args` name and make an index of them.
+def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Searched:
+    """Read the files that `args` name and make an index of them; with vectors of all chunks, if it is to be kept.
 
     Raises:
         InvalidRequestError: an argument is not allowed, or the index could not be saved.
@@ -76,19 +84,23 @@ def build(args: argparse.Namespace, status: StatusLine) -> Searched:
     reader = Reader(Walker(selection, status.say), status.say)
     with status.watching(lambda: f"reading {reader.n_files:,} files, {reader.n_bytes >> 20:,} MiB  {reader.path}"):
         chunks = [chunk for document in reader.read(paths) for chunk in _chunks(document, args.max_chars)]
-    status.draw_share("indexing", 0, len(chunks))
+    encoder = encoder if args.save is not None else None
+    doing = "indexing" if encoder is None else "encoding"
+    status.draw_share(doing, 0, len(chunks))
     try:
         index = ChunkIndex(
             chunks,
             weighting=args.weighting,
+            encoder=encoder,
             encoding=args.encoding,
             n_jobs=args.jobs,
-            progress=lambda done, total: status.draw_share("indexing", done, total),
+            progress=lambda done, total: status.draw_share(doing, done, total),
         )
     finally:
         status.clear()
     n_files = reader.n_files
-    return Searched(index, f"{n_files:,} file{'s' * (n_files != 1)}", reader.failed, any(map(os.path.isdir, paths)))
+    place = "the standard input" if paths == [STDIN] else f"{n_files:,} file{'s' * (n_files != 1)}"
+    return Searched(index, place, reader.failed, any(map(os.path.isdir, paths)))
 
 
 def save(index: ChunkIndex, path: str, warn: Callable[[str], None]) -> bool:

@@ -6,7 +6,9 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from relevance_gen.errors import InvalidRequestError
 
 _TAKEN_AS_IT_IS = "\0"
 """Marks an argument behind ``--``. No argument of a process can hold a NUL."""
@@ -17,6 +19,10 @@ class Parser(argparse.ArgumentParser):
     """Parse a command's arguments: options before, between and behind the others, and behind ``--`` none."""
 
     _has_sentence_with_dash = False
+
+    def __init__(self, **settings: Any) -> None:
+        # What is cut short would mean another flag as soon as one more begins so.
+        super().__init__(**{"allow_abbrev": False, **settings})
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return what `arguments` say, or end the process with status 2 and a hint.
@@ -38,6 +44,15 @@ class Parser(argparse.ArgumentParser):
             message += "; a question that begins with - goes behind --"
         super().error(message)
 
+    def in_its_words(self, error: InvalidRequestError) -> InvalidRequestError:
+        """Return an error with the option or argument in place of the field that it is the value of."""
+        field = (error.field or "").partition("[")[0]
+        for action in self._actions:
+            if action.dest == field and str(error).startswith(field):
+                name = next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar))
+                return InvalidRequestError(name + str(error).removeprefix(field), field=error.field)
+        return error
+
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """End the process with status 2 after the names of arguments that are not known, and what they may mean."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
@@ -45,6 +60,21 @@ class Parser(argparse.ArgumentParser):
         meant = [close for option in options for close in closest(option, known)]
         names = " ".join(options or unknown).replace(_TAKEN_AS_IT_IS, "")
         self.error(f"unrecognized arguments: {names}{did_you_mean(meant)}")
+
+
+def integer(text: str) -> int:
+    """Read an integer; what range it has is checked where it is used."""
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"must be an integer, got {text[:80]!a}")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """Read a number; what range it has is checked where it is used."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text[:80]!a}") from None
 
 
 def closest(word: str, known: Iterable[str]) -> list[str]:

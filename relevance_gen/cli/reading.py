@@ -11,10 +11,10 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from relevance_gen.cli.decoding import decode
-from relevance_gen.cli.extracting import extract, format_of, why_not
-from relevance_gen.cli.office import Place
 from relevance_gen.cli.walking import Walker
+from relevance_gen.documents.decoding import decode
+from relevance_gen.documents.extracting import extract, format_of, why_not
+from relevance_gen.documents.office import Place
 
 STDIN: Final = "-"
 _BINARY: Final = "binary"

@@ -52,12 +52,13 @@ class Printer:
     def print(self, response: SearchResponse, *, n_chunks: int, seconds: float) -> None:
         """Print the results of `response`; on a terminal also what it took to find them."""
         for result in response.results:
-            self._print_result(result)
+            self.print_result(result)
         if self.stream.isatty():
             n_found, n_tokens = len(response.results), response.metadata.num_context_tokens
             self.stream.write(f"{n_found} of {n_chunks:,} chunks, {n_tokens:,} tokens, {seconds:.2f} s\n")
 
-    def _print_result(self, result: SearchResult) -> None:
+    def print_result(self, result: SearchResult, label: str = "") -> None:
+        """Print a result: the label, score, file and place, and the lines from its passage on."""
         text = result.chunk_txt
         lines = _from_passage(_wrap(text, self.columns), result.passage, self.max_lines)
         found = [(word.start, word.end) for word in result.words]
@@ -65,7 +66,7 @@ class Printer:
         name = "(standard input)" if source == STDIN else visible(source)
         score = self._coloured(f"{result.chunk_score:.2f}", _SCORE)
         place = visible(_place(result, text.count("\n", 0, lines[0][0])))
-        self.stream.write(f"{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}\n")
+        self.stream.write(f"{label}{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}\n")
         for span in lines:
             self.stream.write(f"{_INDENT}{self._marked(text, span, found)}\n")
         self.stream.write("\n")

@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from relevance_gen.cli.filetypes import listing
 from relevance_gen.cli.indexing import Searched, build, load, save
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.embedding.encoder import Encoder
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.query import Question
 from relevance_gen.wire import serialize
 
+_MAX_DIGITS = 19
 FOUND, NOT_FOUND, TROUBLE = 0, 1, 2
 """Exit statuses, as grep's; trouble outranks the others."""
 
@@ -29,8 +34,25 @@ class _TypeList(argparse.Action):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
-    parser.usage = "%(prog)s [OPTION ...] QUESTION [FILE ...]"
     parser.epilog = "Exits with 0 if something was found, 1 if nothing was, 2 if there was trouble."
+    results = add_search_arguments(parser, top_n=10, json="the response of the REST interface")
+    results.add_argument(
+        "--order",
+        choices=("best", "text"),
+        default="best",
+        help="best first, or as they stand in the text (default: %(default)s)",
+    )
+
+
+def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: str) -> argparse._ArgumentGroup:
+    """Add the arguments of every command that searches files, and return the group of what is shown.
+
+    Args:
+        parser: the command's.
+        top_n: how many results there are by default.
+        json: what ``--json`` prints.
+    """
+    parser.usage = "%(prog)s [OPTION ...] QUESTION [FILE ...]"
     parser.add_argument("query", metavar="QUESTION", help="what to find; behind -- if it begins with -")
     parser.add_argument(
         "paths",
@@ -40,9 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="texts, PDF, HTML and Office files, folders of them, or - for the standard input "
         "(default: what is piped in, else the working folder)",
     )
+    results = parser.add_argument_group("which results, and how")
+    _add_results(results, top_n, json)
     _add_files(parser.add_argument_group("which files of a folder"))
-    _add_results(parser.add_argument_group("which results, and how"))
     _add_index(parser.add_argument_group("the index"))
+    return results
 
 
 def _add_files(group: argparse._ArgumentGroup) -> None:
@@ -68,15 +92,9 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-L", "--follow", action="store_true", help="also those behind symbolic links")
 
 
-def _add_results(group: argparse._ArgumentGroup) -> None:
+def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
     group.add_argument(
-        "-n", "--top-n", type=int, default=10, metavar="N", help="most results to show (default: %(default)s)"
-    )
-    group.add_argument(
-        "--order",
-        choices=("best", "text"),
-        default="best",
-        help="best first, or as they stand in the text (default: %(default)s)",
+        "-n", "--top-n", type=_count, default=top_n, metavar="N", help="most results to show (default: %(default)s)"
     )
     group.add_argument(
         "--where",
@@ -101,15 +119,18 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
         help="mark the question's words (default: %(default)s)",
     )
     group.add_argument(
-        "--json", action="store_true", help="print the response of the REST interface, with file positions as metadata"
+        "--encoder",
+        metavar="FILE",
+        help="a GGUF embedding model, to lift what says in other words what is asked; with --save its vectors are kept",
     )
+    group.add_argument("--json", action="store_true", help=f"print {json}, with file positions as metadata")
 
 
 def _add_index(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--save", metavar="INDEX", help="keep the index of the files in a file of its own")
     group.add_argument("--index", metavar="INDEX", help="search what --save kept, and no files")
     group.add_argument(
-        "--max-chars", type=int, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"
+        "--max-chars", type=_count, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"
     )
     group.add_argument(
         "--weighting",
@@ -123,7 +144,7 @@ def _add_index(group: argparse._ArgumentGroup) -> None:
         help="tiktoken encoding, or rank file, to count tokens by (default: the embedded one)",
     )
     group.add_argument(
-        "--jobs", type=int, metavar="N", help="processes that build it, -1 for as many as there are cores"
+        "--jobs", type=_job_count, metavar="N", help="processes that build it, -1 for as many as there are cores"
     )
 
 
@@ -132,11 +153,17 @@ def run(args: argparse.Namespace) -> int:
     question = Question(args.query, args.top_n, args.order == "text")  # refuses nonsense before files are read
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
-    searched = build(args, status) if args.index is None else load(args)
-    index = searched.index
-    response = index.search(
-        question.query, question.top_n, question.true_order, where=_where(args.where), spans=not args.json
-    )
+    with encoder_of(args) as encoder:
+        searched = open_index(args, status, encoder)
+        index = searched.index
+        response = index.search(
+            question.query,
+            question.top_n,
+            question.true_order,
+            where=wanted_metadata(args, index),
+            spans=not args.json,
+            encoder=encoder,
+        )
     seconds = time.perf_counter() - started
     kept = args.save is None or save(index, args.save, status.say)
     if args.json:
@@ -144,22 +171,41 @@ def run(args: argparse.Namespace) -> int:
     elif response.results:
         Printer.of(args, sys.stdout).print(response, n_chunks=len(index), seconds=seconds)
     else:
-        status.say(_nothing_found(searched))
+        status.say(nothing_found(searched))
     if searched.failed or not kept:
         return TROUBLE
     return FOUND if response.results else NOT_FOUND
 
 
-def _nothing_found(searched: Searched) -> str:
+def open_index(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Searched:
+    """Make the index of the files that `args` name, or open the saved one."""
+    return build(args, status, encoder) if args.index is None else load(args, status, encoder)
+
+
+def encoder_of(args: argparse.Namespace) -> AbstractContextManager[Encoder | None]:
+    """Load the encoder that `args` name, if they name one."""
+    return nullcontext() if args.encoder is None else Encoder(args.encoder)
+
+
+def nothing_found(searched: Searched) -> str:
+    """Say what was searched in vain, and what may help."""
     n_chunks = len(searched.index)
     hint = "" if n_chunks else "; --no-ignore and --hidden take more files" if searched.in_folders else ""
     return f"nothing found in {n_chunks:,} chunk{'s' * (n_chunks != 1)} of {searched.place}{hint}"
 
 
-def _line_count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"must be an integer of at least 0, got {text[:80]!a}")
+def _count(text: str, least: int = 1) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < _MAX_DIGITS and int(text) >= least):
+        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text[:80]!a}")
     return int(text)
+
+
+def _line_count(text: str) -> int:
+    return _count(text, 0)
+
+
+def _job_count(text: str) -> int:
+    return -1 if text == "-1" else _count(text)
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -169,11 +215,23 @@ def _condition(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _where(conditions: list[tuple[str, str]]) -> dict[str, list[object]] | None:
-    """Collect the values wanted under each key; one that reads as a number is wanted as that, too."""
+def wanted_metadata(args: argparse.Namespace, index: ChunkIndex) -> dict[str, list[object]] | None:
+    """Collect the values wanted under each key; one that reads as a number is wanted as that, too.
+
+    Raises:
+        InvalidRequestError: no chunk has such a key; the error tells which keys there are.
+    """
     wanted: dict[str, list[object]] = {}
-    for key, value in conditions:
+    for key, value in args.where:
         wanted.setdefault(key, []).append(value)
         if value.isascii() and value.isdecimal():
             wanted[key].append(int(value))
+    known: set[str] = set()
+    for chunk in index.chunks if wanted else ():
+        known |= chunk.metadata.keys()
+        if wanted.keys() <= known:
+            break
+    if known and (unknown := [key for key in wanted if key not in known]):
+        message = f"--where: no chunk has {' or '.join(unknown)}; the keys are {', '.join(sorted(known))}"
+        raise InvalidRequestError(message, field="where")
     return wanted or None

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.ticket import Request, as_request
 from relevance_gen.types import GenerationRequest, GenerationResponse
@@ -37,7 +38,7 @@ def generate(request: Request | None = None, *, runner: Runner | None = None, **
     Source: the documented ``POST /generate``.
     """
     asked = as_request(_with(request, fields))  # refuses nonsense before a model is loaded
-    return (runner or default_runner()).generate(asked)
+    return _runner_of(runner).generate(asked)
 
 
 def chat(messages: Sequence[Mapping[str, Any]], *, runner: Runner | None = None, **options: Any) -> GenerationResponse:
@@ -57,7 +58,7 @@ def chat(messages: Sequence[Mapping[str, Any]], *, runner: Runner | None = None,
         OverloadedError: too many requests wait already.
         GenerationError: the model failed.
     """
-    return (runner or default_runner()).chat(messages, **options)
+    return _runner_of(runner).chat(messages, **options)
 
 
 def _with(request: object, fields: Mapping[str, Any]) -> object:
@@ -71,6 +72,12 @@ def _with(request: object, fields: Mapping[str, Any]) -> object:
     elif isinstance(request, GenerationRequest):
         request = {name: getattr(request, name) for name in attrs.fields_dict(GenerationRequest)}
     return {**request, **fields} if isinstance(request, Mapping) else request
+
+
+def _runner_of(runner: Runner | None) -> Runner:
+    if runner is not None and not hasattr(runner, "generate"):
+        raise InvalidRequestError.must_be("runner", "a Runner or None", runner, remedy="make one: Runner(path)")
+    return default_runner() if runner is None else runner
 
 
 def default_runner() -> Runner:

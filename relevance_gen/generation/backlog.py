@@ -1,8 +1,9 @@
 """The one queue between callers and whoever generates for them.
 
 A caller `put`s a ticket in and holds its future. A worker `join`s and gets a `Puller`, through which it takes tickets,
-the oldest first, and reports what becomes of them. It may be a thread of this process, or stand in for a worker
-elsewhere: all that passes are tickets, pieces of text and outcomes.
+the oldest first, but for those that it leaves to others (see `relevance_gen.generation.affinity`), and reports what
+becomes of them. It may be a thread of this process, or stand in for a worker elsewhere: all that passes are tickets,
+pieces of text and outcomes.
 
 The lock is re-entrant, for collecting garbage inside it may drop a stream, and so cancel a request.
 """
@@ -12,56 +13,21 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
-
-from attrs import define
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
+from relevance_gen.generation.affinity import PATIENCE_S, Blocks, KnownPrompts, Standing, blocks_of, leaves
+from relevance_gen.generation.call import Call, OnText, Outcome
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.ticket import Ticket, has_grammar
 from relevance_gen.types import GenerationResponse
 
-OnText: TypeAlias = Callable[[int, str], None]
-Outcome: TypeAlias = GenerationResponse | BaseException
-
 _log = logging.getLogger(__name__)
-
-
-@define(eq=False)
-class _Call:
-    """A ticket, and its caller's half: the future and the callback, which never travel.
-
-    Attributes:
-        n_unstarted: samples that have not produced a token.
-        has_shown: whether the callback was given text.
-        was_lost: whether a puller that had this ticket has left.
-    """
-
-    ticket: Ticket
-    on_text: OnText | None
-    future: Future[GenerationResponse]
-    n_unstarted: int = 0
-    has_shown: bool = False
-    was_lost: bool = False
-
-    def settle(self, outcome: Outcome) -> None:
-        """Settle the future and let go of it: the error's traceback may hold this object."""
-        future = self.future
-        del self.future
-        try:
-            if isinstance(outcome, BaseException):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-        except InvalidStateError:
-            pass  # it was cancelled a moment ago
-        except BaseException:  # the future itself takes care of Exception alone, and others wait for this thread
-            _log.exception("a callback of a request's future failed")
 
 
 class Backlog:
@@ -69,16 +35,18 @@ class Backlog:
 
     Args:
         max_queue: samples that may wait; while as many do, further requests are refused.
+        keeps_prompts: whether pullers are quicker with prompts whose beginning they had before.
 
     Attributes:
         counters: how requests ended: finished, cancelled or failed.
     """
 
-    def __init__(self, max_queue: int) -> None:
+    def __init__(self, max_queue: int, *, keeps_prompts: bool = True) -> None:
         self.counters = Counters()
+        self._keeps_prompts = keeps_prompts
         self._changed = threading.Condition()
         self._max_queue = max_queue
-        self._waiting: OrderedDict[int, _Call] = OrderedDict()
+        self._waiting: OrderedDict[int, Call] = OrderedDict()
         self._n_queued = 0
         self._pullers: list[Puller] = []
         self._closed: BaseException | None = None
@@ -109,12 +77,14 @@ class Backlog:
             RunnerClosedError: it is closed, or every puller has left.
         """
         future: Future[GenerationResponse] = Future()
+        matters = self._keeps_prompts and len(self._pullers) > 1 and not ticket.only_counts
+        blocks = blocks_of(ticket.request.text) if matters else ()
         with self._changed:
             if self._closed is not None:
                 raise RunnerClosedError(f"the runner takes no more requests: {self._closed}") from self._closed
             if self._n_queued >= self._max_queue:
                 raise OverloadedError(f"{self._n_queued} samples wait already, and at most {self._max_queue} may")
-            self._enqueue(_Call(ticket, on_text, future))
+            self._enqueue(Call(ticket, on_text, future, blocks=blocks))
         # By its id: a future that held its ticket would keep the texts.
         future.add_done_callback(partial(self._drop_cancelled, ticket.id))
         return future
@@ -137,7 +107,7 @@ class Backlog:
             self._closed = self._closed or RunnerClosedError("the runner is closed")
             self._changed.notify_all()
 
-    def _enqueue(self, call: _Call, *, in_front: bool = False) -> None:
+    def _enqueue(self, call: Call, *, in_front: bool = False) -> None:
         call.n_unstarted = call.ticket.request.num_samples
         self._n_queued += call.n_unstarted
         self._waiting[call.ticket.id] = call
@@ -169,51 +139,91 @@ class Puller:
     def __init__(self, backlog: Backlog, on_cancel: Callable[[int], None]) -> None:
         self._backlog = backlog
         self._on_cancel = on_cancel
-        self._taken: dict[int, _Call] = {}
+        self._taken: dict[int, Call] = {}
+        self._n_room = 0
+        self._prompts = KnownPrompts()
 
     def take(
-        self, n_most: int, n_most_to_hold: int | None = None, timeout_s: float | None = None
+        self,
+        n_most: int,
+        n_most_to_hold: int | None = None,
+        n_most_to_compile: int | None = None,
+        timeout_s: float | None = None,
     ) -> list[Ticket] | None:
         """Remove and return the oldest tickets: at most `n_most`, and this puller's share of what waits, rounded up.
 
-        Where none waits, wait once for a change, for `timeout_s` seconds or without limit; it may bring none.
+        Where there is none for it, wait once for a change, for `timeout_s` seconds or without limit, and for
+        `PATIENCE_S` where some are left to others; it may bring none.
 
         Args:
             n_most: most tickets.
             n_most_to_hold: most among them that ask for several samples; more of these let others pass. ``None`` is
                 no limit.
+            n_most_to_compile: likewise, those that have a grammar.
             timeout_s: longest time to wait, in seconds; ``None`` is no limit.
 
         Returns:
             ``None`` if there is nothing to come: the backlog is closed, and this puller has left it.
         """
-        if n_most < 1:
-            return []
         backlog = self._backlog
         with backlog._changed:
-            if timeout_s != 0 and not backlog._waiting and not self._is_over():
-                backlog._changed.wait(timeout_s)
+            self._n_room = n_most
+            if n_most < 1:
+                return []
             if self._is_over():
                 return None
-            n_most = min(n_most, -(-len(backlog._waiting) // len(backlog._pullers)))
-            tickets: list[Ticket] = []
-            for ticket_id in list(backlog._waiting):  # a copy: collecting garbage here may cancel what waits
-                if len(tickets) == n_most:
-                    break
-                call = backlog._waiting.get(ticket_id)
-                if call is None:
-                    continue
-                if call.ticket.request.num_samples > 1 and n_most_to_hold is not None:
-                    if n_most_to_hold < 1:
-                        continue
-                    n_most_to_hold -= 1
-                self._taken[ticket_id] = call
-                if backlog._waiting.pop(ticket_id, None) is None:
-                    self._taken.pop(ticket_id, None)
-                    continue
-                backlog._n_queued -= call.n_unstarted
-                tickets.append(call.ticket)
+            tickets = self._choose(n_most, n_most_to_hold, n_most_to_compile)
+            if not tickets and timeout_s != 0:
+                limits = [timeout_s, PATIENCE_S if backlog._waiting else None]
+                backlog._changed.wait(min((limit for limit in limits if limit is not None), default=None))
+                if self._is_over():
+                    return None
+                tickets = self._choose(n_most, n_most_to_hold, n_most_to_compile)
+            self._n_room -= len(tickets)
             return tickets
+
+    def _choose(self, n_most: int, n_most_to_hold: int | None, n_most_to_compile: int | None) -> list[Ticket]:
+        """Remove and return the oldest tickets that are for this puller."""
+        backlog = self._backlog
+        n_most = min(n_most, -(-len(backlog._waiting) // len(backlog._pullers)))
+        n_to_hold = n_most if n_most_to_hold is None else n_most_to_hold
+        n_to_compile = n_most if n_most_to_compile is None else n_most_to_compile
+        tickets: list[Ticket] = []
+        for ticket_id in list(backlog._waiting):  # a copy: collecting garbage here may cancel what waits
+            if len(tickets) == n_most:
+                break
+            call = backlog._waiting.get(ticket_id)
+            if call is None:
+                continue
+            is_held, is_compiled = call.ticket.request.num_samples > 1, has_grammar(call.ticket.request)
+            if (is_held and n_to_hold < 1) or (is_compiled and n_to_compile < 1) or self._leaves(call):
+                continue
+            n_to_hold -= is_held
+            n_to_compile -= is_compiled
+            self._taken[ticket_id] = call
+            if backlog._waiting.pop(ticket_id, None) is None:
+                self._taken.pop(ticket_id, None)
+                continue
+            backlog._n_queued -= call.n_unstarted
+            self._prompts.add(call.blocks)
+            tickets.append(call.ticket)
+        return tickets
+
+    def _leaves(self, call: Call) -> bool:
+        """Tell whether a ticket is to wait for a puller that knows more of its prompt."""
+        if not call.blocks:
+            return False
+        now_s = time.monotonic()
+        if call.left_s is not None and now_s >= call.left_s + PATIENCE_S:
+            return False
+        others = (puller._standing(call.blocks) for puller in self._backlog._pullers if puller is not self)
+        if not leaves(self._standing(call.blocks), others):
+            return False
+        call.left_s = call.left_s or now_s
+        return True
+
+    def _standing(self, blocks: Blocks) -> Standing:
+        return Standing(self._prompts.n_known(blocks), len(self._taken), self._n_room > 0)
 
     def started(self, ticket: Ticket, n_samples: int) -> None:
         """Report that `n_samples` more samples have produced a token."""
@@ -253,7 +263,7 @@ class Puller:
         may be what this one failed of. The others fail with `error`. So does all that waits, if this was the last.
         """
         backlog = self._backlog
-        failed: list[_Call] = []
+        failed: list[Call] = []
         with backlog._changed:
             if self not in backlog._pullers:
                 return

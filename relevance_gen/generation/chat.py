@@ -5,24 +5,17 @@ from __future__ import annotations
 import atexit
 import functools
 import json
-import os
 import re
-import selectors
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
-from attrs import field, frozen
-
-from relevance_gen.errors import GenerationError, InvalidRequestError
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.language_model import BREAK, ChatFormat
+from relevance_gen.sandbox import Sandbox
 
 _PROGRAM = Path(__file__).with_name("rendering.py")
+_MEMORY_BYTES = 1 << 30
 _MAX_CHARACTERS = 1 << 24
 """Most characters of a template, and of a conversation written as JSON."""
 _TOO_LONG = object()
@@ -30,30 +23,8 @@ _NO_VARIABLES: Mapping[str, Any] = {}
 _FIELDS = {"template": "chat_template", "messages": "messages", "limit": "chat_template"}
 
 
-@frozen(eq=False)
-class _Process:
-    """A running program of `rendering`, and the process that started it."""
-
-    popen: subprocess.Popen[bytes]
-    stdin: IO[bytes]
-    stdout: IO[bytes]
-    parent: int = field(factory=os.getpid)
-
-    @property
-    def lives_here(self) -> bool:
-        return self.parent == os.getpid() and self.popen.poll() is None
-
-    def end(self) -> None:
-        if self.parent == os.getpid():
-            self.popen.kill()
-            self.popen.wait()
-        for pipe in (self.stdin, self.stdout):
-            with suppress(OSError):  # what could not be written to a dead process
-                pipe.close()
-
-
 class Renderer:
-    """Renders templates in a process of its own, which starts when it is first needed and is killed by what overruns.
+    """Renders templates in a sandbox.
 
     Args:
         timeout_s: how long one conversation may take.
@@ -61,73 +32,27 @@ class Renderer:
 
     def __init__(self, timeout_s: float = 5.0) -> None:
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._process: _Process | None = None
+        self._sandbox = Sandbox(_PROGRAM, timeout_s=timeout_s, memory_bytes=_MEMORY_BYTES)
+        self.close = self._sandbox.close
 
     def render(self, template: str, variables: Mapping[str, Any]) -> str:
         """Return what `template` makes of `variables`, which JSON can hold.
 
         Raises:
             InvalidRequestError: the template is wrong, refuses the messages, or takes too much time or memory.
-            GenerationError: the process cannot be started.
+            GenerationError: the sandbox cannot be started.
         """
-        line = json.dumps({"template": template, "variables": variables}).encode() + b"\n"
-        with self._lock:
-            try:
-                reply = self._ask(line)
-            except BaseException:
-                self._end()
-                raise
+        try:
+            reply = self._sandbox.ask({"template": template, "variables": variables})
+        except TimeoutError:
+            raise _refused(f"must be rendered within {self._timeout_s:g} seconds") from None
+        except EOFError:
+            raise _refused("must not end the process that renders it") from None
         if "text" in reply:
-            return reply["text"]
+            return str(reply["text"])
         field = _FIELDS[reply["kind"]]
         wrong = "do not fit the chat template" if field == "messages" else "cannot be rendered"
         raise InvalidRequestError(f"{field} {wrong}: {reply['error'][:500]}", field=field)
-
-    def close(self) -> None:
-        """End the process; safe to call twice."""
-        with self._lock:
-            self._end()
-
-    def _ask(self, line: bytes) -> dict[str, str]:
-        if self._process is None or not self._process.lives_here:
-            self._end()
-            self._process = _start()
-        process = self._process
-        end_s = time.monotonic() + self._timeout_s
-        with suppress(BrokenPipeError):  # it has died, and reading tells
-            process.stdin.write(line)
-            process.stdin.flush()
-        received = bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while not received.endswith(b"\n"):
-                if not selector.select(max(0.0, end_s - time.monotonic())):
-                    raise _refused(f"must be rendered within {self._timeout_s:g} seconds")
-                part = os.read(process.stdout.fileno(), 1 << 20)
-                if not part:
-                    raise _refused("must not end the process that renders it")
-                received += part
-        reply: dict[str, str] = json.loads(received)
-        return reply
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.end()
-            self._process = None
-
-
-def _start() -> _Process:
-    try:
-        popen = subprocess.Popen(  # noqa: S603 - this package's own program
-            [sys.executable, "-P", _PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-    except OSError as error:
-        raise GenerationError(f"the process that renders chat templates cannot be started: {error}") from None
-    return _Process(popen, cast(IO[bytes], popen.stdin), cast(IO[bytes], popen.stdout))
 
 
 def _refused(why: str) -> InvalidRequestError:

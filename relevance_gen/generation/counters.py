@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import define
+from attrs import astuple, define
 
 
 @define
@@ -32,3 +32,6 @@ class Counters:
     first_tokens: int = 0
     first_token_s: float = 0.0
     decode_steps: int = 0
+
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(*map(sum, zip(astuple(self), astuple(other), strict=True)))

@@ -9,36 +9,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import Protocol
 
 import numpy as np
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation import sampling, scheduler
+from relevance_gen.generation import scheduler
 from relevance_gen.generation.cache import PrefixCache
+from relevance_gen.generation.compilation import Compilation
 from relevance_gen.generation.counters import Counters
+from relevance_gen.generation.drawing import Rows, draw
 from relevance_gen.generation.prompt import Prompt
+from relevance_gen.generation.sampling import NO_TOKEN
 from relevance_gen.generation.sequence import Sequence
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.ticket import Reports, Ticket, has_grammar
 from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits
-from relevance_gen.types import GenerationResponse
 
 _READ_PER_STEP = 1 << 16
 """Characters after which reading further requests waits for the next step, so that long texts do not add up to a pause
 for those who run."""
-
-
-class Reports(Protocol):
-    """Who is told what becomes of tickets. It raises nothing, and ignores tickets that were dropped."""
-
-    def started(self, ticket: Ticket, n_samples: int) -> None:
-        """Take note that `n_samples` more samples have produced a token."""
-
-    def text(self, ticket: Ticket, sample: int, text: str) -> None:
-        """Take a piece of a sample's text; not empty."""
-
-    def done(self, ticket: Ticket, outcome: GenerationResponse | BaseException) -> None:
-        """Take the response, or why there is none."""
 
 
 class Engine:
@@ -63,6 +51,7 @@ class Engine:
         self._cache = cache
         self._reports = reports
         self._clock = clock
+        self._compilation = Compilation(model)
         self._queue: list[Prompt] = []
         self._running: dict[int, tuple[Sequence, Prompt]] = {}
         self._n_read = 0
@@ -71,7 +60,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not self._running and not self._queue
+        return not self._running and not self._queue and not self._compilation.prompts
 
     @property
     def room(self) -> int:
@@ -82,14 +71,27 @@ class Engine:
     @property
     def room_to_hold(self) -> int:
         """How many of these may ask for several samples, so that their prompts are kept: see `scheduler.most_held`."""
-        return scheduler.most_held(self._model.n_slots) - sum(prompt.n_samples > 1 for prompt in self._queue)
+        held = [*self._queue, *self._compilation.prompts]
+        return scheduler.most_held(self._model.n_slots) - sum(prompt.n_samples > 1 for prompt in held)
+
+    @property
+    def room_to_compile(self) -> int:
+        """How many of these may have a grammar, which is compiled before they take room."""
+        return self._compilation.room
 
     def add(self, ticket: Ticket) -> None:
-        """Queue a request behind all others."""
-        self._queue.append(Prompt(ticket))
+        """Queue a request behind all others, or have its grammar compiled first; only count its tokens at once."""
+        prompt = Prompt(ticket)
+        if ticket.only_counts:
+            self._reports.done(ticket, prompt.count(self._model))
+        elif has_grammar(ticket.request):
+            self._compilation.add(prompt)
+        else:
+            self._queue.append(prompt)
 
     def drop(self, ticket_id: int) -> None:
         """Forget a request, if it is still here, and free its slots; nothing is reported."""
+        self._compilation.drop(ticket_id)
         for prompt in [prompt for prompt in self._queue if prompt.ticket.id == ticket_id]:
             self._dequeue(prompt)
         for slot in [slot for slot, (_, prompt) in self._running.items() if prompt.ticket.id == ticket_id]:
@@ -105,6 +107,7 @@ class Engine:
         """Forget every request and the cache. This touches no model: it may be what failed."""
         self._queue.clear()
         self._running.clear()
+        self._compilation.clear()
         self._cache.clear()
 
     def step(self) -> None:
@@ -113,6 +116,7 @@ class Engine:
         Raises:
             GenerationError: the model failed.
         """
+        self._queue_compiled()
         self._n_read, self._budget = 0, self._model.n_batch
         try:
             while (action := scheduler.next_action(self._state())) is not None:
@@ -133,6 +137,15 @@ class Engine:
         except Interrupted:
             for slot, (sequence, _) in self._running.items():
                 self._model.rewind(slot, sequence.position)  # the tokens will be computed again
+
+    def _queue_compiled(self) -> None:
+        """Queue the requests whose grammars are compiled; where there is nothing else to do, wait a moment for one."""
+        has_nothing_else = not self._queue and not self._running
+        for prompt, error in self._compilation.take_finished(wait_for_one=has_nothing_else):
+            if error is None:
+                self._queue.append(prompt)
+            else:
+                self._reports.done(prompt.ticket, error)
 
     def _state(self) -> scheduler.State:
         return scheduler.State(
@@ -188,8 +201,6 @@ class Engine:
             return
         prompt.logits = logits.copy()
         self.counters.prompt_tokens += stop
-        if prompt.n_unstarted > 1:
-            prompt.state = self._model.save(slot)
         if self._model.can_rewind and self._whole_slices(stop - 1) > 0:
             self._remember(prompt, slot)
 
@@ -199,28 +210,22 @@ class Engine:
             return
         common, _ = self._cache.longest(prompt.tokens)
         if self._whole_slices(common) < self._whole_slices(len(prompt.tokens) - 1):
-            self._cache.put(prompt.tokens, prompt.state if len(prompt.state) else self._model.save(slot))
+            prompt.state = self._model.save(slot)
+            self._cache.put(prompt.tokens, prompt.state)
 
     def _start(self, prompt: Prompt, slots: Items[int]) -> None:
         """Draw the first token of the next samples, from the logits of the prompt's end; other requests are next."""
         if not prompt.n_started:
             self.counters.first_tokens += 1
             self.counters.first_token_s += max(0.0, self._clock() - prompt.ticket.created)
+        if prompt.slot is not None and prompt.n_unstarted > len(slots) and not len(prompt.state):
+            prompt.state = self._model.save(prompt.slot)
         for slot in slots:
-            sequence = Sequence(
-                prompt.ticket.request,
-                prompt.n_started,
-                seed=prompt.ticket.seed,
-                stops=prompt.stops,
-                ends=prompt.ends,
-                n_prompt=len(prompt.tokens),
-                room=self._model.n_ctx - len(prompt.tokens),
-                n_vocab=self._model.n_vocab,
-            )
-            if slot != prompt.slot:
+            if prompt.slot is None:
                 self._model.restore(slot, prompt.state)
-            self._running[slot] = (sequence, prompt)
-            prompt.n_started += 1
+            elif slot != prompt.slot:
+                self._model.copy(prompt.slot, slot)
+            self._running[slot] = (prompt.next_sample(self._model), prompt)
         self._reports.started(prompt.ticket, len(slots))
         prompt.slot = None
         logits = np.repeat(prompt.logits[None], len(slots), axis=0)
@@ -232,34 +237,34 @@ class Engine:
         self._advance(slots, logits)
 
     def _decode(self, slots: Items[int]) -> None:
-        sequences = [self._running[slot][0] for slot in slots]
-        logits = self._model.decode(slots, [s.tokens[-1] for s in sequences], [s.position for s in sequences])
+        sequences = {slot: self._running[slot][0] for slot in slots}
+        rows = Rows(sequences)
+        logits = self._model.decode(rows.slots, rows.tokens, rows.positions)
         self.counters.decode_steps += 1
-        self._advance(slots, logits)
+        depth, going = 0, list(slots)
+        while going:
+            chosen = [rows.first[slot] + depth for slot in going]
+            self._advance(going, logits if len(chosen) == len(logits) else logits[chosen])
+            still = [slot for slot in going if slot in self._running]
+            going = [slot for slot in still if rows.was_guessed(slot, depth, sequences[slot].tokens[-1])]
+            depth += 1
+        for slot in rows.guesses.keys() & self._running.keys():
+            rows.settle(slot, sequences[slot])
+            self._model.rewind(slot, sequences[slot].position)
 
     def _advance(self, slots: Items[int], logits: Logits) -> None:
         """Draw, append and retire: row i of `logits` belongs to ``slots[i]``."""
         batch = [self._running[slot] for slot in slots]
-        tokens = sampling.sample(
-            logits,
-            [sequence.settings for sequence, _ in batch],
-            np.array([sequence.draw() for sequence, _ in batch]),
-            {
-                row: sequence.adjustment.replacement(logits[row])
-                for row, (sequence, _) in enumerate(batch)
-                if sequence.adjustment.changes_logits
-            },
-        )
-        logprobs: dict[int, float] = {}
-        if wanted := [row for row, (sequence, _) in enumerate(batch) if sequence.wants_logprobs]:
-            logprobs = dict(
-                zip(wanted, sampling.log_probabilities(logits[wanted], tokens[wanted]).tolist(), strict=True)
-            )
         self.counters.generated_tokens += len(batch)
-        for row, (slot, token) in enumerate(zip(slots, tokens.tolist(), strict=True)):
-            sequence, prompt = batch[row]
-            alternatives = sampling.likeliest(logits[row], n) if (n := sequence.n_alternatives) else ()
-            released = sequence.accept(token, self._model.piece(token), logprobs.get(row), alternatives)
+        tokens = draw([sequence for sequence, _ in batch], logits)
+        for slot, (sequence, prompt), drawn in zip(slots, batch, tokens, strict=True):
+            if slot not in self._running:
+                continue  # another sample of its request failed a moment ago
+            if sequence.constraint is not None and drawn.token == NO_TOKEN:
+                self.drop(prompt.ticket.id)
+                self._reports.done(prompt.ticket, sequence.constraint.dead_end())
+                continue
+            released = sequence.accept(drawn.token, self._model.piece(drawn.token), drawn.logprob, drawn.alternatives)
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
             if sequence.finish_reason is not None:
@@ -271,10 +276,13 @@ class Engine:
         """Keep a finished sample, and report the response if it was the last."""
         prompt.completions[sequence.index] = sequence.completion(self._clock())
         if len(prompt.completions) == prompt.ticket.request.num_samples:
-            self._reports.done(prompt.ticket, prompt.response())
+            response = prompt.response()
+            if prompt.ticket.spells:
+                response = prompt.spelled(response, self._model)
+            self._reports.done(prompt.ticket, response)
 
     def _move(self, source: int, target: int) -> None:
-        self._model.restore(target, self._model.save(source))
+        self._model.copy(source, target)
         self._model.rewind(source, 0)
         self._running[target] = self._running.pop(source)
 

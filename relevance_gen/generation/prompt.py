@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling
+from relevance_gen.generation.constraints import Grammar
+from relevance_gen.generation.lookup import Lookup
+from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.ticket import MAX_ALTERNATIVES, Ticket
 from relevance_gen.llama.language_model import BREAK, LanguageModel, Logits, SavedState, Tokens
-from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
+from relevance_gen.types import Completion, GenerationRequest, GenerationResponse, Spelling
 
 NO_LOGITS: Logits = np.empty(0, np.float32)
 NO_STATE: SavedState = np.empty(0, np.uint8)
-MAX_ALTERNATIVES = 1 << 20
-"""Most alternatives in a response, which it holds until it is complete."""
 LEAST_LOGPROB = -9999.0
 """Stands for ln 0, which JSON has no number for."""
 
@@ -29,6 +31,7 @@ class Prompt:
 
     Attributes:
         ends: the tokens that end a sample.
+        grammar: what the samples must be, if not anything; ``None`` until that is compiled.
         tokens: empty until `read`.
         stops: the stop strings, compiled; none until `read`.
         logits: shape (V,), after the last token; empty until that is computed.
@@ -42,6 +45,7 @@ class Prompt:
 
     ticket: Ticket
     ends: frozenset[int] = field(init=False)
+    grammar: Grammar | None = field(default=None, init=False)
     tokens: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
     stops: StopStrings = field(default=NO_STOPS, init=False)
     logits: Logits = field(default=NO_LOGITS, init=False)
@@ -83,9 +87,10 @@ class Prompt:
                 vocabulary.
         """
         request = self.ticket.request
+        if self.ticket.stops_itself:
+            self.ends |= frozenset(model.chat_format.ends)
         _check_vocabulary(request, self.ends, model.n_vocab)
-        tokenize = model.tokenize_chat if self.ticket.is_chat else model.tokenize
-        tokens = tokenize(request.text, request.max_input_tokens)
+        tokens = self._tokenize(model)
         if not len(tokens):
             raise InvalidRequestError("text must hold at least one token for this model, got none", field="text")
         if len(tokens) >= model.n_ctx:
@@ -102,12 +107,46 @@ class Prompt:
                 field="top_logprobs",
             )
         self.tokens, self.stops = tokens, StopStrings(request.stop)
+        if self.grammar is not None:  # only an end token tells that a text which could go on is complete
+            self.ends |= frozenset(model.chat_format.ends)
+
+    def count(self, model: LanguageModel) -> GenerationResponse | InvalidRequestError:
+        """Return a response without samples that says how many tokens the text has, or why they cannot be counted."""
+        try:
+            tokens = self._tokenize(model)
+        except InvalidRequestError as error:
+            return error
+        created = self.ticket.created
+        return GenerationResponse(created, created, 0, self.ticket.request.text, len(tokens), ())
+
+    def _tokenize(self, model: LanguageModel) -> Tokens:
+        request = self.ticket.request
+        tokenize = model.tokenize_chat if self.ticket.is_chat else model.tokenize
+        return tokenize(request.text, request.max_input_tokens)
 
     def note_logprobs(self, logits: Logits, start: int) -> None:
         """Keep what the logits after the tokens from `start` on, shape (n, V), say of the tokens that follow these."""
         following = self.tokens[start + 1 : start + 1 + len(logits)]
         logprobs = sampling.log_probabilities(logits[: len(following)], following.astype(np.intp))
         self.logprobs += np.maximum(logprobs, LEAST_LOGPROB).tolist()
+
+    def next_sample(self, model: LanguageModel) -> Sequence:
+        """Return the next sample, which starts now."""
+        index, self.n_started = self.n_started, self.n_started + 1
+        room = model.n_ctx - len(self.tokens)
+        n_guessed = self.ticket.request.prompt_lookup if model.can_rewind else 0
+        return Sequence(
+            self.ticket.request,
+            index,
+            seed=self.ticket.seed,
+            stops=self.stops,
+            ends=self.ends,
+            n_prompt=len(self.tokens),
+            room=room,
+            n_vocab=model.n_vocab,
+            constraint=None if self.grammar is None else self.grammar.begin(self.ends),
+            lookup=Lookup(self.tokens, n_guessed, min(room, self.ticket.request.max_tokens)) if n_guessed else None,
+        )
 
     def release(self) -> None:
         """Let go of what only starting further samples needs."""
@@ -126,6 +165,16 @@ class Prompt:
             responses=responses,
             prompt_logprobs=(None, *self.logprobs) if self.ticket.request.prompt_logprobs else None,
         )
+
+    def spelled(self, response: GenerationResponse, model: LanguageModel) -> GenerationResponse:
+        """Add to a response how its tokens are written."""
+        prompt = tuple(self.tokens.tolist())
+        tokens = set(prompt)
+        for completion in response.responses:
+            tokens.update(completion.tokens or ())
+            tokens.update(one.token for place in completion.top_logprobs or () for one in place)
+        pieces = {token: model.piece(token) for token in tokens}
+        return attrs.evolve(response, spelling=Spelling(prompt, pieces, self.ends))
 
 
 def _check_vocabulary(request: GenerationRequest, ends: frozenset[int], n_vocab: int) -> None:

@@ -1,21 +1,14 @@
-"""Render chat templates: a program of its own, run by its path, that `chat` starts and may kill at any time.
+"""Render chat templates: a program that `chat` asks in a sandbox.
 
 A template is code from a file of somebody else's. Jinja's sandbox keeps it from files and from Python's insides, but
-not from looping for ever or asking for all memory; only a process of its own does. It imports nothing of this package,
-so that it starts fast.
-
-A line of standard input is a JSON object, ``{"template": …, "variables": {…}}``; each is answered by a line,
-``{"text": …}`` or ``{"error": …, "kind": "template" | "messages" | "limit"}``.
+not from looping for ever or asking for all memory; only a process of its own does. This imports nothing of this
+package, so that it starts fast.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import resource
-import sys
-import time
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -27,9 +20,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_CHARACTERS = 1 << 24
 """Most characters of a rendered conversation."""
-MAX_MEMORY_BYTES = 1 << 30
-MAX_CPU_S = 20
-"""Ends this process where nobody is left to kill it."""
 
 
 class Generation(Extension):
@@ -79,7 +69,7 @@ def compiled(template: str) -> jinja2.Template:
 
 
 def answer(request: dict[str, Any]) -> dict[str, str]:
-    """Return the answer to one line."""
+    """Return the ``text`` that a ``template`` makes of ``variables``, or an ``error`` and of which ``kind`` it is."""
     try:
         template = compiled(request["template"])
     except (MemoryError, RecursionError) as error:
@@ -95,19 +85,3 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
     if len(text) > MAX_CHARACTERS:
         return {"error": f"more than {MAX_CHARACTERS:,} characters", "kind": "limit"}
     return {"text": text}
-
-
-def main() -> None:
-    """Answer line by line until standard input ends."""
-    with suppress(ValueError, OSError):  # macOS has no such limit
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    for line in sys.stdin.buffer:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + MAX_CPU_S, hard))
-        reply = json.dumps(answer(json.loads(line)))
-        sys.stdout.buffer.write(reply.encode() + b"\n")
-        sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,7 @@
-"""A runner: requests go in from any thread, futures and streams come out, and one or more workers generate."""
+"""A runner: requests go in from any thread, futures and streams come out, and one or more workers generate.
+
+The file is long because it documents every method of the one public class; what the methods do is in other rooms.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,14 @@ from relevance_gen import wire
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
 from relevance_gen.generation import chat
-from relevance_gen.generation.backlog import Backlog, OnText
+from relevance_gen.generation.backlog import Backlog
+from relevance_gen.generation.call import OnText
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.ticket import Request, Ticket, as_request, check_bounds
 from relevance_gen.generation.worker import GRACE_S, Load, State, Worker
 from relevance_gen.llama import source
-from relevance_gen.llama.language_model import LanguageModel
+from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, on_devices, shows_options
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
@@ -39,8 +43,8 @@ class Runner:
     """A model that generates for many callers at once, in a thread of its own, or in one for each device.
 
     Args:
-        model: a GGUF file; or a hub repository, ``"owner/name"`` or ``"owner/name/file.gguf"``, where `huggingface_hub`
-            is installed; by default the file that ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
+        model: a GGUF file; or with the extra ``hub`` a repository of the Hugging Face hub, ``"owner/name"`` or
+            ``"owner/name:Q8_0"``; by default what ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
         devices: GPUs, from 0, each of which gets the whole model and a worker of its own; by default one worker.
         max_queue: samples that may wait, at least 1; while as many do, `submit` raises `OverloadedError`.
         prefix_cache_bytes: memory, for each worker, for the computed prompts of recent requests; 0 turns the prefix
@@ -67,15 +71,18 @@ class Runner:
         if model is not None and not isinstance(model, str | os.PathLike):
             raise InvalidRequestError.must_be("model", "the path of a GGUF file or the name of a repository", model)
         each = on_devices(model_options(options), devices)
-        self._start([partial(_load, model, one) for one in each], max_queue, prefix_cache_bytes, wait)
+        loads = [partial(load_model, model, one) for one in each]
+        self._start(partial(_workers, loads, prefix_cache_bytes), max_queue, prefix_cache_bytes, wait)
 
-    def _start(self, loads: Iterable[Load], max_queue: int, prefix_cache_bytes: int, wait: bool) -> None:
-        """Start a worker for each model to load, of whatever kind."""
+    def _start(
+        self, join: Callable[[Backlog], Sequence[Worker]], max_queue: int, prefix_cache_bytes: int, wait: bool
+    ) -> None:
+        """Start the workers that join the backlog, of whatever kind."""
         check_integer("max_queue", max_queue, 1)
         check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
-        self._backlog = Backlog(max_queue)
+        self._backlog = Backlog(max_queue, keeps_prompts=prefix_cache_bytes > 0)
         self._ids = itertools.count()
-        self._workers = [Worker(self._backlog, load, prefix_cache_bytes) for load in loads]
+        self._workers = join(self._backlog)
         # A runner that nobody holds any more finishes what it has, and ends.
         weakref.finalize(self, self._backlog.close).atexit = False
         try:
@@ -89,13 +96,24 @@ class Runner:
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, request: Request, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
+    def submit(
+        self,
+        request: Request,
+        *,
+        on_text: OnText | None = None,
+        is_chat: bool = False,
+        stops_itself: bool = False,
+        spells: bool = False,
+    ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
         Args:
             request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
+            is_chat: the text is what `write_chat` returned.
+            stops_itself: the model's own end tokens end a sample too, beside ``eos_token_ids``.
+            spells: say in the response's ``spelling`` how its tokens are written.
 
         Returns:
             A future. Its `cancel()` works until the response is there; the request's slots are then free at the next
@@ -107,15 +125,15 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        return self._put(as_request(request), on_text)
+        return self._put(as_request(request), on_text, is_chat=is_chat, stops_itself=stops_itself, spells=spells)
 
     def _put(
-        self, request: GenerationRequest, on_text: OnText | None = None, *, is_chat: bool = False
+        self, request: GenerationRequest, on_text: OnText | None = None, **wanted: bool
     ) -> Future[GenerationResponse]:
         self._check_not_forked()
         check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = Ticket(next(self._ids), request, seed, time.time(), is_chat)
+        ticket = Ticket(next(self._ids), request, seed, time.time(), **wanted)
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: Request) -> GenerationResponse:
@@ -172,14 +190,23 @@ class Runner:
         if "text" in fields:
             raise InvalidRequestError("text must not be given beside messages, which it is made of", field="text")
         request = wire.structure(GenerationRequest, {"text": "", **fields})
-        self._check_not_forked()
-        self.wait_ready()
-        model = next((worker.chat_format for worker in self._workers if worker.chat_format is not None), None)
-        if model is None:
-            raise RunnerClosedError("the runner was closed before its model was loaded")
-        text = chat.prompt_of(messages, model, chat_template, template_variables or {})
-        ends = dict.fromkeys((*request.eos_token_ids, *model.ends))
-        return self._put(attrs.evolve(request, text=text, eos_token_ids=tuple(ends)), on_text, is_chat=True)
+        text = self.write_chat(messages, chat_template=chat_template, template_variables=template_variables)
+        return self.submit(attrs.evolve(request, text=text), on_text=on_text, is_chat=True, stops_itself=True)
+
+    def write_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return a conversation as the model's template has it, for `submit` with ``is_chat`` alone.
+
+        Raises:
+            InvalidRequestError: there is no template for these messages.
+            RelevanceGenError: as `wait_ready` raises.
+        """
+        return chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:
         """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.
@@ -197,7 +224,48 @@ class Runner:
         """
         return TextStream(lambda on_text: self.submit_chat(messages, on_text=on_text, **options))
 
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens of the model a prompt has, with its BOS token. Waits as a request does, for no step.
+
+        Raises:
+            InvalidRequestError: the text is far beyond what the context could hold.
+            RelevanceGenError: as `generate` raises.
+        """
+        request = as_request({"text": text})
+        return self._wait_for(lambda: self._put(request, only_counts=True)).prompt_tokens
+
+    def count_chat_tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Return how many tokens of the model a conversation has, as `submit_chat` writes it.
+
+        Raises:
+            RelevanceGenError: as `submit_chat` and `count_tokens` raise.
+        """
+        text = chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
+        request = GenerationRequest(text)
+        return self._wait_for(lambda: self._put(request, is_chat=True, only_counts=True)).prompt_tokens
+
     # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """What writing a prompt needs to know of the model; waits until that is loaded.
+
+        Raises:
+            ModelLoadError: it cannot be loaded.
+            RunnerClosedError: the runner was closed before.
+        """
+        self._check_not_forked()
+        self.wait_ready()
+        model = next((worker.chat_format for worker in self._workers if worker.chat_format is not None), None)
+        if model is None:
+            raise RunnerClosedError("the runner was closed before its model was loaded")
+        return model
 
     @property
     def alive(self) -> bool:
@@ -238,7 +306,7 @@ class Runner:
     def counters(self) -> Counters:
         """Return what was done so far; a copy."""
         parts = [self._backlog.counters, *(worker.counters for worker in self._workers)]
-        return Counters(*map(sum, zip(*map(attrs.astuple, parts), strict=True)))
+        return sum(parts, Counters())
 
     def close(self, drain: bool = True, timeout_s: float | None = None) -> None:
         """Take no more requests, end the threads and free the model; safe to call twice.
@@ -283,9 +351,14 @@ class Runner:
         return any(worker.thread is threading.current_thread() for worker in self._workers)
 
 
-def _load(
+def _workers(loads: Iterable[Load], prefix_cache_bytes: int, backlog: Backlog) -> Sequence[Worker]:
+    return [Worker(backlog, load, prefix_cache_bytes) for load in loads]
+
+
+def load_model(
     model: str | os.PathLike[str] | None, options: ModelOptions, on_progress: Callable[[float], bool]
 ) -> AbstractContextManager[LanguageModel]:
+    """Load a model as the options say; with model and options filled in this is a `Load`."""
     from relevance_gen.llama.decoder import Decoder  # not at the top: this loads llama.cpp
 
     return Decoder(source.resolve(model), options, on_progress=on_progress)

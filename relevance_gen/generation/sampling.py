@@ -17,9 +17,17 @@ Ids = NDArray[np.intp]
 Weights = NDArray[np.float64]
 Replacement: TypeAlias = tuple[Ids, Logits]
 """Token ids, shape (n,), and the logits to use for them; of a token given twice the last counts."""
+Mask: TypeAlias = NDArray[np.uint8]
+"""Which tokens may be drawn, a bit for each: bit i % 8 of byte i // 8 is that of token i."""
+
+NO_TOKEN = -1
+"""What is drawn where a mask leaves nothing that is possible."""
 
 _MIN_BLOCKED_VOCABULARY = 4096
 """Below this, one argpartition of the whole row is faster than finding the blocks that matter first."""
+_BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_PENALTIES = np.where(_BYTES, np.float32(0), np.float32(-np.inf))
+"""What each value of a mask's byte adds to the logits of its eight tokens, shape (256, 8)."""
 _SOME_WEIGHTS = 4096
 """Weights that are looked at to guess a bound for the others: sorting them takes no time beside computing them all."""
 
@@ -39,19 +47,22 @@ def sample(
     settings: Sequence[Settings],
     uniforms: NDArray[np.float64],
     replacements: Mapping[int, Replacement] | None = None,
+    masks: Mapping[int, Mask] | None = None,
 ) -> Ids:
     """Draw one token for each row.
 
-    Replacements → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at the row's uniform.
+    Replacements → mask → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at the row's
+    uniform.
 
     Args:
         logits: shape (B, V), float32; afterwards as before.
         settings: one for each row.
         uniforms: shape (B,), float64 in [0, 1); the draw is a function of them alone.
         replacements: row to the logits that are others than the model's while that row is drawn.
+        masks: row to the tokens that may be drawn, where these are not all.
 
     Returns:
-        Token ids, shape (B,).
+        Token ids, shape (B,); `NO_TOKEN` where a mask leaves nothing.
 
     Raises:
         GenerationError: a row has a NaN or infinite largest logit: the model is broken, not the request.
@@ -61,10 +72,26 @@ def sample(
     for row, (ids, values) in replacements.items():
         logits[row, ids] = values
     try:
-        return _draw(logits, settings, uniforms)
+        return _draw_masked(logits, settings, uniforms, masks) if masks else _draw(logits, settings, uniforms)
     finally:  # a copy of all logits would take longer than drawing
         for row, values in own.items():
             logits[row, replacements[row][0]] = values
+
+
+def _draw_masked(
+    logits: Logits, settings: Sequence[Settings], uniforms: NDArray[np.float64], masks: Mapping[int, Mask]
+) -> Ids:
+    tokens = np.empty(len(settings), np.intp)
+    if free := [row for row in range(len(settings)) if row not in masks]:
+        tokens[free] = _draw(logits[free], [settings[row] for row in free], uniforms[free])
+    for row, mask in masks.items():
+        masked = _PENALTIES.take(mask, axis=0).ravel()[: logits.shape[1]]
+        masked += logits[row]
+        if masked.max() == -np.inf:
+            tokens[row] = NO_TOKEN
+        else:
+            tokens[row] = _draw(masked[None], [settings[row]], uniforms[row : row + 1])[0]
+    return tokens
 
 
 def _draw(logits: Logits, settings: Sequence[Settings], uniforms: NDArray[np.float64]) -> Ids:

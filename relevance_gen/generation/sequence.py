@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from relevance_gen.generation.adjustment import Adjustment
+from relevance_gen.generation.constraints import Constraint
+from relevance_gen.generation.lookup import Lookup
 from relevance_gen.generation.sampling import Settings
 from relevance_gen.generation.stopping import StopStrings, TextAssembler
 from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob
@@ -22,12 +24,16 @@ class Sequence:
         n_prompt: tokens of the prompt.
         room: most tokens that the context still holds, at least 1.
         n_vocab: size of the vocabulary.
+        constraint: what the text must be, if not anything.
+        lookup: guesses what comes next, if that is wanted.
 
     Attributes:
         tokens: generated so far, the end token included.
         finish_reason: ``None`` while running.
         adjustment: what to change in the logits before drawing.
         settings: how to draw.
+        constraint: as given.
+        lookup: as given.
     """
 
     def __init__(
@@ -41,12 +47,17 @@ class Sequence:
         n_prompt: int,
         room: int,
         n_vocab: int,
+        constraint: Constraint | None = None,
+        lookup: Lookup | None = None,
     ) -> None:
         self.index = index
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.settings = Settings(request.temperature, request.top_k, request.top_p, request.min_p)
-        self.adjustment = Adjustment(request, ends, n_vocab)
+        self.constraint = constraint
+        self.lookup = lookup
+        # A constraint itself keeps end tokens back.
+        self.adjustment = Adjustment(request, () if constraint else ends, n_vocab)
         self.wants_logprobs = request.logprobs
         self.n_alternatives = min(request.top_logprobs, n_vocab)
         self._request = request
@@ -64,6 +75,11 @@ class Sequence:
         """Where the last token goes in the context: the tokens the context holds already."""
         return self._n_prompt + len(self.tokens) - 1
 
+    @property
+    def may_end(self) -> bool:
+        """Whether the next token may be an end token."""
+        return len(self.tokens) >= self._request.min_tokens
+
     def draw(self) -> float:
         """Return the uniform number in [0, 1) that decides the next token."""
         return self._random.random()
@@ -78,20 +94,30 @@ class Sequence:
         if self.n_alternatives:
             self._alternatives.append(alternatives)
         self.adjustment.count(token)
+        if self.lookup is not None:
+            self.lookup.note(token)
         if token in self._ends:
             released = self._assembler.flush()
             self.finish_reason = "eos"
         else:
             may_stop = len(self.tokens) > self._request.min_tokens
             released = self._assembler.push(piece, may_stop=may_stop)
-            if not self._assembler.stopped and len(self.tokens) == self._n_most:
+            self.finish_reason = self._end_after(token)
+            if self.finish_reason is not None:
                 released += self._assembler.flush(may_stop=may_stop)
-                self.finish_reason = "length"
         if self._assembler.stopped:  # flushing too can complete a stop string, with the U+FFFD of a broken character
             self.finish_reason = "stop"
         if released:
             self._text.append(released)
         return released
+
+    def _end_after(self, token: int) -> FinishReason | None:
+        """Return why the sample ends with `token`, which is no end token and completes no stop string."""
+        if self.constraint is not None:
+            self.constraint.accept(token)
+            if self.constraint.complete:
+                return "eos"
+        return "length" if len(self.tokens) == self._n_most else None
 
     def completion(self, finished: float) -> Completion:
         """Return the finished sample.

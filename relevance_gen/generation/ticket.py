@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from attrs import field, frozen
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.types import GenerationRequest
+from relevance_gen.types import GenerationRequest, GenerationResponse
 
 Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
 """A text to continue, a request, or a mapping of its fields."""
@@ -17,6 +18,12 @@ Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
 MAX_STOP_CHARACTERS = 1 << 16
 """All stop strings of a request together: enough for any use, and little to compile."""
 MAX_END_TOKENS = 1 << 12
+MAX_ALTERNATIVES = 1 << 20
+"""Of all tokens of a response, which holds them until it is complete."""
+GRAMMAR_FIELDS = ("json_schema", "regex", "grammar")
+"""The fields that say what samples must be; of a request, one at most is set."""
+MAX_GRAMMAR_CHARACTERS = 1 << 18
+"""Of a schema written as JSON, a regular expression or a grammar."""
 
 
 @frozen
@@ -31,6 +38,9 @@ class Ticket:
         seed: the request's, or a fresh one: whoever serves the ticket draws the same samples.
         created: Unix time in seconds when it was accepted.
         is_chat: whether its text is a rendered conversation.
+        only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
+        stops_itself: whether the model's own end tokens end a sample too.
+        spells: whether the response is to say how its tokens are written.
     """
 
     id: int
@@ -38,6 +48,22 @@ class Ticket:
     seed: int = field(eq=False)
     created: float = field(eq=False)
     is_chat: bool = field(default=False, eq=False)
+    only_counts: bool = field(default=False, eq=False)
+    stops_itself: bool = field(default=False, eq=False)
+    spells: bool = field(default=False, eq=False)
+
+
+class Reports(Protocol):
+    """Who is told what becomes of tickets. It raises nothing, and ignores tickets that were dropped."""
+
+    def started(self, ticket: Ticket, n_samples: int) -> None:
+        """Take note that `n_samples` more samples have produced a token."""
+
+    def text(self, ticket: Ticket, sample: int, text: str) -> None:
+        """Take a piece of a sample's text; not empty."""
+
+    def done(self, ticket: Ticket, outcome: GenerationResponse | BaseException) -> None:
+        """Take the response, or why there is none."""
 
 
 def as_request(request: object) -> GenerationRequest:
@@ -59,10 +85,29 @@ def check_bounds(request: GenerationRequest) -> None:
     """Refuse a request that would take more of a worker's time and memory than any use needs.
 
     Raises:
-        InvalidRequestError: its stop strings are too long, or its end tokens too many.
+        InvalidRequestError: its stop strings or its grammar are too long, or its end tokens too many.
     """
     if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
         raise InvalidRequestError(f"stop must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", field="stop")
     ends = request.eos_token_ids
     if len(ends) > MAX_END_TOKENS:
         raise InvalidRequestError.must_be("eos_token_ids", f"a list of at most {MAX_END_TOKENS:,} tokens", ends)
+    for name in GRAMMAR_FIELDS:
+        if (value := getattr(request, name)) is not None:
+            _check_grammar(name, value)
+
+
+def has_grammar(request: GenerationRequest) -> bool:
+    """Tell whether something has to be compiled before the request can be served."""
+    return any(getattr(request, name) is not None for name in GRAMMAR_FIELDS)
+
+
+def _check_grammar(name: str, value: str | Mapping[str, Any]) -> None:
+    try:
+        text = value if isinstance(value, str) else json.dumps(value)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        allowed = "text without lone surrogates" if isinstance(value, str) else "JSON"
+        raise InvalidRequestError(f"{name} must be {allowed}: {error}", field=name) from None
+    if len(text) > MAX_GRAMMAR_CHARACTERS:
+        raise InvalidRequestError(f"{name} must hold at most {MAX_GRAMMAR_CHARACTERS:,} characters", field=name)

@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from relevance_gen.errors import GenerationError, ModelLoadError, RelevanceGenError, RunnerClosedError
-from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine import Engine
+from relevance_gen.generation.ticket import Reports, Ticket
 from relevance_gen.llama import aborts
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 
@@ -23,6 +23,33 @@ Load: TypeAlias = Callable[[Callable[[float], bool]], AbstractContextManager[Lan
 
 GRACE_S = 5.0
 """How long a thread that was told to stop may take to end its current step."""
+
+
+class Pulls(Reports, Protocol):
+    """How a worker takes tickets and says what becomes of them: see `relevance_gen.generation.backlog.Puller`."""
+
+    def take(
+        self,
+        n_most: int,
+        n_most_to_hold: int | None = None,
+        n_most_to_compile: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Ticket] | None:
+        """Return the oldest tickets; None if there is nothing to come."""
+
+    def leave(self, error: BaseException) -> None:
+        """Take no more."""
+
+
+class Queue(Protocol):
+    """Where tickets come from: a `relevance_gen.generation.backlog.Backlog`, or what stands in for some elsewhere."""
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that made this."""
+
+    def join(self, on_cancel: Callable[[int], None]) -> Pulls:
+        """Return what a worker takes tickets with from now on."""
 
 
 class State(Enum):
@@ -60,7 +87,7 @@ class Worker:
         thread: where the model is loaded and computes.
     """
 
-    def __init__(self, backlog: Backlog, load: Load, prefix_cache_bytes: int) -> None:
+    def __init__(self, backlog: Queue, load: Load, prefix_cache_bytes: int) -> None:
         self.state = State.LOADING
         self.error: BaseException | None = None
         self.counters = Counters()
@@ -167,7 +194,8 @@ class Worker:
         """Hand the engine what it has room for, waiting while it is idle; tell whether to go on."""
         if self.state is not State.READY:
             return False
-        tickets = self._puller.take(engine.room, engine.room_to_hold, timeout_s=None if engine.idle else 0)
+        rooms = (engine.room, engine.room_to_hold, engine.room_to_compile)
+        tickets = self._puller.take(*rooms, timeout_s=None if engine.idle else 0)
         if tickets is None:
             return False
         for ticket in tickets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,24 +13,22 @@ import numpy as np
 
 from relevance_gen.errors import GenerationError, ModelLoadError
 from relevance_gen.llama.batch import Batch, abort_while_set
+from relevance_gen.llama.fitting import MIN_N_CTX, Demand, fitting
 from relevance_gen.llama.language_model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.llama.library import lib, pointer, reasons
+from relevance_gen.llama.memory import Memory, memory_for
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.vocabulary import Vocabulary
 from relevance_gen.llama.weights import OnProgress, Weights
-from relevance_gen.machine import available_memory, usable_cores
 
-_DEFAULT_N_CTX = 4096
-_DEFAULT_KV_BYTES = 2 << 30
-"""What the context may take without being asked for: n_ctx is halved until all slots together fit."""
-_MIN_N_CTX = 256
-_ONE_THREAD_BYTES = 4 << 20
-"""Weights of less are computed by one thread, a token in half a millisecond: several would save half of that while the
-machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
+_RAM_SHARE, _GPU_SHARE = 0.5, 0.8
+"""How much of the free memory a context takes without being asked for: others need of the machine's, too."""
+_FLOAT_BYTES = 4
 _CPU_SLICE, _GPU_SLICE = 128, 512
 _ABORTED = 2
 _DEFAULTS = ModelOptions()
 _WARM_UP = np.zeros(2, np.int32)
+_log = logging.getLogger(__name__)
 
 
 class Decoder:
@@ -42,6 +41,9 @@ class Decoder:
 
     Raises:
         ModelLoadError: the file is missing, no GGUF, damaged or unsupported, or memory does not suffice.
+
+    Attributes:
+        copies_on_device: whether `copy` leaves data where it is: by default where that is a GPU.
     """
 
     def __init__(
@@ -58,15 +60,15 @@ class Decoder:
         try:
             _check_generates_text(weights, path)
             self.n_vocab = weights.n_vocab
+            self._uncopied: set[int] = set()
             self.can_rewind = not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
-            self.n_slots = options.n_slots
-            self.n_ctx = self._fitting_n_ctx(options.n_ctx)
-            self.n_batch = min(options.n_batch or (_GPU_SLICE if weights.uses_gpu else _CPU_SLICE), self.n_ctx)
+            self.copies_on_device = weights.uses_gpu and self.can_rewind
+            self._fit(options, memory_for(weights, options))
             vocabulary = Vocabulary(weights.vocabulary, self.n_ctx)
             self.tokenize, self.tokenize_chat = vocabulary.tokenize, vocabulary.tokenize_chat
             self.piece = vocabulary.piece
-            self.chat_format = vocabulary.chat_format(lib.llama_model_chat_template(model, None))
-            self.n_threads = options.n_threads or _default_n_threads(weights)
+            self.chat_format = vocabulary.chat_format(lib.llama_model_chat_template(model, None), weights.name)
+            self.n_threads = options.n_threads or weights.default_n_threads
             self._open_context(path, options.flash_attention)
             self._warm_up()
         except BaseException:
@@ -88,25 +90,21 @@ class Decoder:
 
     # ── Loading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _fitting_n_ctx(self, n_ctx: int | None) -> int:
-        """Return the context length to use; refuse one that the machine's memory cannot hold."""
-        model = self._weights.handle
-        n_heads = max(1, lib.llama_model_n_head(model))
-        width = lib.llama_model_n_head_kv(model) * (lib.llama_model_n_embd(model) // n_heads)
-        token_bytes = 2 * 2 * width * lib.llama_model_n_layer(model) * self.n_slots  # keys and values, float16
-        if n_ctx is None:
-            n_ctx = min(_DEFAULT_N_CTX, max(_MIN_N_CTX, lib.llama_model_n_ctx_train(model)))
-            while n_ctx > _MIN_N_CTX and n_ctx * token_bytes > _DEFAULT_KV_BYTES:
-                n_ctx //= 2
-        needed, available = n_ctx * token_bytes, available_memory()
-        too_large = not self._weights.uses_gpu and available is not None and needed > available
-        if n_ctx * (self.n_slots + 1) >= 2**31 or too_large:
-            there_is = "too much" if available is None else f"and {available >> 20:,} MiB are available"
-            raise ModelLoadError(
-                f"n_ctx={n_ctx} for {self.n_slots} slots needs {needed >> 20:,} MiB of memory, {there_is}; "
-                "choose a smaller n_ctx or n_slots"
-            )
-        return n_ctx
+    def _fit(self, options: ModelOptions, memory: Memory) -> None:
+        """Choose `n_ctx`, `n_slots` and `n_batch`; refuse what the memory cannot hold."""
+        model, uses_gpu = self._weights.handle, self._weights.uses_gpu
+        n_batch = options.n_batch or (_GPU_SLICE if uses_gpu else _CPU_SLICE)
+        keeps_scores = _flash_attention(options.flash_attention, uses_gpu) == lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        n_rows = lib.llama_model_n_head(model) + 1 if keeps_scores else 1  # the scores of each head, and the mask
+        longest = options.n_ctx or max(MIN_N_CTX, lib.llama_model_n_ctx_train(model))
+        demand = Demand(self._weights.token_bytes, _FLOAT_BYTES * n_rows * min(n_batch, longest))
+        share = memory.share(_GPU_SHARE if uses_gpu else _RAM_SHARE)
+        self.n_ctx, self.n_slots = fitting(demand, share, longest, options.n_ctx is not None, options.n_slots)
+        self.n_batch = min(n_batch, self.n_ctx)
+        needed = f"{self.n_slots} slots need {demand.of(self.n_ctx, self.n_slots) >> 20:,} MiB of {memory}"
+        if self.n_ctx * (self.n_slots + 1) >= 2**31 or not memory.holds(demand.of(self.n_ctx, self.n_slots)):
+            raise ModelLoadError(f"n_ctx={self.n_ctx} for {needed}; choose a smaller n_ctx or n_slots")
+        _log.info("n_ctx=%d for %s", self.n_ctx, needed)
 
     def _open_context(self, path: str | os.PathLike[str], flash_attention: bool | None) -> None:
         params = lib.llama_context_default_params()
@@ -121,8 +119,8 @@ class Decoder:
         if not self._context:
             raise ModelLoadError(f"{self.n_slots} slots of {self.n_ctx} tokens cannot be made: {reasons()}")
         self._memory = lib.llama_get_memory(self._context)
-        if not self._memory:
-            raise ModelLoadError(f"{path} holds an embedding model, which does not generate text")
+        if not self._memory or lib.llama_pooling_type(self._context) > lib.LLAMA_POOLING_TYPE_NONE:
+            raise ModelLoadError(f"{path} holds an embedding model, which does not generate text: give it to Encoder")
         self._batch = Batch(params.n_batch)
 
     def _warm_up(self) -> None:
@@ -157,12 +155,13 @@ class Decoder:
         return self._compute(len(tokens))
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
-        """Append one token to each slot; return their logits, shape (B, V), valid until the next call.
+        """Append tokens to slots; return the logits after each, shape (B, V), valid until the next call.
 
         Args:
-            slots: ascending: llama.cpp splits a batch at every step back and every gap.
-            tokens: one for each slot.
-            positions: tokens that each slot holds.
+            slots: ascending: llama.cpp splits a batch at every step back and every gap. A slot may stand in several
+                rows; llama.cpp computes the first rows of all slots together, and then the others.
+            tokens: one for each row.
+            positions: where each goes; at first the number of tokens that its slot holds.
 
         Raises:
             Interrupted: `interrupt` was called; `rewind` the slots before going on.
@@ -174,6 +173,7 @@ class Decoder:
     def _compute(self, n_rows: int) -> Logits:
         """Decode the batch; return the logits of the `n_rows` tokens for which they are wanted."""
         status = lib.llama_decode(self._context, self._batch.struct)
+        self._uncopied.clear()
         if status == _ABORTED:
             self._abort_flag[0] = b"\0"
             raise Interrupted
@@ -204,20 +204,42 @@ class Decoder:
 
     def save(self, slot: int) -> SavedState:
         """Return a slot's memory as bytes."""
+        self._copy_now(slot)
         state = np.empty(self.saved_bytes(slot), np.uint8)
         if not lib.llama_state_seq_get_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not save a sequence")
         return state
 
+    def copy(self, source: int, target: int) -> None:
+        """Let a slot hold what another one holds.
+
+        On a GPU the data stays there: all that a slot could hold is copied, at the next computation. Elsewhere only
+        what it does hold is copied, at once.
+        """
+        self.rewind(target, 0)
+        if self.copies_on_device:
+            lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            self._uncopied.add(target)
+        else:
+            self.restore(target, self.save(source))
+
+    def _copy_now(self, slot: int) -> None:
+        """Compute a token, so that what was to be copied to `slot` at the next computation is copied now."""
+        n_tokens = lib.llama_memory_seq_pos_max(self._memory, slot) + 1
+        while slot in self._uncopied:
+            try:
+                self.prefill(slot, _WARM_UP[:1], n_tokens)
+            except Interrupted:
+                pass
+            finally:
+                self.rewind(slot, n_tokens)
+
     def restore(self, slot: int, state: SavedState) -> None:
         """Replace what a slot holds by what `save` returned."""
         self.rewind(slot, 0)
+        self._copy_now(slot)
         if not lib.llama_state_seq_set_data(self._context, pointer(state, ctypes.c_uint8), len(state), slot):
             raise GenerationError("llama.cpp could not restore a sequence")
-
-
-def _default_n_threads(weights: Weights) -> int:
-    return 1 if weights.n_bytes < _ONE_THREAD_BYTES else usable_cores()
 
 
 def _check_generates_text(weights: Weights, path: str | os.PathLike[str]) -> None:

@@ -14,13 +14,15 @@ Logits: TypeAlias = NDArray[np.float32]
 SavedState: TypeAlias = NDArray[np.uint8]
 
 
+MOST_BYTES_PER_TOKEN = 32
+"""More than texts have: what is longer than this for the tokens that a context holds is refused uncounted."""
 BREAK = "\udc00"
 """Stands in a rendered conversation where tokens must not reach across: a code point that no text can hold."""
 
 
 @frozen
 class ChatFormat:
-    """What a model's file says about conversations.
+    """What writing a prompt needs to know of a model, conversations above all.
 
     Attributes:
         template: the Jinja template that writes them; ``None`` where the file has none.
@@ -28,6 +30,8 @@ class ChatFormat:
         eos: the text of the token that ends one, likewise.
         ends: the tokens that end a turn.
         control: the texts of all control tokens.
+        n_ctx: most tokens of a prompt and its answer together; 0 where that is not known.
+        name: what the file calls the model; empty where it has no name.
     """
 
     template: str | None = None
@@ -35,6 +39,8 @@ class ChatFormat:
     eos: str = ""
     ends: tuple[int, ...] = ()
     control: tuple[str, ...] = ()
+    n_ctx: int = 0
+    name: str = ""
 
 
 class Interrupted(Exception):  # noqa: N818 - a signal between model and engine, not an error
@@ -70,13 +76,16 @@ class LanguageModel(Protocol):
         """Append `tokens` as `prefill` does; return the logits after each of them, shape (n, V)."""
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
-        """Append one token to each slot; return logits of shape (B, V), valid until the next call.
+        """Append tokens to slots; return the logits after each, shape (B, V), valid until the next call.
 
-        It is fastest for slots 0, 1, 2 … without gaps.
+        Several rows may be one slot's, one after another. It is fastest for slots 0, 1, 2 … without gaps.
         """
 
     def rewind(self, slot: int, n_tokens: int) -> None:
         """Forget all but the first `n_tokens` of a slot."""
+
+    def copy(self, source: int, target: int) -> None:
+        """Let the slot `target` hold what `source` holds."""
 
     def saved_bytes(self, slot: int) -> int:
         """Return how many bytes `save` would return."""

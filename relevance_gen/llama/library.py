@@ -10,11 +10,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama import aborts
 from relevance_gen.llama.openmp import brief_spinning
 
-with brief_spinning():
-    import llama_cpp.llama_cpp as lib
+try:
+    with brief_spinning():
+        import llama_cpp.llama_cpp as lib
+except ModuleNotFoundError as missing:
+    raise ModelLoadError(
+        f"generation needs a package that is not installed ({missing.name}): "
+        "pip install 'llama-cpp-python>=0.3.36,<0.4' compiles llama.cpp, for which it wants a C++ compiler; "
+        "search works without it"
+    ) from None
 
 __all__ = ["build", "forget_reasons", "lib", "pointer", "reasons", "system_info"]
 

@@ -39,14 +39,13 @@ class ModelOptions:
     """
 
     n_ctx: int | None = _option(
-        "most tokens of one sequence, prompt and generated; by default 4,096, what the model was trained on, or what "
-        "2 GiB hold, whichever is least",
+        "most tokens of one sequence, prompt and generated; by default what the model was trained on, as far as half "
+        "of the free memory (on a GPU four fifths) holds one slot",
         integer(1),
     )
-    n_slots: int = _option(
-        "sequences decoded at once, at most 255; memory grows with n_slots times n_ctx",
+    n_slots: int | None = _option(
+        "sequences decoded at once, at most 255; by default 16, or as many as that memory holds of n_ctx tokens",
         integer(1, MAX_SLOTS),
-        default=16,
     )
     n_batch: int | None = _option(
         "most prompt tokens computed between two steps of running sequences; by default 128 on a CPU, 512 on a GPU",
@@ -70,7 +69,7 @@ class OptionTypes(TypedDict, total=False):
     """The types of the options of `ModelOptions`, for type checkers of code that passes them by keyword."""
 
     n_ctx: int | None
-    n_slots: int
+    n_slots: int | None
     n_batch: int | None
     n_threads: int | None
     n_gpu_layers: int | None
@@ -114,7 +113,7 @@ def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[Mod
 def shows_options(cls: type[T]) -> type[T]:
     """Show every option in the signature and the docstring of `cls`, whose last parameter is ``**options``."""
     options = fields(ModelOptions)
-    *own, _ = inspect.signature(cls).parameters.values()
+    _, *own, _ = inspect.signature(cls.__init__).parameters.values()
     named = [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
         for each in options

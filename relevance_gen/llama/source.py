@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from relevance_gen.errors import ModelLoadError
+from relevance_gen.llama.hub import HubModel
 
 MODEL_VARIABLE = "RELEVANCE_GEN_MODEL"
 NO_MODEL = "none"
 """What the server takes in place of a model to serve search alone."""
 EMBEDDED_MODEL = Path(__file__).parents[1] / "assets" / "embedded.gguf"
-_HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.gguf))?")
+_MAGIC = b"GGUF"
 _log = logging.getLogger(__name__)
+
+
+def is_embedded(model: str | os.PathLike[str] | None, environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether `resolve` would return the embedded model."""
+    return model is None and not environment.get(MODEL_VARIABLE)
+
+
+def refuse_no_model(model: str) -> None:
+    """Raise now what `resolve`, or loading, would soon: that a name is neither of a GGUF file nor of one on the hub.
+
+    Nothing is loaded or downloaded.
+
+    Raises:
+        ModelLoadError: it is no such name.
+        OSError: the file cannot be read.
+    """
+    path = Path(model)
+    if not path.exists():
+        # "models/mine.gguf" has the form of a repository's name, and is meant as a path.
+        if HubModel.read(model) is None or (model.count("/") == 1 and path.suffix == ".gguf"):
+            raise ModelLoadError(f"{path} does not exist")
+        return
+    if path.is_dir():
+        raise ModelLoadError(f"{path} is a folder: name the GGUF file in it")
+    if path.is_file():  # a pipe can be read only once
+        with path.open("rb") as stream:
+            if stream.read(len(_MAGIC)) != _MAGIC:
+                raise ModelLoadError(f"{path} is no GGUF file")
 
 
 def resolve(
@@ -28,8 +55,8 @@ def resolve(
     """Return the file of `model`.
 
     An existing path is that file. ``None`` means what ``RELEVANCE_GEN_MODEL`` names, else the embedded model. Anything
-    of the form ``owner/name`` or ``owner/name/file.gguf`` is a repository on the Hugging Face hub, of which one file is
-    downloaded (its Q4_K_M, Q8_0 or first, where none is named) and kept in the hub's own cache.
+    of the form ``owner/name``, ``owner/name:QUANTIZATION`` or ``owner/name:FILE`` is a repository on the Hugging Face
+    hub, of which one file is downloaded (its Q4_K_M, Q8_0 or first, where none is named), once.
 
     Raises:
         ModelLoadError: there is no such model; the message says what to do.
@@ -52,40 +79,6 @@ def resolve(
     path = Path(model)
     if path.exists():
         return path
-    if name := _HUB_NAME.fullmatch(str(model)):
-        return _download(name["repository"], name["file"])
+    if on_the_hub := HubModel.read(str(model)):
+        return on_the_hub.fetch()
     raise ModelLoadError(f"{path} does not exist")
-
-
-def _download(repository: str, file: str | None) -> Path:
-    try:
-        hub = importlib.import_module("huggingface_hub")
-    except ImportError:
-        raise ModelLoadError(
-            f"{repository} does not exist as a file; if you mean the hub repository of that name, "
-            "pip install huggingface_hub"
-        ) from None
-    try:
-        if file is None:
-            file = choose_file(hub.list_repo_files(repository))
-        return Path(hub.hf_hub_download(repository, file))
-    except ModelLoadError:
-        raise
-    except Exception as error:
-        raise ModelLoadError(f"{repository} cannot be downloaded: {error}") from error
-
-
-def choose_file(names: list[str]) -> str:
-    """Return the GGUF file of a repository to prefer: Q4_K_M, then Q8_0, then the first.
-
-    Raises:
-        ModelLoadError: there is none.
-    """
-    files = sorted(name for name in names if name.endswith(".gguf"))
-    if not files:
-        raise ModelLoadError("the repository holds no GGUF file")
-    for quantization in ("q4_k_m", "q8_0"):
-        for name in files:
-            if quantization in name.lower():
-                return name
-    return files[0]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.llama.language_model import BREAK, ChatFormat, Tokens
+from relevance_gen.llama.language_model import BREAK, MOST_BYTES_PER_TOKEN, ChatFormat, Tokens
 from relevance_gen.llama.library import lib, pointer
 
-_BYTES_PER_TOKEN, _SPARE_BYTES = 32, 1 << 16
-"""More than texts have: of what is longer than this for the tokens that are wanted, only the end is looked at."""
+_SPARE_BYTES = 1 << 16
+"""What a text may have beside `MOST_BYTES_PER_TOKEN`; of a longer one only the end is looked at, if it is wanted."""
 _MAX_RUN = 8_000
 _RUNS = re.compile(rf"\S{{1,{_MAX_RUN}}}|\s{{1,{_MAX_RUN}}}")
 """Characters without a break that a BPE tokenizer may see. Those of many models (tekken, gpt-4o, deepseek, bloom …) run
@@ -59,10 +59,26 @@ class Vocabulary:
         """
         return self._tokenize_all(text.split(BREAK), max_tokens, add_special=False)
 
+    def tokenize_beginning(self, text: str) -> Tokens:
+        """Return the first tokens of `text`, as many as the context holds, between those that begin and end a text.
+
+        What reads like a control token is plain text here.
+
+        Args:
+            text: any string; lone surrogates count as "?".
+        """
+        around = self._tokenize(b"", add_special=True, parse_special=False)
+        n_before = 1 if len(around) == 2 else int(lib.llama_vocab_get_add_bos(self._handle))
+        before, behind = around[:n_before], around[n_before:]
+        encoded = text[: MOST_BYTES_PER_TOKEN * self._n_ctx + _SPARE_BYTES].encode(errors="replace")
+        parts = [self._tokenize(part, add_special=False, parse_special=False) for part in self._parts(encoded)]
+        inside = np.concatenate(parts)[: self._n_ctx - len(around)]
+        return np.concatenate((before, inside, behind))
+
     def _tokenize_all(self, texts: list[str], max_tokens: int, *, add_special: bool) -> Tokens:
         """Tokenize each of `texts` for itself, and return the tokens of all, or the last `max_tokens`."""
         n_wanted = min(max_tokens or self._n_ctx, self._n_ctx)
-        most_bytes = room = _BYTES_PER_TOKEN * n_wanted + _SPARE_BYTES
+        most_bytes = room = MOST_BYTES_PER_TOKEN * n_wanted + _SPARE_BYTES
         encoded: list[bytes] = []
         for text in reversed(texts):
             part = text[-room - 1 :].encode(errors="replace")
@@ -91,17 +107,16 @@ class Vocabulary:
     def _parts(self, encoded: bytes) -> list[bytes]:
         return _parts(encoded.decode(errors="ignore")) if self._is_bpe else [encoded]
 
-    def _tokenize(self, text: bytes, *, add_special: bool, room: int = 0) -> Tokens:
+    def _tokenize(self, text: bytes, *, add_special: bool, parse_special: bool = True, room: int = 0) -> Tokens:
         tokens = np.empty(room or len(text) + 8, np.int32)
-        n = lib.llama_tokenize(
-            self._handle, text, len(text), pointer(tokens, lib.llama_token), len(tokens), add_special, True
-        )
-        if n < 0:
-            return self._tokenize(text, add_special=add_special, room=-n)  # normalizing made the text longer
+        kept = pointer(tokens, lib.llama_token)
+        n = lib.llama_tokenize(self._handle, text, len(text), kept, len(tokens), add_special, parse_special)
+        if n < 0:  # normalizing made the text longer
+            return self._tokenize(text, add_special=add_special, parse_special=parse_special, room=-n)
         return tokens[:n].copy()
 
-    def chat_format(self, template: bytes | None) -> ChatFormat:
-        """Return what the vocabulary says about conversations, beside the `template` of the model's file."""
+    def chat_format(self, template: bytes | None, name: str) -> ChatFormat:
+        """Return what writing a prompt needs to know, beside the `template` and the `name` in the model's file."""
         vocabulary = self._handle
         tokens = range(lib.llama_vocab_n_tokens(vocabulary))
         control = [token for token in tokens if lib.llama_vocab_is_control(vocabulary, token)]
@@ -111,6 +126,8 @@ class Vocabulary:
             eos=self._text(lib.llama_vocab_eos(vocabulary)),
             ends=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
             control=tuple(self._text(token) for token in control),
+            n_ctx=self._n_ctx,
+            name=name,
         )
 
     def _text(self, token: int) -> str:

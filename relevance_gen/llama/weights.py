@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,17 @@ from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama.library import build, forget_reasons, lib, reasons, system_info
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.probe import extra_buffers_are_safe
+from relevance_gen.machine import usable_cores
 
 OnProgress: TypeAlias = Callable[[float], bool]
 """Called with the loaded share in [0, 1]; returns whether to go on."""
 
 _MAGIC = b"GGUF"
+_LONGEST_VALUE = 256
+_HALF_BYTES = 2
+_ONE_THREAD_BYTES = 4 << 20
+"""Weights of less are computed by one thread, a token in half a millisecond: several would save half of that while the
+machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
 
 
 class Weights:
@@ -32,9 +39,12 @@ class Weights:
     Attributes:
         handle: llama.cpp's ``llama_model``; ``None`` once closed.
         vocabulary: llama.cpp's ``llama_vocab``.
+        name: what the file calls the model; empty where it has no name.
         n_bytes: what the tensors take.
+        token_bytes: what a context takes for one token of one sequence, its keys and values as float16.
         n_vocab: tokens of the vocabulary.
         uses_gpu: whether layers may be on a GPU.
+        default_n_threads: threads to compute with where nobody has asked for a number.
     """
 
     def __init__(self, path: Path, options: ModelOptions, on_progress: OnProgress | None = None) -> None:
@@ -53,14 +63,32 @@ class Weights:
         if not self.handle:
             raise ModelLoadError(f"{path} cannot be loaded: {reasons()}")
         self.vocabulary = lib.llama_model_get_vocab(self.handle)
+        self.name = _metadata(self.handle, "general.name")
         self.n_bytes = lib.llama_model_size(self.handle)
+        self.token_bytes = _token_bytes(self.handle)
         self.n_vocab = lib.llama_vocab_n_tokens(self.vocabulary)
+        self.default_n_threads = 1 if self.n_bytes < _ONE_THREAD_BYTES else usable_cores()
 
     def close(self) -> None:
         """Free the weights; safe to call twice."""
         if self.handle:
             lib.llama_model_free(self.handle)
             self.handle = None
+
+
+def _metadata(model: int, key: str) -> str:
+    """Return what the file says under `key`; empty where it says nothing."""
+    text = ctypes.create_string_buffer(_LONGEST_VALUE)
+    lib.llama_model_meta_val_str(model, key.encode(), text, len(text))
+    return text.value.decode(errors="replace")
+
+
+def _token_bytes(model: int) -> int:
+    n_heads = max(1, lib.llama_model_n_head(model))
+    usual = lib.llama_model_n_embd(model) // n_heads
+    architecture = _metadata(model, "general.architecture")
+    widths = [int(_metadata(model, f"{architecture}.attention.{of}_length") or usual) for of in ("key", "value")]
+    return int(_HALF_BYTES * sum(widths) * lib.llama_model_n_head_kv(model) * lib.llama_model_n_layer(model))
 
 
 def _check_file(path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answering import Wanted, answer
-from relevance_gen.retrieval.building import Progress, build
+from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.collection import Collection
 from relevance_gen.retrieval.filtering import Where
-from relevance_gen.retrieval.progress import reporting
+from relevance_gen.retrieval.fusing import N_CANDIDATES
+from relevance_gen.retrieval.passages import TextEncoder, checked_encoder
 from relevance_gen.retrieval.query import Question, parse
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 from relevance_gen.tokens import Encoding, token_counter
@@ -25,6 +27,8 @@ def search(
     where: Where | None = None,
     min_share: float = 0.0,
     spans: bool = False,
+    encoder: TextEncoder | None = None,
+    candidates: int | None = N_CANDIDATES,
     blank: Blank = "error",
     weighting: WeightingName = "pivoted",
     encoding: Encoding | None = None,
@@ -46,7 +50,11 @@ def search(
             chunk.
         min_share: keep only results of at least this share of the best score, in [0, 1].
         spans: whether each result says where in the chunk the answer stands.
-        blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
+        encoder: an `Encoder`, which lifts chunks that say in other words what the query asks; None goes by words alone.
+        candidates: how many of the best by their words the encoder looks at; None encodes every chunk, and finds those,
+            too, that share no word with the query; 0 goes by words alone.
+        blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
+            positions. Missing are None and NaN.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's TF-IDF; formulas in
             `relevance_gen.retrieval.weighting`.
         encoding: what tokens are counted in: None for the embedded encoding, a tiktoken encoding's name, the path of a
@@ -59,13 +67,15 @@ def search(
 
     Raises:
         InvalidRequestError: an argument is not allowed; the error names it.
+        EncoderError: the encoder failed.
 
     >>> found = search("What do cats do?", ["Dogs bark.", {"text": "Cats purr.", "metadata": {"page": 2}}])
     >>> [(result.chunk_txt, result.metadata, result.original_index) for result in found.results]
     [('Cats purr.', {'page': 2}, 1)]
     """
     question = Question(query, top_n, true_order)
-    wanted = Wanted(where, min_share, spans)
+    wanted = Wanted(where, min_share, spans, candidates)
+    wanted.check_encoder(encoder := checked_encoder(encoder))
     weigher = weighting_named(weighting)
     counter = token_counter(encoding)
     checked = Chunks.read(chunks, blank=blank)
@@ -76,8 +86,8 @@ def search(
             kept,
             positions,
             keep_tokens=False,
-            only_for=None if weigher.needs_all_terms else parse(question.query, weigher).beginnings,
+            wanted=None if weigher.needs_all_terms else parse(question.query, weigher).beginnings,
             progress=report,
         )
         token_counts = SearchMetadata(n_query_tokens, counted())
-    return answer(question, wanted, Collection([segment], weigher), len(checked.texts), token_counts)
+    return answer(question, wanted, Collection([segment], weigher), len(checked.texts), token_counts, encoder)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
+from relevance_gen.progress import Progress
 from relevance_gen.retrieval import cutting
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.cutting import cut_by_size, lengths, pieces
 from relevance_gen.retrieval.postings import MAX_BLOCK_CHUNKS, Counts, PostingsBuilder, TermCounts, count_terms
 from relevance_gen.retrieval.segment import Segment, Votes
 from relevance_gen.retrieval.stopwords import ENGLISH_MARKERS, OTHER_MARKERS
-from relevance_gen.retrieval.terms import BEGINNINGS, Ids, Offsets, Tokens, beginnings, buckets, ragged_ranges, tokenize
+from relevance_gen.retrieval.terms import Ids, Offsets, Tokens, buckets, ragged_ranges, tokenize
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import saturated, sum_by
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of chunks done and the number of all chunks, after every block."""
 
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _CHARS_PER_TOKEN: Final = 4
@@ -33,7 +31,7 @@ def build(
     positions: Offsets,
     *,
     keep_tokens: bool = True,
-    only_for: Ids | None = None,
+    wanted: Flags | None = None,
     progress: Progress | None = None,
 ) -> Segment:
     """Make a segment of chunks.
@@ -42,14 +40,10 @@ def build(
         chunks: the chunks.
         positions: their positions in the collection, ascending, shape (N,).
         keep_tokens: whether to keep the tokens; a single question needs those of a few chunks only.
-        only_for: ids of a query's terms: keep only the postings of terms that begin as these do; None keeps all.
-        progress: called after every block.
+        wanted: beginnings of the terms whose postings are kept, shape (BEGINNINGS,); None keeps all.
+        progress: called with (chunks done, all chunks) after every block.
     """
     texts = chunks.texts
-    wanted = None
-    if only_for is not None:
-        wanted = np.zeros(BEGINNINGS, bool)
-        wanted[beginnings(only_for)] = True
     expected = int(lengths(texts).sum()) // _CHARS_PER_TOKEN
     builder = PostingsBuilder(expected, wanted, keep_tokens=keep_tokens)
     squares = np.zeros(len(texts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -14,7 +15,8 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import Chunk, Metadata
 
 Blank: TypeAlias = Literal["error", "skip"]
-"""What to do with a chunk of only white space: refuse it, or leave it out, so that no other's position changes."""
+"""What to do with a chunk of only white space, and with None or NaN, which columns of data frames have for a missing
+text: refuse it, or leave it out, so that no other's position changes."""
 
 _PLAIN_FIELDS: Final = {"text", "metadata"}
 
@@ -111,15 +113,26 @@ def _listed(values: Any, path: str) -> Iterable[Any]:
     raise InvalidRequestError.must_be(path, "a list of strings, mappings or Chunk objects", values, remedy=remedy)
 
 
+def _is_missing(value: Any) -> bool:
+    """Tell whether a value stands for a missing text: None, NaN, or pandas' NA and NaT."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value is None or is_nan or type(value).__name__ in {"NAType", "NaTType"}
+
+
 def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[str, Metadata]:
     """Return text and metadata of a chunk that is not plain, or raise the error that says what is wrong with it."""
     if isinstance(value, Chunk):
         return value.text, value.metadata
     if not isinstance(value, str | Mapping):
-        remedy = "leave it out" if value is None else "decode it, as in value.decode()"
-        told = blank and (value is None or isinstance(value, bytes))
+        is_missing = _is_missing(value)
+        if is_missing and blank == "skip":
+            return "", {}
+        remedy = 'leave it out, or pass blank="skip"' if is_missing else "decode it, as in value.decode()"
+        told = blank and (is_missing or isinstance(value, bytes))
         raise InvalidRequestError.must_be(path, kinds, value, remedy=remedy if told else None)
     fields = {"text": value} if isinstance(value, str) else dict(value)
+    if blank == "skip" and "text" in fields and _is_missing(fields["text"]):
+        fields["text"] = ""
     if blank and isinstance(fields.get("text"), str) and checks.is_blank(fields["text"]):
         if blank == "error":
             remedy = 'leave it out, or pass blank="skip"'

@@ -7,14 +7,15 @@ these, and bring the scores onto their scale. Nothing here depends on how the ch
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Concatenate, Final
 
 import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen.retrieval.bags import MAX_CHUNKS, Bag
 from relevance_gen.retrieval.confidence import confidence
+from relevance_gen.retrieval.filtering import Filter
 from relevance_gen.retrieval.letters import N_CANDIDATES, letter_share, letters_of
 from relevance_gen.retrieval.likeness import SAMPLE_SIZE, Sample, likeness
 from relevance_gen.retrieval.matching import Match
@@ -22,11 +23,12 @@ from relevance_gen.retrieval.memory import Memory
 from relevance_gen.retrieval.plan import Plan, weigh
 from relevance_gen.retrieval.query import REMEMBERED_CHARS, Query, parse
 from relevance_gen.retrieval.ranking import Ranking, at_least_as_good
-from relevance_gen.retrieval.scoring import BONUSES, SegmentScorer, TermMatch, TermPostings
+from relevance_gen.retrieval.scoring import Answer, Rest, SegmentScorer, TermMatch, TermPostings
 from relevance_gen.retrieval.segment import Floats, Segment, Statistics
 from relevance_gen.retrieval.terms import Ids, Offsets
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import LETTER_WEIGHT, Weighting
+from relevance_gen.types import Metadata
 
 _N_PROMISING: Final = 50
 """Chunks whose proximity is looked at; 100 ranked no better in the collections measured."""
@@ -41,7 +43,7 @@ class Assessment:
     Attributes:
         positions: their positions, ascending, shape (n,).
         cosines: shape (n,).
-        bonuses: what proximity adds, a row for each of `BONUSES`, shape (4, n).
+        bonus: what proximity adds, shape (n,).
         letters: what their letters add, shape (n,).
         own: the sum as a multiple of the query's own, brought into [0, 1], shape (n,).
         likeness: what they are given for being like the best, shape (n,).
@@ -50,7 +52,7 @@ class Assessment:
 
     positions: Offsets
     cosines: Floats
-    bonuses: Floats
+    bonus: Floats
     letters: Floats
     own: Floats
     likeness: Floats
@@ -61,7 +63,7 @@ class Assessment:
         return Assessment(
             self.positions[kept],
             self.cosines[kept],
-            self.bonuses[:, kept],
+            self.bonus[kept],
             self.letters[kept],
             self.own[kept],
             self.likeness[kept],
@@ -71,6 +73,9 @@ class Assessment:
 
 class Collection:
     """Segments searched as one; it never changes. Safe to share between threads.
+
+    All that a question needs of the segments goes through `ask` and `read`: a collection whose segments are elsewhere
+    overrides these two.
 
     Args:
         segments: the segments; no position is in two of them.
@@ -107,16 +112,43 @@ class Collection:
         words = sum(scorer.segment.nbytes + scorer.remembered_bytes for scorer in self._scorers)
         return words + self._rankings.nbytes
 
-    def rank(self, text: str, top_n: int, allowed: Sequence[Flags] | None = None) -> Ranking:
+    # ── Asking the segments ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def ask(
+        self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs
+    ) -> list[Answer]:
+        """Return what each segment's scorer answers."""
+        return [method(scorer, *args, **kwargs) for scorer in self._scorers]
+
+    def read(
+        self,
+        positions: Offsets,
+        method: Callable[Concatenate[SegmentScorer, Offsets, Rest], Answer],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> list[tuple[Offsets, Answer]]:
+        """Return for each segment the places of its chunks among some positions, and what its scorer tells of these."""
+        return [scorer.at(positions, method, *args, **kwargs) for scorer in self._scorers]
+
+    def contents(self, positions: Offsets) -> list[tuple[str, Metadata]]:
+        """Return text and metadata of the chunks at some positions."""
+        found: dict[int, tuple[str, Metadata]] = {}
+        for here, some in self.read(positions, SegmentScorer.contents):
+            found |= zip(here.tolist(), some, strict=True)
+        return [found[place] for place in range(positions.size)]
+
+    # ── A question ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def rank(self, text: str, top_n: int, chosen: Filter | None = None) -> Ranking:
         """Return the `top_n` best chunks, best first, with scores in (0, 1]; chunks of score 0 are left out.
 
         Args:
             text: the query.
             top_n: most chunks.
-            allowed: for each segment, whether each of its chunks may be a result; None allows all.
+            chosen: which chunks may be results; None allows all.
         """
-        if allowed is not None or len(text) > REMEMBERED_CHARS or top_n > _N_PROMISING:
-            return self._rank(self.plan(text), top_n, allowed)
+        if chosen is not None or len(text) > REMEMBERED_CHARS or top_n > _N_PROMISING:
+            return self._rank(self.plan(text), top_n, chosen)
         ranking = self._rankings.get((text, top_n))
         if ranking is None:
             ranking = self._rank(self.plan(text), top_n, None)
@@ -126,13 +158,13 @@ class Collection:
     def plan(self, text: str) -> Plan:
         """Return the query, weighed against all chunks."""
         query = parse(text, self.weighting)
-        found = [scorer.match(query.terms) for scorer in self._scorers]
+        found = self.ask(SegmentScorer.match, query.terms)
         matches = self._united(query, found)
         if any(match.is_crowded for match in matches):
             crowded = {term for term, match in zip(query.terms, matches, strict=True) if match.is_crowded}
             terms = (evolve(term, inflected=term.inflected and term not in crowded) for term in query.terms)
             query = evolve(query, terms=tuple(terms))
-            found = [scorer.match(query.terms) for scorer in self._scorers]
+            found = self.ask(SegmentScorer.match, query.terms)
             matches = self._united(query, found)
         df = tuple([sum([parts[number].df for parts in found]) for number in range(len(query.terms))])
         return weigh(query, matches, df, self.statistics, self.weighting)
@@ -145,56 +177,53 @@ class Collection:
     def spell(self, ids: Ids) -> tuple[str, ...]:
         """Return the spellings of some terms that any segment has."""
         spellings: dict[int, str] = {}
-        for segment in self.segments:
-            vocabulary = segment.postings.vocabulary
-            numbers = vocabulary.find(ids)
-            here = numbers >= 0
-            spellings |= zip(ids[here].tolist(), vocabulary.spell(numbers[here]), strict=True)
+        for some in self.ask(SegmentScorer.spell, ids):
+            spellings |= some
         return tuple(spellings[one] for one in ids.tolist())
 
-    def scorer_of(self, position: int) -> SegmentScorer | None:
-        """Return the scorer of the segment that holds a position, if one does."""
-        at = np.array([position])
-        return next((scorer for scorer in self._scorers if scorer.segment.find(at)[0] >= 0), None)
+    def holds(self, positions: Offsets) -> Flags:
+        """Tell of some positions whether a chunk is at each."""
+        held: Flags = np.logical_or.reduce(self.ask(SegmentScorer.holds, positions))
+        return held
 
-    def _rank(self, plan: Plan, top_n: int, allowed: Sequence[Flags] | None) -> Ranking:
-        assessment = self.assess(plan, max(top_n, _N_PROMISING), allowed)
+    def _rank(self, plan: Plan, top_n: int, chosen: Filter | None) -> Ranking:
+        assessment = self.assess(plan, max(top_n, _N_PROMISING), chosen)
         sure = confidence(float(assessment.scores.max()), plan) if assessment.scores.size else 0.0
         return Ranking(assessment.positions, assessment.scores, sure).best(top_n)
 
     # ── The rounds ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def assess(self, plan: Plan, n: int, allowed: Sequence[Flags] | None = None) -> Assessment:
+    def assess(self, plan: Plan, n: int, chosen: Filter | None = None) -> Assessment:
         """Return the chunks whose cosines reach the n-th best, and all parts of their scores.
 
         Args:
             plan: the query, weighed.
             n: how many, at least as many as proximity is looked at for; there are more with ties.
-            allowed: for each segment, whether each of its chunks may be a result; None allows all.
+            chosen: which chunks may be results; None allows all.
         """
         cosines, verbatim = self._candidates(plan, n, None)
-        if allowed is not None:
-            # A chunk's score does not depend on which chunks are allowed, so the best of all are needed, too.
-            cosines, verbatim, is_allowed = self._with_allowed(plan, n, allowed, cosines, verbatim)
+        if chosen is not None:
+            # A chunk's score does not depend on which chunks are chosen, so the best of all are needed, too.
+            cosines, verbatim, is_chosen = self._with_chosen(plan, n, chosen, cosines, verbatim)
         positions, scores = cosines.positions, cosines.scores.copy()
-        bonuses = np.zeros((len(BONUSES), scores.size))
-        letters, alike = np.zeros((2, scores.size))
+        bonus, letters, alike = (np.zeros(scores.size) for _ in range(3))
         promising = looked_at = _NOTHING
         words: Bag | None = None
         if plan.proximity:
             promising = at_least_as_good(scores, _N_PROMISING)
             looked_at = promising
-            if allowed is not None:
-                few = np.flatnonzero(is_allowed)
+            if chosen is not None:
+                few = np.flatnonzero(is_chosen)
                 looked_at = np.union1d(promising, few[at_least_as_good(scores[few], _N_PROMISING)])
-            bonuses[:, looked_at], words = self._look(plan, positions[looked_at])
-            scores += bonuses.sum(axis=0)
+            bonus[looked_at], words = self._look(plan, positions[looked_at])
+            scores += bonus
             if plan.reads_letters:
                 some = _most_promising(promising, scores, N_CANDIDATES)
                 bag = self._bag(SegmentScorer.letters, positions[some])
                 letters[some] = LETTER_WEIGHT * plan.cosine * letter_share(letters_of(plan.query.text), bag)
                 scores += letters
-        own = self.weighting.scale(scores / plan.reference)
+        scores /= plan.reference
+        own = self.weighting.scale(scores)
         own[verbatim] = 1.0
         if promising.size:
             some = _most_promising(promising, own, _N_PROMISING)
@@ -207,15 +236,12 @@ class Collection:
         blended = self.weighting.blend(own, alike)
         blended[verbatim] = 1.0
         blended *= plan.known_share
-        found = Assessment(positions, cosines.scores, bonuses, letters, own, alike, blended)
-        return found if allowed is None else found.take(np.flatnonzero(is_allowed))
+        found = Assessment(positions, cosines.scores, bonus, letters, own, alike, blended)
+        return found if chosen is None else found.take(np.flatnonzero(is_chosen))
 
-    def _candidates(self, plan: Plan, n: int, allowed: Sequence[Flags] | None) -> tuple[Ranking, Flags]:
+    def _candidates(self, plan: Plan, n: int, chosen: Filter | None) -> tuple[Ranking, Flags]:
         """Return the chunks of the highest cosines of all segments, and whether each says what the query says."""
-        found = [
-            scorer.candidates(plan, n, None if allowed is None else allowed[number])
-            for number, scorer in enumerate(self._scorers)
-        ]
+        found = self.ask(SegmentScorer.candidates, plan, n, chosen)
         merged = Ranking.merge([part.ranking for part in found])
         verbatim = np.zeros(merged.positions.size, bool)
         for part in found:
@@ -227,11 +253,11 @@ class Collection:
             merged, verbatim = Ranking(merged.positions[kept], merged.scores[kept]), verbatim[kept]
         return merged, verbatim
 
-    def _with_allowed(
-        self, plan: Plan, n: int, allowed: Sequence[Flags], best: Ranking, verbatim: Flags
+    def _with_chosen(
+        self, plan: Plan, n: int, chosen: Filter, best: Ranking, verbatim: Flags
     ) -> tuple[Ranking, Flags, Flags]:
-        """Add the best of the chunks that are allowed to the best of all, and tell which those are."""
-        more, more_verbatim = self._candidates(plan, n, allowed)
+        """Add the best of the chunks that are chosen to the best of all, and tell which those are."""
+        more, more_verbatim = self._candidates(plan, n, chosen)
         positions, first = np.unique(np.concatenate((best.positions, more.positions)), return_index=True)
         scores = np.concatenate((best.scores, more.scores))[first]
         return (
@@ -242,46 +268,32 @@ class Collection:
 
     def _look(self, plan: Plan, positions: Offsets) -> tuple[Floats, Bag | None]:
         """Return what proximity adds to the cosines of some chunks, and if they are few, their words."""
-        bonuses = np.empty((len(BONUSES), positions.size))
+        bonus = np.empty(positions.size)
         bags, places = [], []
-        for scorer, (numbers, here) in zip(self._scorers, self._whereabouts(positions), strict=True):
-            look = scorer.look(plan, numbers)
-            bonuses[:, here] = look.bonuses
+        for here, look in self.read(positions, SegmentScorer.look, plan):
+            bonus[here] = look.bonus
             places.append(here)
             if look.words is not None:
                 bags.append(look.words)
         few = len(bags) == len(places) and positions.size <= MAX_CHUNKS
-        return bonuses, Bag.merge(bags, places) if few else None
+        return bonus, Bag.merge(bags, places) if few else None
 
-    def _whereabouts(self, positions: Offsets) -> Iterator[tuple[Offsets, Offsets]]:
-        """Yield for each segment the numbers of the chunks that it holds, and their places among the positions."""
-        for scorer in self._scorers:
-            numbers = scorer.segment.find(positions)
-            here: Offsets = (numbers >= 0).nonzero()[0]
-            yield numbers.take(here), here
-
-    def _bag(self, read: Callable[[SegmentScorer, Offsets], Bag], positions: Offsets) -> Bag:
+    def _bag(self, method: Callable[[SegmentScorer, Offsets], Bag], positions: Offsets) -> Bag:
         """Return what is in some chunks, those of all segments together."""
-        found = list(self._whereabouts(positions))
-        bags = [read(scorer, numbers) for scorer, (numbers, _) in zip(self._scorers, found, strict=True)]
-        return Bag.merge(bags, [here for _, here in found])
+        found = self.read(positions, method)
+        return Bag.merge([bag for _, bag in found], [here for here, _ in found])
 
     @functools.cached_property
     def _sample(self) -> Sample:
         """The chunks with the smallest hashes, of all segments together."""
-        chosen = [scorer.segment.smallest_hashes(SAMPLE_SIZE) for scorer in self._scorers]
-        hashes = [scorer.segment.hashes[numbers] for scorer, numbers in zip(self._scorers, chosen, strict=True)]
-        owner = np.repeat(np.arange(len(chosen)), [numbers.size for numbers in chosen])
+        hashes, positions = zip(*self.ask(SegmentScorer.smallest_hashes, SAMPLE_SIZE), strict=True)
         smallest = np.argsort(np.concatenate(hashes), kind="stable")[:SAMPLE_SIZE]
-        numbers, owner = np.concatenate(chosen)[smallest], owner[smallest]
-        bags = [scorer.words(numbers[owner == place]) for place, scorer in enumerate(self._scorers)]
-        places = [np.flatnonzero(owner == place) for place in range(len(self._scorers))]
-        return Sample.of(Bag.merge(bags, places))
+        return Sample.of(self._bag(SegmentScorer.words, np.concatenate(positions)[smallest]))
 
 
 def _most_promising(promising: Offsets, scores: Floats, n: int) -> Offsets:
     """Return the best n of the promising chunks with their ties; where these are too many to compare, none of them."""
-    best = promising[at_least_as_good(scores[promising], n)]
+    best = promising.take(at_least_as_good(scores.take(promising), n))
     if best.size > MAX_CHUNKS:
         best = best[scores[best] > scores[best].min()]
     return best

@@ -32,8 +32,8 @@ def evidence(best_score: float, plan: Plan) -> float:
         best_score: score of the best chunk, in [0, 1].
         plan: the query, weighed.
     """
-    counted = [(idf, df) for idf, df in zip(plan.idf, plan.df, strict=True) if idf]
-    known = math.fsum(idf for idf, df in counted if df) / (math.fsum(idf for idf, _ in counted) or 1.0)
+    counted = [idf for idf in plan.idf if idf]
+    known = math.fsum([idf for idf, df in zip(plan.idf, plan.df, strict=True) if df]) / (math.fsum(counted) or 1.0)
     return best_score * known * math.sqrt(math.sqrt(len(counted)))
 
 

@@ -5,6 +5,7 @@ All arrays of one block then stay in the core's cache, and memory is bounded how
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -77,3 +78,11 @@ def blocks(texts: Sequence[str]) -> Iterator[list[str]]:
             yield list(texts[start:end])
         else:
             yield from ([piece] for piece in pieces(texts[start], BLOCK_CHARS))
+
+
+def cut_evenly(texts: Sequence[str], n_parts: int) -> Iterator[slice]:
+    """Cut texts, none of them empty, into at most so many runs of about as many characters each; no run is empty."""
+    ends = np.cumsum(lengths(texts))
+    wanted = ends[-1:].sum() * np.arange(1, n_parts) // n_parts
+    cuts = np.unique(np.concatenate(([0], np.searchsorted(ends, wanted) + 1, [len(texts)])).clip(max=len(texts)))
+    yield from (slice(start, end) for start, end in itertools.pairwise(cuts.tolist()))

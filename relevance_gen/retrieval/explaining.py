@@ -5,76 +5,42 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve
 
 from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.fusing import N_CANDIDATES, Lifted, lift
+from relevance_gen.retrieval.passages import TextEncoder
+from relevance_gen.retrieval.scoring import BONUSES, SegmentScorer
+from relevance_gen.types import Explanation, Passage, TermShare
 
 
-@frozen
-class TermShare:
-    """What one term of the query gave to a chunk's score.
-
-    Attributes:
-        term: the query's word, folded.
-        matches: the chunks' words that it stands for, folded; those of any chunk.
-        tf: how often the chunk has it, inexact matches counting less than 1.
-        df: number of chunks that have it.
-        idf: its inverse document frequency; 0 for a function word that is left out.
-        share: what it gave to the score.
-    """
-
-    term: str
-    matches: tuple[str, ...]
-    tf: float
-    df: int
-    idf: float
-    share: float
-
-
-@frozen
-class Explanation:
-    """Where a chunk's score comes from: all shares add up to it.
-
-    Attributes:
-        score: the chunk's score, as search returns it.
-        terms: the share of each term of the query, in the query's order.
-        pairs: what words side by side as in the query gave.
-        coverage: what a passage with many of the query's words gave.
-        head: what the query's words at the chunk's beginning gave.
-        run: what words in a row as in the query gave.
-        letters: what letters in a row as in the query's words gave, where chunks or query are not in English.
-        likeness: what being like the best chunks gave; a chunk is like itself, too.
-    """
-
-    score: float
-    terms: tuple[TermShare, ...]
-    pairs: float
-    coverage: float
-    head: float
-    run: float
-    letters: float
-    likeness: float
-
-
-def explain(collection: Collection, query: str, position: int) -> Explanation:
-    """Explain the score of the chunk at a position, where there must be one."""
-    scorer = collection.scorer_of(position)
-    if scorer is None:
-        raise LookupError(f"no chunk is at position {position}")
+def explain(
+    collection: Collection,
+    query: str,
+    position: int,
+    encoder: TextEncoder | None = None,
+    n_candidates: int | None = N_CANDIDATES,
+) -> Explanation:
+    """Explain the score of the chunk at a position, where there must be one; the encoder as in `fusing.rank`."""
     plan = collection.plan(query)
-    number = int(scorer.segment.find(np.array([position]))[0])
+    shares = next(
+        (one for _, told in collection.read(np.array([position]), SegmentScorer.shares, plan) for one in told), None
+    )
+    if shares is None:
+        raise LookupError(f"no chunk is at position {position}")
     parts = collection.assess(plan, collection.statistics.n_chunks)
     at = np.flatnonzero(parts.positions == position)
+    bonuses = [0.0] * len(BONUSES)
     if at.size:
         score, own, alike, letters = (
             float(part[at[0]]) for part in (parts.scores, parts.own, parts.likeness, parts.letters)
         )
-        bonuses = parts.bonuses[:, at[0]].tolist()
+        if parts.bonus[at[0]]:
+            told = collection.read(np.array([position]), SegmentScorer.bonuses, plan)
+            bonuses = next(one for here, one in told if here.size)[:, 0].tolist()
         likeness = collection.weighting.likeness_share(own, alike, score)
     else:
         score = likeness = letters = 0.0
-        bonuses = [0.0] * parts.bonuses.shape[0]
-    shares = scorer.shares(plan, number)
     own_parts = math.fsum([*(share for _, share in shares), *bonuses, letters])
     # A chunk that scores more than the query would is squeezed below 1, and so are its parts.
     scale = (score - likeness) / own_parts if own_parts else 0.0
@@ -85,4 +51,17 @@ def explain(collection: Collection, query: str, position: int) -> Explanation:
         )
     )
     pairs, coverage, head, run = (bonus * scale for bonus in bonuses)
-    return Explanation(score, terms, pairs, coverage, head, run, letters * scale, likeness)
+    words = Explanation(score, terms, pairs, coverage, head, run, letters * scale, likeness)
+    if encoder is None or n_candidates == 0:
+        return words
+    return _with_meaning(words, lift(collection, encoder, plan, n_candidates=n_candidates), position)
+
+
+def _with_meaning(words: Explanation, lifted: Lifted, position: int) -> Explanation:
+    """Add to an explanation what the encoder gave."""
+    at = np.flatnonzero(lifted.positions[lifted.candidates] == position)
+    if not at.size:
+        return words
+    score, nearest = float(lifted.scores[lifted.candidates[at[0]]]), lifted.nearest
+    passage = Passage(int(nearest.starts[at[0]]), int(nearest.ends[at[0]]), float(nearest.cosines[at[0]]))
+    return evolve(words, score=score, meaning=score - words.score, passage=passage)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from attrs import frozen
 
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
@@ -23,32 +25,48 @@ or a range of values. Where the metadata's own value is a list, one of its items
 _ALLOWED = "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
 
 
-def flags(where: Where, n_positions: int, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
-    """Tell which of some chunks a search may return, shape (N,).
+@frozen(eq=False)
+class Filter:
+    """Which chunks a search may return, as the caller said it, checked. It can be pickled if its callable can.
 
-    Args:
-        where: what the caller said.
-        n_positions: number of positions that were ever given.
-        positions: the chunks' positions, shape (N,).
-        chunks: the chunks.
-
-    Raises:
-        InvalidRequestError: `where` is none of the kinds that are allowed, or a position or the mask is out of range.
+    Attributes:
+        rule: a mask with a place for every position, or a callable of a chunk's metadata.
     """
-    if isinstance(where, Mapping):
-        wanted = {key: _wanted(key, value) for key, value in where.items()}
-        return _by_metadata(lambda metadata: has(metadata, wanted), chunks)
-    if callable(where):
-        return _by_metadata(where, chunks)
-    mask = _mask(where, n_positions)
-    taken: Flags = mask[positions]
-    return taken
+
+    rule: Flags | Callable[[Metadata], bool]
+
+    @classmethod
+    def read(cls, where: Where, n_positions: int) -> Self:
+        """Check what the caller said.
+
+        Args:
+            where: what the caller said.
+            n_positions: number of positions that were ever given.
+
+        Raises:
+            InvalidRequestError: it is none of the kinds that are allowed, or a position or the mask is out of range.
+        """
+        if isinstance(where, Mapping):
+            return cls(partial(has, wanted={key: _wanted(key, value) for key, value in where.items()}))
+        return cls(where if callable(where) else _mask(where, n_positions))
+
+    def flags(self, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
+        """Tell which of some chunks a search may return, shape (N,).
+
+        Args:
+            positions: their positions, shape (N,).
+            chunks: the chunks.
+        """
+        if callable(self.rule):
+            return _by_metadata(self.rule, chunks)
+        taken: Flags = self.rule[positions]
+        return taken
 
 
 def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:
     """Tell which chunks have some metadata, shape (N,): a mask that can be used in place of `where`."""
     n = len(chunks.texts)
-    return flags(where, n, np.arange(n), chunks)
+    return Filter.read(where, n).flags(np.arange(n), chunks)
 
 
 def has(metadata: Metadata, wanted: Mapping[str, Sequence[Any]]) -> bool:

@@ -1,7 +1,7 @@
 """Fold text so that what a reader takes for the same word is the same bytes, and each script shows in its lead byte.
 
-ASCII text needs no folding. For all other text a table, filled page by page as characters turn up, maps every UTF-16
-code unit to one code unit:
+ASCII text needs no folding. For all other text a table, filled as characters turn up, maps every UTF-16 code unit to
+one code unit:
 
 * compatibility forms to plain ones (NFKC: ``ﬁ`` → ``fi``, ``Ａ`` → ``A``), all cases but ASCII's to one (case folding),
   decimal digits of every script to ``0``–``9``;
@@ -31,11 +31,10 @@ import numpy.typing as npt
 
 from relevance_gen.retrieval.scripts import MOVED
 
-_PAGE: Final = 256
 _BMP: Final = 0x10000
 
 _UNKNOWN: Final = 0xFFFD
-"""The replacement character, which no character folds to, stands for a page not yet filled."""
+"""The replacement character, which no character folds to, stands for one that has not turned up."""
 _DROP: Final = 0xFFFE
 """Noncharacter that stands for "nothing" in the table; it is removed at the end."""
 _EXPAND: Final = 0xFFFF
@@ -98,7 +97,9 @@ _UNCHANGED: Final = ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xD8
 
 _TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
 _TONED_LETTER: Final = re.compile(f"[{_TONED}]")
-_TONED_WORD: Final = re.compile(rf"(?<![^\W_])[^\W_]*[{_TONED}][^\W_]*")
+_LETTER: Final = r"[^\W_\u3000-\uefff]"
+"""A letter or digit of a script that is written with spaces; Kana or Han beside it begin another term."""
+_TONED_WORD: Final = re.compile(rf"(?<!{_LETTER}){_LETTER}*[{_TONED}]{_LETTER}*")
 """Vietnamese letters that other languages do not have, and words with any. A word is looked at from its first letter
 only: from each in turn would take quadratic time."""
 _TONED_LEADS: Final = ("\u1ea0".encode()[:2], "\u1ec0".encode()[:2], "ơ".encode(), "ư".encode())
@@ -171,7 +172,7 @@ def _fold_astral(match: re.Match[str]) -> str:
 
 
 class _FoldTable:
-    """The map from UTF-16 code unit to folded code unit, filled page by page on first use."""
+    """The map from UTF-16 code unit to folded code unit, filled as they turn up."""
 
     def __init__(self) -> None:
         self.units = np.full(_BMP, _UNKNOWN, np.uint16)
@@ -181,22 +182,18 @@ class _FoldTable:
         self.expansions: dict[int, str] = {}
         for first, end in _UNCHANGED:
             self.units[first:end] = np.arange(first, end)
-        self._fill_page(0)
 
     def fold(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
         """Map every code unit to its fold, `_DROP` or `_EXPAND`."""
         folded = self.units.take(codes)
         unknown = codes[folded == _UNKNOWN]
         if unknown.size:
-            for page in np.flatnonzero(np.bincount(unknown >> 8)).tolist():
-                self._fill_page(page)
+            is_unknown = np.zeros(_BMP, bool)
+            is_unknown[unknown] = True
+            for code in np.flatnonzero(is_unknown).tolist():
+                self.units[code] = self._unit(code)
             folded = self.units.take(codes)
         return folded
-
-    def _fill_page(self, page: int) -> None:
-        for code in range(page * _PAGE, (page + 1) * _PAGE):
-            if code >= 128 and code != _SEPARATOR and not any(first <= code < end for first, end in _UNCHANGED):
-                self.units[code] = self._unit(code)
 
     def _unit(self, code: int) -> int:
         """Fold one code unit to one; note its expansion if it takes more than one."""
@@ -268,7 +265,7 @@ def _fold_text(text: str) -> bytes:
     folded = table.fold(codes)
     expanding = np.flatnonzero(folded == _EXPAND)
     if expanding.size:
-        text = _expand(text, {int(code) for code in np.unique(codes[expanding])}, table.expansions)
+        text = _expand(text, set(codes[expanding].tolist()), table.expansions)
         folded = table.fold(_code_units(text))
     if (folded == _DROP).any():
         folded = folded[folded != _DROP]

@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
+from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval.folding import folded_sizes, without_tones
 from relevance_gen.retrieval.plan import Plan
 from relevance_gen.retrieval.terms import Ids, Offsets, Tokens, tokenize
@@ -31,6 +32,8 @@ WINDOW: Final = 40
 """Tokens in a passage; measured: windows of 24, 60 and 100 tokens point worse."""
 _WHOLE: Final = 1 << 40
 """Weights are whole numbers, this for the whole query, so that equal passages are equal in whatever order they add."""
+MOST_SPANS: Final = 1 << 20
+"""Most spans of one answer."""
 _BATCH: Final = 1 << 16
 """Windows weighed together: it bounds the memory for a chunk of any length."""
 
@@ -66,11 +69,20 @@ def highlight(texts: Sequence[str], plan: Plan) -> list[tuple[Span, ...]]:
     Returns:
         For each text the best passage, and behind it the words found, ascending and apart; nothing for a text that
         holds none of the query's words.
+
+    Raises:
+        TooLargeError: there are more than `MOST_SPANS`.
     """
     first = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
     hits = _find("\n".join(texts), first, plan)
     spans: list[list[Span]] = [[] for _ in texts]
-    for found in (_passages(hits), _words(hits)):
+    both = _passages(hits), _words(hits)
+    if (n_spans := sum(starts.size for _, starts, _, _ in both)) > MOST_SPANS:
+        raise TooLargeError(
+            f"spans must be at most {MOST_SPANS:,} in one answer, got {n_spans:,}; lower top_n",
+            field="spans",
+        )
+    for found in both:
         for text, start, end, weight in zip(*(array.tolist() for array in found), strict=True):
             offset = int(first[text])
             spans[text].append(Span(start - offset, end - offset, min(weight / _WHOLE, 1.0)))

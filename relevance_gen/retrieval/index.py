@@ -13,22 +13,25 @@ from typing import overload
 import numpy as np
 from attrs import evolve, field, frozen
 
-from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval import parallel, storage
 from relevance_gen.retrieval.answering import Wanted, answer
-from relevance_gen.retrieval.building import Progress, build
+from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.explaining import Explanation, explain
+from relevance_gen.retrieval.explaining import explain
 from relevance_gen.retrieval.filtering import Where
-from relevance_gen.retrieval.merging import in_tiers, merge
-from relevance_gen.retrieval.progress import reporting
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.fusing import N_CANDIDATES
+from relevance_gen.retrieval.listing import ChunkList
+from relevance_gen.retrieval.merging import in_tiers, merge, without
+from relevance_gen.retrieval.passages import Passages, TextEncoder, checked_encoder
+from relevance_gen.retrieval.positions import check_position, check_positions
+from relevance_gen.retrieval.query import Question, questions
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import Weighting, WeightingName, weighting_named
 from relevance_gen.tokens import Encoding, TokenCounter, token_counter
-from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse
+from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse
 
 
 @frozen(eq=False)
@@ -57,18 +60,23 @@ class ChunkIndex:
 
     Args:
         chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed, in any iterable.
-        blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
+        blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
+            positions. Missing are None and NaN.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's; formulas in
             `relevance_gen.retrieval.weighting`.
+        encoder: an `Encoder`, which lifts chunks that say in other words what a query asks. The index keeps the vectors
+            of all its passages, two bytes a component, so that a query costs one encoding. None goes by words alone.
         encoding: what tokens are counted in: None for the embedded encoding, a tiktoken encoding's name, the path of a
             rank file, or a `tiktoken.Encoding`.
         n_jobs: processes to build with, at most 4 and only as many as there is text enough for; None means 1, and -1
             as many as there are cores. Where Python starts processes anew, a script needs
             ``if __name__ == "__main__":``.
-        progress: called with (chunks done, all chunks) while the index is built; True shows a bar.
+        progress: called with (chunks done, all chunks) while the index is built; with an encoder, while it encodes,
+            which takes nearly all of the time. True shows a bar.
 
     Raises:
         InvalidRequestError: an argument is not allowed; the error names it.
+        EncoderError: the encoder failed.
 
     >>> index = ChunkIndex(["Cats purr.", "Dogs bark.", "A cat and a dog."])
     >>> [result.chunk_txt for result in index.search("cats").results]
@@ -81,6 +89,7 @@ class ChunkIndex:
         *,
         blank: Blank = "error",
         weighting: WeightingName = "pivoted",
+        encoder: TextEncoder | None = None,
         encoding: Encoding | None = None,
         n_jobs: int | None = None,
         progress: Progress | bool | None = None,
@@ -88,29 +97,40 @@ class ChunkIndex:
         checked = Chunks.read(chunks, blank=blank)
         kept, positions = checked.without_blank()
         weigher = weighting_named(weighting)
+        encoder = checked_encoder(encoder)
         counter = token_counter(encoding)
         n_processes = parallel.n_processes(n_jobs, kept)
         with reporting(progress) as report:
+            read = report if encoder is None else None
             if n_processes > 1:
                 with parallel.building(kept, n_processes) as wait, counter.counting_all(kept.texts) as counted:
-                    segments = [evolve(part, positions=positions[part.positions]) for part in wait(report)]
+                    segments = [evolve(part, positions=positions[part.positions]) for part in wait(read)]
                     n_tokens = counted()
             else:
                 with counter.counting_all(kept.texts) as counted:
-                    segments = [build(kept, positions, progress=report)]
+                    segments = [build(kept, positions, progress=read)]
                     n_tokens = counted()
-        self._keep(segments, weigher, counter, n_positions=len(checked.texts), n_tokens=n_tokens)
+            if encoder is not None:
+                passages = Passages.of(kept.texts, encoder, report)
+                numbers = [np.searchsorted(positions, segment.positions) for segment in segments]
+                segments = [
+                    evolve(segment, passages=passages.take(some))
+                    for segment, some in zip(segments, numbers, strict=True)
+                ]
+        self._keep(segments, weigher, counter, encoder, n_positions=len(checked.texts), n_tokens=n_tokens)
 
     def _keep(
         self,
         segments: Sequence[Segment],
         weighting: Weighting,
         counter: TokenCounter,
+        encoder: TextEncoder | None,
         *,
         n_positions: int,
         n_tokens: int,
     ) -> None:
         self._counter = counter
+        self._encoder = encoder
         self._changing = threading.Lock()
         self._state = _State(Collection(segments, weighting), n_positions, n_tokens)
 
@@ -125,7 +145,30 @@ class ChunkIndex:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _unpickled, (storage.to_bytes(self._saved()), self._counter)
+        return _unpickled, (storage.to_bytes(self._saved()), self._counter, self._encoder)
+
+    def __getitem__(self, position: int) -> Chunk:
+        """Return the chunk at a position.
+
+        Raises:
+            InvalidRequestError: no chunk is there.
+        """
+        state = self._state
+        at = check_position("position", position, state.n_positions, state.collection.holds)
+        text, metadata = state.collection.contents(np.array([at]))[0]
+        return Chunk(text, metadata, at)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return iter(self.chunks)
+
+    @property
+    def chunks(self) -> ChunkList:
+        """The chunks by position, as they are now: a read-only sequence that copies no texts.
+
+        >>> [chunk.text for chunk in ChunkIndex(["Cats purr.", "Dogs bark."]).chunks]
+        ['Cats purr.', 'Dogs bark.']
+        """
+        return ChunkList(self._state.collection)
 
     @property
     def nbytes(self) -> int:
@@ -144,6 +187,8 @@ class ChunkIndex:
         where: Where | None = None,
         min_share: float = 0.0,
         spans: bool = False,
+        encoder: TextEncoder | None = None,
+        candidates: int | None = N_CANDIDATES,
     ) -> SearchResponse: ...
     @overload
     def search(
@@ -155,6 +200,8 @@ class ChunkIndex:
         where: Where | None = None,
         min_share: float = 0.0,
         spans: bool = False,
+        encoder: TextEncoder | None = None,
+        candidates: int | None = N_CANDIDATES,
     ) -> list[SearchResponse]: ...
     def search(
         self,
@@ -165,6 +212,8 @@ class ChunkIndex:
         where: Where | None = None,
         min_share: float = 0.0,
         spans: bool = False,
+        encoder: TextEncoder | None = None,
+        candidates: int | None = N_CANDIDATES,
     ) -> SearchResponse | list[SearchResponse]:
         """Return the chunks that answer the query, or a response for each of several queries.
 
@@ -177,35 +226,53 @@ class ChunkIndex:
                 for each position ever given.
             min_share: keep only results of at least this share of the best score, in [0, 1].
             spans: whether each result says where in the chunk the answer stands.
+            encoder: an `Encoder` for this search, where the index has none: the best by their words are encoded now.
+            candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
+                finds those, too, that share no word with the query; 0 goes by words alone.
 
         Raises:
             InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in
                 ``query[3]``.
+            EncoderError: the encoder failed.
         """
         state = self._state
-        wanted = Wanted(where, min_share, spans)
-        asked = as_list(query)
-        if isinstance(asked, list | tuple | Iterator):
-            questions = [_numbered(place, one, top_n, true_order) for place, one in enumerate(asked)]
-            return [self._answer(state, question, wanted) for question in questions]
-        return self._answer(state, Question(asked, top_n, true_order), wanted)
+        wanted = Wanted(where, min_share, spans, candidates)
+        wanted.check_encoder(encoder := self._encoder_of(encoder))
+        asked = questions(query, top_n, true_order)
+        if isinstance(asked, Question):
+            return self._answer(state, asked, wanted, encoder)
+        return [self._answer(state, question, wanted, encoder) for question in asked]
 
-    def _answer(self, state: _State, question: Question, wanted: Wanted) -> SearchResponse:
+    def _answer(self, state: _State, question: Question, wanted: Wanted, encoder: TextEncoder | None) -> SearchResponse:
         token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
-        return answer(question, wanted, state.collection, state.n_positions, token_counts)
+        return answer(question, wanted, state.collection, state.n_positions, token_counts, encoder)
 
-    def explain(self, query: str, chunk: int) -> Explanation:
-        """Show what each term of the query gave to the score of a chunk.
+    def _encoder_of(self, encoder: TextEncoder | None) -> TextEncoder | None:
+        """Return the encoder of a search: the one that it brings, or the index's own."""
+        encoder, own = checked_encoder(encoder), self._encoder
+        if encoder is None or own is None or encoder is own or encoder.fingerprint == own.fingerprint:
+            return own if encoder is None else encoder
+        raise InvalidRequestError("encoder must be the one that the index was made with, or None", field="encoder")
+
+    def explain(
+        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES
+    ) -> Explanation:
+        """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk.
 
         Args:
             query: a question, not blank.
             chunk: the chunk's position.
+            encoder: as in `search`.
+            candidates: as in `search`.
 
         Raises:
             InvalidRequestError: an argument is not allowed.
         """
         state = self._state
-        return explain(state.collection, Question(query).query, _position("chunk", chunk, state))
+        wanted = Wanted(candidates=candidates)
+        wanted.check_encoder(encoder := self._encoder_of(encoder))
+        at = check_position("chunk", chunk, state.n_positions, state.collection.holds)
+        return explain(state.collection, Question(query).query, at, encoder, wanted.candidates)
 
     # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,15 +285,17 @@ class ChunkIndex:
 
         Raises:
             InvalidRequestError: a chunk is not allowed; none was added.
+            EncoderError: the encoder failed; none was added.
         """
         checked = Chunks.read(chunks, blank=blank)
         kept, numbers = checked.without_blank()
         n_tokens = self._counter.count_all(kept.texts)
+        passages = None if self._encoder is None else Passages.of(kept.texts, self._encoder)
         with self._changing:
             state = self._state
             added = range(state.n_positions, state.n_positions + len(checked.texts))
             if added:
-                new = build(kept, added.start + numbers)
+                new = evolve(build(kept, added.start + numbers), passages=passages)
                 self._change(state, in_tiers([*state.collection.segments, new]), added.stop, state.n_tokens + n_tokens)
         return added
 
@@ -236,29 +305,11 @@ class ChunkIndex:
         Raises:
             InvalidRequestError: no chunk is at one of the positions; none was removed.
         """
-        wanted = as_list(positions)
-        if not isinstance(wanted, Iterable) or isinstance(wanted, str | bytes):
-            raise InvalidRequestError.must_be(
-                "positions", "a list of positions", positions, remedy="put a single one in a list"
-            )
-        wanted = list(wanted)
         with self._changing:
             state = self._state
-            at = np.array(
-                sorted({_position(f"positions[{place}]", one, state) for place, one in enumerate(wanted)}), np.int64
-            )
-            segments, n_tokens = [], state.n_tokens
-            for segment in state.collection.segments:
-                numbers = segment.find(at)
-                numbers = numbers[numbers >= 0]
-                if numbers.size:
-                    n_tokens -= self._counter.count_all([segment.chunks.texts[number] for number in numbers.tolist()])
-                    segment = segment.without(numbers)
-                if 2 * segment.statistics.n_chunks < segment.size:
-                    segment = merge([segment])  # without what was removed
-                segments.append(segment)
-            segments = [segment for segment in segments if segment.size] or segments[:1]
-            self._change(state, segments, state.n_positions, n_tokens)
+            at = check_positions(positions, state.n_positions, state.collection.holds)
+            segments, texts = without(state.collection.segments, at)
+            self._change(state, segments, state.n_positions, state.n_tokens - self._counter.count_all(texts))
 
     def _change(self, state: _State, segments: Sequence[Segment], n_positions: int, n_tokens: int) -> None:
         collection = Collection(segments, state.collection.weighting, before=state.collection)
@@ -284,22 +335,26 @@ class ChunkIndex:
             state.collection.weighting.name,
             self._counter.name,
             self._counter.fingerprint,
+            None if self._encoder is None else self._encoder.fingerprint,
             state.n_positions,
             state.n_tokens,
         )
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, encoding: Encoding | None = None) -> ChunkIndex:
+    def load(
+        cls, path: str | PathLike[str], *, encoding: Encoding | None = None, encoder: TextEncoder | None = None
+    ) -> ChunkIndex:
         """Open a saved index; its arrays and texts stay in the file, mapped into memory, until they are needed.
 
         Args:
             path: a file that `save` wrote.
             encoding: as for the index that was saved; may be left out if that was the embedded encoding or a
                 published one.
+            encoder: as for the index that was saved; without it the index goes by words alone and forgets its vectors.
 
         Raises:
             IndexFormatError: the file is damaged, foreign, or of another format version.
-            InvalidRequestError: the encoding is not the one that was saved.
+            InvalidRequestError: encoding or encoder is not the one that was saved, or no encoder was.
             OSError: the file cannot be read.
         """
         saved = storage.read(path)
@@ -314,41 +369,28 @@ class ChunkIndex:
             raise InvalidRequestError(
                 f"encoding must be {saved.encoding}, as when {path} was saved, got {other}", field="encoding"
             )
-        return _opened(saved, counter)
+        encoder = checked_encoder(encoder)
+        if encoder is not None and encoder.fingerprint != saved.encoder:
+            what = "holds no vectors" if saved.encoder is None else "holds the vectors of another model or prefix"
+            raise InvalidRequestError(
+                f"encoder must be the one that {path} was saved with, and it {what}; build it again, or pass none",
+                field="encoder",
+            )
+        return _opened(saved, counter, encoder)
 
 
-def _unpickled(content: bytes, counter: TokenCounter) -> ChunkIndex:
-    return _opened(storage.from_bytes(content), counter)
+def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | None) -> ChunkIndex:
+    return _opened(storage.from_bytes(content), counter, encoder)
 
 
-def _opened(saved: storage.SavedIndex, counter: TokenCounter) -> ChunkIndex:
+def _opened(saved: storage.SavedIndex, counter: TokenCounter, encoder: TextEncoder | None) -> ChunkIndex:
     index = ChunkIndex.__new__(ChunkIndex)
     index._keep(
-        [saved.segment],
+        [saved.segment if encoder is not None else evolve(saved.segment, passages=None)],
         weighting_named(saved.weighting),
         counter,
+        encoder,
         n_positions=saved.n_positions,
         n_tokens=saved.n_context_tokens,
     )
     return index
-
-
-def _position(name: str, value: int, state: _State) -> int:
-    """Return a position, if a chunk is there; `name` is what the caller calls it."""
-    value = plain(value)
-    if not is_integer(value) or not 0 <= value < state.n_positions:
-        raise InvalidRequestError.must_be(name, f"an integer in [0, {state.n_positions})", value)
-    if state.collection.scorer_of(value) is None:
-        raise InvalidRequestError.must_be(name, "the position of a chunk that was not removed", value)
-    return value
-
-
-def _numbered(place: int, query: str, top_n: int, true_order: bool) -> Question:
-    """Make the question of one query among several; an error names that one."""
-    try:
-        return Question(query, top_n, true_order)
-    except InvalidRequestError as error:
-        if error.field != "query":
-            raise
-        path = f"query[{place}]"
-        raise InvalidRequestError(f"{path}{str(error).removeprefix('query')}", field=path) from None

@@ -20,20 +20,26 @@ from typing import Final
 import numpy as np
 
 from relevance_gen.retrieval.bags import Bag
+from relevance_gen.retrieval.cutting import blocks
 from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import tokenize
 from relevance_gen.retrieval.vocabulary import Numbers, vocabulary_of
 from relevance_gen.retrieval.weighting import pivot, saturated
 
 N_CANDIDATES: Final = 25
+_STEP: Final = 1 << 15
+"""Words of a query whose letters are read together: it bounds the memory for queries as long as a book."""
 
 
 def letters_of(text: str) -> Numbers:
     """Return the 4-grams of all words of a text."""
-    tokens = tokenize([text])
-    every = np.arange(tokens.ids.size)
-    vocabulary = vocabulary_of(tokens.ids, np.frombuffer(tokens.folded, np.uint8), tokens.start, tokens.length)
-    return np.maximum(vocabulary.grams(every)[0], np.uint32(1))
+    found = []
+    for tokens in map(tokenize, blocks([text])):
+        vocabulary = vocabulary_of(tokens.ids, np.frombuffer(tokens.folded, np.uint8), tokens.start, tokens.length)
+        for low in range(0, vocabulary.size, _STEP):
+            some = np.arange(low, min(low + _STEP, vocabulary.size))
+            found.append(np.maximum(vocabulary.grams(some)[0], np.uint32(1)))
+    return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.uint32), *found])
 
 
 def letter_share(asked: Numbers, bag: Bag) -> Floats:
@@ -48,15 +54,16 @@ def letter_share(asked: Numbers, bag: Bag) -> Floats:
     norms = tally.norms(value)
     mean = math.fsum(norms.tolist()) / max(norms.size, 1)
     wanted, times = np.unique(asked, return_counts=True)
-    at = tally.features.searchsorted(wanted)
-    here = tally.features.take(at, mode="clip") == wanted if tally.features.size else np.zeros(wanted.size, bool)
+    features = tally.hashes
+    at = features.searchsorted(wanted)
+    here = features.take(at, mode="clip") == wanted if features.size else np.zeros(wanted.size, bool)
     at, times = at[here], times[here]
     weight = (1.0 + np.log(times)) * np.log1p(tally.n_chunks / tally.df[at])
     own_norm = math.sqrt(math.fsum(np.square(saturated(times)).tolist()))
     own = math.fsum((saturated(times) * weight).tolist()) / float(pivot(np.array([own_norm]), mean)[0])
     if not own:
         return np.zeros(tally.n_chunks)
-    of_feature = np.zeros(tally.features.size)
+    of_feature = np.zeros(features.size)
     of_feature[at] = weight
-    value *= of_feature.take(tally.feature)
+    value *= of_feature.take(tally.place)
     return np.minimum(np.bincount(tally.chunk, value, tally.n_chunks) / (pivot(norms, mean) * own), 1.0)

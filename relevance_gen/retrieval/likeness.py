@@ -19,9 +19,10 @@ import functools
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.bags import Bag
+from relevance_gen.retrieval.bags import MAX_CHUNKS, Bag, Tally
 from relevance_gen.retrieval.ranking import at_least_as_good
 from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import Offsets
@@ -38,33 +39,41 @@ class Sample:
     """How many chunks of the sample have each feature.
 
     Attributes:
-        size: number of chunks.
-        features: features that any has, ascending, shape (F,).
-        df: number of chunks that have each, shape (F,).
+        size: number of chunks, S.
+        names: hashes of features, ascending.
+        df: number of chunks that have each, at most S.
     """
 
     size: int
-    features: Numbers
-    df: Offsets
+    names: Numbers
+    df: npt.NDArray[np.uint8]
 
     @classmethod
     def of(cls, bag: Bag) -> Sample:
-        """Count the chunks of a bag."""
+        """Count the chunks of a bag, of at most `SAMPLE_SIZE`."""
         tally = bag.tally()
-        return cls(tally.n_chunks, tally.features, tally.df)
+        if tally.names is None:
+            return cls(tally.n_chunks, tally.features, tally.df.astype(np.uint8))
+        df = np.zeros(tally.names.size, np.uint8)
+        df[tally.features] = tally.df
+        return cls(tally.n_chunks, tally.names, df)
 
-    @functools.cached_property
-    def _rarities(self) -> Floats:
-        """Of each feature, and behind them of one that no chunk has: shape (F + 1,)."""
-        return np.asarray(np.log1p(self.size / np.append(self.df, 1)))
+    def rarity(self, tally: Tally) -> Floats:
+        """Return ``ln(1 + S / max(df, 1))`` for each feature of a tally."""
+        if tally.names is self.names:
+            return _rarities(self.size).take(self.df.take(tally.features))
+        hashes = tally.hashes
+        at = self.names.searchsorted(hashes)
+        here = self.names.take(at, mode="clip") == hashes if self.names.size else np.zeros(hashes.size, bool)
+        df = np.zeros(hashes.size, np.uint8)
+        df[here] = self.df.take(at[here])
+        return _rarities(self.size).take(df)
 
-    def rarity(self, features: Numbers) -> Floats:
-        """Return ``ln(1 + S / max(df, 1))`` for each of some features."""
-        if not self.features.size:
-            return np.zeros(features.size)
-        at = self.features.searchsorted(features)
-        at[self.features.take(at, mode="clip") != features] = self.features.size
-        return self._rarities.take(at)
+
+@functools.lru_cache(maxsize=MAX_CHUNKS)
+def _rarities(n: int) -> Floats:
+    """Return ``ln(1 + n / max(df, 1))`` for every df, shape (n + 1,)."""
+    return np.log1p(n / np.maximum(np.arange(n + 1), 1))
 
 
 def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
@@ -78,13 +87,15 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     Returns:
         At most the best score, shape (n,).
     """
-    tally = bag.tally()
-    if scores.size < 2 or not tally.tf.size:
+    if scores.size < 2:  # before its words are counted, which may be very many
         return scores.copy()
-    idf = np.log1p(tally.n_chunks / np.arange(1, tally.n_chunks + 1)).take(tally.df - 1)
-    idf += sample.rarity(tally.features)
+    tally = bag.tally()
+    if not tally.tf.size:
+        return scores.copy()
+    idf = _rarities(tally.n_chunks).take(tally.df)
+    idf += sample.rarity(tally)
     value = saturated(tally.tf)
-    value *= idf.take(tally.feature)
+    value *= idf.take(tally.place)
     norms = tally.norms(value)
     norms[norms == 0.0] = 1.0
     value /= norms.take(tally.chunk)
@@ -96,8 +107,8 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     # The sum of the vectors of the best, each times its weight, is added up by size: the same in any order of chunks.
     given = share.take(tally.chunk)
     of_best: Offsets = (given > 0.0).nonzero()[0]
-    feature, added = tally.feature.take(of_best), (value * given).take(of_best)
+    feature, added = tally.place.take(of_best), value.take(of_best) * given.take(of_best)
     order = added.argsort()
     profile = np.bincount(feature.take(order), added.take(order), tally.features.size)
-    value *= profile.take(tally.feature)
+    value *= profile.take(tally.place)
     return np.asarray(np.minimum(np.bincount(tally.chunk, value, tally.n_chunks), scores.max()))

@@ -10,7 +10,8 @@ No chunk is ever stemmed: the query's word is compared with the words of the voc
       s(q, v) = lcp(q, v) / max(|q|, |v|)    if lcp ≥ 4 letters and s ≥ 1/2, else 0
 
   where lcp is the length of the longest common prefix; outside Latin three letters do if s ≥ 3/5. This holds for words
-  in other alphabets than Latin, and for Latin words where the chunks' frequent words are not English ones.
+  in other alphabets than Latin, and for Latin words where the chunks' frequent words are not English ones. A word that
+  begins in another alphabet and goes on in Latin letters must share its first six bytes too.
 * A run of a script without spaces that is shorter than its n-grams (猫) matches all n-grams that it is part of (黒猫),
   with weight one over the number of n-grams that one occurrence is part of.
 * A word has at most 1,024 forms in all chunks: where more words are alike, they are made up, and it matches itself.
@@ -35,7 +36,7 @@ from attrs import frozen
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.scripts import ngram_size
 from relevance_gen.retrieval.stopwords import ENGLISH
-from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets
+from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, different
 from relevance_gen.retrieval.vocabulary import MIN_LETTERS
 
 Floats = npt.NDArray[np.float64]
@@ -52,7 +53,7 @@ MAX_INFLECTED: Final = 256
 
 _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 _NO_WEIGHT: Final[Floats] = np.zeros(0)
-_ONE: Final[Floats] = np.ones(1)
+_ONES: Final[Floats] = np.ones(MAX_FORMS + 1)
 _stemmers = threading.local()
 
 
@@ -102,10 +103,12 @@ class Match:
     Attributes:
         ids: their ids, ascending, shape (n,); empty if no chunk has any.
         weight: how far each counts as the query's word, in (0, 1], shape (n,).
+        counts_in_full: whether it is known that all weights are 1.
     """
 
     ids: Ids
     weight: Floats
+    counts_in_full: bool = False
 
     @classmethod
     def union(cls, matches: Sequence[Match]) -> Match:
@@ -113,12 +116,24 @@ class Match:
         if len(matches) == 1:
             return matches[0]
         ids, first = np.unique(np.concatenate([_NO_IDS, *(match.ids for match in matches)]), return_index=True)
+        if all(match.counts_in_full for match in matches):
+            return cls.in_full(ids)
         return cls(ids, np.concatenate([_NO_WEIGHT, *(match.weight for match in matches)])[first])
+
+    @classmethod
+    def in_full(cls, ids: Ids) -> Match:
+        """Return a match of terms that all are as good as the query's word."""
+        return cls(ids, _ONES[: ids.size] if ids.size <= _ONES.size else np.ones(ids.size), True)
 
     @classmethod
     def exact(cls, term_id: int) -> Match:
         """Return the match of a term with itself."""
-        return cls(np.array([term_id], np.uint64), _ONE)
+        return cls.in_full(np.array([term_id], np.uint64))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays, in bytes."""
+        return self.ids.nbytes + self.weight.nbytes
 
     @property
     def is_crowded(self) -> bool:
@@ -150,11 +165,11 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
     numbers = vocabulary.with_stem(term_id, stem(word), _stem_all)
     if word in ENGLISH:
         own = vocabulary.find(np.array([term_id], np.uint64))
-        numbers = np.union1d(numbers, own[own >= 0])
+        numbers = different(np.concatenate((numbers, own[own >= 0])))
     if not by_prefix and word.isascii():
         return _match(postings, numbers)
     related, weight = _by_prefix(postings, term_id, word)
-    both = np.union1d(numbers, related)
+    both = different(np.concatenate((numbers, related)))
     weights = np.zeros(both.size)
     weights[both.searchsorted(related)] = weight
     weights[both.searchsorted(numbers)] = 1.0
@@ -170,7 +185,7 @@ def _by_prefix(postings: Postings, term_id: int, word: str) -> tuple[Offsets, Fl
     enough = (shared >= _MIN_PREFIX) & (weight >= _MIN_SIMILARITY)
     if "\u0370" <= word[0] < "\u1e00":  # neither Latin nor, with its tones, Vietnamese
         enough |= (shared == MIN_LETTERS) & (weight >= _MIN_SHORT_SIMILARITY)
-    enough &= vocabulary.stumps[numbers] != 0  # no function word is a form of another
+    enough &= vocabulary.stump_numbers[numbers] != 0  # no function word is a form of another
     return numbers[enough], weight[enough]
 
 
@@ -186,5 +201,5 @@ def _match(postings: Postings, numbers: Offsets, weight: Floats | None = None) -
         numbers, weight = numbers[kept], None if weight is None else weight[kept]
     # One form too many tells that a word is crowded; any more would only take memory.
     numbers = numbers[: MAX_FORMS + 1]
-    weight = np.ones(numbers.size) if weight is None else weight[: MAX_FORMS + 1]
-    return Match(postings.vocabulary.ids.take(numbers), weight)
+    ids = postings.vocabulary.ids.take(numbers)
+    return Match.in_full(ids) if weight is None else Match(ids, weight[: MAX_FORMS + 1])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
 _ENTRY_BYTES = 400
 """About what Python itself takes for one key, its value's object and the place in the dictionary."""
+
+_NOTHING = None, 0
 
 
 class Memory(Generic[Value]):
@@ -33,12 +35,18 @@ class Memory(Generic[Value]):
 
     def get(self, key: Hashable) -> Value | None:
         """Return the value under `key`, or None."""
+        return self.get_all((key,))[0]
+
+    def get_all(self, keys: Sequence[Hashable]) -> list[Value | None]:
+        """Return the value under each of some keys, or None."""
+        values, found = self._values, []
         with self._lock:
-            found = self._values.get(key)
-            if found is None:
-                return None
-            self._values.move_to_end(key)
-            return found[0]
+            for key in keys:
+                value, _ = values.get(key, _NOTHING)
+                if value is not None:
+                    values.move_to_end(key)
+                found.append(value)
+        return found
 
     def put(self, key: Hashable, value: Value) -> None:
         """Remember a value, if it fits at all, and forget those that were not used for longest."""

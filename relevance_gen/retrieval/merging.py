@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.passages import Passages
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.terms import Offsets, ragged_ranges
@@ -26,6 +27,24 @@ def in_tiers(segments: list[Segment]) -> list[Segment]:
     while len(segments) > 1 and segments[-2].statistics.n_chunks <= _TIER * segments[-1].statistics.n_chunks:
         segments[-2:] = [merge(segments[-2:])]
     return segments
+
+
+def without(segments: Sequence[Segment], positions: Offsets) -> tuple[list[Segment], list[str]]:
+    """Take the chunks at some positions out of segments; return the segments that are left, and the chunks' texts.
+
+    A segment of which most is gone is made anew of what is left; of segments of which nothing is left one stays.
+    """
+    left, texts = [], []
+    for segment in segments:
+        numbers = segment.find(positions)
+        numbers = numbers[numbers >= 0]
+        if numbers.size:
+            texts += [segment.chunks.texts[number] for number in numbers.tolist()]
+            segment = segment.without(numbers)
+        if 2 * segment.statistics.n_chunks < segment.size:
+            segment = merge([segment])
+        left.append(segment)
+    return [segment for segment in left if segment.size] or left[:1], texts
 
 
 def merge(segments: Sequence[Segment]) -> Segment:
@@ -56,6 +75,7 @@ def merge(segments: Sequence[Segment]) -> Segment:
         norms=gather([segment.norms for segment in segments]),
         votes=gather([segment.votes for segment in segments]),
         hashes=gather([segment.hashes for segment in segments]),
+        passages=_merge_passages(segments, live, order),
     )
 
 
@@ -66,6 +86,12 @@ def _joined(parts: Sequence[Chunks]) -> Chunks:
         metadata.update({len(texts) + number: data for number, data in part.metadata.items()})
         texts += part.texts
     return Chunks(texts, metadata)
+
+
+def _merge_passages(segments: Sequence[Segment], live: Sequence[Offsets], order: Offsets) -> Passages | None:
+    """Merge vectors, where every segment has some."""
+    parts = [one.passages.take(kept) for one, kept in zip(segments, live, strict=True) if one.passages is not None]
+    return Passages.joined(parts).take(order) if parts and len(parts) == len(segments) else None
 
 
 def _merge_tokens(

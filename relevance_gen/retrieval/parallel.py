@@ -8,7 +8,6 @@ as a file descriptor, so that nothing is copied and nothing is left behind if a 
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import multiprocessing
 import os
@@ -30,10 +29,11 @@ from attrs import define
 from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import IndexBuildError, InvalidRequestError
 from relevance_gen.machine import usable_cpus
+from relevance_gen.progress import Progress
 from relevance_gen.retrieval import storage
-from relevance_gen.retrieval.building import Progress, build
+from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.cutting import lengths
+from relevance_gen.retrieval.cutting import cut_evenly
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.terms import Offsets
 
@@ -99,7 +99,7 @@ def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None
     """
     workers: list[_Worker] = []
     try:
-        for part in _parts(chunks.texts, n_parts):
+        for part in cut_evenly(chunks.texts, n_parts):
             _start(chunks, part, workers)
         yield lambda progress: _wait(workers, chunks, progress)
     finally:
@@ -137,14 +137,6 @@ def _wait(workers: Sequence[_Worker], chunks: Chunks, progress: Progress | None)
             if progress is not None and worker.n_done > n_before:
                 progress(sum(one.n_done for one in workers), len(chunks.texts))
     return [worker.segment for worker in workers if worker.segment is not None]
-
-
-def _parts(texts: Sequence[str], n_parts: int) -> Iterator[slice]:
-    """Cut the chunks into runs of about as many characters each, none of them empty."""
-    ends = np.cumsum(lengths(texts))
-    wanted = ends[-1] * np.arange(1, n_parts) // n_parts
-    cuts = np.unique(np.concatenate(([0], np.searchsorted(ends, wanted) + 1, [len(texts)])))
-    yield from (slice(start, end) for start, end in itertools.pairwise(cuts.tolist()))
 
 
 def _hear(worker: _Worker, chunks: Chunks) -> None:

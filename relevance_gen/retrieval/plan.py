@@ -11,16 +11,25 @@ Formulas: `relevance_gen.retrieval.weighting` and `relevance_gen.retrieval.proxi
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.matching import Match
 from relevance_gen.retrieval.proximity import ProximityScorer
 from relevance_gen.retrieval.query import Query
 from relevance_gen.retrieval.segment import Statistics
-from relevance_gen.retrieval.weighting import OwnScore, Weighting, saturated_one
+from relevance_gen.retrieval.terms import Ids
+from relevance_gen.retrieval.weighting import AsChunk, OwnScore, Weighting, saturated_one
+
+_FEW: Final = 64
+"""Up to so many tokens are quicker looked at by Python."""
 
 
 @frozen(eq=False)
@@ -34,7 +43,7 @@ class Plan:
         idf: inverse document frequency of each term; 0 for one that is left out.
         gains: what the weight of each term in a chunk is multiplied by, divided by the query's norm.
         norm: Euclidean length of the query, of the terms that some chunk has.
-        said: ids of the query's tokens of terms that some chunk has, ascending.
+        said: ids of the query's tokens of terms that some chunk has, ascending, shape (T,).
         said_norm: norm of a chunk that says these and nothing else.
         proximity: looks for the terms side by side.
         cosine: what these would score as a chunk by their cosine alone.
@@ -49,7 +58,7 @@ class Plan:
     idf: tuple[float, ...]
     gains: tuple[float, ...]
     norm: float
-    said: tuple[int, ...]
+    said: Ids
     said_norm: float
     proximity: ProximityScorer
     cosine: float
@@ -75,40 +84,40 @@ def weigh(
     weight = [(1.0 + math.log(term.qtf)) * rare for term, rare in zip(terms, idf, strict=True)]
     norm = math.hypot(*[value for value, n in zip(weight, df, strict=True) if n]) or 1.0
     near = _near(df, idf, weighting.n_near)
-    place = {number: at for at, number in enumerate(near)}
+    is_known = [n > 0 for n in df]
     proximity = ProximityScorer(
-        [matches[number] for number in near],
-        [idf[number] for number in near],
-        [place.get(number, -1) for number in order if number >= 0 and df[number]],
+        [matches[number] for number in near], [idf[number] for number in near], _said(order, near, is_known)
     )
     reads_letters = weighting.reads_letters and not (statistics.is_english and query.text.isascii())
-    ids = query.ids.tolist()
 
-    def own_norm(part: Sequence[bool]) -> float:
-        """Return the norm of a chunk that says some terms of the query, as often as the query does."""
-        said = [one for one, number in zip(ids, order, strict=True) if number < 0 or part[number]]
-        return math.sqrt(math.fsum([saturated_one(n) ** 2 for n in Counter(said).values()]))
+    def said_of(part: Sequence[bool]) -> Ids:
+        """Return the ids of the query's tokens of some terms, and of those that are no term's, ascending."""
+        return np.sort(query.ids[np.array([*part, True]).take(order)])
 
     def own_score(part: Sequence[bool], length: float) -> OwnScore:
         """Return what some terms of the query, all the known ones among them, would score as a chunk."""
         unknown = math.fsum([rare for rare, kept, n in zip(idf, part, df, strict=True) if kept and not n])
+        said = [(value, term.qtf) for value, term, kept in zip(weight, terms, part, strict=True) if kept]
         return weighting.own_score(
-            [(value, term.qtf) for value, term, kept in zip(weight, terms, part, strict=True) if kept],
-            length=length,
-            norm=norm,
-            mean_norm=statistics.mean_norm,
-            pairs=proximity.pairs_of_query(),
-            has_run=proximity.has_pairs,
-            coverage=1.0 + unknown / proximity.total_idf,
-            reads_letters=reads_letters,
+            AsChunk(
+                said,
+                length=length,
+                norm=norm,
+                mean_norm=statistics.mean_norm,
+                pairs=proximity.pairs_of_query(),
+                has_run=proximity.n_pairs > 0,
+                coverage=1.0 + unknown / proximity.total_idf,
+                reads_letters=reads_letters,
+            )
         )
 
-    is_known = [n > 0 for n in df]
     counted = [known or rare > 0.0 for known, rare in zip(is_known, idf, strict=True)]
-    said_norm = own_norm(is_known)
+    said = said_of(is_known)
+    said_norm = _norm(said)
     own = own_score(is_known, said_norm)
-    known_share = 1.0 if counted == is_known else min(own.total / own_score(counted, own_norm(counted)).total, 1.0)
-    said = [one for one, number in zip(ids, order, strict=True) if number < 0 or is_known[number]]
+    known_share = 1.0
+    if counted != is_known:
+        known_share = min(own.total / own_score(counted, _norm(said_of(counted))).total, 1.0)
     return Plan(
         query=query,
         matches=matches,
@@ -116,7 +125,7 @@ def weigh(
         idf=idf,
         gains=tuple([gain / norm for gain in weighting.gains(weight, idf)]),
         norm=norm,
-        said=tuple(sorted(said)),
+        said=said,
         said_norm=said_norm,
         proximity=proximity,
         cosine=own.cosine,
@@ -124,6 +133,27 @@ def weigh(
         reference=own.total,
         known_share=known_share,
     )
+
+
+def _said(order: npt.NDArray[np.int16], near: Sequence[int], is_known: Sequence[bool]) -> Sequence[int]:
+    """Return the query's known tokens as numbers of the words to look for side by side; -1 for any other word."""
+    if order.size <= _FEW:
+        places = {number: at for at, number in enumerate(near)}
+        return [places.get(number, -1) for number in order.tolist() if number >= 0 and is_known[number]]
+    # The tokens of a query as long as a book are held as bytes: no list of them is ever made.
+    place = np.full(len(is_known), -1, np.int8)
+    place[list(near)] = range(len(near))
+    return array("b", place.take(order[np.array([*is_known, False]).take(order)]).tobytes())
+
+
+def _norm(ids: Ids) -> float:
+    """Return the norm of a chunk that has tokens of these ids, ascending."""
+    if ids.size <= _FEW:
+        return math.sqrt(math.fsum([saturated_one(n) ** 2 for n in Counter(ids.tolist()).values()]))
+    edges = np.flatnonzero(ids[1:] != ids[:-1])
+    n_terms_of = np.bincount(np.diff(edges, prepend=-1, append=ids.size - 1))  # by how often they stand there
+    squares = (repeat(saturated_one(n) ** 2, times) for n, times in enumerate(n_terms_of.tolist()) if n)
+    return math.sqrt(math.fsum(chain.from_iterable(squares)))
 
 
 def _near(df: Sequence[int], idf: Sequence[float], n_near: int) -> tuple[int, ...]:

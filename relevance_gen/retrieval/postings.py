@@ -15,13 +15,24 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.growing import GrowingArray
-from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, Offsets, Tokens, beginnings, buckets, ragged_ranges
+from relevance_gen.retrieval.terms import (
+    SPELLED_BYTES,
+    Ids,
+    Offsets,
+    Tokens,
+    beginnings,
+    buckets,
+    different,
+    ragged_ranges,
+)
 from relevance_gen.retrieval.vocabulary import Flags, Numbers, Vocabulary, vocabulary_of
 
 Chunks = npt.NDArray[np.uint32]
 Number = TypeVar("Number", bound=np.number)
 Counts = npt.NDArray[np.uint32]
 
+_STEP: Final = 1 << 18
+"""Numbers looked up together, which numpy makes into indices of twice their size."""
 MAX_BLOCK_CHUNKS: Final = 1 << 16
 """Most chunks counted at once: a chunk's number in its block has 16 bits."""
 
@@ -59,7 +70,9 @@ def count_terms(ids: Ids, counts: Offsets, *, keep_tokens: bool = False) -> Term
     order = np.argsort(bucket, kind="stable")  # radix sort
     chunk_of = np.repeat(np.arange(counts.size, dtype=np.uint64), counts)
     # The bucket holds the 16 bits of the id that the shift drops.
-    keys = ((ids << np.uint64(16)) | chunk_of).take(order)
+    keys = ids << np.uint64(16)
+    keys |= chunk_of
+    keys = keys.take(order)
     edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     edges = np.concatenate(([0], edges, [ids.size])) if ids.size else np.zeros(1, np.int64)
     token, tf = order.take(edges[:-1]), np.diff(edges)
@@ -81,7 +94,7 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
         found: the counts, one for each run of equal tokens.
         middle: numbers of the runs that have one of the same bucket and chunk on either side.
     """
-    suspects = np.unique(np.concatenate((middle - 1, middle, middle + 1)))
+    suspects = different(np.concatenate((middle - 1, middle, middle + 1)))
     order = suspects[np.lexsort((suspects, found.ids[suspects], found.chunk[suspects]))]
     again = (found.ids[order[1:]] == found.ids[order[:-1]]) & (found.chunk[order[1:]] == found.chunk[order[:-1]])
     if not again.any():
@@ -136,8 +149,8 @@ class Postings:
         if len(spans) == 1:
             chunk, tf = self.chunk[spans[0]], self.tf[spans[0]]
         else:
-            chunk = np.concatenate([self.chunk[:0], *(self.chunk[span] for span in spans)])
-            tf = np.concatenate([self.tf[:0], *(self.tf[span] for span in spans)])
+            chunk = np.concatenate([self.chunk[:0], *[self.chunk[span] for span in spans]])
+            tf = np.concatenate([self.tf[:0], *[self.tf[span] for span in spans]])
         counts = [span.stop - span.start for span in spans]
         if self.live is None:
             return chunk, tf, counts
@@ -227,21 +240,25 @@ class PostingsBuilder:
             The postings; and if tokens are kept, the number in the vocabulary of every token, shape (T,).
         """
         vocabulary, number = self._build_vocabulary()
-        tokens = None if self._tokens is None else number.take(self._tokens.finish())
-        terms = number.take(self._entries.finish())
+        tokens = None if self._tokens is None else _renumbered(self._tokens.finish(), number)
+        terms = _renumbered(self._entries.finish(), number)
         del number
         by_term = _order_by_digits(terms, 2 if vocabulary.size > 1 << 16 else 1)
         chunk = self._chunks.finish().take(by_term)
         tf = self._tfs.finish().take(by_term)
         if self._has_pieces:
             terms = terms.take(by_term)
-            del by_term
+        del by_term
+        if self._has_pieces:
             leads = np.ones(terms.size, bool)
             leads[1:] = (terms[1:] != terms[:-1]) | (chunk[1:] != chunk[:-1])
             tf = np.add.reduceat(tf, np.flatnonzero(leads)) if tf.size else tf
             terms, chunk = terms[leads], chunk[leads]
         first = np.zeros(vocabulary.size + 1, np.int64)
-        np.cumsum(np.bincount(terms, minlength=vocabulary.size), out=first[1:])
+        step = max(_STEP, vocabulary.size)
+        for low in range(0, terms.size, step):
+            first[1:] += np.bincount(terms[low : low + step], minlength=vocabulary.size)
+        np.cumsum(first, out=first)
         return Postings(vocabulary, first, chunk, tf), tokens
 
     def _build_vocabulary(self) -> tuple[Vocabulary, Numbers]:
@@ -262,7 +279,14 @@ class PostingsBuilder:
         return words, number
 
 
-def _order_by_id(ids: Ids) -> Offsets:
+def _renumbered(values: Numbers, number: Numbers) -> Numbers:
+    """Replace each value by its number, in its place; a step at a time, so that no array of indices is made of all."""
+    for low in range(0, values.size, _STEP):
+        values[low : low + _STEP] = number.take(values[low : low + _STEP])
+    return values
+
+
+def _order_by_id(ids: Ids) -> Numbers:
     """Sort by id: by as many leading digits as tell the ids apart, mostly two of four."""
     for digits in (2, 3):
         order = _order_by_digits(ids, digits, 64 - 16 * digits)
@@ -272,10 +296,13 @@ def _order_by_id(ids: Ids) -> Offsets:
     return _order_by_digits(ids, 4)
 
 
-def _order_by_digits(values: Ids | Counts, digits: int, shift: int = 0) -> Offsets:
+def _order_by_digits(values: Ids | Counts, digits: int, shift: int = 0) -> Numbers:
     """Sort stably by some 16-bit digits from bit `shift` on, least digit first."""
-    order = np.argsort((values >> values.dtype.type(shift)).astype(np.uint16), kind="stable")
+    order = np.argsort(_digit(values, shift), kind="stable").astype(np.uint32)
     for digit in range(1, digits):
-        shifted = (values >> values.dtype.type(16 * digit + shift)).astype(np.uint16)
-        order = order.take(np.argsort(shifted.take(order), kind="stable"))
+        order = order.take(np.argsort(_digit(values, 16 * digit + shift).take(order), kind="stable"))
     return order
+
+
+def _digit(values: Ids | Counts, shift: int) -> npt.NDArray[np.uint16]:
+    return (values >> values.dtype.type(shift)).astype(np.uint16)

@@ -19,11 +19,10 @@ measured in docs/retrieval.md.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,13 +40,13 @@ HEAD: Final = 16
 _LEAST_IN_RUN: Final = 0.3
 """What a function word weighs in a run."""
 _STEP: Final = 1 << 16
-"""Words whose windows are looked at together: it bounds the memory for a long chunk."""
+"""Places looked at together: it bounds the memory for a long chunk."""
 
 _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
-_NO_WEIGHT: Final[Floats] = np.zeros(0)
 
 _Words = npt.NDArray[np.uint8]
 _Masks = npt.NDArray[Any]
+_Neighbours: TypeAlias = tuple[Offsets, _Masks, _Words]
 
 
 @frozen(eq=False)
@@ -75,7 +74,6 @@ class ProximityScorer:
     def __init__(self, matches: Sequence[Match], idf: Sequence[float], said: Sequence[int]) -> None:
         self._made_of = matches, idf, said
         self._n_words = len(matches)
-        self._idf = tuple(idf)
         self.total_idf = math.fsum(idf) or 1.0
         pairs: dict[tuple[int, int], int] = {}
         for left, right in itertools.pairwise(said):
@@ -86,7 +84,11 @@ class ProximityScorer:
             (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0 for (left, right), times in pairs.items()
         ]
         self._run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
-        self._run_total = math.fsum([self._run_weight[word] for word in said if word >= 0]) or 1.0
+        self._run_total = math.fsum(self._run_weight[word] for word in said if word >= 0) or 1.0
+        self._pair_numbers = _pair_numbers(self._n_words + 1, pairs)
+        counted = [rare for rare in idf if rare]
+        self._bits = _bits(self._n_words + 1, len(counted))
+        self._sums = _sums(counted)
 
     def __reduce__(self) -> tuple[object, ...]:
         return ProximityScorer, self._made_of
@@ -96,9 +98,9 @@ class ProximityScorer:
         return bool(self._n_words)
 
     @property
-    def has_pairs(self) -> bool:
-        """Whether two words that are looked for are neighbours in the query."""
-        return bool(self._pairs)
+    def n_pairs(self) -> int:
+        """Number of different pairs of words that are looked for and neighbours in the query."""
+        return len(self._pairs)
 
     def pairs_of_query(self) -> float:
         """Return what the pairs would score in the query itself."""
@@ -108,95 +110,87 @@ class ProximityScorer:
 
     def score(self, reading: Reading) -> Proximity:
         """Score chunks."""
-        if not reading.starts.size:
-            return Proximity(*np.zeros((4, 0)))
-        word = self._words_of(reading.vocabulary).take(reading.words)
-        at: Offsets = (word != 0).nonzero()[0]  # much quicker on booleans
-        word = word.take(at)
-        pairs, run = self._in_order(word, at, reading.starts)
-        coverage, head = self._covered(word, at, reading.starts)
-        return Proximity(pairs, coverage, head, run)
+        starts, counts = reading.starts, reading.counts
+        query_word = self._words_of(reading.vocabulary)
+        neighbours: list[_Neighbours] = []
+        edges = np.array((starts, starts + counts)).ravel("F")
+        covered, heads = np.zeros(edges.size), np.zeros(edges.size, self._bits.dtype)
+        for begin in range(0, reading.words.size - WINDOW + 1, _STEP):
+            # The words behind a step are looked at again in the next one, with all that is in their windows.
+            word = query_word.take(reading.words[begin : begin + _STEP + WINDOW - 1])
+            neighbours.append(self._neighbours(word, begin))
+            self._cover(word, edges - begin, covered, heads)
+        pairs, run = self._in_order(neighbours, starts)
+        coverage, head = covered[::2], self._weigh(heads)[::2]
+        coverage /= self.total_idf
+        head /= self.total_idf
+        return Proximity(pairs, np.minimum(coverage, 1.0), np.minimum(head, 1.0), run)
 
     # ── Which word of the query stands where ─────────────────────────────────────────────────────────────────────────
 
-    @functools.cached_property
     def _matched(self) -> tuple[Ids, _Words]:
         """Ids of all matches and the query's words that they stand for, from 1 on; of equal ids the last is meant."""
-        matches = self._made_of[0]
-        backwards = range(self._n_words - 1, -1, -1)
-        ids = np.concatenate([_NO_IDS, *[matches[word].ids for word in backwards]])
-        numbers = np.arange(self._n_words, 0, -1, dtype=np.uint8)
-        word = numbers.repeat([matches[word].ids.size for word in backwards])
-        weight = np.concatenate([_NO_WEIGHT, *[matches[word].weight for word in backwards]])
-        if not (weight == 1.0).all():
-            order = weight.argsort(kind="stable")
+        matches = self._made_of[0][::-1]
+        ids = np.concatenate([_NO_IDS, *[match.ids for match in matches]])
+        word = np.arange(self._n_words, 0, -1, dtype=np.uint8).repeat([match.ids.size for match in matches])
+        if not all(match.counts_in_full for match in matches):
+            order = np.concatenate([match.weight for match in matches]).argsort(kind="stable")
             ids, word = ids[order], word[order]
         return ids, word
 
     def _words_of(self, vocabulary: Vocabulary) -> _Words:
         """Return for each word of a vocabulary which of the query's it stands for, from 1 on; 0 for none."""
-        ids, word = self._matched
+        ids, word = self._matched()
         words = np.zeros(vocabulary.size + 1, np.uint8)
-        at = vocabulary.find(ids)
-        here = at >= 0
-        words[at[here]] = word[here]
+        words[vocabulary.find(ids)] = word
+        words[-1] = 0  # that of no word, and of those that were not found
         return words
 
     # ── Side by side ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _in_order(self, word: _Words, at: Offsets, starts: Offsets) -> tuple[Floats, Floats]:
-        """Return the pairs and the longest run of each chunk, told the words of the query that it has and where."""
-        n, kinds = starts.size, len(self._pairs) + 1
+    def _neighbours(self, word: _Words, begin: int) -> _Neighbours:
+        """Return where the query's pairs stand, the number of each, and its two words.
+
+        Args:
+            word: the query's word at each place of a step, and at some of the next.
+            begin: the first place.
+        """
+        numbers = self._pair_numbers
+        kind = numbers.dtype.type
+        beside = word[:_STEP][: word.size - 1] * kind(self._n_words + 1)
+        beside += word[1 : beside.size + 1]
+        number = numbers.take(beside)
+        left: Offsets = (number != 0).nonzero()[0]  # much quicker on booleans
+        return left + begin, number.take(left), word.take((left, left + 1))
+
+    def _in_order(self, neighbours: list[_Neighbours], starts: Offsets) -> tuple[Floats, Floats]:
+        """Return the pairs and the longest run of each chunk, told where the query's pairs stand; the list is spent."""
+        n, kinds = starts.size, len(self._pairs)
         run = np.zeros(n)
-        if kinds == 1:
+        left, number, words = neighbours[0]
+        if len(neighbours) > 1:
+            left, number, words = (np.concatenate(parts, axis=-1) for parts in zip(*neighbours, strict=True))
+        neighbours.clear()
+        if not left.size:
             return run, run
-        size = self._n_words + 1
-        kind = np.uint8 if size * size <= 256 else np.uint16
-        number_of = np.zeros(size * size, kind)
-        for place, (left, right) in enumerate(self._pairs, 1):
-            number_of[(left + 1) * size + right + 1] = place
-        neighbours = word[:-1] * kind(size)
-        neighbours += word[1:]
-        number = number_of.take(neighbours)
-        number[at[1:] != at[:-1] + 1] = 0
-        left_word: Offsets = (number != 0).nonzero()[0]
-        chunk = starts.searchsorted(at.take(left_word), "right") - 1
+        first = _first_of_each(left[1:] - left[:-1] != 1)
+        chunk = starts.searchsorted(left, "right")
+        del left
         counted: Offsets = chunk * kinds
-        np.add(counted, number.take(left_word), out=counted)
-        tf = np.bincount(counted, minlength=n * kinds).reshape(n, kinds)
-        pairs = (saturated(tf[:, 1:]) * np.array(self._pair_weight)).sum(axis=1)
-        if left_word.size:
-            weight = np.array([0.0, *self._run_weight])
-            first = _first_of_each(left_word[1:] - left_word[:-1] != 1)
-            total = np.add.reduceat(weight.take(word.take(left_word + 1)), first)
-            total += weight.take(word.take(left_word.take(first)))
-            chunk = chunk.take(first)
-            first = _first_of_each(chunk[1:] != chunk[:-1])
-            run[chunk.take(first)] = np.maximum.reduceat(total, first) / self._run_total
-        return pairs, np.minimum(run, 1.0)
+        counted += number
+        tf = np.bincount(counted, minlength=(n + 1) * kinds + 1)[kinds + 1 :].reshape(n, kinds)
+        del counted
+        values = saturated(tf)
+        values *= self._pair_weight
+        weight = np.array([0.0, *self._run_weight])
+        total = np.add.reduceat(weight.take(words[1]), first)
+        total += weight.take(words[0].take(first))
+        chunk = chunk.take(first)
+        first = _first_of_each(chunk[1:] != chunk[:-1])
+        run[chunk.take(first) - 1] = np.maximum.reduceat(total, first) / self._run_total
+        return np.add.reduce(values, axis=1), np.minimum(run, 1.0)
 
     # ── Within a passage ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    @functools.cached_property
-    def _bits(self) -> _Masks:
-        """A bit for each word that counts, by its number from 1 on; 0 for all others."""
-        n_counted = sum(map(bool, self._idf))
-        kind = np.uint8 if n_counted <= 8 else np.uint16 if n_counted <= 16 else np.uint32
-        bits = np.zeros(self._n_words + 1, kind)
-        bits[1 : n_counted + 1] = np.left_shift(kind(1), np.arange(n_counted, dtype=kind))
-        return bits
-
-    @functools.cached_property
-    def _sums(self) -> list[Floats]:
-        """For each byte of a mask the sums of the idf of all its 256 values, each added in the words' order."""
-        idf = [*filter(None, self._idf), 0.0]
-        tables = []
-        for start in range(0, len(idf), 8):
-            sums = np.zeros(256)
-            for place, rare in enumerate(idf[start : start + 8]):
-                np.add(sums[: 1 << place], rare, out=sums[1 << place : 2 << place])
-            tables.append(sums)
-        return tables
 
     def _weigh(self, masks: _Masks) -> Floats:
         """Return the sum of the idf of the words in each mask."""
@@ -204,37 +198,55 @@ class ProximityScorer:
             return self._sums[0].take(masks)
         parts = masks.astype(f"<u{masks.itemsize}", copy=False).view(np.uint8).reshape(-1, masks.itemsize)
         total = self._sums[0].take(parts[:, 0])
-        for place, sums in enumerate(self._sums[1 : masks.itemsize], 1):
+        for place, sums in enumerate(self._sums[1:], 1):
             total += sums.take(parts[:, place])
         return total
 
-    def _covered(self, word: _Words, at: Offsets, starts: Offsets) -> tuple[Floats, Floats]:
-        """Return the share of the query's idf in each chunk's best window, and in its head.
+    def _cover(self, word: _Words, edges: Offsets, covered: Floats, heads: _Masks) -> None:
+        """Note the best window of each chunk among those that begin in a step, and the words in its head.
 
-        The best window is one that begins with a word that counts.
+        Args:
+            word: the query's word at each place of a step, and at some of the next.
+            edges: where each chunk begins and ends, counted from the first of these places.
+            covered: idf of the best window from each edge to the next; the chunks' are those with even numbers.
+            heads: the query's words behind each edge.
         """
-        best, heads = np.zeros(starts.size), np.zeros(starts.size, self._bits.dtype)
-        bits = self._bits.take(word)
-        counts: Offsets = (bits != 0).nonzero()[0]
-        bits, at = bits.take(counts), at.take(counts)
-        for begin in range(0, at.size, _STEP):
-            # The words behind a step are looked at again in the next one, with all that is in their windows.
-            here, places = bits[begin : begin + _STEP + WINDOW], at[begin : begin + _STEP + WINDOW]
-            windows = here.copy()
-            for further in range(1, min(WINDOW, places.size)):
-                inside = places[further:] - places[:-further] < WINDOW
-                if not inside.any():
-                    break
-                windows[:-further] |= here[further:] * inside
-            chunk = starts.searchsorted(places, "right") - 1
-            first = _first_of_each(chunk[1:] != chunk[:-1])
-            in_head = places - starts.take(chunk) < HEAD
-            chunk = chunk.take(first)
-            heads[chunk] |= np.bitwise_or.reduceat(here * in_head, first)
-            best[chunk] = np.maximum(best.take(chunk), np.maximum.reduceat(self._weigh(windows), first))
-        best /= self.total_idf
-        head = self._weigh(heads) / self.total_idf
-        return np.minimum(best, 1.0), np.minimum(head, 1.0)
+        within = self._bits.take(word)
+        for n_places in (1, 2, 4):
+            within = within[:-n_places] | within[n_places:]
+        in_head = within[: -HEAD // 2] | within[HEAD // 2 :]
+        values = self._weigh(in_head[: HEAD - WINDOW] | within[HEAD:])
+        low, high = edges.searchsorted((0, min(_STEP, values.size))).tolist()
+        heads[low:high] = in_head.take(edges[low:high])
+        here = slice(max(low - 1, 0), high)  # from the edge on that the step begins behind
+        if high:
+            found = np.maximum.reduceat(values, np.maximum(edges[here], 0))
+            np.maximum(covered[here], found, out=covered[here])
+
+
+def _pair_numbers(size: int, pairs: Iterable[tuple[int, int]]) -> _Masks:
+    """Return the number of each pair of the query, from 1 on, by its words' numbers from 1 on, and 0 for any other."""
+    numbers = np.zeros(size * size, np.uint8 if size * size <= 256 else np.uint16)
+    for number, (left, right) in enumerate(pairs, 1):
+        numbers[(left + 1) * size + right + 1] = number
+    return numbers
+
+
+def _bits(size: int, n_counted: int) -> _Masks:
+    """Return a bit for each word that counts, by its number from 1 on; 0 for all others."""
+    kind = np.uint8 if n_counted <= 8 else np.uint16 if n_counted <= 16 else np.uint32
+    return np.array([0, *[1 << place for place in range(n_counted)], *[0] * (size - n_counted - 1)], kind)
+
+
+def _sums(idf: Sequence[float]) -> list[Floats]:
+    """Return for each byte of a mask the sums of the idf of all its values, each added in the words' order."""
+    tables = []
+    for start in range(0, max(len(idf), 1), 8):
+        sums = [0.0]
+        for rare in idf[start : start + 8]:
+            sums += [total + rare for total in sums]
+        tables.append(np.array(sums))
+    return tables
 
 
 def _first_of_each(is_new: Flags) -> Offsets:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Final
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from attrs import field, frozen
 
 from relevance_gen import checks
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.cutting import blocks
+from relevance_gen.retrieval.growing import GrowingArray
 from relevance_gen.retrieval.matching import MAX_INFLECTED, is_fragment
-from relevance_gen.retrieval.terms import SPELLED_BYTES, Ids, identify, tokenize
+from relevance_gen.retrieval.terms import BEGINNINGS, SPELLED_BYTES, Ids, beginnings, identify, tokenize
+from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import Weighting
 
 REMEMBERED_CHARS: Final = 1024
 """Longer queries are not remembered, nor what was found for them."""
 _REMEMBERED_QUERIES: Final = 256
+_REMEMBERED_WORDS: Final = 1 << 14
 MAX_TERMS: Final = 1 << 14
 """Most different words of a query that count: it bounds the work for queries as long as a book."""
+_STEP: Final = 1 << 16
+_CHARS_PER_TOKEN: Final = 4
 _FEW_WORDS: Final = 64
 """Up to so many words are quicker read one by one than with numpy."""
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
@@ -47,6 +53,29 @@ class Question:
     true_order: bool = field(default=True, converter=checks.plain, validator=checks.flag)
 
 
+def questions(query: object, top_n: int, true_order: bool) -> Question | list[Question]:
+    """Return what a caller asks: one question, or several if the query is a list, a tuple, an array or a generator.
+
+    Raises:
+        InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in ``query[3]``.
+    """
+    asked = checks.as_list(query)
+    if not isinstance(asked, list | tuple | Iterator):
+        return Question(asked, top_n, true_order)
+    return [_numbered(place, one, top_n, true_order) for place, one in enumerate(asked)]
+
+
+def _numbered(place: int, query: Any, top_n: int, true_order: bool) -> Question:
+    """Make the question of one query among several; an error names that one."""
+    try:
+        return Question(query, top_n, true_order)
+    except InvalidRequestError as error:
+        if error.field != "query":
+            raise
+        path = f"query[{place}]"
+        raise InvalidRequestError(f"{path}{str(error).removeprefix('query')}", field=path) from None
+
+
 @frozen
 class QueryTerm:
     """A word of the query with the other words of the query that are one term with it.
@@ -54,16 +83,18 @@ class QueryTerm:
     Attributes:
         word: the folded spelling of the first.
         term_id: its id.
-        qtf: how often the query says them, at least 1.
+        key: what all of them share.
         stop: whether it says nothing about the subject.
         inflected: whether it stands for its other forms, too.
+        qtf: how often the query says them, at least 1.
     """
 
     word: str
     term_id: int
-    qtf: int
+    key: Hashable
     stop: bool
     inflected: bool
+    qtf: int = 1
 
 
 @frozen(eq=False)
@@ -74,18 +105,22 @@ class Query:
         text: what was cut.
         ids: term ids of its tokens, in reading order, shape (T,).
         terms: its different terms, in order of first appearance; of more than `MAX_TERMS` only the first.
-        order: number of the term at each token, -1 where it is none of these.
+        order: number of the term at each token, -1 where it is none of these, shape (T,).
     """
 
     text: str
     ids: Ids
     terms: tuple[QueryTerm, ...]
-    order: tuple[int, ...]
+    order: npt.NDArray[np.int16]
 
     @property
-    def beginnings(self) -> Ids | None:
-        """Ids that have the beginnings of all that the query can match; None where that may begin with anything."""
-        return None if any(is_fragment(term.word) for term in self.terms) else self.ids
+    def beginnings(self) -> Flags | None:
+        """Which beginnings words have that the query can match, shape (BEGINNINGS,); None where it may be any."""
+        if any(is_fragment(term.word) for term in self.terms):
+            return None
+        flags = np.zeros(BEGINNINGS, bool)
+        flags[beginnings(self.ids)] = True
+        return flags
 
 
 def parse(text: str, weighting: Weighting) -> Query:
@@ -94,57 +129,69 @@ def parse(text: str, weighting: Weighting) -> Query:
 
 
 def _parse(text: str, weighting: Weighting) -> Query:
-    words = _PLAIN_WORD.findall(text.lower()) if text.isascii() and not _IDENTIFIER.search(text) else []
-    if words and len(words) <= _FEW_WORDS and len(max(words, key=len)) < SPELLED_BYTES:
-        ids = list(map(identify, words))
-        each = zip(words, ids, map(len, words), strict=True)
-        return _terms(text, np.array(ids, np.uint64), each, range(len(words)), weighting)
-    parts: list[Ids] = []
-    heads: dict[int, tuple[str, int]] = {}  # spelling and bytes of each word, in order of first appearance
+    is_plain = len(text) <= _FEW_WORDS * SPELLED_BYTES and text.isascii() and not _IDENTIFIER.search(text)
+    spellings = _PLAIN_WORD.findall(text.lower()) if is_plain else []
+    if spellings and len(spellings) <= _FEW_WORDS and len(max(spellings, key=len)) < SPELLED_BYTES:
+        words = [_plain_word(spelling, weighting) for spelling in spellings]
+        return _query(text, np.array([word.term_id for word in words], np.uint64), words)
+    every: GrowingArray[np.uint64] = GrowingArray(np.uint64, len(text) // _CHARS_PER_TOKEN)
+    heads: dict[int, QueryTerm] = {}  # the different words, in order of first appearance
     for block in map(tokenize, blocks([text])):
-        parts.append(block.ids)
+        every.extend(block.ids)
         if len(heads) < MAX_TERMS:
             for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
-                if len(heads) < MAX_TERMS:
-                    heads.setdefault(int(block.ids[first]), (block.spell(first), int(block.length[first])))
-    every = np.concatenate(parts)
+                term_id = int(block.ids[first])
+                if len(heads) < MAX_TERMS and term_id not in heads:
+                    heads[term_id] = _word(block.spell(first), term_id, int(block.length[first]), weighting)
+    ids = every.finish()
     known = np.array([*heads], np.uint64)
-    in_order = known.argsort()
-    at = known.searchsorted(every, sorter=in_order)
-    word_at = in_order.take(at, mode="clip") if heads else at
-    word_at[known.take(word_at) != every] = -1
-    heads_of = ((spelling, term_id, n_bytes) for term_id, (spelling, n_bytes) in heads.items())
-    return _terms(text, every, heads_of, word_at.tolist(), weighting)
+    in_order = known.argsort().astype(np.int16)
+    word_at = np.full(ids.size, -1, np.int16)
+    for low in range(0, ids.size, _STEP):
+        some = ids[low : low + _STEP]
+        at = in_order.take(known.searchsorted(some, sorter=in_order), mode="clip")
+        at[known.take(at) != some] = -1
+        word_at[low : low + _STEP] = at
+    return _query(text, ids, [*heads.values()], word_at)
 
 
-def _terms(
-    text: str, ids: Ids, words: Iterable[tuple[str, int, int]], word_at: Sequence[int], weighting: Weighting
-) -> Query:
+def _word(spelling: str, term_id: int, n_bytes: int, weighting: Weighting) -> QueryTerm:
+    stop = weighting.is_stop(spelling)
+    key = weighting.key(spelling, term_id, n_bytes)
+    return QueryTerm(spelling, term_id, key, stop, weighting.inflects and not stop)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED_WORDS)
+def _plain_word(spelling: str, weighting: Weighting) -> QueryTerm:
+    return _word(spelling, identify(spelling), len(spelling), weighting)
+
+
+def _query(text: str, ids: Ids, words: Sequence[QueryTerm], word_at: npt.NDArray[np.int16] | None = None) -> Query:
     """Put words that are one term together.
 
     Args:
         text: the query.
         ids: term ids of its tokens.
-        words: spelling, id and length in bytes of its different words.
-        word_at: number of the word at each token; -1 for one that is left out.
-        weighting: tells which words are one term.
+        words: its words, each told once.
+        word_at: number of the word at each token, -1 for one that is left out; None where each word is a token's.
     """
     numbers: dict[Hashable, int] = {}
-    heads: list[tuple[str, int]] = []
+    terms: list[QueryTerm] = []
     term_of_word = []
-    for spelling, term_id, n_bytes in words:
-        number = numbers.setdefault(weighting.key(spelling, term_id, n_bytes), len(numbers))
-        if number == len(heads):
-            heads.append((spelling, term_id))
+    for word in words:
+        number = numbers.setdefault(word.key, len(terms))
+        if number == len(terms):
+            terms.append(word)
         term_of_word.append(number)
-    term_of_word.append(-1)  # that of -1
-    order = tuple([term_of_word[word] for word in word_at])
-    qtf = Counter(order)
-    terms = []
-    for number, (spelling, term_id) in enumerate(heads):
-        stop = weighting.is_stop(spelling)
-        inflected = weighting.inflects and not stop and number < MAX_INFLECTED
-        terms.append(QueryTerm(spelling, term_id, qtf[number], stop, inflected))
+    if word_at is None:
+        order = np.array(term_of_word, np.int16)
+    else:
+        order = np.array([*term_of_word, -1], np.int16).take(word_at)
+    if len(terms) < order.size or len(terms) > MAX_INFLECTED:
+        for number, qtf in enumerate(np.bincount(order[order >= 0], minlength=len(terms)).tolist()):
+            if qtf > 1 or number >= MAX_INFLECTED:
+                term, inflected = terms[number], terms[number].inflected and number < MAX_INFLECTED
+                terms[number] = QueryTerm(term.word, term.term_id, term.key, term.stop, inflected, qtf)
     return Query(text, ids, tuple(terms), order)
 
 

@@ -11,9 +11,12 @@ from attrs import frozen
 from relevance_gen.retrieval.segment import Floats
 from relevance_gen.retrieval.terms import Offsets
 
-_MOST_IN_BLOCK: Final = 32
+_MOST_IN_BLOCK: Final = 128
 _LEAST_IN_BLOCK: Final = 4
 _BLOCKS_PER_PLACE: Final = 4
+_MANY: Final = 1 << 14
+"""Fewer quotients than this are quicker computed all."""
+_ROUNDING: Final = 1.0 - 1e-9
 _NO_POSITIONS: Final[Offsets] = np.zeros(0, np.int64)
 _NO_SCORES: Final[Floats] = np.zeros(0)
 
@@ -64,11 +67,14 @@ class Ranking:
 
 def at_least_as_good(scores: Floats, n: int) -> Offsets:
     """Return the places, ascending, of all positive scores that reach the n-th best: n of them, or more with ties."""
+    if scores.size <= n:
+        few: Offsets = (scores > 0.0).nonzero()[0]
+        return few
     width = min(_MOST_IN_BLOCK, scores.size // (_BLOCKS_PER_PLACE * n))
     if width >= _LEAST_IN_BLOCK:
         # At least n scores reach the n-th best of the maxima of blocks, so few have to be looked at one by one.
         n_blocks = scores.size // width
-        maxima = scores[: n_blocks * width].reshape(width, n_blocks).max(axis=0)
+        maxima = np.maximum.reduce(scores[: n_blocks * width].reshape(width, n_blocks))
         maxima.partition(n_blocks - n)
         bound = maxima[n_blocks - n]
         positive: Offsets = (scores >= bound if bound > 0.0 else scores > 0.0).nonzero()[0]
@@ -81,3 +87,25 @@ def at_least_as_good(scores: Floats, n: int) -> Offsets:
     ordered.partition(positive.size - n)
     reaching: Offsets = positive[values >= ordered[positive.size - n]]
     return reaching
+
+
+def best_quotients(sums: Floats, denominators: Floats, least: float, n: int) -> Offsets:
+    """Return what `at_least_as_good` returns of ``sums / denominators``, and divide only where it may matter.
+
+    Args:
+        sums: at least 0, shape (N,).
+        denominators: above 0, shape (N,).
+        least: the least of them.
+        n: how many.
+    """
+    if sums.size < _MANY:
+        return at_least_as_good(sums / denominators, n)
+    greatest = at_least_as_good(sums, n)
+    quotients = sums.take(greatest) / denominators.take(greatest)
+    if greatest.size >= n:
+        quotients.partition(greatest.size - n)
+        # At least n quotients reach this one. Whatever else does has a sum that is not much less than it times `least`.
+        bound = float(quotients[greatest.size - n]) * least * _ROUNDING
+        greatest = (sums >= bound).nonzero()[0]
+        quotients = sums.take(greatest) / denominators.take(greatest)
+    return greatest.take(at_least_as_good(quotients, n))

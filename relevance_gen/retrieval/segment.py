@@ -17,6 +17,7 @@ from attrs import evolve, frozen
 
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.cutting import blocks
+from relevance_gen.retrieval.passages import Passages
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.terms import Ids, Offsets, tokenize
 from relevance_gen.retrieval.vocabulary import MADE_BYTES, Flags, Numbers, Vocabulary, stumps_of, united, vocabulary_of
@@ -118,7 +119,9 @@ class Reading:
 
 
 def _starts(counts: Offsets) -> Offsets:
-    return np.cumsum(counts + BETWEEN) - counts
+    starts: Offsets = (counts + BETWEEN).cumsum()
+    starts -= counts
+    return starts
 
 
 @frozen(eq=False)
@@ -136,6 +139,7 @@ class Segment:
         norms: Euclidean length of each chunk's vector of saturated counts, shape (N,).
         votes: frequent English words among each chunk's words, less those of other languages, shape (N,).
         hashes: a hash of each chunk's words in any order, shape (N,).
+        passages: the vectors of its passages; None without an encoder.
     """
 
     positions: Offsets
@@ -147,6 +151,7 @@ class Segment:
     norms: Floats
     votes: Votes
     hashes: Ids
+    passages: Passages | None = None
 
     @property
     def size(self) -> int:
@@ -167,7 +172,7 @@ class Segment:
     @functools.cached_property
     def lengths(self) -> frozenset[int]:
         """The numbers of tokens that any chunk has."""
-        return frozenset(np.unique(self.n_tokens).tolist())
+        return frozenset(self.n_tokens.tolist())
 
     def smallest_hashes(self, n: int) -> Offsets:
         """Return the numbers of the `n` chunks with the smallest hashes, in any order."""
@@ -191,24 +196,25 @@ class Segment:
         yield from (vocabulary.ids, vocabulary.spelling, vocabulary.spelling_first, postings.first, postings.chunk)
         yield from (postings.tf, self.positions, self.first_token, self.n_tokens, self.norms, self.votes, self.hashes)
         yield from (array for array in (self.tokens, postings.live) if array is not None)
+        yield from () if self.passages is None else self.passages.arrays
 
     def read(self, numbers: Offsets) -> Reading:
         """Return the words of some chunks."""
         counts = self.n_tokens[numbers]
         if self.tokens is None:
             return self._read_again([self.chunks.texts[number] for number in numbers.tolist()], counts)
-        between = np.full(BETWEEN, self.postings.vocabulary.size, np.uint32)
         first, tokens = self.first_token[numbers], self.tokens
-        pieces = [between] * (2 * numbers.size + 1)
-        spans = zip(first.tolist(), (first + counts).tolist(), strict=True)
-        pieces[1::2] = [tokens[begin:end] for begin, end in spans]
+        pieces = [self._between] * (2 * numbers.size + 1)
+        pieces[1::2] = [tokens[begin:end] for begin, end in zip(first.tolist(), (first + counts).tolist(), strict=True)]
         return Reading(self.postings.vocabulary, np.concatenate(pieces), _starts(counts), counts)
 
-    def stumps(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
-        """Return the stumps of the words of some chunks, chunk after chunk, and how many each has."""
-        if self.tokens is not None:
-            reading = self.read(numbers)
-            return reading.vocabulary.stumps.take(reading.words[reading.is_word]), reading.counts
+    @functools.cached_property
+    def _between(self) -> Numbers:
+        """What stands between the chunks of a reading."""
+        return np.full(BETWEEN, self.postings.vocabulary.size, np.uint32)
+
+    def stumps_again(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
+        """Return the stumps of the words of some chunks, chunk after chunk, and how many each has, from the texts."""
         texts = [self.chunks.texts[number] for number in numbers.tolist()]
         counts = self.n_tokens[numbers]
         stumps = np.empty(int(counts.sum()), np.uint32)
@@ -226,6 +232,7 @@ class Segment:
             letters = np.frombuffer(block.folded, np.uint8)
             words.append(vocabulary_of(ids, letters, block.start[first], block.length[first]))
             numbers.append(number.astype(np.uint32))
+            del block
         vocabulary, renumbered = united(words)
         starts = _starts(counts)
         tokens = np.full(BETWEEN + int((counts + BETWEEN).sum()), vocabulary.size, np.uint32)
@@ -242,11 +249,12 @@ class Segment:
         """Return the numbers of the chunks at some positions; -1 for one that is not here."""
         if not self.size:
             return np.full(positions.size, -1)
-        numbers = np.minimum(np.searchsorted(self.positions, positions), self.size - 1)
-        here = self.positions[numbers] == positions
+        numbers: Offsets = self.positions.searchsorted(positions)
+        here = self.positions.take(numbers, mode="clip") == positions
         if self.postings.live is not None:
-            here &= self.postings.live[numbers]
-        return np.where(here, numbers, -1)
+            here &= self.postings.live.take(numbers, mode="clip")
+        numbers[~here] = -1
+        return numbers
 
     def without(self, numbers: Offsets) -> Segment:
         """Return the segment without some of its chunks. It shares its arrays with this one."""

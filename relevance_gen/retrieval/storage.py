@@ -17,12 +17,13 @@ from typing import Any, BinaryIO, Final, overload
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
+from attrs import evolve, frozen
 
 from relevance_gen.checks import is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval import arrayfile
 from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.passages import Passages
 from relevance_gen.retrieval.postings import Postings
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.vocabulary import Vocabulary
@@ -45,14 +46,21 @@ _TYPES: Final = {
     "norms": "<f8",
     "votes": "<i4",
     "hashes": "<u8",
+    "first_passage": "<i8",
+    "passage_starts": "<i8",
+    "passage_ends": "<i8",
+    "vectors": "<f2",
 }
 """The arrays of the file, in their order, and their types."""
 _VOCABULARY: Final = ("ids", "spelling", "spelling_first")
 _POSTINGS: Final = ("first", "chunk", "tf")
 _SEGMENT: Final = ("positions", "tokens", "first_token", "n_tokens", "norms", "votes", "hashes")
+_PASSAGES: Final = ("first_passage", "passage_starts", "passage_ends", "vectors")
+"""As `Passages.arrays` has them."""
 _EQUALLY_LONG: Final = (
     ("first", "spelling_first"),
     ("chunk", "tf"),
+    ("passage_starts", "passage_ends"),
     ("text_end", "positions", "first_token", "n_tokens", "norms", "votes", "hashes"),
 )
 _LINE_END: Final = ord("\n")
@@ -68,6 +76,7 @@ class SavedIndex:
         weighting: the name of the weighting.
         encoding: name of the encoding that tokens were counted in.
         fingerprint: a hash of what that encoding is.
+        encoder: fingerprint of the encoder whose vectors the segment has; None where it has none.
         n_positions: number of positions that were ever given.
         n_context_tokens: tokens in all chunks.
     """
@@ -76,6 +85,7 @@ class SavedIndex:
     weighting: WeightingName
     encoding: str
     fingerprint: str
+    encoder: str | None
     n_positions: int
     n_context_tokens: int
 
@@ -144,6 +154,7 @@ def _content(index: SavedIndex) -> tuple[dict[str, Any], dict[str, npt.NDArray[A
         "weighting": index.weighting,
         "encoding": index.encoding,
         "fingerprint": index.fingerprint,
+        "encoder": index.encoder,
         "n_positions": index.n_positions,
         "n_context_tokens": index.n_context_tokens,
     }
@@ -161,6 +172,9 @@ def _arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a segment, but for its texts."""
     arrays = {name: getattr(segment.postings.vocabulary, name) for name in _VOCABULARY}
     arrays |= {name: getattr(segment.postings, name) for name in _POSTINGS}
+    passages = segment.passages
+    vectors = [_NOTHING] * len(_PASSAGES) if passages is None else [array.ravel() for array in passages.arrays]
+    arrays |= zip(_PASSAGES, vectors, strict=True)
     return arrays | {name: getattr(segment, name) for name in _SEGMENT}
 
 
@@ -224,23 +238,45 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     if not _fit_together(arrays, n_positions):
         raise ValueError("its arrays do not fit together")
     metadata = json.loads(arrays["metadata"].tobytes())
-    encoding, fingerprint = header["encoding"], header["fingerprint"]
+    encoding, fingerprint, encoder = header["encoding"], header["fingerprint"], header["encoder"]
     if not (
         all(isinstance(value, dict) for value in metadata.values())
         and isinstance(encoding, str)
         and isinstance(fingerprint, str)
+        and isinstance(encoder, str | None)
+        and (encoder is None or _passages_fit(arrays))
     ):
         raise TypeError("its settings or metadata are of other types")
     weighting = weighting_named(header["weighting"]).name
     texts = _MappedTexts(arrays["text"], arrays["text_end"])
     chunks = Chunks(texts, {int(at): value for at, value in metadata.items()})
-    return SavedIndex(_segment(arrays, chunks), weighting, encoding, fingerprint, n_positions, n_context_tokens)
+    segment = _segment(arrays, chunks)
+    if encoder is not None:
+        segment = evolve(segment, passages=_passages(arrays))
+    return SavedIndex(segment, weighting, encoding, fingerprint, encoder, n_positions, n_context_tokens)
 
 
 def _segment(arrays: Mapping[str, Any], chunks: Chunks) -> Segment:
     vocabulary = Vocabulary(**{name: arrays[name] for name in _VOCABULARY})
     postings = Postings(vocabulary, **{name: arrays[name] for name in _POSTINGS})
     return Segment(chunks=chunks, postings=postings, **{name: arrays[name] for name in _SEGMENT})
+
+
+def _passages(arrays: Mapping[str, Any]) -> Passages:
+    first, starts, ends, vectors = (arrays[name] for name in _PASSAGES)
+    return Passages(first, starts, ends, vectors.reshape(starts.size, vectors.size // max(starts.size, 1)))
+
+
+def _passages_fit(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Tell whether every chunk has passages, every passage a place and a vector, and every vector numbers."""
+    first, starts, ends, vectors = (arrays[name] for name in _PASSAGES)
+    return (
+        first.size == arrays["positions"].size + 1
+        and _ascend(first, starts.size)
+        and bool(((starts >= 0) & (starts < ends)).all())
+        and vectors.size % max(starts.size, 1) == 0
+        and bool(np.isfinite(vectors).all())
+    )
 
 
 def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from relevance_gen.retrieval.terms import (
     Ids,
     Offsets,
     beginning_bounds,
+    different,
     eight_bytes,
     identify,
     ragged_ranges,
@@ -35,10 +36,10 @@ Bytes = npt.NDArray[np.uint8]
 
 MIN_LETTERS: Final = 3
 """Fewest letters of a word that has other forms."""
-MADE_BYTES: Final = 21
-"""What is made of a word when first asked for takes at most so many bytes: stem, letters, stump, and whether it is
-inflected."""
-_STEP: Final = 1 << 15
+MADE_BYTES: Final = 26
+"""What is made of a word when first asked for takes at most so many bytes: stem, letters, stump and its number, how
+many chunks of a sample have it, and whether it is inflected."""
+_STEP: Final = 1 << 13
 """Words spelled at once: it bounds the memory for very many."""
 _STUMP_LETTERS: Final = 5
 _STUMP_BYTES: Final = 16
@@ -71,8 +72,9 @@ class Vocabulary:
         """Return the number of each id's word; -1 where there is none."""
         if not self.size:
             return np.full(ids.size, -1)
-        numbers = np.minimum(self.ids.searchsorted(ids), self.size - 1)
-        return np.where(self.ids.take(numbers) == ids, numbers, -1)
+        numbers: Offsets = self.ids.searchsorted(ids)
+        numbers[self.ids.take(numbers, mode="clip") != ids] = -1
+        return numbers
 
     def spell(self, numbers: Offsets) -> list[str]:
         """Return the spellings of some words."""
@@ -83,7 +85,7 @@ class Vocabulary:
     def containing(self, part: bytes) -> Offsets:
         """Return the numbers of the words whose spelling has `part` in it, ascending."""
         places = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
-        return np.unique(np.searchsorted(self.spelling_first, np.array(places, np.int64), "right") - 1)
+        return different(np.searchsorted(self.spelling_first, np.array(places, np.int64), "right") - 1)
 
     # ── Forms of one word ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -107,13 +109,15 @@ class Vocabulary:
         low, high = self.range_of(term_id)
         stems = self._stems.get(term_id >> 56)
         if stems is None:
-            able = np.flatnonzero(self.inflected[low:high]) + low
-            words = self.spell(able)
+            every = np.flatnonzero(self.inflected[low:high]) + low
             stems = np.zeros(high - low, np.int64)
-            # Python's hashes differ from process to process: these are never saved nor sent.
-            stems[able - low] = [
-                0 if word in ENGLISH else hash(stem) for word, stem in zip(words, stem_all(words), strict=True)
-            ]
+            for start in range(0, every.size, _STEP):
+                some = every[start : start + _STEP]
+                words = self.spell(some)
+                # Python's hashes differ from process to process: these are never saved nor sent.
+                stems[some - low] = [
+                    0 if word in ENGLISH else hash(stem) for word, stem in zip(words, stem_all(words), strict=True)
+                ]
             self._stems[term_id >> 56] = stems
         numbers: Offsets = (stems == hash(root)).nonzero()[0] + low
         return numbers
@@ -166,16 +170,27 @@ class Vocabulary:
 
     # ── What words have in common ────────────────────────────────────────────────────────────────────────────────────
 
-    @functools.cached_property
+    @property
     def stumps(self) -> Numbers:
-        """The stump of each word, and 0 for no word, the last; shape (V + 1,): see `stumps_of`."""
-        first = self.spelling_first
-        padded = self.spelling.tobytes() + bytes(_STUMP_BYTES)
+        """The different stumps of all words, ascending; the first is 0. See `stumps_of`."""
+        return self._stumps[0]
+
+    @property
+    def stump_numbers(self) -> Numbers:
+        """The number of each word's stump among these, and 0 for no word, the last; shape (V + 1,)."""
+        return self._stumps[1]
+
+    @functools.cached_property
+    def _stumps(self) -> tuple[Numbers, Numbers]:
         stumps = np.zeros(self.size + 1, np.uint32)
         for low in range(0, self.size, _STEP):
-            ids, ends = self.ids[low : low + _STEP], first[low : low + _STEP + 1]
-            stumps[low : low + ids.size] = stumps_of(ids, padded, ends[:-1], np.diff(ends) - 1)
-        return stumps
+            ids, first = self.ids[low : low + _STEP], self.spelling_first[low : low + _STEP + 1]
+            letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(_STUMP_BYTES)
+            stumps[low : low + ids.size] = stumps_of(ids, letters, first[:-1] - first[0], np.diff(first) - 1)
+        names = different(stumps)
+        for low in range(0, self.size, _STEP):
+            stumps[low : low + _STEP] = names.searchsorted(stumps[low : low + _STEP])
+        return names, stumps
 
     def grams(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
         """Return hashes of all four letters in a row of some words, or of a shorter word, and how many each has.
@@ -242,22 +257,29 @@ def vocabulary_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> 
         start: where each word begins in it, shape (V,).
         length: bytes of each, shape (V,).
     """
-    length = np.minimum(length, SPELLED_BYTES)
+    length = np.minimum(length, SPELLED_BYTES).astype(np.uint8)
     first = np.zeros(ids.size + 1, np.int64)
-    np.cumsum(length + 1, out=first[1:])
+    np.cumsum(length + np.uint8(1), out=first[1:])
     spelling = np.full(int(first[-1]), _LINE_END, np.uint8)
     for low in range(0, ids.size, _STEP):
         some = slice(low, low + _STEP)
-        spelling[ragged_ranges(first[:-1][some], length[some])] = letters[ragged_ranges(start[some], length[some])]
+        n_bytes = length[some].astype(np.int64)
+        spelling[ragged_ranges(first[:-1][some], n_bytes)] = letters[ragged_ranges(start[some], n_bytes)]
     return Vocabulary(ids, spelling, first)
 
 
-def united(parts: Sequence[Vocabulary]) -> tuple[Vocabulary, list[Numbers]]:
-    """Return the vocabulary of all words of some, and for each of these the new number of each word."""
+def united(parts: list[Vocabulary]) -> tuple[Vocabulary, list[Numbers]]:
+    """Return the vocabulary of all words of some, and for each of these the new number of each word.
+
+    The list comes back empty: nothing is held twice for longer than it takes to copy it.
+    """
+    sizes = [part.size for part in parts]
     ids = np.concatenate([np.zeros(0, np.uint64), *(part.ids for part in parts)])
     letters = np.concatenate([np.zeros(0, np.uint8), *(part.spelling for part in parts)])
-    length = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.spelling_first) - 1 for part in parts)])
-    start = np.cumsum(length + 1) - length - 1
+    length = np.concatenate(
+        [np.zeros(0, np.uint8), *((np.diff(part.spelling_first) - 1).astype(np.uint8) for part in parts)]
+    )
+    parts.clear()
     order = ids.argsort(kind="stable")
     ids = ids.take(order)
     new = np.ones(ids.size, bool)
@@ -266,5 +288,9 @@ def united(parts: Sequence[Vocabulary]) -> tuple[Vocabulary, list[Numbers]]:
     number[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
     heads = order[new]
     del order
-    whole = vocabulary_of(ids[new], letters, start[heads], length[heads])
-    return whole, np.split(number, np.cumsum([part.size for part in parts])[:-1]) if parts else []
+    ids = ids[new]
+    start = np.cumsum(length + np.uint8(1), dtype=np.int64)
+    start -= length
+    start -= 1
+    whole = vocabulary_of(ids, letters, start.take(heads), length.take(heads))
+    return whole, np.split(number, np.cumsum(sizes)[:-1]) if sizes else []

@@ -26,6 +26,7 @@ Source: Manning, Raghavan, Schütze, "Introduction to Information Retrieval", se
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -42,6 +43,7 @@ from relevance_gen.retrieval.stopwords import ENGLISH as STOP_WORDS
 from relevance_gen.retrieval.terms import SPELLED_BYTES
 
 WeightingName: TypeAlias = Literal["pivoted", "cosine"]
+"""How words are weighed, to answer questions or as the textbook's TF-IDF."""
 
 PAIR_WEIGHT: Final = 0.2
 COVERAGE_WEIGHT: Final = 0.2
@@ -58,6 +60,30 @@ _MAX_NEAR: Final = 32
 """Most query words looked for side by side: it bounds the work for queries as long as a book."""
 
 
+class AsChunk(NamedTuple):
+    """What a query, or a part of it, would be if it were a chunk.
+
+    Attributes:
+        terms: the weight of each of its terms in the query, and how often it says it.
+        length: its norm as a chunk.
+        norm: the query's Euclidean length.
+        mean_norm: mean norm of all chunks.
+        pairs: what its pairs weigh.
+        has_run: whether it has any.
+        coverage: the share of its idf that its best passage covers.
+        reads_letters: whether the letters of words are looked at.
+    """
+
+    terms: Sequence[tuple[float, int]]
+    length: float
+    norm: float
+    mean_norm: float
+    pairs: float
+    has_run: bool
+    coverage: float
+    reads_letters: bool
+
+
 class OwnScore(NamedTuple):
     """What a query would score if it were a chunk: altogether, and by its cosine alone."""
 
@@ -65,7 +91,7 @@ class OwnScore(NamedTuple):
     cosine: float
 
 
-@frozen
+@frozen(eq=False)
 class Weighting(ABC):
     """One way to weigh terms: every formula that depends on the weighting, and every choice."""
 
@@ -108,30 +134,8 @@ class Weighting(ABC):
         """Return what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,)."""
 
     @abstractmethod
-    def own_score(
-        self,
-        terms: Sequence[tuple[float, int]],
-        *,
-        length: float,
-        norm: float,
-        mean_norm: float,
-        pairs: float,
-        has_run: bool,
-        coverage: float,
-        reads_letters: bool,
-    ) -> OwnScore:
-        """Return what a query would score if it were a chunk.
-
-        Args:
-            terms: the weight of each of its terms in the query, and how often it says it.
-            length: its norm as a chunk.
-            norm: the query's Euclidean length.
-            mean_norm: mean norm of all chunks.
-            pairs: what its pairs weigh.
-            has_run: whether it has any.
-            coverage: the share of its idf that its best passage covers.
-            reads_letters: whether the letters of words are looked at.
-        """
+    def own_score(self, query: AsChunk) -> OwnScore:
+        """Return what a query would score if it were a chunk."""
 
     @abstractmethod
     def scale(self, ratios: Floats) -> Floats:
@@ -187,26 +191,15 @@ class Pivoted(Weighting):
         """Return ``0.4 m + 0.6 n``."""
         return pivot(segment.norms, statistics.mean_norm)
 
-    def own_score(
-        self,
-        terms: Sequence[tuple[float, int]],
-        *,
-        length: float,
-        norm: float,
-        mean_norm: float,
-        pairs: float,
-        has_run: bool,
-        coverage: float,
-        reads_letters: bool,
-    ) -> OwnScore:
+    def own_score(self, query: AsChunk) -> OwnScore:
         """Return the sum of all parts, each at its best."""
-        denominator = ((1.0 - _SLOPE) * mean_norm + _SLOPE * length or 1.0) * norm
-        cosine = math.fsum([weight * saturated_one(qtf) for weight, qtf in terms]) / denominator
-        total = cosine + PAIR_WEIGHT * pairs / denominator
-        total += (COVERAGE_WEIGHT + HEAD_WEIGHT) * coverage
-        if has_run:
+        denominator = ((1.0 - _SLOPE) * query.mean_norm + _SLOPE * query.length or 1.0) * query.norm
+        cosine = math.fsum([weight * saturated_one(qtf) for weight, qtf in query.terms]) / denominator
+        total = cosine + PAIR_WEIGHT * query.pairs / denominator
+        total += (COVERAGE_WEIGHT + HEAD_WEIGHT) * query.coverage
+        if query.has_run:
             total += RUN_WEIGHT
-        if reads_letters:
+        if query.reads_letters:
             total += LETTER_WEIGHT * cosine
         return OwnScore(total, cosine)
 
@@ -269,9 +262,9 @@ class Cosine(Weighting):
         norms = np.sqrt(sum_by(postings.chunk, np.square(sublinear(postings.tf) * idf), segment.size))
         return np.where(norms > 0.0, norms, 1.0)
 
-    def own_score(self, terms: Sequence[tuple[float, int]], **_: float) -> OwnScore:
+    def own_score(self, query: AsChunk) -> OwnScore:
         """Return 1, the cosine of a vector with itself."""
-        del terms
+        del query
         return OwnScore(1.0, 1.0)
 
     def scale(self, ratios: Floats) -> Floats:
@@ -309,7 +302,13 @@ def weighting_named(name: object) -> Weighting:
 
 def saturated(tf: npt.NDArray[Any]) -> Floats:
     """Return ``tf / (tf + 1.6)``, in [0, 1): the second occurrence counts less than the first."""
+    if tf.dtype.kind != "f":
+        with contextlib.suppress(IndexError):  # of a count that the table does not have
+            return _SATURATED.take(tf)
     return np.asarray(tf / (tf + _SATURATION), np.float64)
+
+
+_SATURATED: Final[Floats] = np.arange(256) / (np.arange(256) + _SATURATION)
 
 
 def saturated_one(tf: float) -> float:

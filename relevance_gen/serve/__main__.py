@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
-from relevance_gen.serve.processes.command import main
+FAILED = 2
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until a signal ends it and return the exit status; say what to install where a package is missing."""
+    try:
+        command = importlib.import_module("relevance_gen.serve.processes.command")
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"relevance-gen serve: {error}; install it with: pip install 'relevance_gen[server]'\n")
+        return FAILED
+    return int(command.main(arguments, os.environ))
+
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    sys.exit(main(sys.argv[1:]))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from attrs import field, frozen
 
-LANES = ("search", "generation", "open_generation")
+LANES = ("search", "generation", "open_generation", "extraction")
 """The classes of callers, each with threads, a queue and memory of its own: see `edge.lanes`."""
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -67,6 +67,12 @@ _FAMILIES = (
     Family("prompt_tokens_total", "Tokens of prompts."),
     Family("generated_tokens_total", "Tokens generated; its rate is tokens per second."),
     Family("generation_cancelled_total", "Generations whose client left."),
+    Family("searches_without_encoder_total", "Searches by words alone, though there is or is to be an encoder."),
+    Family("encoders", "Processes whose encoder is loaded.", "gauge"),
+    Family("encoder_texts_waiting", "Texts that wait to be encoded, or are.", "gauge"),
+    Family("encoding_seconds", "From a request for vectors to all of them.", "histogram"),
+    Family("encoded_texts_total", "Texts encoded."),
+    Family("encoded_tokens_total", "Tokens of texts encoded."),
 )
 
 PREFIX = "relevance_gen_"

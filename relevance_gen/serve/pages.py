@@ -32,8 +32,17 @@ async def describe(routes: tuple[Route, ...]) -> web.StreamResponse:
 
 async def docs(_: web.Request) -> web.StreamResponse:
     """Answer GET /docs: a page that needs nothing but this server."""
-    headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": _page_policy()}
-    return web.Response(body=_page(), headers=headers)
+    return _page("docs.html")
+
+
+async def front(request: web.Request, routes: tuple[Route, ...]) -> web.StreamResponse:
+    """Answer GET /: the page to browsers, and to other programs what there is."""
+    if "text/html" in request.headers.get("Accept", ""):
+        response = _page("page.html")
+    else:
+        response = web.Response(body=listing(routes), content_type="application/json")
+    response.headers["Vary"] = "Accept"
+    return response
 
 
 @cache
@@ -42,38 +51,69 @@ def document(routes: tuple[Route, ...]) -> bytes:
     described: dict[str, Any] = json.loads(_STATIC.joinpath("openapi.json").read_bytes())
     described["info"]["version"] = relevance_gen.__version__
     operations = described.pop("operations")
+    components = described["components"]
     described["paths"] = {
-        path: {route.method.lower(): _operation(route, path, operations[route.endpoint])}
+        path: {route.method.lower(): _operation(route, path, operations[route.endpoint], components["responses"])}
         for route in routes
         for path in route.paths
     }
     return json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _operation(route: Route, path: str, operation: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: Route, path: str, operation: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
+    """Describe one path. An operation's ``errors`` is the schema of its error bodies, where that is not the usual."""
     same = f" (the same as {route.path})" if path != route.path else ""
-    return {
+    described = {
         **operation,
         "operationId": name_of(path),
         "summary": operation["summary"] + same,
         "security": _SECURITY[route.key],
     }
+    if "errors" in operation:
+        content = {"application/json": {"schema": described.pop("errors")}}
+        described["responses"] = {
+            status: {**errors[answer["$ref"].rsplit("/", 1)[1]], "content": content} if "$ref" in answer else answer
+            for status, answer in operation["responses"].items()
+        }
+    return described
 
 
 @cache
-def _page() -> bytes:
-    return _STATIC.joinpath("docs.html").read_bytes()
+def listing(routes: tuple[Route, ...]) -> bytes:
+    """Write what a program finds at the root: the version, and the paths of `routes` with their methods."""
+    endpoints = [f"{route.method} {path}" for route in routes for path in route.paths]
+    found = {"name": "relevance_gen", "version": relevance_gen.__version__, "endpoints": endpoints}
+    return json.dumps(found).encode() + b"\n"
+
+
+def _page(name: str) -> web.Response:
+    headers = {
+        "Content-Type": "text/html; charset=utf-8",
+        "Content-Security-Policy": _policy(name),
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+    return web.Response(body=_content(name), headers=headers)
 
 
 @cache
-def _page_policy() -> str:
-    """Return the page's Content-Security-Policy: its own script, its own style, this server, and nothing else."""
+def _content(name: str) -> bytes:
+    return _STATIC.joinpath(name).read_bytes()
+
+
+@cache
+def _policy(name: str) -> str:
+    """Return a page's Content-Security-Policy: its own script, style and icon, this server, and nothing else.
+
+    Trusted Types, of which there are none, make the browser refuse every text that a script would have it parse.
+    """
     script, style = (
         base64.b64encode(hashlib.sha256(found).digest()).decode()
-        for tag in (b"script", b"style")
-        for found in re.findall(b"<%s>(.*?)</%s>" % (tag, tag), _page(), re.DOTALL)
+        for tag in (b'script(?: type="module")?', b"style")
+        for found in re.findall(b"<%s>(.*?)</" % tag, _content(name), re.DOTALL)
     )
     return (
-        f"default-src 'none'; connect-src 'self'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; connect-src 'self'; img-src data:; script-src 'sha256-{script}'; "
+        f"style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     )

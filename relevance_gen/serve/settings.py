@@ -21,10 +21,9 @@ from relevance_gen.checks import Validator, integer
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.machine import usable_cpus
 
 PREFIX = "RELEVANCE_GEN_"
-
-"""The name of no model, for a server that only searches."""
 
 _FURTHER_VARIABLES = {
     "RELEVANCE_GEN_API_KEYS": "API keys, comma-separated; never a flag, since other users can read a command line",
@@ -97,8 +96,8 @@ def _setting(
     return field(default=default, validator=checked, metadata=metadata, kw_only=True)
 
 
-_listening, _access, _search, _generation, _limits, _log = (
-    partial(_setting, group) for group in ("Listening", "Access", "Search", "Generation", "Limits", "Log")
+_listening, _access, _search, _encoder, _generation, _limits, _log = (
+    partial(_setting, group) for group in ("Listening", "Access", "Search", "Encoder", "Generation", "Limits", "Log")
 )
 
 
@@ -144,8 +143,36 @@ class Settings:
         256 << 20, "memory for indexes of chunks already seen, in each worker; 0 keeps none", parse=_size
     )
 
+    encoder: str | None = _encoder(
+        None, "GGUF file of an embedding model; without one there are no vectors, and search goes by words alone"
+    )
+    encoder_threads: int = _encoder(
+        0, "CPU threads that encode in one worker; 0 divides the cores among the workers", integer(0, 512)
+    )
+    encoder_queue: int = _encoder(
+        2048, "texts that may wait to be encoded in one worker; more are refused with 429", integer(1, 1_000_000)
+    )
+    encoder_timeout_s: float = _encoder(60.0, "seconds one request for vectors may take, waiting included, then 503")
+    encoder_search_passages: int = _encoder(
+        128, "passages that one search may have encoded; one that needs more goes by words alone", integer(1, 1_000_000)
+    )
+    encoder_search_timeout_s: float = _encoder(
+        10.0, "seconds a search may wait for the encoder; then it goes by words alone"
+    )
+    encoder_index_passages: int = _encoder(
+        50_000, "passages of chunks that came twice that are encoded in the background", integer(0, 100_000_000)
+    )
+
     model: str | None = _generation(
-        None, f"GGUF file; the embedded model if not given; {NO_MODEL} to serve search alone"
+        None,
+        f"GGUF file, or owner/name[:quantization] of the Hugging Face hub; the embedded model if not given; "
+        f"{NO_MODEL} to serve search alone",
+    )
+    cluster: str | None = _generation(
+        None, "run the model on a Ray cluster: auto for the one this machine is in, or HOST:PORT of its head"
+    )
+    cluster_runners: int | None = _generation(
+        None, "runners in the cluster; one for each GPU, and for each node without, if not given", integer(1)
     )
     model_options: ModelOptions = field(factory=ModelOptions, kw_only=True, metadata={"group": "Generation"})
     max_queue: int | None = _generation(None, "samples that may wait for a slot; more are refused with 429", integer(1))
@@ -166,6 +193,11 @@ class Settings:
     log_format: Literal["json", "text"] = _log("json", "form of the log on standard error: json or text")
     log_level: Literal["debug", "info", "warning", "error"] = _log("info", "least severe line logged")
     access_log: bool = _log(True, "log one line for each request")
+
+    @property
+    def n_search_threads(self) -> int:
+        """Searches at once in one worker."""
+        return self.search_threads or max(1, usable_cpus() // self.workers)
 
 
 @frozen
@@ -265,13 +297,21 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
 def _refuse_unknown(parser: argparse.ArgumentParser, what: str, name: str, known: Sequence[str]) -> NoReturn:
     nearest = difflib.get_close_matches(name, known, n=1)
-    parser.error(f"{what} is not a known setting" + (f"; did you mean {nearest[0]}?" if nearest else "; see --help"))
+    parser.error(f"{what} is not a known setting" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line: the usage, with every flag, would fill the screen."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
     further = "\n".join(f"  {name}\n      {text}" for name, text in _FURTHER_VARIABLES.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m relevance_gen.serve",
+        usage="%(prog)s [OPTION ...]",
         description="Serve search and generation over HTTP.",
         epilog=f"Every flag is also an environment variable: --max-body-bytes is {PREFIX}MAX_BODY_BYTES.\n\n"
         f"environment only:\n{further}",
@@ -282,7 +322,8 @@ def _parser() -> argparse.ArgumentParser:
     for setting in SETTINGS:
         if setting.group not in groups:
             groups[setting.group] = parser.add_argument_group(setting.group)
-        text = f"{setting.help} (default: {shown(setting.of.default)})".replace("%", "%%")
+        default = "" if setting.of.default in (None, ()) else f" (default: {shown(setting.of.default)})"
+        text = f"{setting.help}{default}".replace("%", "%%")
         groups[setting.group].add_argument(setting.flag, metavar="VALUE", default=None, help=text)
     return parser
 

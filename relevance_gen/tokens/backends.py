@@ -23,14 +23,15 @@ Count: TypeAlias = Callable[[list[str]], int]
 
 _GIGATOKEN_SCHEMES: Final = {CL100K_PATTERN: "gpt4", O200K_PATTERN: "o200k"}
 
-LITTLE_CHARS: Final = 1 << 20
-"""Less text than this gigatoken counts text by text, in a few milliseconds and under the interpreter's lock. A batch
-comes back as an awkward array, and importing awkward alone takes 0.2 s."""
+_LITTLE_CHARS: Final = 1 << 20
+_BATCHES_AFTER_CHARS: Final = 1 << 26
+"""gigatoken counts text by text as quickly as in batches, but under the interpreter's lock. A batch comes back as an
+awkward array, and importing awkward takes 0.2 s: as long as the counts of so much text, which therefore come first."""
 
-_RENEW_AFTER_CHARS: Final = 1 << 25
+_RENEW_AFTER_TOKENS: Final = 1 << 23
 """gigatoken keeps every distinct word it has met, 1.4 GiB after 200 million characters of ever-new words, and cannot be
-told to forget. A new one after this much text keeps that below 400 MiB, and below 50 on prose and code, for a load of
-40 ms; after twice as much, 600 MiB."""
+told to forget. That takes at most 25 bytes for each token counted, so a new one after this many, some 37 million
+characters of English, keeps it below 200 MiB in any script, and below 50 on prose and code, for a load of 40 ms."""
 
 
 def by_tiktoken(encoding: tiktoken.Encoding) -> Count:
@@ -65,12 +66,13 @@ def _as_file(content: bytes) -> Iterator[Path]:
 
 
 class ByGigatoken:
-    """Count by gigatoken, with a new tokenizer whenever the old one has read `_RENEW_AFTER_CHARS`."""
+    """Count by gigatoken, with a new tokenizer whenever the old one has counted `_RENEW_AFTER_TOKENS`."""
 
     def __init__(self, definition: Definition) -> None:
         self._scheme = _GIGATOKEN_SCHEMES[definition.pattern]
         self._rank_file = definition.rank_file()
         self._lock = Lock()
+        self._chars_before_batches = _BATCHES_AFTER_CHARS
         self._renew()
 
     def _renew(self) -> None:
@@ -79,23 +81,32 @@ class ByGigatoken:
         with _as_file(self._rank_file) as path:
             backend = Tokenizer.from_tiktoken(path, self._scheme).backend
         self._encode, self._encode_batch = backend.encode, backend.encode_batch
-        self._chars_left = _RENEW_AFTER_CHARS
+        self._tokens_left = _RENEW_AFTER_TOKENS
 
     def __call__(self, texts: list[str]) -> int:
         """Return the number of tokens in all texts together."""
         with self._lock:  # its cache takes one writer at a time
-            return self._count(texts)
+            if self._tokens_left <= 0:
+                self._renew_if_possible()
+            n_tokens = self._count(texts)
+            self._tokens_left -= n_tokens
+            return n_tokens
+
+    def _renew_if_possible(self) -> None:
+        try:
+            self._renew()
+        except (OSError, RuntimeError) as error:  # there is no file now, or none that can be read
+            self._tokens_left = _RENEW_AFTER_TOKENS
+            _log.warning("no new gigatoken tokenizer can be loaded (%s); the old one goes on", error)
+
+    def releases_lock(self, n_chars: int) -> bool:
+        """Tell whether texts of so many characters together are counted outside the interpreter's lock."""
+        return n_chars >= _LITTLE_CHARS and self._chars_before_batches <= 0
 
     def _count(self, texts: list[str]) -> int:
         n_chars = sum(map(len, texts))
-        self._chars_left -= n_chars
-        if self._chars_left < 0:
-            try:
-                self._renew()
-            except (OSError, RuntimeError) as error:  # there is no file now, or none that can be read
-                self._chars_left = _RENEW_AFTER_CHARS
-                _log.warning("no new gigatoken tokenizer can be loaded (%s); the old one goes on", error)
-        if n_chars < LITTLE_CHARS:
+        if not self.releases_lock(n_chars):
+            self._chars_before_batches -= n_chars if n_chars >= _LITTLE_CHARS else 0
             return sum(len(self._encode(text)) for text in texts)
         # Outside the interpreter's lock, so that other threads go on.
         return int(self._encode_batch(texts, parallel=False).layout.offsets.data[-1])

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Final, Literal, TypeAlias
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.tokens.backends import LITTLE_CHARS, ByGigatoken, Count, by_tiktoken
+from relevance_gen.tokens.backends import ByGigatoken, Count, by_tiktoken
 from relevance_gen.tokens.encodings import (
     EMBEDDED,
     Definition,
@@ -37,7 +37,7 @@ _REACH_CHARS: Final = 1 << 12
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
-_BATCH_CHARS: Final = 1 << 22
+_BATCH_CHARS: Final = 1 << 20
 """Texts are handed to the library in batches of about so many characters: it bounds the ids held at once."""
 
 
@@ -61,7 +61,6 @@ class TokenCounter:
         self.backend = backend
         self._definition = definition
         self._count_pieces = count_pieces
-        self._aside_from_chars = LITTLE_CHARS if backend == "gigatoken" else 0
 
     def __repr__(self) -> str:
         return f"<TokenCounter {self.name} by {self.backend}>"
@@ -77,9 +76,14 @@ class TokenCounter:
     def count(self, text: str) -> int:
         """Return the number of tokens in `text`.
 
+        Raises:
+            InvalidRequestError: it is no string.
+
         >>> token_counter().count("What is machine learning?")
         5
         """
+        if not isinstance(text, str):
+            raise InvalidRequestError.must_be("text", "a string", text)
         return self.count_all([text]) if len(text) > PIECE_CHARS else self._count_batch([text])
 
     def count_all(self, texts: Iterable[str]) -> int:
@@ -99,7 +103,8 @@ class TokenCounter:
         The thread has ended when the context has, also by an error or by ^C, which stop it after the batch in hand. A
         thread that is inside the backend's Rust code while the interpreter shuts down would abort the process.
         """
-        if sum(map(len, texts)) < self._aside_from_chars:
+        count = self._count_pieces
+        if isinstance(count, ByGigatoken) and not count.releases_lock(sum(map(len, texts))):
             n_tokens = self.count_all(texts)
             yield lambda: n_tokens
             return

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import tiktoken
 
 Encoding: TypeAlias = "str | PathLike[str] | tiktoken.Encoding"
+"""The name of an encoding of tiktoken's, the path of a file of ranks, or the encoding itself."""
 
 EMBEDDED: Final = Path(__file__).parents[1] / "assets" / "embedded.tiktoken"
 

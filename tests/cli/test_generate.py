@@ -55,6 +55,23 @@ def test_a_bias_is_a_list_of_pairs(capsys):
         main([*COMMAND, "z", "--logit-bias", "4"])
 
 
+def test_a_schema_and_a_grammar_are_files(tmp_path, capsys):
+    """--schema and --grammar name a file, --regex is the expression itself; what cannot be read is a wrong use."""
+    (tmp_path / "schema").write_text('{"enum": [12, 34]}')
+    (tmp_path / "grammar").write_text('start: "ab" "c"')
+    for options, texts in (
+        (["--schema", str(tmp_path / "schema")], {"12\n", "34\n"}),
+        (["--grammar", str(tmp_path / "grammar")], {"abc\n"}),
+        (["--regex", "[b]{3}"], {"bbb\n"}),
+    ):
+        assert main([*COMMAND, "z", *options]) == 0
+        assert capsys.readouterr().out in texts
+    for wrong in ("grammar", "nothing"):
+        with pytest.raises(SystemExit):
+            main([*COMMAND, "z", "--schema", str(tmp_path / wrong)])
+        assert str(tmp_path / wrong) in capsys.readouterr().err
+
+
 def test_every_parameter_of_a_request_is_an_option():
     """No field of `GenerationRequest` is missing."""
     assert {"text", *_PARAMETERS} == {field.name for field in attrs.fields(GenerationRequest)}
@@ -75,9 +92,10 @@ def test_every_option_of_a_model_is_an_option(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--top-p", "2"], "top_p must be a finite number in [0, 1], got 2.0"),
-        (["--n-slots", "256"], "n_slots must be an integer in [1, 255], got 256"),
-        (["--n-ctx", "0"], "n_ctx must be an integer of at least 1, got 0"),
+        (["--top-p", "2"], "--top-p must be a finite number in [0, 1], got 2.0"),
+        (["--n-slots", "256"], "--n-slots must be an integer in [1, 255], got 256"),
+        (["--n-ctx", "0"], "--n-ctx must be an integer of at least 1, got 0"),
+        (["--eos-token-ids", "0", "-1"], "--eos-token-ids[1] must be an integer in [0, 2147483647], got -1"),
         (["--model", "/no/such/model.gguf"], "/no/such/model.gguf does not exist"),
     ],
 )

@@ -12,14 +12,25 @@ from relevance_gen.cli import main
     ("arguments", "hint"),
     [
         (["serch", "x"], "there is no command 'serch'; did you mean search?"),
-        (["apples", "."], "there is no command 'apples'; commands are search, generate, serve"),
+        (["apples", "."], "there is no command 'apples'; commands are search, ask, generate, serve"),
         (["--versoin"], "unrecognized arguments: --versoin; did you mean --version?"),
         (["search", "x", "--topn", "3"], "unrecognized arguments: --topn; did you mean --top-n?"),
         (["search", "x", "--colour=always"], "unrecognized arguments: --colour; did you mean --color?"),
         (["search", "x", "--qqqqqq"], "unrecognized arguments: --qqqqqq"),
         (["search", "x", "--wherever", "--", "--where"], "unrecognized arguments: --wherever; did you mean --where?"),
-        (["search", "-n is what"], "invalid int value: ' is what'; a question that begins with - goes behind --"),
+        (
+            ["search", "-n is what"],
+            "got ' is what'; a question that begins with - goes behind --",
+        ),
         (["generate", "x", "--max-token-s", "3"], "unrecognized arguments: --max-token-s; did you mean --max-tokens?"),
+        (["generate", "x", "--temperatur", "0"], "unrecognized arguments: --temperatur; did you mean --temperature?"),
+        (["search", "x", "--top", "3"], "unrecognized arguments: --top; did you mean --top-n?"),
+        (["search", "x", "--top-n", "0"], "argument -n/--top-n: must be an integer of at least 1, got '0'"),
+        (["search", "x", "--max-chars", "0"], "argument --max-chars: must be an integer of at least 1, got '0'"),
+        (["search", "x", "--jobs", "-2"], "argument --jobs: must be an integer of at least 1, got '-2'"),
+        (["generate", "x", "--max-tokens", "ten"], "argument --max-tokens: must be an integer, got 'ten'"),
+        (["generate", "x", "--min-p", "ten"], "argument --min-p: must be a number, got 'ten'"),
+        (["generate", "x", "--logit-bias", "7"], "argument --logit-bias: must be ID=BIAS, got '7'"),
         (["generate", "x", "y"], "unrecognized arguments: y"),
     ],
 )
@@ -32,6 +43,25 @@ def test_what_was_mistyped_is_guessed(arguments: list[str], hint: str, capsys: p
     assert usage.startswith("usage: relevance-gen ")
     assert error.endswith(hint)
     assert end == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search", " ", "."], "QUESTION must be a string that is not blank, got ' '"),
+        (["ask", "x", ".", "--max-tokens", "0"], "--max-tokens must be an integer of at least 1, got 0"),
+        (
+            ["generate", "x", "--logit-bias", "7=200"],
+            "--logit-bias[7] must be a finite number in [-100, 100], got 200.0",
+        ),
+    ],
+)
+def test_an_error_names_what_was_typed(
+    arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the library refuses is named as the option or the argument that it came by."""
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", f"relevance-gen: {message}\n")
 
 
 @pytest.mark.parametrize("question", ["-n is what?", "--json", "-5", "-x", "--top-n=3", "-"])

@@ -8,6 +8,7 @@ import pytest
 
 from relevance_gen import ChunkIndex
 from relevance_gen.cli import main
+from small_models import ENCODER
 from tests.cli.conftest import FRUIT
 
 
@@ -32,6 +33,26 @@ def test_an_index_of_chunks_from_elsewhere(folder: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 1:page ␛")
     assert main(["search", "pears", "--index", "other.index"]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 0:?")
+
+
+def test_an_encoder_lifts_and_its_vectors_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--encoder gives other scores; --save keeps its vectors, and another encoder encodes again, and says so."""
+    by_encoder = ["--encoder", str(ENCODER), "--json"]
+    assert main(["search", "apples", "."]) == 0
+    words = capsys.readouterr()
+    assert main(["search", "apples", ".", *by_encoder]) == 0
+    once = capsys.readouterr()
+    assert once != words
+    assert main(["search", "apples", ".", *by_encoder, "--save", "kept.index"]) == 0
+    assert capsys.readouterr() == once
+    assert main(["search", "apples", "--index", "kept.index", *by_encoder]) == 0
+    assert capsys.readouterr() == once
+    Path("other.gguf").write_bytes(ENCODER.read_bytes() + bytes(32))
+    assert main(["search", "apples", "--index", "kept.index", "--encoder", "other.gguf", "--json"]) == 0
+    told = "relevance-gen: kept.index holds no vectors of this encoder, so the best chunks are encoded now\n"
+    assert capsys.readouterr() == (once.out, told)
+    assert main(["search", "apples", ".", "--encoder", "missing.gguf"]) == 2
+    assert capsys.readouterr().err == "relevance-gen: missing.gguf does not exist\n"
 
 
 @pytest.mark.parametrize(

@@ -139,12 +139,10 @@ def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["  ", "fruit.txt"], "query must be a string that is not blank"),
-        (["apple", "fruit.txt", "--top-n", "0"], "top_n must be an integer of at least 1, got 0"),
-        (["apple", "fruit.txt", "--max-chars", "0"], "max_chars must be an integer of at least 1, got 0"),
+        (["  ", "fruit.txt"], "QUESTION must be a string that is not blank"),
         (
             ["apple", "fruit.txt", "--encoding", "cl100k_bas"],
-            "encoding 'cl100k_bas' is neither a known name nor a file; did you",
+            "--encoding 'cl100k_bas' is neither a known name nor a file; did you",
         ),
     ],
 )
@@ -199,6 +197,15 @@ def test_any_bytes_end_well(folder: Path) -> None:
     assert main(["search", "apple", "noise.bin", "empty.txt", "blank.txt", "bad16.txt"]) in (0, 1)
 
 
+def test_an_empty_standard_input_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that names no file searches the standard input, and is told so where nothing was there."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    assert main(["search", "apples"]) == 1
+    assert capsys.readouterr() == ("", "relevance-gen: nothing found in 0 chunks of the standard input\n")
+
+
 def test_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A piped text is searched when no file is named, and as `-`."""
     for arguments in (["search", "bananas"], ["search", "bananas", "-"]):
@@ -249,6 +256,12 @@ def test_where_keeps_chunks_with_metadata(
     found = json.loads(capsys.readouterr().out)
     assert {result["metadata"]["source"] for result in found["results"]} == sources
     assert status == (0 if sources else 1)
+
+
+def test_a_key_that_no_chunk_has_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A condition on a key that does not exist is refused with the keys that do."""
+    assert main(["search", "apples", ".", "--where", "sorce=fruit.txt"]) == 2
+    assert "--where: no chunk has sorce; the keys are end, line, source, start" in capsys.readouterr().err
 
 
 def test_a_condition_that_is_none_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

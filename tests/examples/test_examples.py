@@ -9,7 +9,9 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("search*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example", sorted([*EXAMPLES.glob("search*.py"), *EXAMPLES.glob("ask*.py")]), ids=lambda path: path.stem
+)
 def test_example_runs(example: Path) -> None:
     """The example ends well and has something to show."""
     command = [sys.executable, "-W", "error", str(example)]

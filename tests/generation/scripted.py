@@ -71,14 +71,16 @@ class ScriptedModel:
         return np.array([next_logits(self.slots[slot][: start + n]) for n in range(1, len(tokens) + 1)])
 
     def decode(self, slots, tokens, positions) -> np.ndarray:
-        """Append one token to each slot, if it holds exactly its position."""
-        assert list(slots) == sorted(set(slots))
+        """Append each token to its slot, if that holds exactly the token's position."""
+        assert list(slots) == sorted(slots)
         self._compute("decode", len(slots))
+        rows = []
         for slot, token, position in zip(slots, tokens, positions, strict=True):
             assert len(self.slots[slot]) == position
             self.slots[slot].append(token)
             assert len(self.slots[slot]) <= self.n_ctx
-        return np.array([next_logits(self.slots[slot]) for slot in slots])
+            rows.append(next_logits(self.slots[slot]))
+        return np.array(rows)
 
     def _compute(self, name: str, n_tokens: int) -> None:
         self._on_call(name)
@@ -91,6 +93,11 @@ class ScriptedModel:
         """Forget the end of a slot."""
         assert len(self.slots[slot]) >= n_tokens
         del self.slots[slot][n_tokens:]
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy a slot's tokens to an empty one."""
+        assert not self.slots[target]
+        self.slots[target] = list(self.slots[source])
 
     def saved_bytes(self, slot: int) -> int:
         """Return one byte a token."""

@@ -61,6 +61,12 @@ def test_wrong_keywords_are_refused_by_name(request_, fields, message):
         generate(request_, **fields)
 
 
+def test_what_is_no_runner_is_refused():
+    """The error names it and says how to make one."""
+    with pytest.raises(InvalidRequestError, match=r"runner must be a Runner or None, got 'model\.gguf'; make one"):
+        generate("a", runner="model.gguf")
+
+
 @pytest.mark.parametrize("request_", [{}, {"text": 1}, {"text": "a", "top_p": 2}, {"text": "a", "topp": 1}, [], None])
 def test_a_wrong_request_is_refused_before_a_model_is_needed(request_):
     """The fields are checked first: no runner is made for a request that cannot be served."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import relevance_gen
+from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RunnerClosedError
 from relevance_gen.generation.chat import Renderer, prompt_of
 from relevance_gen.generation.runner import Runner
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import BREAK, ChatFormat
 from relevance_gen.llama.options import ModelOptions
-from small_models import BIGRAM, BIGRAM_TOKENS, BOS, END, LETTER_A, STORY
+from relevance_gen.types import GenerationRequest
+from small_models import BIGRAM, BIGRAM_TOKENS, BOS, END, LETTER_A, STORY, add_chat_template
 
 TEMPLATES = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
 RENDERED = Path(__file__).parent / "templates" / "rendered.json"
@@ -126,8 +127,8 @@ def test_a_template_that_goes_wrong_is_an_error_in_time(renderer, template, fiel
 def test_a_process_that_was_killed_is_replaced(renderer):
     """Where the process has died since, the next conversation starts another."""
     assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
-    renderer._process.popen.kill()
-    renderer._process.popen.wait()
+    renderer._sandbox._process.popen.kill()
+    renderer._sandbox._process.popen.wait()
     assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
 
 
@@ -192,7 +193,9 @@ def model():
 
 def test_the_file_says_what_controls_and_ends(model):
     """Control tokens, the ends of a turn, and the texts of BOS and EOS come from the model's file."""
-    assert model.chat_format == ChatFormat(None, "<|begin|>", "<|end|>", (END,), ("<|begin|>", "<|end|>"))
+    assert model.chat_format == ChatFormat(
+        None, "<|begin|>", "<|end|>", (END,), ("<|begin|>", "<|end|>"), model.n_ctx, "bigram"
+    )
 
 
 def test_bos_is_never_doubled(model):
@@ -244,15 +247,8 @@ def test_a_long_conversation_is_cut_as_a_long_text_is(model):
 @pytest.fixture(scope="module")
 def with_template(tmp_path_factory):
     """The bigram model with a chat template in its file."""
-    key, template = b"tokenizer.chat_template", b"{{ bos_token }}{{ messages[-1].content }}"
-    size = 8 + len(key) + 4 + 8 + len(template)
-    template += b"{#" + b" " * (-(size + 4) % 32) + b"#}"  # whole blocks of 32 bytes leave the tensors aligned
-    original = BIGRAM.read_bytes()
-    magic, version, n_tensors, n_keys = struct.unpack("<4sIQQ", original[:24])
-    entry = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(template)) + template
-    assert len(entry) % 32 == 0
     path = tmp_path_factory.mktemp("chat") / "bigram.gguf"
-    path.write_bytes(struct.pack("<4sIQQ", magic, version, n_tensors, n_keys + 1) + entry + original[24:])
+    add_chat_template(BIGRAM, path, "{{ bos_token }}{{ messages[-1].content }}")
     with Runner(path, n_slots=4, n_ctx=256, n_threads=1) as runner:
         yield runner
 
@@ -332,3 +328,35 @@ def test_a_bigram_prompt_is_what_its_tokens_print():
     """The vocabulary that these tests count on: letters stand in a row behind two control tokens."""
     assert BIGRAM_TOKENS[LETTER_A : LETTER_A + 2] == [b"a", b"b"]
     assert np.array_equal((BOS, END), (0, 1))
+
+
+def test_a_response_says_how_its_tokens_are_written(with_template):
+    """Where it is asked to spell, a response has the bytes of every token in it; the prompt's are its text."""
+    asked = {"text": "z", "temperature": 0, "max_tokens": 12, "return_tokens": True, "top_logprobs": 3}
+    response = with_template.submit(asked, spells=True).result()
+    pieces = response.spelling.pieces
+    assert b"".join(pieces[token] for token in response.responses[0].tokens).decode() == STORY
+    assert b"".join(pieces[token] for token in response.spelling.prompt) == b"z"
+    assert {one.token for place in response.responses[0].top_logprobs for one in place} <= set(pieces)
+    assert pieces == {token: BIGRAM_TOKENS[token] for token in pieces}
+    assert with_template.generate(asked).spelling is None
+    assert "spelling" not in wire.unstructure(response)
+
+
+def test_a_generation_may_end_by_itself(with_template):
+    """Where it may stop by itself, the model's own end token ends a generation, beside those that are asked for."""
+    forced = {"text": "z", "logit_bias": {END: 100}, "max_tokens": 3, "eos_token_ids": [5]}
+    (ended,) = with_template.submit(forced, stops_itself=True).result().responses
+    (other,) = with_template.submit({**forced, "logit_bias": {5: 100}}, stops_itself=True).result().responses
+    (plain,) = with_template.submit(forced).result().responses
+    assert [one.finish_reason for one in (ended, other, plain)] == ["eos", "eos", "length"]
+
+
+def test_submitting_costs_little_whatever_the_request_holds(with_template):
+    """A request is checked when it is made, and not again each time it is submitted."""
+    request = GenerationRequest("a", logit_bias=dict.fromkeys(range(4096), 1.0), max_tokens=1)
+    started_s = time.thread_time()
+    futures = [with_template.submit(request, stops_itself=True, spells=True) for _ in range(100)]
+    assert time.thread_time() - started_s < 0.5
+    for future in futures:
+        future.cancel()

@@ -3,6 +3,7 @@
 import itertools
 import weakref
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +31,8 @@ requests = st.builds(
     repetition_penalty=st.sampled_from([1, 1.5]),
     logit_bias=st.dictionaries(st.integers(0, 15), st.sampled_from([-100, 2]), max_size=2),
     min_tokens=st.integers(0, 1),
+    regex=st.sampled_from([None] * 5 + ["[a-h]{2,5}"]),
+    prompt_lookup=st.sampled_from([0, 0, 1, 3, 16]),
     logprobs=st.booleans(),
     top_logprobs=st.sampled_from([0, 0, 3, 20]),
     prompt_logprobs=st.booleans(),
@@ -86,7 +89,8 @@ def run(engine, tickets, gaps=()):
 
 
 def alone(request):
-    """Return what a request gets by itself."""
+    """Return what a request gets by itself, with nothing guessed."""
+    request = attrs.evolve(request, prompt_lookup=0)
     engine, recorder = make_engine(ScriptedModel(1))
     run(engine, [recorder.ticket(request)])
     return recorder.outcomes[0][0]
@@ -122,7 +126,7 @@ def test_cancelling_frees_everything_and_changes_nobody_else(requests, cancels, 
     prompts = weakref.WeakSet()
     for request in requests:
         engine.add(recorder.ticket(request))
-        prompts.add(engine._queue[-1])
+        prompts.update([*engine._queue, *engine._compilation.prompts])
     dropped = set()
     step = 0
     while not engine.idle:

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import GenerationError
-from relevance_gen.generation.sampling import Settings, largest_ids, likeliest, log_probabilities, sample
+from relevance_gen.generation.sampling import NO_TOKEN, Settings, largest_ids, likeliest, log_probabilities, sample
 from relevance_gen.types import GenerationRequest
 from tests.reference_generation import distribution
 
@@ -74,6 +74,33 @@ def test_a_row_is_drawn_as_if_it_were_alone(seed, rows, n_vocab):
     uniforms = np.random.default_rng(seed).random(len(rows))
     alone = [int(sample(logits[i : i + 1], rows[i : i + 1], uniforms[i : i + 1])[0]) for i in range(len(rows))]
     assert sample(logits, rows, uniforms).tolist() == alone
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.lists(
+        st.tuples(settings_of_any_kind, st.sampled_from([None, 0.0, 0.02, 0.5, 1.0])), min_size=1, max_size=6
+    ),
+    n_vocab=st.sampled_from([1, 7, 8, 61, 5000]),
+)
+def test_a_masked_row_is_drawn_as_if_the_others_were_impossible(seed, rows, n_vocab):
+    """A mask is as good as logits of minus infinity; where it leaves nothing there is no token; logits stay."""
+    chance = np.random.default_rng(seed)
+    logits, uniforms = random_logits(seed, len(rows), n_vocab), chance.random(len(rows))
+    before, impossible, masks = logits.copy(), logits.copy(), {}
+    for row, (_, share) in enumerate(rows):
+        if share is not None:
+            allowed = chance.random(n_vocab) < share
+            masks[row] = np.packbits(allowed, bitorder="little")
+            impossible[row, ~allowed] = -np.inf
+    settings = [each for each, _ in rows]
+    drawn = sample(logits, settings, uniforms, masks=masks)
+    for row, one in enumerate(settings):
+        if np.isneginf(impossible[row]).all():
+            assert drawn[row] == NO_TOKEN
+        else:
+            assert drawn[row] == sample(impossible[row : row + 1], [one], uniforms[row : row + 1])[0]
+    np.testing.assert_array_equal(logits, before)
 
 
 @given(seed=st.integers(0, 10**6), n_vocab=st.sampled_from([1, 30, 4095, 4096, 5000, 9973]), k=st.integers(1, 300))

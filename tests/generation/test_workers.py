@@ -4,11 +4,12 @@ import random
 import threading
 import time
 from concurrent.futures import CancelledError
+from functools import partial
 
 import pytest
 
 from relevance_gen.errors import GenerationError, ModelLoadError, OverloadedError, RunnerClosedError
-from relevance_gen.generation.runner import Runner
+from relevance_gen.generation.runner import Runner, _workers
 from relevance_gen.generation.worker import State
 from relevance_gen.llama import aborts
 from relevance_gen.llama.options import ModelOptions
@@ -24,7 +25,8 @@ class ScriptedRunner(Runner):
     """A runner of several workers, each with a model that a function loads."""
 
     def __init__(self, loads, *, max_queue=256, prefix_cache_bytes=0, wait=True):
-        self._start(loads, max_queue, prefix_cache_bytes, wait)
+        workers = partial(_workers, loads, prefix_cache_bytes)
+        self._start(workers, max_queue, prefix_cache_bytes, wait)
 
 
 class Switch:

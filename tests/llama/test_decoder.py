@@ -1,6 +1,7 @@
 """llama.cpp behind `Decoder`: what is relied on elsewhere, on a quantized transformer, and every way not to load."""
 
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from relevance_gen.errors import InvalidRequestError, ModelLoadError
-from relevance_gen.llama import decoder
+from relevance_gen.llama import weights
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import Interrupted
 from relevance_gen.llama.options import ModelOptions
@@ -122,7 +123,7 @@ def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_pat
     model = tmp_path / "bloom.gguf"
     model.write_bytes(TINY.read_bytes().replace(b"gpt-2", b"bloom"))
     code = f"""
-from relevance_gen.llama import decoder
+from relevance_gen.llama import weights
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.source import EMBEDDED_MODEL
@@ -160,10 +161,42 @@ def test_a_text_in_parts_has_one_bos_token():
         assert model.tokenize("a" * 20_000, 0).tolist() == [0] + [2] * 20_000
 
 
-def test_the_default_context_is_what_the_model_was_trained_on():
-    """Where 4,096 tokens are more than the model knows, its own length is used."""
-    with Decoder(BIGRAM, ModelOptions(n_slots=2, n_threads=1)) as model:
-        assert model.n_ctx == 512
+def test_the_default_context_is_what_the_model_was_trained_on(caplog):
+    """Where memory is plenty there are 16 slots of the model's own length, and one line says so."""
+    with caplog.at_level(logging.INFO, "relevance_gen.llama.decoder"), Decoder(TINY) as model:
+        assert (model.n_ctx, model.n_slots) == (2048, 16)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "relevance_gen.llama.decoder"]
+    assert re.fullmatch(r"n_ctx=2048 for 16 slots need 19 MiB of the machine's memory, of which [\d,]+ are free", line)
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "options", "expected"),
+    [
+        (30, {}, (2048, 12)),
+        (8, {}, (2048, 1)),
+        (4, {}, (1024, 1)),
+        (30, {"n_slots": 16}, (1536, 16)),
+        (30, {"n_ctx": 512}, (512, 16)),
+        (10, {"n_ctx": 2048}, (2048, 2)),
+        (30, {"flash_attention": True}, (2048, 14)),
+    ],
+)
+def test_where_memory_is_scarce_slots_are_given_up_before_tokens(monkeypatch, free_mib, options, expected):
+    """A context takes half of what is free beside the weights; what was asked for stays."""
+    monkeypatch.setattr("relevance_gen.llama.memory.available_memory", lambda: (free_mib << 20) + TINY.stat().st_size)
+    with Decoder(TINY, ModelOptions(n_threads=1, **options)) as model:
+        assert (model.n_ctx, model.n_slots) == expected
+        for slot in range(model.n_slots):
+            model.prefill(slot, np.zeros(2, np.int32), 0)
+
+
+def test_keys_and_values_are_counted_as_llama_cpp_allocates_them(caplog):
+    """What a token takes is what llama.cpp's own log says of the whole context."""
+    options = ModelOptions(n_ctx=1024, n_slots=8)
+    with caplog.at_level(logging.DEBUG, "relevance_gen.llama"), Decoder(TINY, options) as model:
+        told = re.search(r"KV buffer size = +([\d.]+) MiB", caplog.text)
+        assert told is not None
+        assert float(told[1]) * 2**20 == model._weights.token_bytes * 1024 * 8
 
 
 @pytest.mark.parametrize(
@@ -188,9 +221,52 @@ def test_what_is_no_model_is_an_error_that_says_why(tmp_path, content, message):
         Decoder(path)
 
 
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_copy_goes_on_with_the_same_bits(on_device):
+    """A slot that was copied has the logits of its source, whichever way, also where a copied one is copied on."""
+    with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1)) as model:
+        assert not model.copies_on_device
+        model.copies_on_device = on_device
+        prompt = model.tokenize("the quick brown fox jumps over the lazy dog", 0)
+        model.prefill(0, prompt, 0)
+        model.copy(0, 2)
+        model.copy(2, 1)
+        model.rewind(2, 0)
+        alone = model.decode([0], [5], [len(prompt)])[0].copy()
+        model.rewind(0, len(prompt))
+        rows = model.decode([0, 1], [5, 5], [len(prompt)] * 2)
+        np.testing.assert_array_equal(rows, [alone, alone])
+
+
+def test_what_is_to_be_copied_later_does_not_overwrite_what_came_since():
+    """On a device a copy is made at the next computation: a slot that is restored before keeps what was restored."""
+    with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1)) as model:
+        texts = [model.tokenize(text, 0) for text in ("the quick brown fox", "over the lazy dog again")]
+        for slot, tokens in enumerate(texts):
+            model.prefill(slot, tokens, 0)
+        states = [model.save(slot) for slot in range(2)]
+        expected = [model.decode([slot], [7], [len(texts[slot])])[0].copy() for slot in range(2)]
+        for slot in range(2):
+            model.rewind(slot, len(texts[slot]))
+        model.copies_on_device = True
+        model.copy(0, 2)
+        model.restore(2, states[1])
+        model.copy(1, 3)
+        copied = model.save(3)
+        model.interrupt()
+        model.copy(0, 3)
+        model.restore(3, copied)
+        for slot in (2, 3):
+            np.testing.assert_array_equal(model.decode([slot], [7], [len(texts[1])])[0], expected[1])
+        np.testing.assert_array_equal(model.decode([0], [7], [len(texts[0])])[0], expected[0])
+
+
 def test_an_embedding_model_is_refused():
     """A BERT can be loaded and computed, but has no memory of what it read: it would answer with nonsense."""
-    with pytest.raises(ModelLoadError, match=r"encoder\.gguf holds an embedding model, which does not generate text"):
+    with pytest.raises(
+        ModelLoadError,
+        match=r"encoder\.gguf holds an embedding model, which does not generate text: give it to Encoder",
+    ):
         Decoder(ENCODER, ModelOptions(n_ctx=32, n_slots=1))
 
 
@@ -203,7 +279,7 @@ def test_a_directory_is_no_model(tmp_path):
 @pytest.mark.parametrize("n_ctx", [10**8, 10**12])
 def test_a_context_too_large_for_the_machine_is_refused_before_it_is_made(n_ctx):
     """Memory that the machine does not have is an error that says how much, not the end of the process."""
-    with pytest.raises(ModelLoadError, match=r"needs [\d,]+ MiB .* choose a smaller n_ctx"):
+    with pytest.raises(ModelLoadError, match=r"need [\d,]+ MiB .* choose a smaller n_ctx"):
         Decoder(TINY, ModelOptions(n_ctx=n_ctx, n_slots=16))
 
 
@@ -250,6 +326,6 @@ def test_a_small_model_is_computed_by_one_thread(monkeypatch):
 
     assert n_threads() == 1
     assert n_threads(n_threads=2) == 2
-    monkeypatch.setattr(decoder, "usable_cores", lambda: 3)
-    monkeypatch.setattr(decoder, "_ONE_THREAD_BYTES", EMBEDDED_MODEL.stat().st_size // 2)
+    monkeypatch.setattr(weights, "usable_cores", lambda: 3)
+    monkeypatch.setattr(weights, "_ONE_THREAD_BYTES", EMBEDDED_MODEL.stat().st_size // 2)
     assert n_threads() == 3

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from relevance_gen.errors import ModelLoadError
-from relevance_gen.llama.source import choose_file, resolve
+from relevance_gen.llama.source import is_embedded, resolve
 from small_models import TINY
 
 
@@ -21,6 +21,10 @@ def test_the_environment_names_the_default(tmp_path):
     assert resolve(environment={"RELEVANCE_GEN_MODEL": str(TINY)}, embedded=embedded) == TINY
     assert resolve(environment={"RELEVANCE_GEN_MODEL": ""}, embedded=embedded) == embedded
     assert resolve(environment={}, embedded=embedded) == embedded
+    assert is_embedded(None, {})
+    assert is_embedded(None, {"RELEVANCE_GEN_MODEL": ""})
+    assert not is_embedded(None, {"RELEVANCE_GEN_MODEL": str(TINY)})
+    assert not is_embedded(TINY, {})
 
 
 def test_without_any_model_the_error_says_what_to_do(tmp_path):
@@ -42,33 +46,3 @@ def test_what_is_neither_a_file_nor_a_repository_does_not_exist():
     """A path that leads nowhere is an error that names it."""
     with pytest.raises(ModelLoadError, match=r"/no/such/model\.gguf does not exist"):
         resolve("/no/such/model.gguf")
-
-
-def test_a_repository_needs_the_hub_client():
-    """owner/name without huggingface_hub is an error that says what to install."""
-    try:
-        import huggingface_hub  # noqa: F401
-    except ImportError:
-        with pytest.raises(ModelLoadError, match="pip install huggingface_hub"):
-            resolve("owner/name")
-    else:
-        pytest.skip("huggingface_hub is installed here, and tests do not use the network")
-
-
-@pytest.mark.parametrize(
-    ("names", "chosen"),
-    [
-        (["README.md", "m-q8_0.gguf", "m-Q4_K_M.gguf"], "m-Q4_K_M.gguf"),
-        (["m-f16.gguf", "m-Q8_0.gguf"], "m-Q8_0.gguf"),
-        (["b.gguf", "a.gguf"], "a.gguf"),
-    ],
-)
-def test_the_file_of_a_repository_is_the_one_most_people_want(names, chosen):
-    """Q4_K_M, then Q8_0, then the first by name."""
-    assert choose_file(names) == chosen
-
-
-def test_a_repository_without_gguf_files_is_an_error():
-    """There must be something to load."""
-    with pytest.raises(ModelLoadError, match="no GGUF file"):
-        choose_file(["model.safetensors"])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import http.client
+import itertools
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -36,15 +39,14 @@ def server() -> Iterator[Server]:
 
 def test_plans_that_are_remembered_are_bounded() -> None:
     """Questions that match very many words of a kept index made it grow by 240 MiB each, past the cache's limit."""
-    words = [
-        f"об{i:05x}".translate({ord(c): chr(0x430 + int(c, 16)) for c in "0123456789abcdef"}) for i in range(30_000)
-    ]
+    letters = [chr(0x430 + place) for place in range(32)]
+    words = ["обаб" + "".join(end) for end in itertools.islice(itertools.product(letters, repeat=3), 10_000)] * 19
     with Server("--model", "none", "--index-cache-bytes", "64MiB", "--rate-limit", "off", program=REAL) as server:
-        for number in range(12):
-            query = " ".join(f"об{chr(0x430 + number)}{chr(0x430 + i)}ъ" for i in range(30))
+        for number in range(6):
+            query = " ".join(f"обаб{letters[number]}{one}{last}" for one in letters for last in "ъь")
             answer = server.search({"query": query, "chunk_txts": words}, timeout_s=60)
             assert answer.status == 200
-            if number == 4:
+            if number == 2:
                 before_kb = peak_kb(server)
         assert server.metric("search_index_cache_bytes") <= 64 << 20
         assert peak_kb(server) - before_kb < 200_000
@@ -96,16 +98,17 @@ def test_no_more_files() -> None:
         n_open = len(os.listdir(f"/proc/{server.process.pid}/fd"))
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (n_open + 20, n_open + 20))
         with ExitStack() as stack:
-            first = stack.enter_context(server.raw())
+            first, started_s = stack.enter_context(server.raw()), time.monotonic()
             for _ in range(100):
                 stack.enter_context(server.raw())
             time.sleep(2.2)
             for body in (SEARCH, {"query": "x", "chunk_txts": ["x " * (1 << 20)] * 2, "where": {"a": 1}}):
                 first.sendall(request_bytes("POST", "/search", json.dumps(body).encode(), KEYED))
-                assert first.recv(100).startswith(b"HTTP/1.1 200"), server.log
-                time.sleep(0.3)
-                first.recv(1 << 20)
-            assert 1 <= server.log.count("no connection can be accepted") <= 5
+                with http.client.HTTPResponse(first) as response:
+                    response.begin()
+                    assert (response.status, bool(response.read())) == (200, True), server.log
+            n_lines = server.log.count("no connection can be accepted")
+            assert 1 <= n_lines <= 2 + time.monotonic() - started_s
             assert len(server.log_lines) < 30
         assert eventually(lambda: server.search(SEARCH).status == 200, 5)
 
@@ -132,7 +135,7 @@ def test_a_killed_supervisor_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_no_memory() -> None:
-    """At a limit of address space a search was a 500. Only a library that is not Python's may still end the process."""
+    """At a limit of address space a search was a 500. It may still lose its connection, and a library the process."""
     with Server("--model", "none", "--search-threads", "1", "--rate-limit", "off", program=REAL) as server:
         assert eventually(lambda: server.search(SEARCH).status == 200)
         chunks = [f"{'some words ' * 90} {number}" for number in range(20_000)]
@@ -143,9 +146,11 @@ def test_no_memory() -> None:
             resource.prlimit(server.process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
             answer = answer_or_none(server, {"query": "words 7", "chunk_txts": chunks})
             if answer is None:  # docs/security.md says so
-                assert eventually(lambda: "memory allocation of" in server.log), f"{more_mib} MiB: {server.log}"
-                return
-            assert answer.status in (200, 503), answer
+                assert eventually(lambda: re.search("MemoryError|memory allocation of", server.log)), f"{more_mib} MiB"
+                if "memory allocation of" in server.log:
+                    return
+            else:
+                assert answer.status in (200, 503), answer
             assert server.search(SEARCH).status == 200
         assert server.process.poll() is None
 

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from relevance_gen.progress import Progress
 from relevance_gen.retrieval import building, cutting
-from relevance_gen.retrieval.building import Progress, build
+from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.segment import Segment
-from relevance_gen.retrieval.terms import Ids, beginnings, tokenize
+from relevance_gen.retrieval.terms import BEGINNINGS, beginnings, tokenize
+from relevance_gen.retrieval.vocabulary import Flags
 from tests import reference, strategies
 
 text_lists = st.lists(strategies.texts, max_size=10)
 
 
-def collect(texts: list[str], only_for: Ids | None = None, progress: Progress | None = None) -> Segment:
-    keep_tokens = only_for is None
-    return build(
-        Chunks(texts, {}), np.arange(len(texts)), keep_tokens=keep_tokens, only_for=only_for, progress=progress
-    )
+def collect(texts: list[str], wanted: Flags | None = None, progress: Progress | None = None) -> Segment:
+    keep_tokens = wanted is None
+    return build(Chunks(texts, {}), np.arange(len(texts)), keep_tokens=keep_tokens, wanted=wanted, progress=progress)
 
 
 def tokens_of(segment: Segment, numbers: list[int]) -> list[list[int]]:
@@ -92,7 +92,9 @@ def test_pivoted_norms_are_those_of_saturated_counts(texts: list[str]) -> None:
 def test_reading_for_one_query_changes_only_what_it_does_not_need(texts: list[str], query: str) -> None:
     """Read for one query, a segment lacks postings of other beginnings and is the same in all else."""
     ids = tokenize([query]).ids
-    whole, some = collect(texts), collect(texts, only_for=ids)
+    flags = np.zeros(BEGINNINGS, bool)
+    flags[beginnings(ids)] = True
+    whole, some = collect(texts), collect(texts, flags)
     assert some.norms.tobytes() == whole.norms.tobytes()
     every = list(range(len(texts)))
     assert tokens_of(some, every) == tokens_of(whole, every)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen import search
@@ -16,6 +16,7 @@ from tests import strategies
 mixed = st.text("ab Az0_-.\n\x00猫が黒タﾞ゙한국ᆨ人กขคงัำက ီខ្😀🏽𠮷tiếơ\u0301é،।་", max_size=80)
 
 
+@example("0ơががが", 1)
 @given(st.one_of(mixed, strategies.texts, st.lists(mixed).map("".join)), st.integers(1, 12))
 def test_pieces_have_the_terms_of_the_text(text: str, n_chars: int) -> None:
     """Wherever a text is cut, its pieces give the same terms in the same order."""

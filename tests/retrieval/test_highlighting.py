@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, SearchResult, Span, search
+from relevance_gen.errors import TooLargeError
+from relevance_gen.retrieval import highlighting
 from relevance_gen.retrieval.highlighting import WINDOW
 from relevance_gen.retrieval.plan import Plan
 from relevance_gen.retrieval.terms import tokenize
@@ -188,3 +190,11 @@ def test_vietnamese_is_found_where_it_stands_with_and_without_tones(query: str) 
     (found,) = search(f"{query} strasse", [text], spans=True)
     words = [text[word.start : word.end] for word in found.words]
     assert words == [word for word in ("tiếng", "Việt", "tiếng", "straße") if word != "Việt" or "v" in query]
+
+
+def test_an_answer_with_too_many_spans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many spans as allowed come; one more is an error that says what to do."""
+    monkeypatch.setattr(highlighting, "MOST_SPANS", 4)
+    assert len(found("cat", ["cat cat cat"])[0].spans or ()) == 4
+    with pytest.raises(TooLargeError, match=r"^spans must be at most 4 in one answer, got 5; lower top_n"):
+        found("cat", ["cat cat cat cat"])

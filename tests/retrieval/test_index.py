@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relevance_gen import ChunkIndex, InvalidRequestError, search
-from relevance_gen.retrieval import cutting
+from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
+from relevance_gen.retrieval import cutting, listing
 from relevance_gen.retrieval.weighting import WeightingName
 from tests import corpus, strategies
 from tests.retrieval.asking import WEIGHTINGS
@@ -104,6 +104,26 @@ def test_changing_what_was_handed_over_changes_nothing() -> None:
     index = ChunkIndex(chunks)
     chunks.clear()
     assert [result.chunk_txt for result in index.search("dog").results] == ["a dog"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 1024])
+def test_an_index_lists_its_chunks(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """The chunks are a sequence in the order of their positions, and each can be had by its position."""
+    monkeypatch.setattr(listing, "_STEP", step)
+    index = ChunkIndex(["a", {"text": "b", "metadata": {"page": 2}}, " ", "c"], blank="skip")
+    before = index.chunks
+    index.add(["d"])
+    index.remove([0])
+    listed = [Chunk("b", {"page": 2}, 1), Chunk("c", {}, 3), Chunk("d", {}, 4)]
+    assert list(index.chunks) == list(index) == listed
+    assert (index.chunks[-1], index.chunks[:2], len(index.chunks)) == (listed[2], listed[:2], 3)
+    assert index[3] == listed[1]
+    assert [chunk.text for chunk in before] == ["a", "b", "c"]
+    for gone in (0, 2, 5, -1):
+        with pytest.raises(InvalidRequestError, match="position must be"):
+            index[gone]
+    with pytest.raises(IndexError):
+        index.chunks[3]
 
 
 def test_length_and_representation() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import io
+import math
 import sys
 import threading
 from collections.abc import Callable
@@ -108,7 +109,9 @@ def as_if_blank(response: SearchResponse, positions: list[int]) -> SearchRespons
     return evolve(response, results=tuple(results))
 
 
-blanks = st.sampled_from(["", " ", "\n\t", {"text": " "}, {"text": "", "metadata": {"page": 1}}])
+blanks = st.sampled_from(
+    ["", " ", "\n\t", {"text": " "}, {"text": "", "metadata": {"page": 1}}, None, math.nan, pd.NA, {"text": None}]
+)
 
 
 @given(strategies.queries, st.lists(strategies.chunk_texts | blanks, max_size=8))
@@ -123,6 +126,13 @@ def test_skipped_chunks_are_as_if_not_there(query: str, chunks: list[Any]) -> No
     grown = ChunkIndex(chunks[:3], blank="skip")
     assert grown.add(chunks[3:], blank="skip") == range(min(3, len(chunks)), len(chunks))
     assert grown.search(query) == expected
+
+
+def test_missing_texts_of_a_column_are_skipped() -> None:
+    """What pandas has for a missing text, of any type of column, is left out, and the others keep their positions."""
+    for dtype in (object, "string"):
+        column = pd.Series(["a cat", None, "a dog"], dtype=dtype)
+        assert [found.original_index for found in search("cat dog", column, blank="skip")] == [0, 2]
 
 
 def test_skipping_keeps_positions_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:

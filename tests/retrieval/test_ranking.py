@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval.ranking import at_least_as_good
+from relevance_gen.retrieval import ranking
+from relevance_gen.retrieval.ranking import at_least_as_good, best_quotients
 from relevance_gen.retrieval.weighting import below_one
 
 KNEE = 1.0 - 5e-7
@@ -34,3 +36,19 @@ def test_the_best_are_those_that_reach_the_nth_best(values: list[float], n: int)
     places = at_least_as_good(np.array(values), n).tolist()
     bound = (sorted((value for value in values if value), reverse=True)[:n] or [1.0])[-1]
     assert places == [place for place, value in enumerate(values) if value and value >= bound]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.3, 1 / 3, 1.0, 7.0]), st.floats(0.4, 9.0)), max_size=40),
+    st.integers(1, 50),
+)
+def test_the_best_quotients_are_those_of_dividing_all(
+    monkeypatch: pytest.MonkeyPatch, pairs: list[tuple[float, float]], n: int
+) -> None:
+    """Dividing only what may be among the best finds the same places as dividing everything, ties included."""
+    monkeypatch.setattr(ranking, "_MANY", 0)
+    sums, denominators = (np.array(values) for values in zip(*pairs, strict=True)) if pairs else np.zeros((2, 0))
+    least = float(denominators.min(initial=np.inf))
+    places = best_quotients(sums, denominators, least, n).tolist()
+    assert places == at_least_as_good(sums / denominators, n).tolist()

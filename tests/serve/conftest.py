@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from small_models import BIGRAM, ENCODER, TINY, add_chat_template
 from tests.serve.harness import REAL, SMALL_MODEL, Server, eventually
 
 
@@ -19,7 +22,34 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def real() -> Iterator[Server]:
-    """The real server with real search and a tiny model."""
-    with Server(*SMALL_MODEL, "--rate-limit", "off", program=REAL) as started:
+    """The real server with real search, a tiny model and a tiny encoder."""
+    with Server(*SMALL_MODEL, "--encoder", str(ENCODER), "--rate-limit", "off", program=REAL) as started:
+        assert eventually(lambda: started.call("GET", "/health").status == 200, 60), started.log
+        assert eventually(lambda: started.metric("encoders") == 1, 60), started.log
+        yield started
+
+
+@pytest.fixture(scope="session")
+def chatting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The real server with the bigram model, whose template says of a conversation the last message alone."""
+    with chat_server(BIGRAM, tmp_path_factory.mktemp("chat")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def writing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same with a model that has a token for every byte, so that it can write JSON, and with an encoder."""
+    with chat_server(TINY, tmp_path_factory.mktemp("chat"), "--encoder", str(ENCODER)) as started:
+        assert eventually(lambda: started.metric("encoders") == 1, 60), started.log
+        yield started
+
+
+@contextmanager
+def chat_server(model: Path, directory: Path, *flags: str) -> Iterator[Server]:
+    """Start the real server with `model`, having put a template into a copy of it."""
+    path = directory / model.name
+    add_chat_template(model, path, "{{ bos_token }}{{ messages[-1].content }}")
+    sizes = ("--n-ctx", "256", "--n-slots", "4", "--n-threads", "1")
+    with Server("--model", str(path), *sizes, "--rate-limit", "off", *flags, program=REAL) as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200, 60), started.log
         yield started

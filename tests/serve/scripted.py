@@ -9,13 +9,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from attrs import define, field
 
-from relevance_gen.errors import OverloadedError, RunnerClosedError
+from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
+from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.postings import Flags
 from relevance_gen.serve.processes import process
@@ -24,13 +25,17 @@ from relevance_gen.serve.processes.process import Plan
 from relevance_gen.serve.settings import Settings
 from relevance_gen.types import (
     Completion,
+    Explanation,
     GenerationRequest,
     GenerationResponse,
     SearchMetadata,
     SearchResponse,
     SearchResult,
     Span,
+    Spelling,
     Stats,
+    TermShare,
+    TokenLogprob,
 )
 
 OnText = Callable[[int, str], None]
@@ -72,6 +77,14 @@ class ObviousIndex:
         counts = SearchMetadata(len(words), sum(len(text.split()) for text in self._texts))
         return SearchResponse(results, counts, 0.5)
 
+    def explain(self, query: str, chunk: int) -> Explanation:
+        """Give each word of the query that the chunk has the same share."""
+        words, held = query.lower().split(), self._texts[chunk].lower().split()
+        share = 1 / len(words)
+        terms = tuple(TermShare(word, (word,), held.count(word), 1, 1.0, share * (word in held)) for word in words)
+        score = sum(term.share for term in terms)
+        return Explanation(score, terms, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
 
 class ObviousRetrieval:
     """Searches with an index that is thrown away."""
@@ -92,6 +105,7 @@ class ObviousRetrieval:
 class _Job:
     request: GenerationRequest
     on_text: OnText | None
+    spells: bool
     created: float = field(factory=time.time)
     future: Future[GenerationResponse] = field(factory=Future)
     words: list[str] = field(factory=list)
@@ -106,24 +120,56 @@ class ScriptedBackend:
     slots = 4
     backlog = 8
 
-    def __init__(self, step_s: float = 0.005) -> None:
+    def __init__(self, step_s: float = 0.005, *, is_chat: bool = False) -> None:
         self._step_s = step_s
+        self._is_chat = is_chat
         self._jobs: list[_Job] = []
         self._wake = threading.Condition()
         self._open = True
         threading.Thread(target=self._run, daemon=True).start()
 
-    def submit(self, request: GenerationRequest, *, on_text: OnText | None = None) -> Future[GenerationResponse]:
-        """Queue a request; cancelling its future ends it, also while it runs."""
+    def submit(
+        self,
+        request: GenerationRequest,
+        *,
+        on_text: OnText | None = None,
+        is_chat: bool = False,  # noqa: ARG002
+        stops_itself: bool = False,  # noqa: ARG002
+        spells: bool = False,
+    ) -> Future[GenerationResponse]:
+        """Queue a request; cancelling its future ends it, also while it runs. The prompt ``"long"`` is too long."""
+        if request.text == "long":
+            failed: Future[GenerationResponse] = Future()
+            failed.set_exception(InvalidRequestError("text must hold fewer tokens", field="text"))
+            return failed
         with self._wake:
             if not self._open:
                 raise RunnerClosedError("closed")
             if sum(job.request.num_samples for job in self._jobs) + request.num_samples > self.slots + self.backlog:
                 raise OverloadedError("the backlog is full", retry_after_s=3)
-            job = _Job(request, on_text)
+            job = _Job(request, on_text, spells)
             self._jobs.append(job)
             self._wake.notify()
         return job.future
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """Say that there is room for some pages, and a template if this is a chat model."""
+        return ChatFormat(template="{{ messages }}" if self._is_chat else None, n_ctx=4096)
+
+    def count_tokens(self, text: str) -> int:
+        """Count the words."""
+        return len(text.split())
+
+    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:  # noqa: ARG002
+        """Count the words of all messages."""
+        return self.count_tokens(self.write_chat(messages))
+
+    def write_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Write a line for each message; the content ``"no template"`` finds none."""
+        if any(message["content"] == "no template" for message in messages):
+            raise InvalidRequestError("chat_template is required: the file has none", field="chat_template")
+        return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
 
     def stats(self) -> Stats:
         """Count the samples beyond the slots."""
@@ -175,17 +221,26 @@ def _response(job: _Job) -> GenerationResponse:
         "length",
         tokens=tuple(range(n_words)) if job.request.return_tokens else None,
         logprobs=(0.0,) * n_words if job.request.logprobs else None,
+        top_logprobs=tuple((TokenLogprob(word, 0.0),) for word in range(n_words)) if job.request.top_logprobs else None,
     )
-    n_samples = job.request.num_samples
     prompt = job.request.text
-    return GenerationResponse(job.created, now, n_samples, prompt, len(prompt.split()), (one,) * n_samples)
+    words = prompt.split()
+    pieces = {n: f"word{n} ".encode() for n in range(max(n_words, len(words)))}
+    spelling = Spelling(tuple(range(len(words))), pieces) if job.spells else None
+    prompt_logprobs = (None, *(-1.0 for _ in words[1:])) if job.request.prompt_logprobs else None
+    n_samples = job.request.num_samples
+    counts = n_samples, prompt, len(words)
+    return GenerationResponse(job.created, now, *counts, (one,) * n_samples, prompt_logprobs, spelling)
 
 
 def load(settings: Settings) -> ScriptedBackend:
-    """Load nothing; the model ``slow:SECONDS`` takes that long to load, and ``fast`` takes no time for a step."""
+    """Load nothing.
+
+    The model ``slow:SECONDS`` takes that long to load, ``fast`` takes no time for a step, and ``chat`` has a template.
+    """
     if settings.model is not None and settings.model.startswith("slow:"):
         time.sleep(float(settings.model.removeprefix("slow:")))
-    return ScriptedBackend(0.0 if settings.model == "fast" else 0.005)
+    return ScriptedBackend(0.0 if settings.model == "fast" else 0.005, is_chat=settings.model == "chat")
 
 
 def run(plan: Plan) -> None:

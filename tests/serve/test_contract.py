@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from tests.cli.documents import pdf
 from tests.serve.harness import JSON, KEY, KEYED, Server, request_bytes
 
 SEARCH = {
@@ -47,6 +49,85 @@ def test_search_takes_its_options(server: Server) -> None:
     answer = server.search({**SEARCH, "top_n": 2, "true_order": False}).json
     assert [result["original_index"] for result in answer["results"]] == [1, 2]
     assert answer["results"][0]["chunk_score"] >= answer["results"][1]["chunk_score"]
+
+
+def test_explain_adds_up_to_the_score(real: Server) -> None:
+    """POST /explain tells the parts of the score that /search gives the chunk, and they add up to it."""
+    (found, *_) = real.search({**SEARCH, "true_order": False}).json["results"]
+    position = found["original_index"]
+    asked = {"query": SEARCH["query"], "chunk_txts": SEARCH["chunk_txts"], "original_index": position}
+    explained = real.call("POST", "/explain", asked, KEYED).json
+    parts = ("pairs", "coverage", "head", "run", "letters", "likeness", "meaning")
+    assert list(explained) == ["score", "terms", *parts, "passage"]
+    assert list(explained["passage"]) == ["start", "end", "cosine"]
+    assert list(explained["terms"][0]) == ["term", "matches", "tf", "df", "idf", "share"]
+    assert explained["score"] == pytest.approx(found["chunk_score"], abs=1e-9)
+    total = sum(term["share"] for term in explained["terms"]) + sum(explained[part] for part in parts)
+    assert total == pytest.approx(explained["score"], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"query": " "}, "query"),
+        ({"original_index": 4}, "original_index"),
+        ({"original_index": -1}, "original_index"),
+        ({"original_index": 1.0}, "original_index"),
+        ({"chunk_txts": []}, "chunk_txts"),
+        ({"chunk_txts": ["a", " "]}, "chunk_txts[1].text"),
+        ({"top_n": 3}, "top_n"),
+    ],
+)
+def test_explain_refuses_what_is_not_allowed(server: Server, change: dict[str, Any], field: str) -> None:
+    """An explanation that is not allowed is a 400 whose error names the field."""
+    asked = {"query": SEARCH["query"], "chunk_txts": SEARCH["chunk_txts"], "original_index": 0}
+    answer = server.call("POST", "/explain", {**asked, **change}, KEYED)
+    assert (answer.status, answer.error["field"]) == (400, field)
+
+
+def test_extract_returns_the_text(server: Server) -> None:
+    """POST /extract returns the parts of a document with their places; what it cannot read is a 400; it needs a key."""
+    content = base64.b64encode(pdf("Apples are red")).decode()
+    answer = server.call("POST", "/extract", {"name": "a.pdf", "content": content}, KEYED)
+    assert answer.json == {"parts": [{"place": {"page": 1}, "text": "Apples are red"}], "trouble": None}
+    for body, field in (({"content": "AAAA"}, "content"), ({}, "content"), ({"content": content, "nome": ""}, "nome")):
+        answer = server.call("POST", "/extract", body, KEYED)
+        assert (answer.status, answer.error["field"]) == (400, field)
+    assert server.call("POST", "/extract", {"content": content}, JSON).status == 401
+
+
+def test_prompt_writes_what_to_ask(real: Server) -> None:
+    """POST /prompt tells the sources that it shows, and a request that its path takes as it stands."""
+    question, chunks = (
+        "Who was fun?",
+        ["It rained. Machine learning was fun.", "The weather is sunny.", "Learning is fun."],
+    )
+    answer = real.call("POST", "/prompt", {"question": question, "chunk_txts": chunks, "top_n": 1}, KEYED)
+    assert answer.status == 200, answer.body
+    assert list(answer.json) == ["sources", "path", "request"]
+    (source,) = answer.json["sources"]
+    assert list(source) == ["original_index", "start", "end"]
+    shown = chunks[source["original_index"]][source["start"] : source["end"]]
+    assert answer.json["request"]["text"] == f"Context: {shown}\nQuestion: {question}\nAnswer:"
+    assert answer.json["path"] == "/generate"
+    assert real.generate(answer.json["request"]).status == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"question": " "}, "question"),
+        ({"query": "x"}, "query"),
+        ({"top_n": 0}, "top_n"),
+        ({"chunk_txts": ["a", " "]}, "chunk_txts[1].text"),
+    ],
+)
+def test_prompt_refuses_what_is_not_allowed(server: Server, change: dict[str, Any], field: str) -> None:
+    """A prompt that is not allowed is a 400 whose error names the field; without a key it is a 401."""
+    asked = {"question": "machine learning", "chunk_txts": SEARCH["chunk_txts"], **change}
+    answer = server.call("POST", "/prompt", asked, KEYED)
+    assert (answer.status, answer.error["field"]) == (400, field)
+    assert server.call("POST", "/prompt", asked, JSON).status == 401
 
 
 def test_no_chunks_no_results(server: Server) -> None:
@@ -239,7 +320,7 @@ def test_stats_tells_backlog_and_runners(server: Server) -> None:
 def test_unknown_paths_are_404(server: Server) -> None:
     """A path that is none is a 404 with a JSON error, whatever the method."""
     for method in ("GET", "POST", "DELETE", "OPTIONS", "PATCH"):
-        for path in ("/", "/searchx", "/search/", "/%00", "//search", "/..%2fsearch"):
+        for path in ("/x", "/searchx", "/search/", "/%00", "//search", "/..%2fsearch"):
             answer = server.call(method, path)
             assert (answer.status, answer.error["type"]) == (404, "not_found")
 

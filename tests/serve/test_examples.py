@@ -37,7 +37,7 @@ def run(server: Server, *command: str | Path) -> str:
 
 
 def test_curl(open_server: Server) -> None:
-    """examples/curl.sh calls every path and prints what comes."""
+    """examples/curl.sh calls the paths of the interface and prints what comes."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     printed = run(open_server, "bash", EXAMPLES / "curl.sh")
@@ -47,6 +47,8 @@ def test_curl(open_server: Server) -> None:
     assert '"num_total_runners":1' in printed
     assert printed.count("event: text") == 16
     assert "event: response" in printed
+    assert '"relevance_score":' in printed
+    assert '"object":"chat.completion"' in printed
 
 
 def test_requests(open_server: Server) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import pytest
 import zstandard
 
-from relevance_gen import search, wire
-from tests.serve.harness import KEYED, REAL, SMALL_MODEL, Server, eventually
+from relevance_gen import Encoder, search, wire
+from small_models import ENCODER, TINY
+from tests.serve.harness import KEYED, REAL, ROOT, SMALL_MODEL, Server, eventually
 from tests.serve.test_streams import events_of
 
 GREEDY = {"text": "hello", "max_tokens": 8, "temperature": 0, "return_tokens": True}
@@ -56,6 +63,22 @@ def test_what_is_asked_for_comes_over_the_wire(real: Server) -> None:
     assert [[set(one) for one in place] for place in sample["top_logprobs"]] == [[{"token", "logprob"}] * 3] * 8
 
 
+def test_a_schema_is_kept_over_the_wire(real: Server) -> None:
+    """What is generated fits the schema, in the answer and in the stream; one that cannot be compiled is a 400."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    schema["additionalProperties"] = False
+    request = {"text": "hello", "json_schema": schema, "max_tokens": 100, "seed": 3}
+    (sample,) = real.generate(request).json["responses"]
+    assert sample["finish_reason"] == "eos"
+    assert set(json.loads(sample["text"])) == {"n"}
+    *_, (_, streamed) = events_of(real, request)[1]
+    assert streamed["responses"][0]["text"] == sample["text"]
+    for wrong in ({"json_schema": {"type": "array", "uniqueItems": True}}, {"regex": "("}, {"grammar": "start: x"}):
+        for path in ("/generate", "/generate_stream"):
+            answer = real.call("POST", path, {"text": "hello"} | wrong, {"Content-Type": "application/json"})
+            assert (answer.status, answer.error["field"]) == (400, *wrong)
+
+
 def test_a_prompt_without_room_is_a_400(real: Server) -> None:
     """What only the model can refuse is a 400 too, also as the first thing of a stream."""
     for path in ("/generate", "/generate_stream"):
@@ -85,17 +108,47 @@ def test_several_processes_serve_the_real_halves() -> None:
         assert server.process.returncode == 0
 
 
-def test_a_missing_model_leaves_search(tmp_path: object) -> None:
+@pytest.mark.parametrize("setting", ["--model", "--encoder"])
+def test_a_wrong_path_stops_the_server_before_it_listens(tmp_path: Path, setting: str) -> None:
+    """A model file that is not there, is a folder, or is something else ends the server with one line and status 2."""
+    other = tmp_path / "other.gguf"
+    other.write_text("not a model")
+    for path, says in ((tmp_path / "none.gguf", "does not exist"), (tmp_path, "folder"), (other, "is no GGUF file")):
+        done = subprocess.run(
+            [sys.executable, *REAL, "--port", "0", setting, str(path)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        assert str(path) in line
+        assert says in line
+
+
+def test_a_damaged_model_leaves_search(tmp_path: Path) -> None:
     """A model that cannot be loaded is one line in the log; /health stays 503 and search is served."""
-    with Server("--model", f"{tmp_path}/none.gguf", program=REAL) as server:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(TINY.read_bytes()[:1000])
+    with Server("--model", str(damaged), program=REAL) as server:
         assert eventually(lambda: "could not be loaded" in server.log)
         assert server.call("GET", "/health").status == 503
         assert server.generate(GREEDY).status == 503
         assert server.search({"query": "fruit", "chunk_txts": ["red fruit"]}).status == 200
 
 
-def test_search_over_http_is_search(real: Server) -> None:
-    """POST /search answers exactly what `relevance_gen.search` returns, at first and from the cache, in both orders."""
+@pytest.fixture(scope="module")
+def by_words() -> Iterator[Server]:
+    """The real server without an encoder."""
+    with Server("--model", "none", "--rate-limit", "off", program=REAL) as started:
+        yield started
+
+
+def test_search_over_http_is_search(real: Server, by_words: Server) -> None:
+    """POST /search answers exactly what `search` returns, with and without an encoder, from the cache, in any order."""
     chunks = [
         "Machine learning is a subset of artificial intelligence.",
         {"text": "The weather is sunny today.", "metadata": {"source": "diary", "page": 3}},
@@ -103,14 +156,17 @@ def test_search_over_http_is_search(real: Server) -> None:
         "機械学習は人工知能の一分野です。",
         {"text": "Learning to swim takes time — naïve beginners sink.", "metadata": {}},
     ]
-    for query in ("What is machine learning?", "swim", "機械学習", "...", "zebra"):
-        for true_order in (True, False):
-            for _ in range(3):
-                answer = real.search({"query": query, "chunk_txts": chunks, "top_n": 3, "true_order": true_order})
-                assert answer.json == json.loads(wire.serialize(search(query, chunks, 3, true_order)))
+    with Encoder(ENCODER) as encoder:
+        for query in ("What is machine learning?", "swim", "機械学習", "...", "zebra"):
+            for true_order in (True, False):
+                asked = {"query": query, "chunk_txts": chunks, "top_n": 3, "true_order": true_order}
+                for server, beside in ((by_words, None), (real, encoder)):
+                    expected = search(query, chunks, 3, true_order, encoder=beside).to_dict()
+                    for _ in range(3):
+                        assert server.search(asked).json == expected
 
 
-def test_two_million_tokens_are_one_search(real: Server) -> None:
+def test_two_million_tokens_are_one_search(by_words: Server) -> None:
     """20,000 chunks of 10 MB, compressed on the way, are searched like any others, in bounded time."""
     chance = random.Random(5)  # noqa: S311
     words = ["".join(chance.choices("etaoinshrdlu", k=chance.randint(2, 9))) for _ in range(5000)]
@@ -118,6 +174,6 @@ def test_two_million_tokens_are_one_search(real: Server) -> None:
     query = " ".join(words[:3])
     body = json.dumps({"query": query, "chunk_txts": chunks}).encode()
     assert len(body) > 9_000_000
-    answer = real.search(zstandard.compress(body), {**KEYED, "Content-Encoding": "zstd"}, timeout_s=60)
+    answer = by_words.search(zstandard.compress(body), {**KEYED, "Content-Encoding": "zstd"}, timeout_s=60)
     assert answer.json == json.loads(wire.serialize(search(query, chunks)))
     assert answer.json["metadata"]["num_context_tokens"] > 2_000_000

@@ -19,8 +19,9 @@ def test_every_process_answers_what_is_its_own() -> None:
     """A worker answers every path, generation by passing it on; the model's process answers that, health and stats."""
     worker = routes.of_worker(forwards=True)
     assert [route.path for route in worker] == [route.path for route in ROUTES]
-    assert {route.path for route in worker if route.handler is forward} == {"/generate", "/generate_stream"}
-    assert {route.path for route in routes.of_model_process()} == {"/generate", "/generate_stream", "/health", "/stats"}
+    generation = {"/prompt", "/generate", "/generate_stream", "/v1/completions", "/v1/chat/completions"}
+    assert {route.path for route in worker if route.handler is forward} == generation
+    assert {route.path for route in routes.of_model_process()} == {*generation, "/health", "/stats"}
     assert routes.of_worker(forwards=False) == ROUTES
 
 
@@ -28,7 +29,7 @@ def test_every_route_is_counted_and_answers(server: Server) -> None:
     """Every path of the table answers its method, and is counted under its endpoint's name."""
     for route in ROUTES:
         for path in route.paths:
-            answer = server.call(route.method, path)
+            answer = server.call(route.method, path.replace("{id}", "relevance_gen"))
             assert answer.status == {"always": 401}.get(route.key, 415 if route.method == "POST" else 200)
             series = f'http_requests_total{{endpoint="{route.endpoint}",status="{answer.status}"}}'
             assert server.metric(series) >= 1

@@ -18,7 +18,10 @@ def refusal(capsys: pytest.CaptureFixture[str], argv: list[str], environ: dict[s
     with pytest.raises(SystemExit) as ended:
         read(argv, environ)
     assert ended.value.code == 2
-    return capsys.readouterr().err.splitlines()[-1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("python -m relevance_gen.serve: ")
+    assert line.endswith("; see --help")
+    return line
 
 
 def test_the_documented_names_and_defaults() -> None:

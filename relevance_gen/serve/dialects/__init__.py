@@ -2,5 +2,6 @@
 
 A dialect has a function for each kind of request. It takes the parsed JSON, checks it, and returns what `work` is to do
 together with what turns the outcome into the client's form: a function, or for a stream an object like `own.Events`. A
-function like `own.error` words errors. A new dialect is a module here and rows in the table of routes.
+function like `own.error` words errors. Where two dialects share a path, a field of the body
+tells which is spoken. A new dialect is a module here and rows in the table of routes.
 """

@@ -7,8 +7,21 @@ from collections.abc import Callable
 import attrs
 
 from relevance_gen import wire
-from relevance_gen.serve.work.searching import SearchTask
-from relevance_gen.types import GenerationRequest, GenerationResponse, SearchRequest, SearchResponse
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.work.generating import GenerationTask, Responses
+from relevance_gen.serve.work.named import Named
+from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
+from relevance_gen.types import (
+    Explanation,
+    ExplanationRequest,
+    ExtractionRequest,
+    ExtractionResponse,
+    GenerationRequest,
+    PromptRequest,
+    PromptResponse,
+    SearchRequest,
+    SearchResponse,
+)
 
 
 def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
@@ -17,6 +30,7 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
     Raises:
         InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
     """
+    body, named = _read_name(body, "index", "allow_partial")
     request = wire.structure(SearchRequest, body)
     task = SearchTask(
         query=request.query,
@@ -26,6 +40,7 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         where=request.where,
         spans=request.spans,
         min_share=request.min_share,
+        named=named,
     )
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
@@ -35,22 +50,67 @@ def _present_with_confidence(response: SearchResponse) -> object:
     return wire.unstructure(attrs.evolve(response, metadata=metadata))
 
 
-def read_generation(body: object) -> tuple[GenerationRequest, Callable[[GenerationResponse], object]]:
+def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanation], object]]:
+    """Read the body of ``POST /explain``.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the chunks and the position are checked where they are searched.
+    """
+    body, named = _read_name(body, "index")
+    request = wire.structure(ExplanationRequest, body)
+    return ExplanationTask(request.query, request.chunk_txts, request.original_index, named=named), wire.unstructure
+
+
+def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
+    """Take out of a body which index it asks; one that asks none is returned as it is."""
+    if not isinstance(body, dict) or "index" not in body:
+        return body, None
+    if "chunk_txts" in body:
+        raise InvalidRequestError("chunk_txts must be left out where index names an index", field="chunk_txts")
+    named = wire.structure(Named, {name: body[name] for name in fields if name in body})
+    return {name: value for name, value in body.items() if name not in fields} | {"chunk_txts": ()}, named
+
+
+def read_extraction(body: object) -> tuple[ExtractionRequest, Callable[[ExtractionResponse], object]]:
+    """Read the body of ``POST /extract``.
+
+    Raises:
+        InvalidRequestError: a field is wrong.
+    """
+    return wire.structure(ExtractionRequest, body), wire.unstructure
+
+
+def read_prompt(body: object) -> tuple[SearchTask, Callable[[PromptResponse], object]]:
+    """Read the body of ``POST /prompt``.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
+    """
+    request = wire.structure(PromptRequest, body)
+    task = SearchTask(request.question, request.chunk_txts, request.top_n, true_order=False, spans=True)
+    return task, wire.unstructure
+
+
+def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
     """Read the body of ``POST /generate``.
 
     Raises:
         InvalidRequestError: a field is wrong.
     """
-    return wire.structure(GenerationRequest, body), wire.unstructure
+    return GenerationTask((wire.structure(GenerationRequest, body),)), _present_first
 
 
-def read_stream(body: object) -> tuple[GenerationRequest, Events]:
+def _present_first(responses: Responses) -> object:
+    return wire.unstructure(responses[0])
+
+
+def read_stream(body: object) -> tuple[GenerationTask, Events]:
     """Read the body of ``POST /generate_stream``.
 
     Raises:
         InvalidRequestError: a field is wrong.
     """
-    return wire.structure(GenerationRequest, body), Events()
+    return GenerationTask((wire.structure(GenerationRequest, body),)), Events()
 
 
 def error(kind: str, message: str, field: str | None) -> dict[str, object]:
@@ -65,9 +125,9 @@ class Events:
         """Return the event of a piece of text."""
         return _event("text", {"sample": sample, "text": piece})
 
-    def response(self, response: GenerationResponse) -> bytes:
+    def end(self, responses: Responses) -> bytes:
         """Return the event that ends a stream."""
-        return _event("response", response)
+        return _event("response", responses[0])
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
         """Return the event that ends a stream that failed."""

@@ -27,11 +27,15 @@ class Acceptor:
     Args:
         listener: bound, listening and not blocking.
         make_protocol: makes the protocol of a new connection.
+        n_free: tells how many more connections there may be.
     """
 
-    def __init__(self, listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol], n_free: Callable[[], int]
+    ) -> None:
         self._listener = listener
         self._make_protocol = make_protocol
+        self._n_free = n_free
         self._loop = asyncio.get_running_loop()
         self._begun: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
@@ -49,13 +53,17 @@ class Acceptor:
             self._again.cancel()
 
     def _accept(self) -> None:
-        for _ in range(_AT_ONCE):
+        n_free = self._n_free() - len(self._begun)
+        if n_free <= 0:
+            self._pause("as many are open as --max-buffered-bytes has memory for")
+            return
+        for _ in range(min(n_free, _AT_ONCE)):
             try:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._pause(error)
+                self._pause(error.strerror)
                 return
             accepted.setblocking(False)
             task = self._loop.create_task(self._begin(accepted))
@@ -68,9 +76,9 @@ class Acceptor:
         except OSError:  # the client has left, or there is no room to watch its socket
             accepted.close()
 
-    def _pause(self, error: OSError) -> None:
+    def _pause(self, reason: str | None) -> None:
         self._loop.remove_reader(self._listener)
         self._again = self._loop.call_later(_PAUSE_S, self.start)
         if time.monotonic() - self._logged_s >= _LOG_EVERY_S:
             self._logged_s = time.monotonic()
-            _log.error("no connection can be accepted now: %s", error.strerror)
+            _log.error("no connection can be accepted now: %s", reason)

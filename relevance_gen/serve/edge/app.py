@@ -25,6 +25,7 @@ def make_app(service: Service, routes: Sequence[Route]) -> web.Application:
 
 def _add(router: web.UrlDispatcher, path: str, route: Route) -> None:
     allowed = ("OPTIONS", *route.methods)
+    path = path.replace("}", ":.+}")
 
     async def answer(request: web.Request) -> web.StreamResponse:
         await admit(route, request)

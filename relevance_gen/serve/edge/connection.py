@@ -28,8 +28,13 @@ BACKLOG = 1024
 _UNREAD_TIMEOUT_S = 60
 """A client that takes nothing of its response for this long is gone."""
 
-_READ_BUFFER_BYTES = 1 << 20
-"""Received ahead of the handler. A large body otherwise stops and starts every 64 KiB."""
+_READ_BUFFER_BYTES = 1 << 14
+"""Received ahead of a handler, and of what is pipelined behind its request; at times up to three times as much.
+`bodies` reads further ahead where a body is wanted, and accounts for it."""
+
+PER_CONNECTION_BYTES = 1 << 17
+"""What a connection holds at most beside the accounts of its request: the above, a head, and of an answer as much as
+asyncio takes before it has its writer wait, 64 KiB."""
 
 _LOOK_EVERY_S = 0.5
 _FULL_BYTES = 32 << 10
@@ -153,6 +158,7 @@ class Runner(web.AppRunner):
     Args:
         app: routes and handlers.
         around: wraps the application as a whole: routing errors pass through it too.
+        most_connections: more wait in the kernel until others are closed.
         idle_timeout_s: for connections without a complete request head.
         shutdown_timeout_s: for requests still running at the end.
     """
@@ -162,11 +168,13 @@ class Runner(web.AppRunner):
         app: web.Application,
         around: Callable[[Handle], Handle],
         *,
+        most_connections: int,
         idle_timeout_s: float,
         shutdown_timeout_s: float,
     ) -> None:
         super().__init__(app, shutdown_timeout=shutdown_timeout_s)
         self._around = around
+        self._most_connections = most_connections
         self._idle_timeout_s = idle_timeout_s
 
     async def listen(self, listener: socket.socket) -> None:
@@ -174,7 +182,8 @@ class Runner(web.AppRunner):
         await self.setup()
         listener.setblocking(False)
         self._listener = listener
-        self._acceptor = Acceptor(listener, cast("Server", self.server))
+        server = cast("Server", self.server)
+        self._acceptor = Acceptor(listener, server, lambda: self._most_connections - len(server.connections))
         self._acceptor.start()
 
     async def keep_spreading(self) -> None:

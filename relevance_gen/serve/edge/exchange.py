@@ -16,12 +16,15 @@ from relevance_gen.serve.edge.auth import HEADER
 from relevance_gen.serve.edge.connection import Handle, until_read
 from relevance_gen.serve.edge.problems import CLIENT_LEFT, STATUSES, Problem, problem_of, response_to
 from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.service import HELD, KEY_ID, RATE_HEADERS, REQUEST_ID, Service
+from relevance_gen.serve.edge.service import HELD, KEY_ID, RATE_HEADERS, REQUEST_ID, WRITE_ERROR, Service
 
 OTHER = "other"
 """The endpoint of all paths that are in no table."""
 
-_EXPOSED_HEADERS = "X-Request-ID, Retry-After, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy"
+_EXPOSED_HEADERS = (
+    "X-Request-ID, X-Encoder-Skipped, Retry-After, "
+    "RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy"
+)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _TIMED_OUT = 408
 
@@ -29,10 +32,15 @@ _TIMED_OUT = 408
 def surround(service: Service, routes: Sequence[Route]) -> Callable[[Handle], Handle]:
     """Return what wraps the whole application, so that every request is an `Exchange`."""
     by_path = {path: route for route in routes for path in route.paths}
+    by_beginning = {path.partition("{")[0]: route for path, route in by_path.items() if "{" in path}
+
+    def route_of(path: str) -> Route | None:
+        longer = (route for start, route in by_beginning.items() if path.startswith(start) and path != start)
+        return by_path.get(path) or next(longer, None)
 
     def wrap(handle: Handle) -> Handle:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
-            exchange = Exchange(service, request, by_path.get(request.path))
+            exchange = Exchange(service, request, route_of(request.path))
             with service.working(), request[HELD]:
                 try:
                     return await exchange.run(handle)
@@ -51,7 +59,6 @@ class Exchange:
         self._service = service
         self._request = request
         self._endpoint = OTHER if route is None else route.endpoint
-        self._write_error = own.error if route is None else route.write_error
         self._started_s = time.perf_counter()
         self._status = CLIENT_LEFT
         self._sent_bytes = 0
@@ -59,6 +66,7 @@ class Exchange:
         self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         request[REQUEST_ID] = self.request_id
         request[HELD] = ExitStack()
+        request[WRITE_ERROR] = own.error if route is None else route.write_error
 
     async def run(self, handle: Handle) -> web.StreamResponse:
         """Have the application answer, and send the answer."""
@@ -91,7 +99,7 @@ class Exchange:
             if transport is not None and not transport.is_closing():
                 self._status = problem.status  # the client has not left: this is not its doing
             raise ConnectionResetError("an answer was begun: all that is left is to cut it")
-        return response_to(problem, self._write_error)
+        return response_to(problem, self._request[WRITE_ERROR])
 
     def _add_headers(self, response: web.StreamResponse) -> None:
         response.headers.update(common_headers(self._request, self._service))

@@ -6,13 +6,12 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import frozen
 
-from relevance_gen.machine import usable_cpus
 from relevance_gen.serve.edge.budget import Budget
 from relevance_gen.serve.metrics import LANES, Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.gate import Gate
 
-Work: TypeAlias = Literal["search", "generation"]
+Work: TypeAlias = Literal["search", "generation", "extraction"]
 
 _MAX_WAITING_GENERATIONS = 256
 """Bodies of generations that may wait to be parsed; small ones are parsed at once and do not wait."""
@@ -42,9 +41,8 @@ class Lane:
 def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     """Make the lanes of one process, by name, and start their threads."""
     waits: dict[str, Any] = {"max_wait_s": settings.queue_timeout_s, "metrics": metrics}
-    n_search_threads = settings.search_threads or max(1, usable_cpus() // settings.workers)
     gates = {name: Gate(name, 1, max_waiting=_MAX_WAITING_GENERATIONS, **waits) for name in LANES if name != "search"}
-    gates["search"] = Gate("search", n_search_threads, max_waiting=settings.search_queue, **waits)
+    gates["search"] = Gate("search", settings.n_search_threads, max_waiting=settings.search_queue, **waits)
     return {
         name: Lane(
             gate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -42,6 +43,12 @@ class SlowBodyError(HTTPError):
     """Refuse a body that does not arrive in time."""
 
 
+class ModelNotFoundError(HTTPError):
+    """Refuse a path that ends with the name of no model."""
+
+    field = "model"
+
+
 class MediaTypeError(HTTPError):
     """Refuse a Content-Type or Content-Encoding."""
 
@@ -61,14 +68,19 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (errors.ShuttingDownError, 503, "draining", None),
     (errors.RunnerClosedError, 503, "no_runner", "no runner is available"),
     (errors.ModelLoadError, 503, "no_runner", "no runner is available"),
+    (errors.EncoderError, 503, "no_encoder", "no encoder is available"),
     (errors.GenerationError, 503, "no_runner", "the model failed while it was generating"),
+    (errors.UnknownIndexError, 404, "not_found", None),
+    (errors.ChunksMissingError, 503, "chunks_missing", None),
+    (errors.ClusterError, 503, "no_cluster", "the cluster does not answer as it must"),
     (errors.RequestCancelledError, 503, "cancelled", "the request was cancelled by the server"),
     (UnauthorizedError, 401, "unauthorized", None),
     (RateLimitedError, 429, "rate_limited", None),
     (SlowBodyError, 408, "timeout", None),
     (MediaTypeError, 415, "unsupported_media_type", None),
+    (ModelNotFoundError, 404, "model_not_found", None),
     (web.HTTPNotFound, 404, "not_found", "there is nothing at this path"),
-    (web.HTTPMethodNotAllowed, 405, "method_not_allowed", "this path does not take this method"),
+    (web.HTTPMethodNotAllowed, 405, "method_not_allowed", None),
     (web.HTTPExpectationFailed, 417, "expectation_failed", "the only Expect known is 100-continue"),
     (Exception, 500, "internal", "internal error; the server's log has the details under this request's id"),
 )
@@ -78,6 +90,9 @@ CLIENT_LEFT = 499
 
 STATUSES = tuple(sorted({200, 204, CLIENT_LEFT, *(status for _, status, _, _ in TABLE)}))
 """Every status that is counted."""
+
+_IN_JSON = {"None": "null", "True": "true", "False": "false"}
+_GOT = re.compile(rf", got ({'|'.join(_IN_JSON)})(?=;|$)")
 
 _RETRY_AFTER_S = 5
 """When to come back after a 503 whose error does not say: time for a worker to be replaced or a model to be loaded."""
@@ -103,11 +118,18 @@ def problem_of(error: Exception) -> Problem:
     return Problem(
         status,
         kind,
-        message or str(error),
+        message or _message(error),
         getattr(error, "field", None),
         _headers(error, status),
         isinstance(error, ExactMediaTypeError),
     )
+
+
+def _message(error: Exception) -> str:
+    """Return an error's words, as JSON has them: where null came, Python's None would puzzle."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"this path takes {', '.join(sorted(error.allowed_methods))}, not {error.method}"
+    return _GOT.sub(lambda got: f", got {_IN_JSON[got[1]]}", str(error))
 
 
 def _headers(error: Exception, status: int) -> dict[str, str]:

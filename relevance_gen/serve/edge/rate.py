@@ -126,5 +126,5 @@ def _shared_storage(url: str) -> Storage:
         )
     except (ConfigurationError, ValueError):
         forms = "redis://HOST:PORT, redis+cluster://HOST:PORT or redis+sentinel://HOST:PORT/NAME"
-        raise ConfigurationError(f"rate_limit_storage must be memory:// or an address such as {forms}") from None
+        raise ConfigurationError(f"--rate-limit-storage must be memory:// or an address such as {forms}") from None
     return cast("Storage", opened)

@@ -19,10 +19,10 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def name_of(path: str) -> str:
     """Return a path as a name.
 
-    >>> name_of("/distributor/search")
-    'distributor_search'
+    >>> name_of("/distributor/search"), name_of("/v1/models/{id}")
+    ('distributor_search', 'v1_models_id')
     """
-    return re.sub(r"\W+", "_", path.strip("/")) or "root"
+    return re.sub(r"\W+", "_", path.strip("/{}")) or "root"
 
 
 @frozen
@@ -31,7 +31,7 @@ class Route:
 
     Attributes:
         method: "GET", which answers HEAD too, or "POST".
-        path: where it is.
+        path: where it is; where it ends with a name in braces, that stands for all of the rest, slashes included.
         handler: what answers.
         key: whether it asks for an API key; "setting" leaves that to ``generation_requires_key``.
         work: the work that it gives, which says whose threads and memory it takes; a process that holds no model

@@ -11,9 +11,13 @@ from attrs import define, field
 
 from relevance_gen.errors import ShuttingDownError
 from relevance_gen.serve.edge.lanes import Lane
+from relevance_gen.serve.edge.problems import WriteError
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.embedding import Embedder
+from relevance_gen.serve.work.extracting import Extractor
+from relevance_gen.serve.work.generating import Generator
 from relevance_gen.serve.work.searching import Searcher
 from relevance_gen.types import Stats
 
@@ -37,6 +41,7 @@ class Service:
     searcher: Searcher
     stats: Callable[[], Awaitable[Stats]]
     metrics: Metrics
+    extractor: Extractor = field(factory=Extractor)
     draining: bool = False
     n_working: int = 0
     _idle: asyncio.Event = field(factory=asyncio.Event)
@@ -84,9 +89,13 @@ class Service:
 
 
 SERVICE = web.AppKey("SERVICE", Service)
+GENERATOR = web.AppKey("GENERATOR", Generator)
+EMBEDDER = web.AppKey("EMBEDDER", Embedder)
 REQUEST_ID = web.RequestKey("REQUEST_ID", str)
 KEY_ID = web.RequestKey("KEY_ID", str)
 RATE_HEADERS = web.RequestKey("RATE_HEADERS", dict[str, str])
 LANE = web.RequestKey("LANE", Lane)
+WRITE_ERROR: web.RequestKey[WriteError] = web.RequestKey("WRITE_ERROR", Callable)  # type: ignore[arg-type]
+"""How this request's dialect words errors: the route's, until its body tells of another."""
 HELD = web.RequestKey("HELD", ExitStack)
 """What is given back when the client has read its answer, or has left."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from limits.errors import ConfigurationError
 
+from relevance_gen.llama.source import NO_MODEL, refuse_no_model
 from relevance_gen.serve import settings as settings_module
 from relevance_gen.serve.edge import auth
 from relevance_gen.serve.edge.rate import RateLimit
@@ -32,15 +35,19 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
     settings = settings_module.read(argv, environ)
     try:
         _check(settings)
+        if target is run:  # another target loads models of its own, by names that it knows
+            _check_models(settings)
     except (OSError, ValueError, ConfigurationError) as error:
         sys.stderr.write(f"relevance_gen: {error}\n")
         return 2
-    digests = _key_digests(settings, environ)
     try:
         listeners = supervisor.bind(settings.host, settings.port, settings.workers, reuse_port=settings.reuse_port)
     except OSError as error:
-        sys.stderr.write(f"relevance_gen: cannot listen on {settings.host} port {settings.port}: {error}\n")
+        hint = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        place = f"{settings.host} port {settings.port}"
+        sys.stderr.write(f"relevance_gen: cannot listen on {place}: {error.strerror}{hint}\n")
         return 1
+    digests = _key_digests(settings, environ)
     host, port = listeners[0].getsockname()[:2]
     _say(f"relevance_gen listens on http://{f'[{host}]' if ':' in host else host}:{port}")
     if settings.workers > 1:
@@ -57,10 +64,21 @@ def run(plan: Plan) -> None:
 def _check(settings: Settings) -> None:
     """Raise now what would otherwise end every process that is started."""
     if settings.api_keys_file is not None:
-        auth.read_digests(Path(settings.api_keys_file))
+        try:
+            auth.read_digests(Path(settings.api_keys_file))
+        except OSError as error:
+            raise ValueError(f"--api-keys-file: {settings.api_keys_file}: {error.strerror}") from None
     if settings.encoding is not None:
         token_counter(settings.encoding)
     RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())
+
+
+def _check_models(settings: Settings) -> None:
+    for model in (settings.model, settings.encoder):
+        if model not in (None, NO_MODEL):
+            refuse_no_model(model)
+    if settings.cluster is not None and importlib.util.find_spec("ray") is None:
+        raise ValueError("--cluster needs Ray: pip install 'relevance_gen[cluster]'")
 
 
 def _key_digests(settings: Settings, environ: Mapping[str, str]) -> tuple[bytes, ...]:

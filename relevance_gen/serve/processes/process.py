@@ -22,15 +22,16 @@ from relevance_gen.serve.edge import auth, connection
 from relevance_gen.serve.edge.app import make_app
 from relevance_gen.serve.edge.exchange import surround
 from relevance_gen.serve.edge.forwarding import FORWARDER, Forwarder
-from relevance_gen.serve.edge.handlers import GENERATOR
 from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.service import Service
+from relevance_gen.serve.edge.service import EMBEDDER, GENERATOR, Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.embedding import Embedder, load_encoder
 from relevance_gen.serve.work.generating import Backend, Generator
+from relevance_gen.serve.work.lifting import Lifting
 from relevance_gen.serve.work.searching import Retrieval, Searcher
 
 _log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ _SWITCH_INTERVAL_S = 5e-4
 _FORWARDING_S = 10.0
 """For passing on and parsing a large body, beyond the time that a generation may take."""
 
+_FEWEST_CONNECTIONS = 1024
+"""So many connections may be open however little memory requests may take."""
 _CLEANUP_S = 0.5
 """For the connections, once the work is done or its time is over."""
 
@@ -103,16 +106,24 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
     ended = _end_asked_for(plan)
     metrics = _metrics(plan)
     generation = _generation(plan, metrics, load_backend)
-    service = _service(plan, metrics, generation, make_retrieval)
+    embedder = Embedder(plan.settings, metrics)
+    if plan.role != "model" and plan.settings.encoder is not None:
+        embedder.start_loading(lambda: load_encoder(plan.settings))
+    service = _service(plan, metrics, generation, make_retrieval, embedder)
     answered = _routes(plan)
     app = make_app(service, answered)
     if isinstance(generation, Generator):
         app[GENERATOR] = generation
     else:
         app[FORWARDER] = generation
+    app[EMBEDDER] = embedder
     settings = plan.settings
     runner = connection.Runner(
-        app, surround(service, answered), idle_timeout_s=settings.idle_timeout_s, shutdown_timeout_s=_CLEANUP_S
+        app,
+        surround(service, answered),
+        most_connections=max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES),
+        idle_timeout_s=settings.idle_timeout_s,
+        shutdown_timeout_s=_CLEANUP_S,
     )
     await runner.listen(plan.listener)
     if plan.role != "model":
@@ -125,11 +136,14 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
         await runner.hand_over(settings.workers)
     was_cut = await _drain(service)
     gates = [lane.gate for lane in service.lanes.values()]
-    still_working = was_cut or any(gate.n_running for gate in gates) or generation.is_loading
+    still_working = was_cut or any(gate.n_running for gate in gates) or generation.is_loading or embedder.is_loading
     for gate in gates:
         gate.close()
+    if not still_working:
+        service.extractor.close()
     await runner.cleanup()
     await generation.close()
+    await embedder.close()
     return still_working
 
 
@@ -200,17 +214,24 @@ def _routes(plan: Plan) -> tuple[Route, ...]:
     return routes.of_worker(forwards=plan.role == "front" and plan.model_socket is not None)
 
 
-def _service(plan: Plan, metrics: Metrics, generation: Generator | Forwarder, make_retrieval: MakeRetrieval) -> Service:
+def _service(
+    plan: Plan,
+    metrics: Metrics,
+    generation: Generator | Forwarder,
+    make_retrieval: MakeRetrieval,
+    embedder: Embedder,
+) -> Service:
     settings, is_model = plan.settings, plan.role == "model"
     # The workers have counted each request and checked its key before the model's process gets it.
     http_metrics = Metrics.alone(routes.LAYOUT) if is_model else metrics
+    lifting = None if settings.encoder is None else Lifting(settings, embedder, metrics)
     keys = auth.Keys(plan.key_digests, settings.api_keys_file)
     return Service(
         settings=settings,
         identify=auth.passed_on_key_id if is_model else keys.identify,
-        rate=RateLimit(settings.rate_limit, settings.rate_limit_storage, metrics),
+        rate=RateLimit("off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics),
         lanes=make_lanes(settings, metrics),
-        searcher=Searcher(settings, make_retrieval(settings), metrics),
+        searcher=Searcher(settings, make_retrieval(settings), metrics, lifting),
         stats=generation.stats,
         metrics=http_metrics,
     )

@@ -55,6 +55,11 @@ class IndexCache(Generic[Index]):
             self._kept.move_to_end(key)
             return self._kept[key][0]
 
+    def holds(self, key: bytes, index: Index) -> bool:
+        """Tell whether this index is kept under `key`."""
+        with self._lock:
+            return key in self._kept and self._kept[key][0] is index
+
     def has_come_before(self, key: bytes) -> bool:
         """Tell whether this was asked about `key` before, and remember that it is asked now."""
         with self._lock:

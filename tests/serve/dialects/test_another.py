@@ -11,20 +11,21 @@ from typing import Any
 import aiohttp
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.edge import handlers
 from relevance_gen.serve.edge.app import make_app
 from relevance_gen.serve.edge.auth import Keys, digest
 from relevance_gen.serve.edge.connection import Runner
 from relevance_gen.serve.edge.exchange import surround
+from relevance_gen.serve.edge.generations import generation
 from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.service import Service
+from relevance_gen.serve.edge.searches import search
+from relevance_gen.serve.edge.service import GENERATOR, Service
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.generating import Generator
+from relevance_gen.serve.work.generating import GenerationTask, Generator, Responses
 from relevance_gen.serve.work.searching import LibraryRetrieval, Searcher, SearchTask
-from relevance_gen.types import GenerationRequest, GenerationResponse, SearchResponse
+from relevance_gen.types import GenerationRequest, SearchResponse
 from tests.serve.scripted import ScriptedBackend
 
 
@@ -48,18 +49,18 @@ class Lines:
         """Write a piece."""
         return f"+{sample} {piece}\n".encode()
 
-    def response(self, response: GenerationResponse) -> bytes:
+    def end(self, responses: Responses) -> bytes:
         """Write the end."""
-        return b"done " + response.responses[0].finish_reason.encode() + b"\n"
+        return b"done " + responses[0].responses[0].finish_reason.encode() + b"\n"
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
         """Write a failure."""
         return f"failed {kind} {message} {field}\n".encode()
 
 
-def read_lines(body: Any) -> tuple[GenerationRequest, Lines]:
+def read_lines(body: Any) -> tuple[GenerationTask, Lines]:
     """Read ``{say, words}``."""
-    return GenerationRequest(body["say"], max_tokens=body["words"]), Lines()
+    return GenerationTask((GenerationRequest(body["say"], max_tokens=body["words"]),)), Lines()
 
 
 def write_error(kind: str, message: str, field: str | None) -> object:
@@ -69,14 +70,14 @@ def write_error(kind: str, message: str, field: str | None) -> object:
 
 TABLE = (
     Route(
-        *("POST", "/rank", handlers.search(read_rerank)),
+        *("POST", "/rank", search(read_rerank)),
         key="always",
         work="search",
         aliases=("/v9/rank",),
         write_error=write_error,
     ),
     Route(
-        *("POST", "/say", handlers.stream(read_lines)),
+        *("POST", "/say", generation(read_lines)),
         key="setting",
         work="generation",
         write_error=write_error,
@@ -99,9 +100,9 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
         metrics=metrics,
     )
     app = make_app(service, TABLE)
-    app[handlers.GENERATOR] = generator
+    app[GENERATOR] = generator
     generator.start_loading(lambda: ScriptedBackend(0.0))
-    runner = Runner(app, surround(service, TABLE), idle_timeout_s=5, shutdown_timeout_s=1)
+    runner = Runner(app, surround(service, TABLE), idle_timeout_s=5, shutdown_timeout_s=1, most_connections=10)
     listener = socket.create_server(("127.0.0.1", 0))
     await runner.listen(listener)
     try:

@@ -9,6 +9,7 @@ import pytest
 from relevance_gen import search, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.dialects import own
+from relevance_gen.serve.work.generating import GenerationTask
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
 
 RESPONSE = GenerationResponse(1.0, 2.0, 1, "x", 1, (Completion("y", 1, 2.0, "length"),))
@@ -25,9 +26,9 @@ def test_a_search_is_read_and_presented() -> None:
 
 def test_a_generation_is_read_and_presented() -> None:
     """The fields of the body are the request's; the response leaves as its type is written."""
-    request, present = own.read_generation({"text": "x", "max_tokens": 2})
-    assert request == GenerationRequest("x", max_tokens=2)
-    assert wire.serialize(present(RESPONSE)) == wire.serialize(RESPONSE)
+    task, present = own.read_generation({"text": "x", "max_tokens": 2})
+    assert task == GenerationTask((GenerationRequest("x", max_tokens=2),))
+    assert wire.serialize(present((RESPONSE,))) == wire.serialize(RESPONSE)
 
 
 @pytest.mark.parametrize("read", [own.read_search, own.read_generation, own.read_stream])
@@ -43,7 +44,7 @@ def test_events_are_server_sent_events() -> None:
     _, events = own.read_stream({"text": "x"})
     for name, event in {
         "text": events.text(1, "a\nb"),
-        "response": events.response(RESPONSE),
+        "response": events.end((RESPONSE,)),
         "error": events.error("timeout", "late", None),
     }.items():
         first, second, *rest = event.decode().split("\n")

@@ -12,21 +12,24 @@ import pytest
 
 from tests.serve.harness import KEYED, Server, eventually, read_all, request_bytes
 
-TEXT = "x " * (3 << 19)
+TEXT = "x " + "y" * (6 << 20)
+"""More than the kernel takes of an answer that nobody reads: at most 4 MiB (`net.ipv4.tcp_wmem`)."""
 SEARCH = json.dumps({"query": "x", "chunk_txts": [TEXT]}).encode()
 HELD = 'request_body_bytes_held{lane="search"}'
+SEARCHED = "search_seconds_count"
+"""Counts a search once its answer is made. What is held does not tell: a body takes as much as its answer does."""
 
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Server]:
     """A server that waits for 2 seconds until an answer is read."""
-    limits = ("--max-buffered-bytes", "40MiB", "--answer-timeout-s", "2", "--queue-timeout-s", "0.3")
+    limits = ("--max-buffered-bytes", "80MiB", "--answer-timeout-s", "2")
     with Server(*limits, "--rate-limit", "off", "--search-threads", "1") as server:
         yield server
 
 
 def unread(server: Server, stack: ExitStack) -> socket.socket:
-    """Ask for an answer of 3 MiB and read none of it."""
+    """Ask for an answer that holds `TEXT` and read none of it."""
     sock = stack.enter_context(socket.socket())
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.settimeout(10)
@@ -39,7 +42,8 @@ def test_an_answer_is_held_until_it_is_read_and_no_longer_than_allowed(impatient
     """An unread answer counts as its lane's memory; when its time is over, its connection is cut and all given back."""
     with ExitStack() as stack:
         sock = unread(impatient, stack)
-        assert eventually(lambda: len(TEXT) < impatient.metric(HELD) < len(TEXT) + 4096)
+        assert eventually(lambda: impatient.metric(SEARCHED) == 1)
+        assert len(TEXT) < impatient.metric(HELD) < len(TEXT) + 4096
         started_s = time.monotonic()
         assert eventually(lambda: impatient.metric(HELD) == 0)
         assert time.monotonic() - started_s < 4
@@ -62,12 +66,14 @@ def test_a_reader_that_trickles_is_cut_too(impatient: Server) -> None:
 
 def test_unread_answers_are_bounded_together() -> None:
     """When unread answers fill the lane, further searches wait for room, and are refused with 503 if none comes."""
-    limits = ("--max-buffered-bytes", "40MiB", "--queue-timeout-s", "0.3", "--search-threads", "1")
+    limits = ("--max-buffered-bytes", "80MiB", "--queue-timeout-s", "2", "--search-threads", "1")
     with Server(*limits) as server, ExitStack() as stack:
         for n in (1, 2, 3):
             unread(server, stack)
-            assert eventually(lambda n=n: n * len(TEXT) < server.metric(HELD) < n * len(TEXT) + 4096)
-        assert server.search(SEARCH).status == 503
+            assert eventually(lambda n=n: server.metric(SEARCHED) == n)
+            assert n * len(TEXT) < server.metric(HELD) < n * len(TEXT) + 4096
+        refused = server.search(SEARCH)
+        assert (refused.status, refused.error["message"]) == (503, "too many large requests at once")
         assert server.search({"query": "x", "chunk_txts": ["x"]}).status == 200
         stack.close()
         assert eventually(lambda: server.metric(HELD) == 0)

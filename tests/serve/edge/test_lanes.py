@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.serve.edge.test_sockets import peak_kb
-from tests.serve.harness import JSON, KEYED, Server, eventually, request_bytes
+from tests.serve.harness import JSON, KEYED, REAL, Server, eventually, request_bytes
 
 SEARCH = {"query": "x", "chunk_txts": ["x"]}
 
@@ -93,3 +93,26 @@ def test_parsing_generations_takes_no_thread_of_search(small: Server) -> None:
     assert small.generate(large).status == small.generate(large, KEYED).status == 200
     assert time.monotonic() - started_s < 1
     slow.join()
+
+
+def test_a_long_search_for_a_prompt_keeps_no_chat_waiting(server: Server) -> None:
+    """What a prompt searches takes a thread of the searches; the one that writes conversations stays free."""
+    asked = {"question": "sleep 1.5", "chunk_txts": ["sleep"]}
+    with ThreadPoolExecutor(1) as pool:
+        prompt = pool.submit(server.call, "POST", "/prompt", asked, KEYED)
+        time.sleep(0.3)
+        chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+        assert server.call("POST", "/v1/chat/completions", chat, KEYED).status == 200
+        assert not prompt.done()
+        assert prompt.result().status == 200
+
+
+def test_very_many_spans_count_as_memory() -> None:
+    """A short word found a hundred thousand times in a small body has an answer that its budget must hold."""
+    with Server("--model", "none", "--max-buffered-bytes", "48MiB", program=REAL) as server:
+        found = {"query": "cat", "chunk_txts": ["cat " * 100_000]}
+        assert server.search(found).status == 200
+        answer = server.search({**found, "spans": True})
+        assert (answer.status, answer.error["type"]) == (413, "too_large")
+        assert server.search({**found, "chunk_txts": ["cat " * 10_000], "spans": True}).status == 200
+        assert eventually(lambda: server.metric('request_body_bytes_held{lane="search"}') == 0)

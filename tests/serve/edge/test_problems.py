@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from aiohttp import web
 
 from relevance_gen import errors
 from relevance_gen.serve.edge import problems
@@ -32,6 +33,24 @@ def test_each_error_has_its_status(error: Exception, status: int, kind: str, ret
     problem = problem_of(error)
     assert (problem.status, problem.kind, problem.headers.get("Retry-After")) == (status, kind, retry_after)
     assert "secret" not in problem.message
+
+
+@pytest.mark.parametrize(
+    ("got", "said"),
+    [(None, "got null"), (True, "got true"), ("None", "got 'None'"), ("x, got None", "got 'x, got None'")],
+)
+def test_what_came_is_told_as_json_has_it(got: object, said: str) -> None:
+    """A client that sent null reads null, not Python's word for it; a string is left as it is."""
+    for remedy in (None, "leave it out"):
+        message = problem_of(errors.InvalidRequestError.must_be("top_n", "an integer", got, remedy=remedy)).message
+        assert message == f"top_n must be an integer, {said}" + ("" if remedy is None else "; leave it out")
+
+
+def test_a_method_that_is_not_allowed_is_told_which_are() -> None:
+    """The body of a 405 names the methods, as its Allow header does."""
+    problem = problem_of(web.HTTPMethodNotAllowed("GET", ["POST", "OPTIONS"]))
+    assert problem.message == "this path takes OPTIONS, POST, not GET"
+    assert problem.headers == {"Allow": "OPTIONS, POST"}
 
 
 def test_a_dialect_words_the_body() -> None:

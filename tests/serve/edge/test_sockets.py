@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import re
@@ -11,11 +12,13 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import pytest
 import zstandard
 
-from tests.serve.harness import KEYED, Server, eventually, read_all, request_bytes
+from relevance_gen.serve.edge.accepting import Acceptor
+from tests.serve.harness import JSON, KEYED, Server, eventually, read_all, request_bytes
 
 SEARCH = json.dumps({"query": "x", "chunk_txts": ["x"]}).encode()
 ZSTD = {**KEYED, "Content-Encoding": "zstd"}
@@ -237,13 +240,19 @@ def test_all_bodies_together_are_bounded(strict: Server) -> None:
 
 def test_requests_that_run_or_wait_hold_their_memory(strict: Server) -> None:
     """A small body that becomes a large text counts as that text until its answer is there."""
-    body = gzip.compress(json.dumps({"text": "\U0001f600" + "a" * 1_000_000, "max_tokens": 10**6}).encode())
+
+    def body(n_samples: int) -> bytes:
+        asked = {"text": "\U0001f600" + "a" * 1_000_000, "max_tokens": 10**6, "num_samples": n_samples}
+        return gzip.compress(json.dumps(asked).encode())
+
     headers = {**GZIP, "Content-Type": "application/json"}
     with strict.raw() as first, strict.raw() as second:
-        for sock in (first, second):
-            sock.sendall(request_bytes("POST", "/generate", body, headers))
-        assert eventually(lambda: strict.metric('request_body_bytes_held{lane="generation"}') > 8_000_000)
-        refused = strict.generate(body, headers)
+        # One after the other: parsing takes more than the text does. There are four slots; other samples wait.
+        for sock, n_samples, n_waiting in ((first, 8, 4), (second, 4, 8)):
+            sock.sendall(request_bytes("POST", "/generate", body(n_samples), headers))
+            assert eventually(lambda n=n_waiting: strict.stats()["backlog"] == n)
+        assert strict.metric('request_body_bytes_held{lane="generation"}') > 8_000_000
+        refused = strict.generate(body(1), headers)
         assert (refused.status, refused.error["type"]) == (503, "overloaded")
     assert eventually(lambda: strict.metric('request_body_bytes_held{lane="generation"}') == 0)
 
@@ -286,3 +295,46 @@ def test_the_loop_never_waits_for_a_search(server: Server) -> None:
         assert server.call("GET", "/health").status == 200
         assert time.monotonic() - started_s < 0.3
         assert [status_of(read_all(sock)) for sock in (first, second, third)] == [200] * 3
+
+
+def test_what_is_pipelined_takes_little_memory(strict: Server) -> None:
+    """Eighty clients that send a megabyte each behind a request that is answered slowly take some kilobytes each."""
+    slow = request_bytes("POST", "/generate", json.dumps({"text": "x", "max_tokens": 10**6}).encode(), JSON)
+    behind = request_bytes("POST", "/search", headers={**KEYED, "Content-Length": str(1 << 20)})
+    with ExitStack() as stack:
+        before_kb = peak_kb(strict)
+        for _ in range(80):
+            sock = stack.enter_context(strict.raw())
+            sock.sendall(slow + behind)
+            sock.settimeout(0.05)
+            with suppress(TimeoutError):
+                sock.sendall(b" " * (1 << 20))
+        assert peak_kb(strict) - before_kb < 30_000
+    assert eventually(lambda: strict.stats()["backlog"] == 0, 20)
+
+
+def test_more_connections_than_there_is_memory_for_wait() -> None:
+    """With no place free, a connection is not accepted, a line of log says so, and it is served once one is free."""
+
+    async def check() -> list[bool]:
+        n_free, begun = 0, asyncio.Event()
+
+        class Protocol(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                begun.set()
+                transport.close()
+
+        with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+            listener.setblocking(False)
+            acceptor = Acceptor(listener, Protocol, lambda: n_free)
+            acceptor.start()
+            await asyncio.sleep(0.2)
+            states = [begun.is_set()]
+            n_free = 1
+            async with asyncio.timeout(5):
+                await begun.wait()
+            acceptor.stop()
+            await asyncio.sleep(0)
+            return states
+
+    assert asyncio.run(check()) == [False]

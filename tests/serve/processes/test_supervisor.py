@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.serve.harness import JSON, Server, eventually, read_all, request_bytes
+from tests.serve.harness import JSON, KEYED, Server, eventually, read_all, request_bytes
 from tests.serve.test_streams import events_of
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
@@ -39,6 +39,8 @@ def test_every_worker_answers_for_both_halves(several: Server) -> None:
         assert several.generate({"text": "x", "max_tokens": 2}).json["responses"][0]["text"] == "word0 word1 "
         *texts, (name, last) = events_of(several, {"text": "x", "max_tokens": 2})[1]
         assert (len(texts), name, last["prompt"]) == (2, "response", "x")
+        asked = {"question": "x", "chunk_txts": ["x y"]}
+        assert several.call("POST", "/prompt", asked, KEYED).json["request"]["text"].startswith("Context: x y\n")
         assert several.call("GET", "/health").status == 200
         assert several.stats() == {"backlog": 0, "num_total_runners": 1}
 

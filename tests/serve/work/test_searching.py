@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from relevance_gen import search
+from relevance_gen import ChunkIndex, search
 from relevance_gen.errors import InvalidRequestError, TooLargeError
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.searching import LibraryRetrieval, Searcher, SearchTask
+from relevance_gen.serve.work.searching import ExplanationTask, LibraryRetrieval, Searcher, SearchTask
 
 CHUNKS: list[Any] = ["Cats purr.", {"text": "A cat sleeps.", "metadata": {"page": 2}}, "Dogs bark."]
 
@@ -48,3 +50,45 @@ def test_errors_name_the_chunk() -> None:
     with pytest.raises(TooLargeError) as large:
         searcher(max_chunks=2).search(SearchTask("x", ["a"] * 3, 1, True, path="documents"), "a-key")
     assert (large.value.field, str(large.value)) == ("documents", "documents must have at most 2 items, got 3")
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_it_explains_as_the_library_does(cache_bytes: int) -> None:
+    """Once, again, and from a kept index, with and without a cache, the explanation is that of `ChunkIndex`."""
+    tried = searcher(index_cache_bytes=cache_bytes)
+    index = ChunkIndex(CHUNKS)
+    for position in (0, 1, 2, 1):
+        task = ExplanationTask("What does a cat do?", CHUNKS, position)
+        assert tried.explain(task, "a-key") == index.explain(task.query, position)
+
+
+def test_there_must_be_a_chunk_to_explain() -> None:
+    """A position beyond the chunks, and a request without chunks, are refused as the client named them."""
+    for chunks, field in ((CHUNKS, "original_index"), ([], "chunk_txts")):
+        with pytest.raises(InvalidRequestError) as caught:
+            searcher().explain(ExplanationTask("x", chunks, 3), "a-key")
+        assert caught.value.field == field
+
+
+IMPORTED_LATER = r"""
+import sys
+from tests.serve.work.test_searching import ExplanationTask, SearchTask, searcher
+
+tried = searcher(index_cache_bytes=1 << 20)
+tried.warm_up()
+before = set(sys.modules)
+for text in ("a cat sleeps ", "猫が寝る", "a \U0001f600 cat \ud800"):
+    chunks = [{"text": text * 100, "metadata": {"page": 1}}, "Dogs bark.", text]
+    for where in (None, {"page": 1}, {"page": 2}):
+        for _ in range(3):
+            found = tried.search(SearchTask(text, chunks, 2, True, where=where, spans=True, min_share=0.1), "a-key")
+            found.confidence
+    tried.explain(ExplanationTask(text, chunks, 0), "a-key")
+print(*set(sys.modules) - before)
+"""
+
+
+def test_no_search_imports_anything() -> None:
+    """Once it is warm, no search imports a module: an import fails where no file can be opened."""
+    program = [sys.executable, "-X", "utf8", "-c", IMPORTED_LATER]
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout.split() == []

@@ -15,9 +15,9 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import define, field
 
-from relevance_gen.cli.decoding import decode
-from relevance_gen.cli.office import DocumentError, Place, is_office_file, parts_of_office_file
-from relevance_gen.cli.webpages import text_of_page
+from relevance_gen.documents.decoding import decode
+from relevance_gen.documents.office import DocumentError, Place, is_office_file, parts_of_office_file
+from relevance_gen.documents.webpages import text_of_page
 
 Format: TypeAlias = Literal["PDF", "HTML", "Office", "old Office"]
 
@@ -42,17 +42,19 @@ class Extracted:
         parts: its texts in order, each with its place.
         trouble: why that is not all, to stand behind the file's name; None if it is all.
         n_chars: length of all texts.
+        max_chars: most that it may have.
     """
 
     parts: list[tuple[Place, str]] = field(factory=list)
     trouble: str | None = None
     n_chars: int = 0
+    max_chars: int = MAX_CHARS
 
     def add(self, place: Place, text: str) -> None:
         """Keep one more part."""
         self.n_chars += len(text)
-        if self.n_chars > MAX_CHARS:
-            raise DocumentError(f"has more than {MAX_CHARS:,} characters of text")
+        if self.n_chars > self.max_chars:
+            raise DocumentError(f"has more than {self.max_chars:,} characters of text")
         self.parts.append((place, text))
 
 
@@ -83,12 +85,12 @@ def why_not(kind: Format) -> str | None:
     return None
 
 
-def extract(content: bytes, kind: Format) -> Extracted:
+def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extracted:
     """Take the text out of a document of a format that can be read here.
 
     What is wrong with it is said in the result, whatever an extractor raises.
     """
-    found = Extracted()
+    found = Extracted(max_chars=MAX_CHARS if max_chars is None else max_chars)
     if len(content) > MAX_BYTES:
         found.trouble = f"is larger than {MAX_BYTES >> 20} MiB"
         return found

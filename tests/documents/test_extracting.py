@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.cli import extracting, office
-from relevance_gen.cli.extracting import Extracted, extract, format_of
-from relevance_gen.cli.webpages import text_of_page
+from relevance_gen.documents import extracting, office
+from relevance_gen.documents.extracting import Extracted, extract, format_of
+from relevance_gen.documents.webpages import text_of_page
 from tests.cli.documents import archive, docx, odt, pdf, pptx, run, xlsx
 
 SAMPLES = {

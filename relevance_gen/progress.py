@@ -1,29 +1,32 @@
-"""Show how far the reading of chunks has come: by a caller's function, by tqdm's bar, or by a plain one."""
+"""Show how far a long work has come: by a caller's function, by tqdm's bar, or by a plain one."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeAlias
 
 from attrs import define
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.building import Progress
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called now and then with what is done and with all there is to do."""
 
 _CELLS: Final = 30
 _REDRAW_S: Final = 0.1
 
 
 @contextmanager
-def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
+def reporting(progress: Progress | bool | None, unit: str = "chunks") -> Iterator[Progress | None]:
     """Yield what to call as the work goes on. A bar ends when the work does, well or not.
 
     Args:
         progress: the caller's function; True for a bar on the standard error, of tqdm's where it is installed; None or
             False for neither.
+        unit: what is counted.
 
     Raises:
         InvalidRequestError: `progress` is none of these.
@@ -35,30 +38,30 @@ def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
             raise InvalidRequestError.must_be("progress", "true, false or a function of two numbers", progress)
         yield progress
     else:
-        bar = _bar()
+        bar = _bar(unit)
         try:
             yield bar.show
         finally:
             bar.close()
 
 
-def _bar() -> _Bar | _TqdmBar:
+def _bar(unit: str) -> _Bar | _TqdmBar:
     try:
-        return _TqdmBar()
+        return _TqdmBar(unit)
     except ImportError:
-        return _Bar()
+        return _Bar(unit)
 
 
 class _TqdmBar:
     """tqdm's bar: in a terminal a line of text, in a notebook a widget."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str) -> None:
         from tqdm.auto import tqdm
 
         class Bar(tqdm):  # type: ignore[misc]
             monitor_interval = 0  # no thread beside the bar: beside one, processes could not be forked
 
-        self._bar = Bar(total=0, unit=" chunks", unit_scale=True)
+        self._bar = Bar(total=0, unit=f" {unit}", unit_scale=True)
 
     def show(self, done: int, total: int) -> None:
         self._bar.total = total
@@ -72,6 +75,7 @@ class _TqdmBar:
 class _Bar:
     """A line on the standard error, drawn again in place, and ended by a line end."""
 
+    _unit: str
     _drawn_s: float = 0.0
     _is_drawn: bool = False
 
@@ -82,7 +86,7 @@ class _Bar:
         self._drawn_s, self._is_drawn = now_s, True
         share = done / max(total, 1)
         bar = "█" * round(share * _CELLS)
-        sys.stderr.write(f"\r{share:4.0%} {bar:░<{_CELLS}} {done:,} of {total:,} chunks")
+        sys.stderr.write(f"\r{share:4.0%} {bar:░<{_CELLS}} {done:,} of {total:,} {self._unit}")
         sys.stderr.flush()
 
     def close(self) -> None:

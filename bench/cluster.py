@@ -1,0 +1,238 @@
+"""Three nodes of a cluster on this machine, against one process: ``python -m bench.cluster``; about three minutes.
+
+All of it shares the same cores, so only ratios tell something: whatever is compared is measured in turns, many times,
+and medians are reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.recording import Record, add_quick
+from relevance_gen import ChunkIndex, Runner
+from small_models import TINY
+
+os.environ |= {"RAY_enable_metrics_collection": "0"}
+N_SHARDS = 3
+N_LONG = 3000
+"""Characters of a prompt that is worth finding again: invented words, of some 2 characters a token."""
+
+
+def texts(n_chars: int) -> list[str]:
+    """Return chunks of invented English-like words, whose frequencies fall off as those of a language do."""
+    draw = random.Random(1)
+    syllables = [a + b for a in "bcdfglmnprst" for b in "aeiou"]
+    words = ["".join(draw.choices(syllables, k=draw.randint(2, 5))) for _ in range(30_000)]
+    weights = [1.0 / (rank + 5) for rank in range(len(words))]
+    found, length = [], 0
+    while length < n_chars:
+        found.append(" ".join(draw.choices(words, weights, k=120)))
+        length += len(found[-1])
+    return found
+
+
+def timed(work: Callable[[], Any]) -> float:
+    started_s = time.perf_counter()
+    work()
+    return time.perf_counter() - started_s
+
+
+def in_turns(rounds: int, **works: Callable[[int], Any]) -> dict[str, list[float]]:
+    """Return the seconds of each work, done in turns."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds):
+        for name, work in works.items():
+            found[name].append(timed(partial(work, number)))
+    return found
+
+
+def note(record: Record, group: str, what: str, seconds: list[float]) -> None:
+    """Record the median of some times."""
+    record.add(group, what, statistics.median(seconds) * 1e3, "ms")
+
+
+def ask_all(handles: list[Any]) -> None:
+    """Call actors that have nothing to do, all at once: what a round costs before any work is done."""
+    from relevance_gen.cluster.connection import get
+
+    get([handle.progress.remote() for handle in handles])
+
+
+def resident_mib(kind: str) -> float:
+    """Return the median resident memory of the processes whose names begin so."""
+    sizes = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if (entry / "comm").read_text().startswith(kind):
+                sizes.append(int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / (1 << 20))
+    return statistics.median(sizes)
+
+
+def building(record: Record, chunks: list[str], rounds: int) -> None:
+    """Compare building with as many processes on one machine; what a cluster takes includes starting its actors."""
+    from relevance_gen.cluster import ClusterIndex
+
+    group = f"building, {sum(map(len, chunks)) / (1 << 20):.0f} MiB"
+    pairs = []
+    for _ in range(rounds):
+        one_s = timed(partial(ChunkIndex, chunks, n_jobs=N_SHARDS))
+        started_s = time.perf_counter()
+        with ClusterIndex(chunks, n_shards=N_SHARDS):
+            pairs.append((one_s, time.perf_counter() - started_s))
+    note(record, group, f"one machine, {N_SHARDS} processes", [one for one, _ in pairs])
+    note(record, group, f"cluster, {N_SHARDS} shards", [many for _, many in pairs])
+    record.add(group, "as fast as one machine", statistics.median(one / many for one, many in pairs), "×", at_least=0.8)
+
+
+def asking(record: Record, chunks: list[str], rounds: int) -> None:
+    """Compare questions that are new each time, and tell what rounds cost that bring nothing."""
+    from relevance_gen.cluster import ClusterIndex
+
+    draw = random.Random(2)
+    queries = [" ".join(draw.choices(draw.choice(chunks).split(), k=4)) for _ in range(rounds)]
+    one = ChunkIndex(chunks)
+    with ClusterIndex(chunks, n_shards=N_SHARDS) as index:
+        assert index.search(queries[:9]) == one.search(queries[:9])
+        found = in_turns(
+            rounds,
+            one=lambda number: one.search(f"{queries[number]} x"),
+            cluster=lambda number: index.search(f"{queries[number]} x"),
+        )
+        group = "a question"
+        note(record, group, "one process", found["one"])
+        note(record, group, f"{N_SHARDS} shards on 3 nodes", found["cluster"])
+        more = [many - alone for alone, many in zip(found["one"], found["cluster"], strict=True)]
+        record.add(group, "more in the cluster", statistics.median(more) * 1e3, "ms", at_most=15)
+        batch = [f"{query} y" for query in queries]
+        record.add(group, "many at once", len(batch) / timed(lambda: index.search(batch)), "questions a second")
+        handles = [shard.replicas[0] for shard in index._fresh().state.shards]
+        for n_calls in (N_SHARDS, 100, 1000):
+            calls = [handles[place % len(handles)] for place in range(n_calls)]
+            note(
+                record,
+                "a round that asks nothing",
+                f"{n_calls} calls",
+                [timed(partial(ask_all, calls)) for _ in range(9)],
+            )
+        (size, *_) = [shard.size_bytes for shard in index.stats().shards]
+        group = "memory"
+        record.add(group, "of a shard, for each byte of text", size * N_SHARDS / sum(map(len, chunks)), "bytes")
+        record.add(group, "an empty actor (the keeper)", resident_mib("ray::Keeper"), "MiB resident", places=0)
+        record.add(group, "a node without actors (raylet and agents)", _node_mib(), "MiB resident", places=0)
+
+
+def _node_mib() -> float:
+    return sum(map(resident_mib, ("raylet", "ray::DashboardA", "ray::RuntimeEnv")))
+
+
+def generating(record: Record, rounds: int) -> None:
+    """Compare two runners behind one backlog with two behind a backlog each, and a first token with one process."""
+    from relevance_gen.cluster import ClusterRunner
+
+    options: dict[str, Any] = {"n_slots": 8, "n_ctx": 512, "n_threads": 1}
+    requests = [{"text": f"request {number}", "max_tokens": 64, "seed": number} for number in range(64)]
+
+    def work(runners: list[Any]) -> None:
+        futures = [runners[number % len(runners)].submit(request) for number, request in enumerate(requests)]
+        for future in futures:
+            future.result()
+
+    with (
+        ClusterRunner(TINY, n_runners=2, **options) as cluster,
+        ClusterRunner(TINY, n_runners=1, **options) as left,
+        ClusterRunner(TINY, n_runners=1, **options) as right,
+        Runner(TINY, **options) as alone,
+    ):
+        found = in_turns(
+            rounds,
+            separate=lambda _: work([left, right]),
+            together=lambda _: work([cluster]),
+            first_alone=lambda number: next(alone.stream({"text": f"a {number}", "max_tokens": 2})),
+            first_cluster=lambda number: next(cluster.stream({"text": f"a {number}", "max_tokens": 2})),
+        )
+    group = "64 requests for 64 tokens, two runners"
+    note(record, group, "a backlog for each", found["separate"])
+    note(record, group, "one backlog", found["together"])
+    ratio = statistics.median(a / b for a, b in zip(found["separate"], found["together"], strict=True))
+    record.add(group, "as fast as apart", ratio, "×", at_least=0.9)
+    note(record, "the first token", "one process", found["first_alone"])
+    note(record, "the first token", "cluster", found["first_cluster"])
+
+
+def steering(record: Record, rounds: int) -> None:
+    """Compare the first token of conversations that go on, several at once, with and without prefix affinity."""
+    from relevance_gen.cluster import ClusterRunner
+
+    options: dict[str, Any] = {"n_slots": 8, "n_ctx": N_LONG, "n_threads": 1}
+    words = " ".join(texts(2 * N_LONG))
+    group = "first token, 4 conversations that go on, two runners"
+    with (
+        ClusterRunner(n_runners=2, **options) as steered,
+        ClusterRunner(n_runners=2, **options) as unsteered,
+    ):
+        unsteered._backlog._keeps_prompts = False
+        works = {"with": steered, "without": unsteered}
+        first_s: dict[str, list[float]] = {name: [] for name in works}
+        for number in range(rounds):
+            for turn in range(4):
+                for name, runner in works.items():
+                    started_s, arrived_s = time.perf_counter(), list[float]()
+
+                    def on_text(*_: Any, times: list[float] = arrived_s) -> None:
+                        times.append(time.perf_counter())
+
+                    futures = []
+                    for talk in range(4):
+                        beginning = f"talk {number} {talk}: {words[talk : talk + N_LONG]} "
+                        request = {"text": f"{beginning}{'and on ' * turn}", "max_tokens": 1, "seed": number}
+                        futures.append(runner.submit(request, on_text=on_text))
+                    for future in futures:
+                        future.result()
+                    if turn:
+                        first_s[name] += [one_s - started_s for one_s in arrived_s]
+        for name, runner in works.items():
+            counters = runner.counters()
+            note(record, group, f"{name} prefix affinity, median", first_s[name])
+            record.add(group, f"{name} prefix affinity, mean", statistics.mean(first_s[name]) * 1e3, "ms")
+            share = counters.prompt_tokens_reused / counters.prompt_tokens
+            record.add(group, f"{name} prefix affinity, prompt tokens reused", 100 * share, "%")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_quick(parser)
+    args = parser.parse_args()
+    from ray.cluster_utils import Cluster
+
+    from relevance_gen.cluster import connection
+
+    n_chars, rounds = (4 << 20, 20) if args.quick else (64 << 20, 200)
+    node: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 160 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+    try:
+        for _ in range(2):
+            cluster.add_node(**node)
+        cluster.wait_for_nodes()
+        connection.connect(cluster.address)
+        chunks = texts(n_chars)
+        with Record("cluster", args) as record:
+            generating(record, max(5, rounds // 10))
+            steering(record, max(3, rounds // 20))
+            asking(record, chunks[: len(chunks) // 2], rounds)
+            building(record, chunks, 3)
+    finally:
+        connection.ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Make tables, plots and the figures in the documentation from bench/results: ``python -m bench.rendering``.
+
+- ``bench/RESULTS.md`` holds every measurement, and under those of a bench what ``bench/results/NAME.md`` says of them.
+- ``docs/pictures/performance-*.svg`` are the plots.
+- Behind a figure in README.md or in docs/ stands, in a comment, the measurement that it shows::
+
+      8.3<!-- speed :: From strings to the ten best of 8,000, original :: scikit-learn :: × -->
+
+  It is written anew with as many decimals as it had.
+- So is a whole table of a record, between ``<!-- table: quality :: nDCG@10 -->`` and ``<!-- end of table -->``; with
+  ``:: turned`` behind the name, its rows are its columns.
+- Between ``<!-- origin: quality -->`` and ``<!-- end of origin -->`` stand command, commit, machine and versions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from bench import memory, plotting, speed
+from bench.recording import RESULTS
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+FIGURE = re.compile(r"(?P<shown>[\d.,]*\d)(?P<mark><!-- (?P<name>[^<>]+? :: [^<>]+?) -->)")
+TABLE = re.compile(
+    r"(?P<begin><!-- table: (?P<name>\w+) :: (?P<group>[^\n]+?)(?P<turned> :: turned)? -->\n)"
+    r".*?(?P<end><!-- end of table -->)",
+    re.DOTALL,
+)
+ORIGIN = re.compile(r"(?P<begin><!-- origin: (?P<name>\w+) -->\n).*?(?P<end><!-- end of origin -->)", re.DOTALL)
+HEADER = """\
+# Results
+
+Made by `make results` from the records in `bench/results`: change nothing here. What is to be said of them goes into
+`bench/results/NAME.md`. `python -m bench all` measures everything again, `python -m bench all --quick` shows in minutes
+that everything works. On a shared machine trust the ratios, which are medians of ratios within one run.
+"""
+TITLES = {
+    "speed": "Search: time",
+    "memory": "Search: memory",
+    "needle": "Search: a sentence in much text",
+    "quality": "Search: quality",
+    "answerable": "Search: is there an answer",
+    "passages": "Search: where is the answer",
+    "asking": "Asking the embedded model",
+    "generation": "Generation",
+    "busy": "Generation where others want the machine",
+    "cluster": "A cluster",
+    "serve_load": "Server",
+    "attack": "Server: bodies made to be expensive",
+}
+Results: TypeAlias = dict[str, dict[str, Any]]
+"""The records, by the name of the bench."""
+
+
+def read(folder: Path = RESULTS) -> Results:
+    """Return all records, in the order of `TITLES`, others behind."""
+    records = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    return {name: records[name] for name in sorted(records, key=lambda name: [*TITLES, name].index(name))}
+
+
+# ── Tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def page(results: Results, folder: Path = RESULTS) -> str:
+    """Return the text of RESULTS.md."""
+    names = [name for name in TITLES if name in results or (folder / f"{name}.md").exists()]
+    names += [name for name in results if name not in TITLES]
+    return "\n".join([HEADER, *(_section(name, results.get(name), folder) for name in names)])
+
+
+def _section(name: str, record: dict[str, Any] | None, folder: Path) -> str:
+    parts = [f"## {TITLES.get(name, name)} (`bench.{name}`)\n"]
+    if record is not None:
+        parts.append(_origin(record))
+        groups = dict.fromkeys(measured["group"] for measured in record["measurements"])
+        parts += [_table(group, [m for m in record["measurements"] if m["group"] == group]) for group in groups]
+    remarks = folder / f"{name}.md"
+    if remarks.exists():
+        parts.append(remarks.read_text(encoding="utf-8").strip() + "\n")
+    return "\n".join(parts)
+
+
+def _origin(record: dict[str, Any]) -> str:
+    machine = record["machine"]
+    parts = [
+        f"`{record['command']}` at commit {record['commit']}, {record['date'][:10]}, {record['seconds']:.0f} s",
+        f"{machine['processor']}, {machine['n_cpus']} processors, {machine['memory_gib']} GiB, {machine['system']}",
+        f"load {machine['load']}",
+        ", ".join(f"{name} {number}" for name, number in record["versions"].items()),
+    ]
+    warning = "**A quick run: it shows that everything works, and not how fast.** " if record["quick"] else ""
+    return f"{warning}{'; '.join(parts)}.\n"
+
+
+def _table(group: str, measurements: list[dict[str, Any]], *, is_turned: bool = False) -> str:
+    row, column = ("unit", "what") if is_turned else ("what", "unit")
+    units = list(dict.fromkeys(measured[column] for measured in measurements))
+    rows: dict[str, dict[str, str]] = {}
+    for measured in measurements:
+        cells = rows.setdefault(measured[row], {})
+        cells[measured[column]] = f"{measured['value']:,.{measured['places']}f}"
+        if "bar" in measured:
+            verdict = "" if measured["holds"] else ": **missed**"
+            cells[measured[column]] += f" ({measured['bar']}{verdict})"
+    lines = [f"| {group} | {' | '.join(units)} |", "|---" * (len(units) + 1) + "|"]
+    lines += [f"| {what} | {' | '.join(cells.get(unit, '') for unit in units)} |" for what, cells in rows.items()]
+    return "\n".join(lines) + "\n"
+
+
+# ── Plots ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def plots(results: Results) -> dict[str, str]:
+    """Return the plots that there are measurements for, by the name of their file."""
+    makers = {"speed": _speed, "quality": _quality, "generation": _generation, "memory": _memory}
+    return {f"performance-{name}.svg": maker(results[name]) for name, maker in makers.items() if name in results}
+
+
+def _titled(title: str, record: dict[str, Any]) -> str:
+    return f"{title} (a quick run)" if record["quick"] else title
+
+
+def _speed(record: dict[str, Any]) -> str:
+    series: plotting.Series = {}
+    for measured in record["measurements"]:
+        if measured["group"] == speed.SIZES:
+            n_chunks = float(measured["what"].removesuffix(" chunks").replace(",", ""))
+            name = measured["unit"].removesuffix(", ms")
+            series.setdefault(name, []).append((n_chunks, measured["value"]))
+    return plotting.lines(_titled("From strings to the ten best", record), "chunks of 1,000 characters", "ms", series)
+
+
+def _quality(record: dict[str, Any]) -> str:
+    values = [m for m in record["measurements"] if m["group"] == "nDCG@10" and not m["unit"].startswith("mean")]
+    collections = list(dict.fromkeys(measured["unit"] for measured in values))
+    series: dict[str, list[float]] = {}
+    for measured in values:
+        series.setdefault(measured["what"], []).append(measured["value"])
+    return plotting.bars(_titled("Quality by collection", record), "nDCG@10", collections, series)
+
+
+def _generation(record: dict[str, Any]) -> str:
+    series: plotting.Series = {}
+    for measured in record["measurements"]:
+        if measured["group"].startswith("Samples") and measured["unit"] == "tokens a second":
+            who, _, n_samples = measured["what"].rpartition(", ")
+            mode = measured["group"].rpartition(", ")[2]
+            name = {"engine": "relevance_gen", "raw": "raw llama_decode"}[who]
+            series.setdefault(f"{name}, {mode}", []).append((float(n_samples), measured["value"]))
+    return plotting.lines(
+        _titled("Samples of one prompt, 125M parameters", record), "samples at once", "tokens a second", series
+    )
+
+
+def _memory(record: dict[str, Any]) -> str:
+    values = [measured for measured in record["measurements"] if measured["unit"] == "bytes a byte"]
+    sizes = list(dict.fromkeys(measured["group"] for measured in values))
+    series: dict[str, list[float]] = {}
+    for measured in values:
+        series.setdefault(measured["what"], []).append(measured["value"])
+    names = [size.removeprefix(f"{memory.GROUP}, ") for size in sizes]
+    return plotting.bars(
+        _titled("Peak of memory above the input", record), "bytes for each byte of text", names, series
+    )
+
+
+# ── Figures in documents ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def documents() -> list[Path]:
+    """Return the documents that may hold figures."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def with_figures(text: str, results: Results) -> str:
+    """Return a document with its tables and figures as they were measured.
+
+    Raises:
+        LookupError: nothing of that name was measured.
+    """
+    values = {
+        " :: ".join([record["name"], measured["group"], measured["what"], measured["unit"]]): measured["value"]
+        for record in results.values()
+        for measured in record["measurements"]
+    }
+
+    def write(found: re.Match[str]) -> str:
+        if found["name"] not in values:
+            raise LookupError(f"no such measurement: {found['name']}")
+        _, _, decimals = found["shown"].partition(".")
+        value = f"{values[found['name']]:,.{len(decimals)}f}"
+        return (value.removeprefix("0") if found["shown"].startswith(".") else value) + found["mark"]
+
+    def write_table(found: re.Match[str]) -> str:
+        record = results.get(found["name"], {"measurements": []})
+        measurements = [measured for measured in record["measurements"] if measured["group"] == found["group"]]
+        if not measurements:
+            raise LookupError(f"no such table: {found['name']} :: {found['group']}")
+        table = _table(found["group"], measurements, is_turned=found["turned"] is not None)
+        return f"{found['begin']}\n{table}\n{found['end']}"
+
+    def write_origin(found: re.Match[str]) -> str:
+        if found["name"] not in results:
+            raise LookupError(f"no such record: {found['name']}")
+        return f"{found['begin']}\n{_origin(results[found['name']])}\n{found['end']}"
+
+    return FIGURE.sub(write, TABLE.sub(write_table, ORIGIN.sub(write_origin, text)))
+
+
+def main() -> None:
+    results = read()
+    (ROOT / "bench" / "RESULTS.md").write_text(page(results), encoding="utf-8")
+    for name, picture in plots(results).items():
+        (PICTURES / name).write_text(picture, encoding="utf-8")
+    for document in documents():
+        document.write_text(with_figures(document.read_text(encoding="utf-8"), results), encoding="utf-8")
+    print("→ bench/RESULTS.md, docs/pictures/performance-*.svg, and the figures in README.md and docs/")
+
+
+if __name__ == "__main__":
+    main()

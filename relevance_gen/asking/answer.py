@@ -1,0 +1,87 @@
+"""What an answer is, and the sources that it is from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+from relevance_gen import display
+from relevance_gen.types import FinishReason, GenerationResponse, SearchResult
+
+NOTHING_FOUND = "Nothing was found that the question asks for."
+"""The text of an answer without a source: no model was asked."""
+
+
+@frozen
+class Source:
+    """A chunk that was found, and the part of it that the model was shown.
+
+    Attributes:
+        result: the chunk, with its score, its position, its metadata and its spans.
+        start: where the part begins in ``result.chunk_txt``, in code points.
+        end: the position behind its last character.
+    """
+
+    result: SearchResult
+    start: int
+    end: int
+
+    @classmethod
+    def whole(cls, result: SearchResult) -> Source:
+        """Show all of a chunk."""
+        return cls(result, 0, len(result.chunk_txt))
+
+    @property
+    def text(self) -> str:
+        """The part that was shown."""
+        return self.result.chunk_txt[self.start : self.end]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as the server writes it, and the part that was shown."""
+        return {**self.result.to_dict(), "shown": {"start": self.start, "end": self.end}}
+
+
+@frozen(repr=False)
+class Answer:
+    """What a model answered. It prints as the text with a line for each source, in a notebook as text and table.
+
+    Attributes:
+        text: the answer; `NOTHING_FOUND` where no model was asked.
+        sources: what the model was shown, the best first; a chat model was given them as [1], [2] and so on.
+        prompt: all that the model read; empty where none was asked.
+        confidence: how likely it is that the chunks hold an answer at all, in [0, 1], as search tells.
+        response: what was generated, with its token counts and times; ``None`` where no model was asked.
+    """
+
+    text: str
+    sources: tuple[Source, ...]
+    prompt: str
+    confidence: float
+    response: GenerationResponse | None
+
+    @classmethod
+    def nothing_found(cls, confidence: float) -> Answer:
+        """Make the answer where nothing was found and no model was asked."""
+        return cls(NOTHING_FOUND, (), "", confidence, None)
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the answer ended: ``"length"`` if for lack of room; ``None`` where no model was asked."""
+        return None if self.response is None else self.response.responses[0].finish_reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts and lists that JSON can hold, if the chunks' metadata are."""
+        return {
+            "text": self.text,
+            "sources": [source.to_dict() for source in self.sources],
+            "prompt": self.prompt,
+            "confidence": self.confidence,
+            "finish_reason": self.finish_reason,
+        }
+
+    def __repr__(self) -> str:
+        return display.answer_as_text(self.text, [source.result for source in self.sources], self.confidence)
+
+    def _repr_html_(self) -> str:
+        return display.answer_as_html(self.text, [source.result for source in self.sources], self.confidence)

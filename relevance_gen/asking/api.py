@@ -1,0 +1,332 @@
+"""The verbs `ask` and `ask_stream`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Self, TypeAlias
+
+from attrs import frozen
+
+from relevance_gen import wire
+from relevance_gen.asking.answer import NOTHING_FOUND, Answer, Source
+from relevance_gen.asking.fitting import first_sentence, fit, passage_of
+from relevance_gen.asking.model import Model
+from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
+from relevance_gen.checks import is_blank
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.api import default_runner
+from relevance_gen.generation.runner import Runner
+from relevance_gen.generation.stream import TextStream
+from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN
+from relevance_gen.retrieval.api import search
+from relevance_gen.retrieval.filtering import Where
+from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.passages import TextEncoder
+from relevance_gen.types import Chunk, GenerationRequest, Metadata, SearchResponse
+
+Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]
+
+_CHAT_MAX_TOKENS = 512
+_COMPLETION_MAX_TOKENS = 128
+_SEVERAL_PASSAGES_TOKENS = 128
+"""Longest prompt of more than one passage where a model follows no instructions: the embedded one finds the right
+sentence best among very few."""
+_FRAME_BYTES = 2048
+"""More than a template adds to a message."""
+
+
+class AnswerStream(Iterator[str]):
+    """The text of an answer piece by piece, then `answer`. One that is dropped before its end cancels the generation.
+
+    Attributes:
+        sources: what the model is shown, there from the start.
+        confidence: how likely it is that the chunks hold an answer at all, in [0, 1].
+        answer: the whole answer, once iteration has ended.
+    """
+
+    def __init__(
+        self,
+        sources: tuple[Source, ...],
+        confidence: float,
+        stream: TextStream | None,
+        *,
+        only_first_sentence: bool = False,
+    ) -> None:
+        self.sources = sources
+        self.confidence = confidence
+        self.answer: Answer | None = None
+        self._stream = stream
+        self._text = ""
+        pieces = (piece.text for piece in stream or ())
+        self._pieces = first_sentence(pieces) if only_first_sentence else pieces
+
+    def __next__(self) -> str:
+        if self.answer is not None:
+            raise StopIteration
+        if self._stream is None:
+            self.answer = Answer.nothing_found(self.confidence)
+            return NOTHING_FOUND
+        for piece in self._pieces:
+            text = piece if self._text else piece.lstrip()
+            self._text += text
+            if text:
+                return text
+        response = self._stream.response
+        if response is None:  # it failed, and says so again to whoever asks again
+            return next(self._stream).text
+        self.answer = Answer(self._text.strip(), self.sources, response.prompt, self.confidence, response)
+        raise StopIteration
+
+    def result(self) -> Answer:
+        """Wait for the end and return the answer.
+
+        Raises:
+            RelevanceGenError: what the generation failed with, or that it was cancelled.
+        """
+        while self.answer is None:
+            next(self, None)
+        return self.answer
+
+    def cancel(self) -> None:
+        """Give up the generation; its slot is free at the next step."""
+        if self._stream is not None:
+            self._stream.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+
+def ask(
+    question: str,
+    chunks: Chunks,
+    *,
+    runner: Runner | None = None,
+    top_n: int = 5,
+    where: Where | None = None,
+    min_share: float = 0.0,
+    encoder: TextEncoder | None = None,
+    only_from_sources: bool = True,
+    instructions: str = INSTRUCTIONS,
+    chat_template: str | None = None,
+    template_variables: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Answer:
+    """Answer a question from chunks: find those that say most about it, and let a model write from them.
+
+    A model with a chat template is given one message of instructions, numbered sources and question. Any other, and
+    the embedded one, gets the sentences of the best passages, in the form that the embedded model was trained on; that
+    one copies a sentence.
+
+    Args:
+        question: not blank.
+        chunks: a `ChunkIndex`, or whatever `search` takes.
+        runner: by default the one that `generate` uses.
+        top_n: most sources. They are whole chunks, the best first, as far as the model's context has room beside the
+            answer; what has none is cut to sentences around its best passage, or else left out.
+        where: as in `search`.
+        min_share: as in `search`.
+        encoder: as in `search`; None takes the one that an index has.
+        only_from_sources: whether no model is asked where nothing was found; otherwise it answers from what it knows.
+        instructions: what a chat model is told.
+        chat_template: a Jinja template instead of the one in the model's file.
+        template_variables: what else the template reads; ``enable_thinking`` is false if not given.
+        fields: fields of a `GenerationRequest` but ``text``; temperature is 0 if not given, and ``max_tokens`` 512 for
+            a chat model, 128 for any other. Room for that many, at most half of the context, is kept free.
+
+    Returns:
+        The answer, with the sources that the model was shown. Where nothing was found and no model was asked, the text
+        is `relevance_gen.asking.answer.NOTHING_FOUND`.
+
+    Raises:
+        InvalidRequestError: an argument is not allowed, or there is no room for a source.
+        RelevanceGenError: as `Runner.chat` raises.
+
+    >>> answer = ask("Do cats bark?", ["Cows moo."])
+    >>> answer.text, answer.sources
+    ('Nothing was found that the question asks for.', ())
+    """
+    with ask_stream(
+        question,
+        chunks,
+        runner=runner,
+        top_n=top_n,
+        where=where,
+        min_share=min_share,
+        encoder=encoder,
+        only_from_sources=only_from_sources,
+        instructions=instructions,
+        chat_template=chat_template,
+        template_variables=template_variables,
+        **fields,
+    ) as stream:
+        return stream.result()
+
+
+def ask_stream(
+    question: str,
+    chunks: Chunks,
+    *,
+    runner: Runner | None = None,
+    top_n: int = 5,
+    where: Where | None = None,
+    min_share: float = 0.0,
+    encoder: TextEncoder | None = None,
+    only_from_sources: bool = True,
+    instructions: str = INSTRUCTIONS,
+    chat_template: str | None = None,
+    template_variables: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> AnswerStream:
+    """Answer as `ask` does, whose arguments these are, piece by piece, as the text comes.
+
+    Raises:
+        RelevanceGenError: as `ask` raises; what the generation fails with, iterating raises.
+    """
+    for name in fields.keys() & {"text", "num_samples"}:
+        raise InvalidRequestError(f"{name} must not be given: a question has one prompt and one answer", field=name)
+    _check(question, runner, only_from_sources, instructions, template_variables)
+    wire.structure(GenerationRequest, {"text": "", **fields})  # refuses nonsense before anything is searched or loaded
+    find: Callable[..., SearchResponse] = (
+        chunks.search if isinstance(chunks, ChunkIndex) else partial(search, chunks=chunks)
+    )
+    found = find(question, top_n=top_n, true_order=False, where=where, min_share=min_share, spans=True, encoder=encoder)
+    if not found.results and only_from_sources:
+        return AnswerStream((), found.confidence, None)
+    runner = default_runner() if runner is None else runner
+    rendering: dict[str, Any] = {"chat_template": chat_template, "template_variables": template_variables}
+    sources, fields = prepare(question, found, runner, instructions=instructions, **rendering, **fields)
+    stream = runner.stream_chat(**fields) if "messages" in fields else runner.stream(fields)
+    return AnswerStream(sources, found.confidence, stream, only_first_sentence="messages" not in fields)
+
+
+def _check(
+    question: object, runner: object, only_from_sources: object, instructions: object, template_variables: object
+) -> None:
+    """Refuse what would not fail before a model is loaded, or not at all."""
+    is_question = isinstance(question, str) and not is_blank(question)
+    for name, value, is_right, allowed in (
+        ("question", question, is_question, "a string that is not blank"),
+        ("runner", runner, runner is None or hasattr(runner, "stream_chat"), "a Runner"),
+        ("only_from_sources", only_from_sources, isinstance(only_from_sources, bool), "true or false"),
+        ("instructions", instructions, isinstance(instructions, str), "a string"),
+        ("template_variables", template_variables, isinstance(template_variables, Mapping | None), "an object"),
+    ):
+        if not is_right:
+            raise InvalidRequestError.must_be(name, allowed, value)
+
+
+def prepare(
+    question: str,
+    found: SearchResponse,
+    model: Model,
+    *,
+    instructions: str = INSTRUCTIONS,
+    chat_template: str | None = None,
+    template_variables: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> tuple[tuple[Source, ...], dict[str, Any]]:
+    """Write what a model is to be asked: the arguments are those of `ask`.
+
+    Args:
+        question: not blank.
+        found: what a search with ``spans`` has found, best first.
+        model: what will be asked.
+        instructions: what a chat model is told.
+        chat_template: as in `ask`.
+        template_variables: as in `ask`.
+        fields: as in `ask`.
+
+    Returns:
+        The sources that are shown, and the arguments of `Runner.chat`, or, where there is no ``messages`` in them, the
+        fields of a `GenerationRequest`.
+
+    Raises:
+        InvalidRequestError: there is no room for a source.
+    """
+    fields = {"temperature": 0.0, **fields}
+    form: _Chat | _Completion
+    if chat_template is not None or follows_instructions(model.chat_format):
+        rendering = {"chat_template": chat_template, "template_variables": template_variables or {}}
+        form = _Chat(model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, instructions, rendering)
+    else:
+        form = _Completion(model, question, {"max_tokens": _COMPLETION_MAX_TOKENS, **fields})
+    sources = fit([form.source(Source.whole(result)) for result in found.results], form.fits)
+    if found.results and not sources:
+        n_ctx = model.chat_format.n_ctx
+        raise InvalidRequestError(
+            f"question must leave room for a sentence of a source in a context of {n_ctx} tokens; shorten it, lower "
+            "max_tokens, or load the model with a larger n_ctx",
+            field="question",
+        )
+    return sources, form.write(sources)
+
+
+@frozen
+class _Chat:
+    """Asks a model that has a chat template."""
+
+    model: Model
+    question: str
+    fields: Mapping[str, Any]
+    instructions: str
+    rendering: Mapping[str, Any]
+
+    def source(self, source: Source) -> Source:
+        return source
+
+    def fits(self, sources: Sequence[Source]) -> bool:
+        room = _room(self.model, self.fields)
+        n_bytes = _n_bytes(*self._message(sources).values())
+        if n_bytes + _FRAME_BYTES <= room:  # no token has less than a byte, so there is nothing to count
+            return True
+        if n_bytes > MOST_BYTES_PER_TOKEN * self.model.chat_format.n_ctx:  # the model would refuse to count these
+            return False
+        n_tokens = self.model.count_chat_tokens([self._message(sources)], **self._rendering())
+        return n_tokens <= room
+
+    def write(self, sources: Sequence[Source]) -> dict[str, Any]:
+        return {"messages": [self._message(sources)], **self._rendering(), **self.fields}
+
+    def _message(self, sources: Sequence[Source]) -> dict[str, str]:
+        return chat_message(self.question, sources, self.instructions)
+
+    def _rendering(self) -> dict[str, Any]:
+        variables = {"enable_thinking": False, **self.rendering["template_variables"]}
+        return {**self.rendering, "template_variables": variables}
+
+
+@frozen
+class _Completion:
+    """Asks a model that follows no instructions, such as the embedded one."""
+
+    model: Model
+    question: str
+    fields: Mapping[str, Any]
+
+    def source(self, source: Source) -> Source:
+        return passage_of(source)
+
+    def fits(self, sources: Sequence[Source]) -> bool:
+        room = _room(self.model, self.fields)
+        if len(sources) > 1:
+            room = min(room, _SEVERAL_PASSAGES_TOKENS)
+        prompt = completion_prompt(self.question, sources)
+        return _n_bytes(prompt) <= MOST_BYTES_PER_TOKEN * room and self.model.count_tokens(prompt) <= room
+
+    def write(self, sources: Sequence[Source]) -> dict[str, Any]:
+        ends = self.model.chat_format.ends
+        return {"text": completion_prompt(self.question, sources), "eos_token_ids": ends, "stop": ["\n"], **self.fields}
+
+
+def _n_bytes(*texts: str) -> int:
+    return sum(len(text.encode(errors="replace")) for text in texts)
+
+
+def _room(model: Model, fields: Mapping[str, Any]) -> int:
+    """Return the most tokens of a prompt that leaves room for the answer."""
+    n_ctx, max_tokens = model.chat_format.n_ctx, int(fields["max_tokens"])
+    return n_ctx - min(max_tokens, n_ctx // 2)

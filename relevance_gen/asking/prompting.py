@@ -1,0 +1,41 @@
+"""Write the prompt: a question, and the sources to answer it from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from relevance_gen.asking.answer import Source
+from relevance_gen.llama.language_model import ChatFormat
+
+INSTRUCTIONS = (
+    "Answer the question in a few sentences, from the sources below and nothing else. Behind what you take from a "
+    "source put its number, as in [1]. If the sources do not answer the question, say that they do not."
+)
+EMBEDDED_NAME = "relevance_gen embedded"
+"""What the embedded model's file calls it. It has a chat template, and was trained on no instructions."""
+_NOT_PLAIN = re.compile(r"[^\w\s,;:'()/.?!-]|--+|_+")
+
+
+def follows_instructions(model: ChatFormat) -> bool:
+    """Tell whether a model is to be asked by `chat_message`, as far as its file says; else by `completion_prompt`."""
+    return model.template is not None and model.name != EMBEDDED_NAME
+
+
+def chat_message(question: str, sources: Sequence[Source], instructions: str = INSTRUCTIONS) -> dict[str, str]:
+    """Return the one message that asks a chat model; some templates know no role but the user's and the model's own."""
+    numbered = [f"[{number}] {source.text.strip()}" for number, source in enumerate(sources, 1)]
+    return {"role": "user", "content": "\n\n".join([instructions, *numbered, f"Question: {question.strip()}"])}
+
+
+def completion_prompt(question: str, sources: Sequence[Source]) -> str:
+    """Return the text that a model continues with an answer, in the form that the embedded one was trained on.
+
+    Markup is left out, for it derails small models, and the sources stand in one line.
+    """
+    context = " ".join(_plain(source.text) for source in sources)
+    return f"Context: {context}\nQuestion: {_plain(question)}\nAnswer:"
+
+
+def _plain(text: str) -> str:
+    return " ".join(_NOT_PLAIN.sub("", text.replace("’", "'")).split())

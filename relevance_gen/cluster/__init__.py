@@ -1,0 +1,28 @@
+"""Beyond one machine: `ClusterIndex` and `ClusterRunner`, on a cluster of Ray.
+
+The only floor that imports `ray`, which comes with the extra ``cluster``; it is loaded when one of the two is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relevance_gen.cluster.index import ClusterIndex
+    from relevance_gen.cluster.runner import ClusterRunner
+
+__all__ = ["ClusterIndex", "ClusterRunner"]
+
+_LOADED_WHEN_USED = {"ClusterIndex": "relevance_gen.cluster.index", "ClusterRunner": "relevance_gen.cluster.runner"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LOADED_WHEN_USED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_LOADED_WHEN_USED[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ModuleNotFoundError(f"{name} needs Ray: pip install 'relevance_gen[cluster]'", name="ray") from None

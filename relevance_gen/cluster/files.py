@@ -1,0 +1,232 @@
+"""Read chunks from files, each node its own part: JSON lines, Parquet, and plain texts.
+
+Files are listed once, in the order of their paths, and cut into pieces of about equal size: runs of bytes of JSON
+lines, row groups of Parquet, whole texts. A shard is made of a run of pieces, so its node reads nothing else, then or
+when it is made again; and positions follow the order of the files, whoever reads them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from attrs import evolve, frozen
+
+from relevance_gen.chunking import split
+from relevance_gen.cluster.folder import as_address, file_system
+from relevance_gen.cluster.parts import CountTokens, Made, make
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.progress import Progress
+from relevance_gen.retrieval.chunks import Blank, Chunks
+
+Source: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
+"""A file, a folder, or several of both; paths that all nodes share, or addresses that `fsspec` knows."""
+
+Kind: TypeAlias = Literal["lines", "parquet", "text"]
+
+_KINDS: Final[dict[str, Kind]] = {
+    ".jsonl": "lines",
+    ".ndjson": "lines",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".md": "text",
+}
+_PIECE_BYTES: Final = 16 << 20
+
+
+@frozen
+class Piece:
+    """A part of a file that is read at once.
+
+    Attributes:
+        address: of the file.
+        kind: how to read it.
+        start: the first byte, or row group.
+        stop: the byte, or row group, behind the last.
+        n_bytes: about how large it is.
+    """
+
+    address: str
+    kind: Kind
+    start: int
+    stop: int
+    n_bytes: int
+
+
+@frozen(eq=False)
+class Read:
+    """Chunks in some pieces of files.
+
+    Attributes:
+        pieces: the pieces, in order.
+        text_field: the field, or column, that holds a chunk's text; all others are its metadata.
+        blank: what to do with blank chunks.
+        first: position of the first chunk.
+    """
+
+    pieces: tuple[Piece, ...]
+    text_field: str
+    blank: Blank
+    first: int = 0
+
+    def make(self, count_tokens: CountTokens, progress: Progress | None) -> Made:
+        """Read the chunks and make them searchable.
+
+        Raises:
+            InvalidRequestError: something in a file is no chunk; the error names file and place.
+            OSError: a file cannot be read.
+        """
+        texts: list[str] = []
+        metadata: dict[int, Any] = {}
+        for piece in self.pieces:
+            for place, value in _READERS[piece.kind](piece):
+                chunks = Chunks.read(
+                    [_chunk(value, self.text_field)], path=f"{piece.address} {place}", blank=self.blank
+                )
+                if chunks.metadata:
+                    metadata[len(texts)] = chunks.metadata[0]
+                texts += chunks.texts
+        return make(Chunks(texts, metadata), self.first, count_tokens, progress)
+
+    def placed(self, first: int) -> Read:
+        """Return the same chunks with another position of the first."""
+        return evolve(self, first=first)
+
+
+def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: Blank, n_cpus: int) -> list[list[Read]]:
+    """Say which shard reads which pieces.
+
+    Args:
+        source: what to read.
+        n_shards: most shards; None for one for each processor, as far as there are pieces.
+        text_field: the field that holds a chunk's text.
+        blank: what to do with blank chunks.
+        n_cpus: processors of the cluster.
+
+    Raises:
+        InvalidRequestError: there is nothing to read, or no way to read it.
+        OSError: it cannot be listed.
+    """
+    if not isinstance(text_field, str) or not text_field:
+        raise InvalidRequestError.must_be("text_field", "a string that is not empty", text_field)
+    listed = [source] if isinstance(source, str | PathLike) else source
+    if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, str | PathLike) for one in listed):
+        raise InvalidRequestError.must_be("source", "a file, a folder or a list of these", source)
+    pieces = [
+        piece for one in listed for address, n_bytes in _files(as_address(one)) for piece in _cut(address, n_bytes)
+    ]
+    if not pieces:  # of files without a byte or a row: an index without a chunk
+        return [[Read((), text_field, blank)]]
+    ends = np.cumsum([max(piece.n_bytes, 1) for piece in pieces])
+    wanted = min(len(pieces), max(1, n_cpus) if n_shards is None else n_shards)
+    shard_of = np.minimum((ends - 1) * wanted // ends[-1], wanted - 1).tolist()
+    numbered = itertools.groupby(zip(shard_of, pieces, strict=True), key=lambda pair: pair[0])
+    return [[Read(tuple(piece for _, piece in some), text_field, blank)] for _, some in numbered]
+
+
+# ── Which files ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _files(address: str) -> list[tuple[str, int]]:
+    """Return the files that can be read, and their sizes, in the order of their paths."""
+    files, root = file_system(address)
+    if not files.exists(root):
+        raise InvalidRequestError(f"source must be there: no file or folder at {address}", field="source")
+    scheme = address.split("://")[0] + "://" if "://" in address else ""
+    if not files.isdir(root):
+        if _kind(root) is None:
+            raise InvalidRequestError(
+                f"source must be one of {', '.join(_KINDS)}, or a folder of such, got {address}", field="source"
+            )
+        return [(scheme + root, int(files.size(root)))]
+    found = files.find(root, detail=True)
+    readable = [(scheme + path, int(one["size"])) for path, one in sorted(found.items()) if _kind(path) is not None]
+    if not readable:
+        raise InvalidRequestError(f"source must hold files of {', '.join(_KINDS)}: {address} has none", field="source")
+    return readable
+
+
+def _kind(path: str) -> Kind | None:
+    return _KINDS.get(os.path.splitext(path)[1].lower())  # noqa: PTH122 an address is no path
+
+
+def _cut(address: str, n_bytes: int) -> Iterator[Piece]:
+    kind = _kind(address)
+    if kind == "lines":
+        for start in range(0, n_bytes, _PIECE_BYTES):
+            stop = min(start + _PIECE_BYTES, n_bytes)
+            yield Piece(address, kind, start, stop, stop - start)
+    elif kind == "parquet":
+        with _parquet(address) as file:
+            for number in range(file.metadata.num_row_groups):
+                yield Piece(address, kind, number, number + 1, file.metadata.row_group(number).total_byte_size)
+    else:
+        yield Piece(address, "text", 0, n_bytes, n_bytes)
+
+
+# ── What is in them ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _chunk(value: Any, text_field: str) -> Any:
+    """Return what a file holds in one place as what may be a chunk."""
+    if not isinstance(value, Mapping):
+        return value
+    further = {name: one for name, one in value.items() if name != text_field and one is not None}
+    if isinstance(own := further.get("metadata"), dict):
+        further = {name: one for name, one in further.items() if name != "metadata"} | own
+    return {"text": value.get(text_field), "metadata": further}
+
+
+def _lines(piece: Piece) -> Iterator[tuple[str, Any]]:
+    """Yield the lines that begin in a piece."""
+    files, path = file_system(piece.address)
+    with files.open(path, "rb") as file:
+        at = piece.start
+        if at:
+            file.seek(at - 1)
+            at += len(file.readline()) - 1
+        while at < piece.stop and (line := file.readline()):
+            place = f"at byte {at}"
+            at += len(line)
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InvalidRequestError(f"{piece.address} must hold a JSON value {place}: {error}") from None
+            yield place, value
+
+
+def _rows(piece: Piece) -> Iterator[tuple[str, Any]]:
+    with _parquet(piece.address) as file:
+        for number in range(piece.start, piece.stop):
+            rows = file.read_row_group(number).to_pylist()
+            yield from ((f"row {place} of group {number}", row) for place, row in enumerate(rows))
+
+
+def _parquet(address: str) -> Any:
+    import pyarrow.parquet
+
+    files, path = file_system(address)
+    try:
+        return pyarrow.parquet.ParquetFile(files.open(path, "rb"))
+    except pyarrow.ArrowInvalid as error:
+        raise InvalidRequestError(f"{address} must be Parquet: {error}") from None
+
+
+def _texts(piece: Piece) -> Iterator[tuple[str, Any]]:
+    files, path = file_system(piece.address)
+    try:
+        text = files.cat_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{piece.address} must be UTF-8: byte {error.start} is not") from None
+    for number, part in enumerate(split(text)):
+        yield f"chunk {number}", part
+
+
+_READERS: Final[Mapping[Kind, Any]] = {"lines": _lines, "parquet": _rows, "text": _texts}

@@ -1,0 +1,196 @@
+"""Keep an index of many shards in a folder: a file for each shard, and one that says which of them belong together.
+
+The folder is a path that all nodes share, or an address that `fsspec` knows, such as ``s3://bucket/index``. The files
+of an earlier index are removed when the new one is complete, so whoever opens the folder gets one or the other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import field, frozen
+
+from relevance_gen import checks, wire
+from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.retrieval import storage
+from relevance_gen.retrieval.weighting import WeightingName, weighting_named
+
+_MANIFEST: Final = "index.json"
+_FORMAT: Final = 1
+_SHARD_FILE: Final = re.compile(r"[0-9a-f]{16}-[0-9]{5}\.shard")
+
+
+def _is_shard_file(name: Any) -> bool:
+    return isinstance(name, str) and _SHARD_FILE.fullmatch(name) is not None
+
+
+def _as_pairs(spans: Any) -> Any:
+    return tuple(map(checks.as_tuple, spans)) if isinstance(spans, list | tuple) else spans
+
+
+def _is_span(span: Any) -> bool:
+    return isinstance(span, tuple) and len(span) == 2 and all(map(checks.is_integer, span)) and 0 <= span[0] < span[1]
+
+
+def _as_shards(values: Any) -> Any:
+    if not isinstance(values, list):
+        return values
+    return tuple(wire.structure(SavedShard, value, path=f"shards[{place}]") for place, value in enumerate(values))
+
+
+@frozen
+class SavedShard:
+    """One shard's file.
+
+    Attributes:
+        file: its name in the folder.
+        spans: runs of positions that hold its chunks: first, and behind the last.
+        n_tokens: tokens in its chunks.
+    """
+
+    file: str = field(validator=checks.must_be("the name of a shard's file", _is_shard_file))
+    spans: tuple[tuple[int, int], ...] = field(
+        converter=_as_pairs, validator=checks.items("two positions, ascending", _is_span)
+    )
+    n_tokens: int = field(validator=checks.integer(0))
+
+
+@frozen
+class Manifest:
+    """What belongs together.
+
+    Attributes:
+        format: version of this format.
+        weighting: name of the weighting.
+        encoding: name of the encoding that tokens are counted in.
+        fingerprint: a hash of what that encoding is.
+        n_positions: number of positions that were ever given.
+        shards: the shards.
+    """
+
+    format: int
+    weighting: WeightingName = field(validator=lambda _, __, value: weighting_named(value))
+    encoding: str = field(validator=checks.string)
+    fingerprint: str = field(validator=checks.string)
+    n_positions: int = field(validator=checks.integer(0))
+    shards: tuple[SavedShard, ...] = field(
+        converter=_as_shards, validator=checks.items("a shard", lambda v: isinstance(v, SavedShard))
+    )
+
+
+def as_address(folder: str | PathLike[str]) -> str:
+    """Return what a caller calls a folder in the form that means the same on every node.
+
+    Raises:
+        InvalidRequestError: it is neither a path nor an address.
+    """
+    if not isinstance(folder, str | PathLike) or not os.fspath(folder):
+        raise InvalidRequestError.must_be("folder", "a path that all nodes share, or an address as s3://…", folder)
+    address = os.fspath(folder)
+    return address if "://" in address else str(Path(address).absolute())
+
+
+def new_files(n_shards: int) -> list[str]:
+    """Return names for the files of shards that no other index has."""
+    mark = secrets.token_hex(8)
+    return [f"{mark}-{number:05}.shard" for number in range(n_shards)]
+
+
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_index(address: str, index: storage.SavedIndex) -> None:
+    """Write a shard's file, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+        InvalidRequestError: some metadata is not JSON.
+    """
+    if "://" in address:
+        _write(address, storage.to_bytes(index))
+    else:
+        storage.write(address, index)
+
+
+def read_index(address: str) -> storage.SavedIndex:
+    """Open a shard's file: mapped into memory from a path, fetched whole from any other address.
+
+    Raises:
+        IndexFormatError: it is damaged or foreign.
+        OSError: it cannot be read.
+    """
+    return storage.from_bytes(_read(address)) if "://" in address else storage.read(address)
+
+
+def write_manifest(folder: str, manifest: Manifest) -> None:
+    """Write which files belong together, and remove the files of shards that do not.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    _write(join(folder, _MANIFEST), wire.serialize(manifest))
+    kept = {shard.file for shard in manifest.shards}
+    files, root = file_system(folder)
+    for path in files.ls(root, detail=False):
+        name = path.rsplit("/", 1)[-1]
+        if _SHARD_FILE.fullmatch(name) and name not in kept:
+            files.rm_file(path)
+
+
+def read_manifest(folder: str) -> Manifest:
+    """Read which files belong together.
+
+    Raises:
+        IndexFormatError: no index of a cluster was saved in this folder, or by another version.
+        OSError: the folder cannot be read.
+    """
+    try:
+        content = wire.parse(_read(join(folder, _MANIFEST)))
+        if isinstance(content, dict) and content.get("format") != _FORMAT:
+            raise IndexFormatError(f"{folder} has format {content.get('format')!r}; this version reads {_FORMAT}")
+        return wire.structure(Manifest, content)
+    except FileNotFoundError:
+        raise IndexFormatError(f"{folder} holds no saved index of a cluster: it has no {_MANIFEST}") from None
+    except InvalidRequestError as error:
+        raise IndexFormatError(f"{folder} holds no index that this library wrote: {error}") from None
+
+
+def make_folder(folder: str) -> None:
+    """Make the folder, if it is not there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    files, root = file_system(folder)
+    files.makedirs(root, exist_ok=True)
+
+
+def join(folder: str, name: str) -> str:
+    """Return the address of a file in a folder."""
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def file_system(address: str) -> tuple[Any, str]:
+    """Return the file system of an address, as `fsspec` has it, and the path there."""
+    import fsspec
+
+    files, path = fsspec.core.url_to_fs(address)
+    return files, path
+
+
+def _read(address: str) -> bytes:
+    files, path = file_system(address)
+    return bytes(files.cat_file(path))
+
+
+def _write(address: str, content: bytes) -> None:
+    """Write a file beside its place and move it there."""
+    files, path = file_system(address)
+    unfinished = f"{path}.{secrets.token_hex(8)}.unfinished"
+    files.pipe_file(unfinished, content)
+    files.mv(unfinished, path)

@@ -1,0 +1,517 @@
+"""An index over the machines of a cluster, as its callers use it.
+
+The file is long because it documents every method of the one public class; what the methods do is in other rooms.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from os import PathLike
+from typing import Any, Final, Self, TypeVar, get_args, overload
+
+import ray
+from attrs import evolve, frozen
+from ray.exceptions import RayActorError
+
+from relevance_gen.checks import check_integer
+from relevance_gen.cluster import folder as folders
+from relevance_gen.cluster.collection import ClusterCollection
+from relevance_gen.cluster.connection import NAMESPACE, connect, get, living_nodes, own_node, start_checked
+from relevance_gen.cluster.files import Source, plan_reading
+from relevance_gen.cluster.keeper import Keeper
+from relevance_gen.cluster.parts import HandedOver, Part, Saved
+from relevance_gen.cluster.shard import OutdatedError
+from relevance_gen.cluster.state import IndexState
+from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
+from relevance_gen.progress import Progress, reporting
+from relevance_gen.retrieval.answering import Wanted, answer
+from relevance_gen.retrieval.chunks import Blank, Chunks
+from relevance_gen.retrieval.cutting import cut_evenly
+from relevance_gen.retrieval.explaining import explain
+from relevance_gen.retrieval.filtering import Where
+from relevance_gen.retrieval.positions import check_position
+from relevance_gen.retrieval.query import Question, questions
+from relevance_gen.retrieval.weighting import WeightingName, weighting_named
+from relevance_gen.tokens import Encoding, TokenCounter, token_counter
+from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse
+
+T = TypeVar("T")
+
+_CHARS_PER_SHARD: Final = 4 << 20
+"""With less text for each, asking more shards takes longer than they save."""
+_MAX_SHARDS: Final = 4096
+_FRESH_S: Final = 1.0
+"""How old what is known of an index may be: changes by other processes are seen so much later at most."""
+_ATTEMPTS: Final = 8
+_NEWS_S: Final = 5.0
+"""How long a question waits for the news of a shard that did not answer."""
+_QUESTIONS_AT_ONCE: Final = 16
+_PROGRESS_S: Final = 0.1
+
+
+@frozen
+class ShardStats:
+    """One shard of an index.
+
+    Attributes:
+        num_chunks: number of its chunks.
+        nodes: ids of the nodes that have it; none while it is lost.
+        size_bytes: memory of its texts and arrays in one replica; 0 while it is lost.
+    """
+
+    num_chunks: int
+    nodes: tuple[str, ...]
+    size_bytes: int
+
+
+@frozen
+class IndexStats:
+    """An index in a cluster.
+
+    Attributes:
+        num_chunks: number of chunks.
+        num_missing_chunks: those among them that cannot be searched now.
+        shards: the shards.
+        errors: why lost shards could not be restored yet.
+    """
+
+    num_chunks: int
+    num_missing_chunks: int
+    shards: tuple[ShardStats, ...]
+    errors: tuple[str, ...]
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return len(self.shards)
+
+
+class ClusterIndex:
+    """Chunks spread over the machines of a cluster; results are those of `relevance_gen.ChunkIndex`, bit for bit.
+
+    Chunks are cut into shards, each in an actor of its own. A lost shard is made again on another node from the file it
+    was saved to, or from the chunks as they were handed over; these stay with the process that handed them over, so
+    only a saved index outlives that process. Until a shard is back, questions are refused, never answered from less
+    without a word. An index with a name is found by every process of the cluster, and lives until it is closed;
+    others go with their process.
+
+    Args:
+        chunks: as for `relevance_gen.ChunkIndex`.
+        source: instead of chunks, what the nodes read themselves, each its own part, so that no machine ever holds all
+            of it: a file, a folder or a list of these, by a path that all nodes share or an address that `fsspec`
+            knows. Each line of ``.jsonl`` or ``.ndjson`` and each row of ``.parquet`` is a chunk; ``.txt`` and ``.md``
+            are cut as `relevance_gen.split` does. Other files of a folder are left alone.
+        text_field: the field, or column, of a source that holds a chunk's text; all others are its metadata.
+        n_shards: how many shards; by default one for each processor of the cluster that has 4 Mi characters of text,
+            and of a source one for each processor.
+        replicas: how many nodes have each shard; with two or more, losing one changes nothing.
+        address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; None for the same or,
+            where there is none, for one that is started on this machine.
+        name: what other processes find it by.
+        blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
+        weighting: ``"pivoted"`` or ``"cosine"``.
+        encoding: what tokens are counted in; a file of ranks must be there on every node.
+        progress: called with (chunks done, all chunks) while the index is built; True shows a bar.
+
+    Raises:
+        InvalidRequestError: an argument is not allowed; the error names it.
+        ClusterError: there is no such cluster, its nodes have other versions, or a shard cannot be built.
+    """
+
+    def __init__(
+        self,
+        chunks: Iterable[str | Metadata | Chunk] | None = None,
+        *,
+        source: Source | None = None,
+        text_field: str = "text",
+        n_shards: int | None = None,
+        replicas: int = 1,
+        address: str | None = None,
+        name: str | None = None,
+        blank: Blank = "error",
+        weighting: WeightingName = "pivoted",
+        encoding: Encoding | None = None,
+        progress: Progress | bool | None = None,
+    ) -> None:
+        if (chunks is None) == (source is None):
+            raise InvalidRequestError("chunks or source must be given, and not both", field="chunks")
+        if blank not in get_args(Blank):
+            raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
+        weighting_named(weighting)
+        counter = token_counter(encoding)
+        wanted = None if n_shards is None else check_integer("n_shards", n_shards, 1, _MAX_SHARDS)
+        check_integer("replicas", replicas, 1)
+        checked = Chunks.read(() if chunks is None else chunks, blank=blank)
+        with reporting(progress) as report:
+            connect(address)
+            parts: Sequence[Sequence[Part]]
+            n_positions: int | None = None
+            spans = None
+            if source is not None:
+                parts = plan_reading(source, wanted, text_field, blank, _n_cpus())
+            else:
+                n_parts = _n_shards(sum(map(len, checked.texts))) if wanted is None else wanted
+                cuts = list(cut_evenly(checked.texts, n_parts)) or [slice(0, 0)]
+                parts = [[HandedOver([ray.put(checked.take(range(cut.start, cut.stop)))], cut.start)] for cut in cuts]
+                n_positions, spans = len(checked.texts), [((cut.start, cut.stop),) for cut in cuts]
+            self._start(_start_keeper(name, weighting, counter, replicas), name)
+            self._build(parts, n_positions, spans, report)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        replicas: int = 1,
+        address: str | None = None,
+        name: str | None = None,
+        encoding: Encoding | None = None,
+    ) -> Self:
+        """Open an index that `save` wrote, with the shards that it was saved with.
+
+        Args:
+            folder: a path that all nodes share, or an address that `fsspec` knows, such as ``s3://bucket/index``.
+            replicas: as for the class.
+            address: as for the class.
+            name: as for the class.
+            encoding: as for the index that was saved; may be left out if that was the embedded encoding or a
+                published one.
+
+        Raises:
+            IndexFormatError: no index of a cluster was saved there, or it is damaged.
+            InvalidRequestError: an argument is not allowed.
+            ClusterError: there is no such cluster, its nodes have other versions, or a node cannot read a shard.
+        """
+        check_integer("replicas", replicas, 1)
+        address_of = folders.as_address(folder)
+        manifest = folders.read_manifest(address_of)
+        counter = _counter_of(manifest, encoding)
+        connect(address)
+        parts = [[Saved(folders.join(address_of, shard.file), shard.n_tokens)] for shard in manifest.shards]
+        index = cls.__new__(cls)
+        index._start(_start_keeper(name, manifest.weighting, counter, replicas), name)
+        index._build(parts, manifest.n_positions, [shard.spans for shard in manifest.shards], None)
+        return index
+
+    @classmethod
+    def named(cls, name: str, *, address: str | None = None) -> Self:
+        """Return the index that another process of the cluster made with a name.
+
+        Raises:
+            UnknownIndexError: there is none of that name.
+            ClusterError: there is no such cluster, or this process has other versions.
+        """
+        _check_name(name)
+        connect(address)
+        try:
+            keeper = ray.get_actor(_keeper_name(name), namespace=NAMESPACE)
+        except ValueError:
+            raise UnknownIndexError(f"no index of the cluster has the name {name!r}") from None
+        index = cls.__new__(cls)
+        index._start(keeper, name)
+        index._refresh()
+        return index
+
+    def _start(self, keeper: Any, name: str | None) -> None:
+        self._keeper = keeper
+        self._name = name
+        self._pool: ThreadPoolExecutor | None = None
+        self._collection: ClusterCollection | None = None
+        self._known_s = 0.0
+        self._end = weakref.finalize(self, _kill, keeper)
+        self._end.atexit = False
+        if name is not None:
+            self._end.detach()
+
+    def _build(
+        self, parts: Sequence[Sequence[Part]], n_positions: int | None, spans: Any, report: Progress | None
+    ) -> None:
+        built = self._keeper.build.remote(parts, n_positions, spans)
+        try:
+            while not ray.wait([built], timeout=_PROGRESS_S)[0]:
+                if report is not None:
+                    report(*get(self._keeper.progress.remote()))
+            get(built)
+            self._refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return self._fresh().state.statistics.n_chunks
+
+    def __repr__(self) -> str:
+        state = self._fresh().state
+        return (
+            f"<ClusterIndex of {state.statistics.n_chunks:,} chunks in {len(state.shards)} shards, "
+            f"{state.weighting} weighting, {state.counter.name} tokens>"
+        )
+
+    # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def search(
+        self,
+        query: str,
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Where | None = None,
+        min_share: float = 0.0,
+        spans: bool = False,
+        allow_partial: bool = False,
+    ) -> SearchResponse: ...
+    @overload
+    def search(
+        self,
+        query: list[str] | tuple[str, ...] | Iterator[str],
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Where | None = None,
+        min_share: float = 0.0,
+        spans: bool = False,
+        allow_partial: bool = False,
+    ) -> list[SearchResponse]: ...
+    def search(
+        self,
+        query: str | list[str] | tuple[str, ...] | Iterator[str],
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Where | None = None,
+        min_share: float = 0.0,
+        spans: bool = False,
+        allow_partial: bool = False,
+    ) -> SearchResponse | list[SearchResponse]:
+        """Return the chunks that answer the query, or a response for each of several queries, asked side by side.
+
+        Args:
+            query: as for `relevance_gen.ChunkIndex.search`.
+            top_n: most results, at least 1.
+            true_order: results in the chunks' order (true) or best first (false).
+            where: as there; a callable is sent to the nodes, which run it.
+            min_share: keep only results of at least this share of the best score, in [0, 1].
+            spans: whether each result says where in the chunk the answer stands.
+            allow_partial: answer from the shards that live while others are lost;
+                ``response.metadata.num_missing_chunks`` tells how many chunks were not searched.
+
+        Raises:
+            InvalidRequestError: an argument is not allowed; the error names it.
+            ChunksMissingError: a shard is lost, and not restored yet.
+            ClusterError: the index was closed, or the cluster is gone.
+        """
+        wanted = Wanted(where, min_share, spans)
+        asked = questions(query, top_n, true_order)
+        if isinstance(asked, Question):
+            return self._answer(asked, wanted, allow_partial)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_QUESTIONS_AT_ONCE, thread_name_prefix="ask-shards")
+        return list(self._pool.map(lambda question: self._answer(question, wanted, allow_partial), asked))
+
+    def _answer(self, question: Question, wanted: Wanted, allow_partial: bool) -> SearchResponse:
+        def ask(collection: ClusterCollection) -> SearchResponse:
+            state = collection.state
+            counts = SearchMetadata(state.counter.count(question.query), state.n_tokens)
+            response = answer(question, wanted, collection, state.n_positions, counts)
+            missing = state.n_missing_chunks
+            return evolve(response, metadata=evolve(counts, num_missing_chunks=missing)) if missing else response
+
+        return self._ask(ask, allow_partial)
+
+    def explain(self, query: str, chunk: int) -> Explanation:
+        """Show what each term of the query gave to the score of a chunk.
+
+        Args:
+            query: a question, not blank.
+            chunk: the chunk's position.
+
+        Raises:
+            InvalidRequestError: an argument is not allowed.
+            ChunksMissingError: a shard is lost, and not restored yet.
+        """
+        asked = Question(query).query
+
+        def ask(collection: ClusterCollection) -> Explanation:
+            at = check_position("chunk", chunk, collection.state.n_positions, collection.holds)
+            return explain(collection, asked, at)
+
+        return self._ask(ask)
+
+    def _ask(self, work: Callable[[ClusterCollection], T], allow_partial: bool = False) -> T:
+        """Do something with the shards, anew if they change meanwhile."""
+        for _ in range(_ATTEMPTS):
+            collection = self._fresh()
+            state = collection.state
+            if state.n_missing_chunks and not allow_partial:
+                break
+            try:
+                return work(collection)
+            except OutdatedError:
+                self._refresh(after=state.version)
+        missing = state.n_missing_chunks
+        raise ChunksMissingError(
+            f"{missing:,} of {state.statistics.n_chunks:,} chunks cannot be searched now: a shard was lost and is "
+            "being restored" + "".join(f"; {error}" for error in state.errors[:1]),
+            missing,
+        )
+
+    # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
+        """Add chunks, and return their positions. They go to the smallest shard.
+
+        Args:
+            chunks: as for the class.
+            blank: as for the class.
+
+        Raises:
+            InvalidRequestError: a chunk is not allowed; none was added.
+            ChunksMissingError: no shard is there to take them; none was added.
+        """
+        checked = Chunks.read(chunks, blank=blank)
+        n_positions = len(checked.texts)
+        if not n_positions:
+            first = self._fresh().state.n_positions
+        else:
+            first = self._tell(self._keeper.add.remote(HandedOver([ray.put(checked)]), n_positions))
+        return range(first, first + n_positions)
+
+    def remove(self, positions: Iterable[int]) -> None:
+        """Remove the chunks at some positions.
+
+        Raises:
+            InvalidRequestError: no chunk is at one of the positions; none was removed.
+            ChunksMissingError: a shard is lost, and not restored yet; none was removed.
+        """
+        listed = list(positions) if isinstance(positions, Iterator | range) else positions
+        self._tell(self._keeper.remove.remote(listed))
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write every shard to a file in a folder, from where lost ones are restored from now on.
+
+        Args:
+            folder: a path that all nodes share, or an address that `fsspec` knows, such as ``s3://bucket/index``.
+
+        Raises:
+            ChunksMissingError: a shard is lost, and not restored yet.
+            InvalidRequestError: metadata that is not JSON.
+            OSError: the folder cannot be written.
+        """
+        self._tell(self._keeper.save.remote(folders.as_address(folder)))
+
+    def rebalance(self) -> int:
+        """Move shards to nodes that have fewer than their share, such as have joined; return how many were moved.
+
+        Questions go on meanwhile.
+        """
+        return int(self._tell(self._keeper.rebalance.remote()))
+
+    def stats(self) -> IndexStats:
+        """Return what the index holds, and where."""
+        sizes = self._told(self._keeper.nbytes.remote())
+        state = self._refresh().state
+        return IndexStats(
+            state.statistics.n_chunks,
+            state.n_missing_chunks,
+            tuple(
+                ShardStats(shard.n_chunks, shard.node_ids, size)
+                for shard, size in zip(state.shards, sizes, strict=True)
+            ),
+            state.errors,
+        )
+
+    def close(self) -> None:
+        """Free the memory on all nodes; an index with a name is gone for everybody. Safe to call twice."""
+        self._end.detach()
+        _kill(self._keeper)
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ── What is known ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fresh(self) -> ClusterCollection:
+        """Return the shards as they are known, if that is not too old."""
+        if self._collection is None or time.monotonic() - self._known_s > _FRESH_S:
+            return self._refresh()
+        return self._collection
+
+    def _refresh(self, after: int = -1) -> ClusterCollection:
+        """Ask the keeper; if `after` is given, wait a little for news that are later."""
+        state: IndexState = self._told(self._keeper.state.remote(after, _NEWS_S if after >= 0 else 0.0))
+        collection = self._collection
+        if collection is None or state.version != collection.state.version:
+            self._collection = collection = ClusterCollection(state)
+        self._known_s = time.monotonic()
+        return collection
+
+    def _tell(self, call: Any) -> Any:
+        """Wait until the keeper has done something, and take note of what is so now."""
+        result = self._told(call)
+        self._refresh()
+        return result
+
+    def _told(self, call: Any) -> Any:
+        try:
+            return get(call)
+        except RayActorError:
+            raise ClusterError("this index was closed, or the node that kept it is gone; load it again") from None
+
+
+def _n_cpus() -> int:
+    return int(sum(node.n_cpus for node in living_nodes()))
+
+
+def _n_shards(n_chars: int) -> int:
+    return max(1, min(_n_cpus(), n_chars // _CHARS_PER_SHARD, _MAX_SHARDS))
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidRequestError.must_be("name", "a string that is not empty", name)
+
+
+def _keeper_name(name: str) -> str:
+    return f"index {name}"
+
+
+def _start_keeper(name: str | None, weighting: str, counter: TokenCounter, replicas: int) -> Any:
+    """Start a keeper beside this process, with which it ends unless it has a name."""
+    options: dict[str, Any] = {"max_concurrency": 64}
+    if name is not None:
+        _check_name(name)
+        options |= {"name": _keeper_name(name), "namespace": NAMESPACE, "lifetime": "detached"}
+    try:
+        keeper, _ = start_checked(Keeper, own_node(), weighting, counter, replicas, **options)
+    except ValueError:
+        raise ClusterError(f"another index of the cluster has the name {name!r}; close it, or take another") from None
+    return keeper
+
+
+def _counter_of(manifest: folders.Manifest, encoding: Encoding | None) -> TokenCounter:
+    embedded = token_counter()
+    if encoding is None and manifest.encoding == embedded.name:
+        counter = embedded
+    else:
+        counter = token_counter(manifest.encoding if encoding is None else encoding)
+    if (counter.name, counter.fingerprint) != (manifest.encoding, manifest.fingerprint):
+        raise InvalidRequestError(
+            f"encoding must be {manifest.encoding}, as when the index was saved, got {counter.name}", field="encoding"
+        )
+    return counter
+
+
+def _kill(keeper: Any) -> None:
+    """End a keeper, and so the shards that it owns."""
+    with suppress(Exception):  # the cluster may be gone
+        ray.kill(keeper)

@@ -1,0 +1,193 @@
+"""Workers on other machines: an actor that has the model, and a thread here that pulls tickets for it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import ray
+from attrs import evolve, frozen
+from ray.exceptions import RayActorError
+
+from relevance_gen.cluster.connection import NAMESPACE, Actor, get, start_checked
+from relevance_gen.cluster.mailbox import Mailbox, Told
+from relevance_gen.errors import ClusterError, GenerationError
+from relevance_gen.generation.backlog import Backlog
+from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.worker import Load, State, Worker
+from relevance_gen.llama.language_model import ChatFormat
+
+_CLIENTS: Final = 64
+"""Calls that an actor serves at once: one waiting for each client, and those that cancel."""
+_UNUSED_S: Final = 60.0
+"""A runner that is shared ends when nobody was heard of for so long."""
+_ROUND_S: Final = 0.02
+"""How long a step's report is waited for before new tickets, and cancelled ones, are handed over."""
+_IDLE_S: Final = 1.0
+"""How often an idle runner is asked whether it lives."""
+_ATTEMPTS: Final = 5
+
+
+@frozen
+class Place:
+    """Where a runner is to be.
+
+    Attributes:
+        node_id: the node.
+        n_gpus: GPUs that it has for itself.
+        name: what other processes find it by; None for a runner of this process alone.
+    """
+
+    node_id: str
+    n_gpus: int = 0
+    name: str | None = None
+
+
+class RunnerActor(Actor):
+    """A model and its worker, in a process of its own.
+
+    Args:
+        load: loads the model.
+        prefix_cache_bytes: memory for the computed prompts of recent requests.
+        made_of: model and options in words, to be compared with what others want.
+        is_shared: whether it ends by itself when nobody is heard of.
+    """
+
+    def __init__(self, load: Load, prefix_cache_bytes: int, made_of: str, is_shared: bool) -> None:
+        self._made_of = made_of
+        self._mailbox = Mailbox()
+        self._worker = Worker(self._mailbox, load, prefix_cache_bytes)
+        self._worker.start()
+        if is_shared:
+            threading.Thread(target=self._end_unused, daemon=True).start()
+
+    def loaded(self) -> tuple[ChatFormat | None, str]:
+        """Wait until the model is loaded; return what its file says of conversations, and what this was made of.
+
+        Raises:
+            ModelLoadError: it cannot be loaded.
+        """
+        self._worker.wait_loaded()
+        if self._worker.error is not None:
+            raise self._worker.error
+        return self._worker.chat_format, self._made_of
+
+    def exchange(self, client: str, tickets: Sequence[Ticket], cancelled: Sequence[int], timeout_s: float) -> Told:
+        """Take a client's tickets, and tell it what became of those before; see `Mailbox.exchange`."""
+        told = self._mailbox.exchange(client, tickets, cancelled, timeout_s)
+        return evolve(told, counters=self._worker.counters)
+
+    def _end_unused(self) -> None:
+        while self._mailbox.silent_s < _UNUSED_S:
+            time.sleep(1.0)
+        os._exit(0)
+
+
+class ClusterWorker(Worker):
+    """A thread that pulls tickets for a runner in another process, and hands on what becomes of them.
+
+    Args:
+        backlog: where its requests come from.
+        load: loads the model, over there.
+        prefix_cache_bytes: memory for the computed prompts of recent requests.
+        made_of: model and options in words.
+        choose: says where the runner is to be; asked again where that node has died. None says that it is not needed.
+        on_death: called when a runner that was ready has died, before its tickets go back.
+    """
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        load: Load,
+        prefix_cache_bytes: int,
+        made_of: str,
+        choose: Callable[[], Place | None],
+        on_death: Callable[[ClusterWorker], None],
+    ) -> None:
+        super().__init__(backlog, load, prefix_cache_bytes)
+        self.node_id: str | None = None
+        self._made_of = made_of
+        self._choose = choose
+        self._on_death = on_death
+        self._client = secrets.token_hex(8)
+        self._handle: Any = None
+        self._held: dict[int, Ticket] = {}
+        self._has_room = False
+
+    def _end(self, state: State, error: BaseException | None = None) -> None:
+        """End, and have another runner ready to take what goes back into the backlog."""
+        if state is State.FAILED and self.state is State.READY:
+            self._on_death(self)
+        super()._end(state, error)
+
+    def _serve(self) -> None:
+        place = self._begin()
+        if place is None:
+            return
+        try:
+            told = self._exchange(())
+            self._become(State.READY)
+            while self.state is State.READY:
+                tickets = self._puller.take(*told.rooms, timeout_s=0 if self._held else _IDLE_S)
+                if tickets is None:
+                    return
+                self._held |= {ticket.id: ticket for ticket in tickets}
+                told = self._exchange(tickets)
+        except RayActorError:
+            raise GenerationError(f"a runner on node {self.node_id} died") from None
+        finally:
+            if place.name is None:
+                ray.kill(self._handle)
+            else:
+                self._handle.exchange.remote(self._client, (), list(self._held), 0.0)
+
+    def _begin(self) -> Place | None:
+        """Start the runner, or find the one that is shared.
+
+        Raises:
+            ModelLoadError: the model cannot be loaded there.
+            ClusterError: there is no node for it, or the one that is shared has another model or other options.
+        """
+        for _ in range(_ATTEMPTS):
+            if (place := self._choose()) is None:
+                return None
+            options: dict[str, Any] = {"max_concurrency": _CLIENTS, "num_gpus": place.n_gpus}
+            if place.name is not None:
+                options |= {"name": place.name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+            args = self._load, self._prefix_cache_bytes, self._made_of, place.name is not None
+            try:
+                self._handle, self.node_id = start_checked(RunnerActor, place.node_id, *args, **options)
+                self.chat_format, made_of = get(self._handle.loaded.remote())
+            except RayActorError:
+                continue  # the node has died, and Ray did not know
+            if made_of != self._made_of:
+                raise ClusterError("the runner of this name has another model or other options; choose another name")
+            return place
+        raise ClusterError("no runner could be started: its node died, again and again")
+
+    def _exchange(self, tickets: Sequence[Ticket]) -> Told:
+        """Hand over tickets, and hand on what is told of those before."""
+        cancelled = [self._cancelled.popleft() for _ in range(len(self._cancelled))]
+        for ticket_id in cancelled:
+            self._held.pop(ticket_id, None)
+        # Where it is idle, `take` waits.
+        wait_s = _ROUND_S if self._held or not self._has_room else 0.0
+        told: Told = get(self._handle.exchange.remote(self._client, list(tickets), cancelled, wait_s))
+        self._has_room = told.rooms[0] > 0
+        self.counters = told.counters
+        for kind, ticket_id, first, second in told.events:
+            ticket = self._held.get(ticket_id)
+            if ticket is None:
+                continue
+            if kind == "text":
+                self._puller.text(ticket, first, second)
+            elif kind == "started":
+                self._puller.started(ticket, first)
+            else:
+                del self._held[ticket_id]
+                self._puller.done(ticket, first)
+        return told

@@ -1,0 +1,85 @@
+"""The requests whose grammars are being compiled: they join the others when that is done."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, wait
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.constraints import Grammar, Grammars, source_of
+from relevance_gen.generation.prompt import Prompt
+from relevance_gen.llama.language_model import LanguageModel
+
+_MOST = 8
+"""Requests that may be here; more of them let others pass. They are compiled one after another."""
+_WAIT_S = 0.01
+"""How long to wait for a grammar before looking for new requests."""
+
+
+class Compilation:
+    """Where prompts wait for their grammars, which a thread compiles while the engine goes on.
+
+    Args:
+        model: for whose vocabulary.
+
+    Attributes:
+        prompts: those that wait.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.prompts: list[Prompt] = []
+        self._futures: list[Future[Grammar]] = []
+        self._model = model
+        self._grammars: Grammars | None = None
+
+    @property
+    def room(self) -> int:
+        """How many more prompts may wait."""
+        return _MOST - len(self.prompts)
+
+    def add(self, prompt: Prompt) -> None:
+        """Begin to compile the grammar of a prompt."""
+        self.prompts.append(prompt)
+        self._futures.append(self._compile(prompt))
+
+    def _compile(self, prompt: Prompt) -> Future[Grammar]:
+        try:
+            source = source_of(prompt.ticket.request)
+        except InvalidRequestError as error:
+            failed: Future[Grammar] = Future()
+            failed.set_exception(error)
+            return failed
+        if self._grammars is None:
+            self._grammars = Grammars([self._model.piece(token) for token in range(self._model.n_vocab)])
+        return self._grammars.compile(source)
+
+    def take_finished(self, *, wait_for_one: bool) -> list[tuple[Prompt, BaseException | None]]:
+        """Remove and return the prompts that have their grammar now, each with the error if it has none."""
+        if not self._futures:
+            return []
+        done, _ = wait(self._futures, _WAIT_S if wait_for_one else 0, return_when="FIRST_COMPLETED")
+        finished: list[tuple[Prompt, BaseException | None]] = []
+        for prompt, future in list(zip(self.prompts, self._futures, strict=True)):
+            if future in done:
+                error = future.exception()
+                prompt.grammar = None if error else future.result()
+                finished.append((prompt, error))
+                self._remove(prompt)
+        return finished
+
+    def drop(self, ticket_id: int) -> None:
+        """Forget a request, if it is here."""
+        for prompt in [prompt for prompt in self.prompts if prompt.ticket.id == ticket_id]:
+            self._remove(prompt)
+
+    def clear(self) -> None:
+        """Forget every request, and end the thread with what it is doing."""
+        while self.prompts:
+            self._remove(self.prompts[-1])
+        if self._grammars is not None:
+            self._grammars.close()
+            self._grammars = None
+
+    def _remove(self, prompt: Prompt) -> None:
+        place = self.prompts.index(prompt)
+        del self.prompts[place]
+        self._futures.pop(place).cancel()

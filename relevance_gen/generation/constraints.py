@@ -1,0 +1,218 @@
+"""Keep a sample to a JSON schema, a regular expression or a grammar: which tokens may come next, and when it must end.
+
+llguidance, behind `compiling`, follows the text; a mask of the tokens that may come next goes to `sampling` at every
+step. Grammars are compiled in a thread of their own, after a trial in a sandbox: what takes too much time, memory or
+stack is an error of its request.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.ticket import GRAMMAR_FIELDS
+from relevance_gen.sandbox import Sandbox
+from relevance_gen.types import GenerationRequest
+
+if TYPE_CHECKING:
+    from relevance_gen.generation.compiling import LLMatcher, LLTokenizer
+
+Mask: TypeAlias = NDArray[np.uint8]
+"""Which tokens may come next, a bit for each: bit i % 8 of byte i // 8 is that of token i."""
+
+_WHITE_SPACE = r"( |\n{1,2}[ \t]{0,20})?"
+"""What may stand between the parts of JSON: without a bound, small models write white space for ever."""
+_BITS = (1 << np.arange(8)).astype(np.uint8)
+_TRIAL_S = 3.0
+_trial = Sandbox(Path(__file__).with_name("compiling.py"), timeout_s=_TRIAL_S, memory_bytes=512 << 20)
+atexit.register(_trial.close)
+
+
+class Constraint:
+    """What one sample may still say.
+
+    Args:
+        grammar: what it belongs to.
+        ends: the tokens that end the sample, where its text is complete, and may not come before.
+
+    Attributes:
+        complete: whether the text is complete and nothing may follow.
+    """
+
+    def __init__(self, grammar: Grammar, ends: Collection[int]) -> None:
+        self.complete = False
+        self._grammar = grammar
+        self._matcher = grammar.matcher.deep_copy()
+        self._ends = np.array([token for token in ends if token < grammar.n_vocab], np.intp)
+        self._words = np.zeros(grammar.n_vocab // 32 + 1, np.int32)
+
+    def mask(self, *, may_end: bool) -> Mask:
+        """Return the tokens that may come next, none of them where there is none; valid until the next call.
+
+        Args:
+            may_end: whether an end token may come although others may, where the text is complete.
+        """
+        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        mask, n_vocab = self._words.view(np.uint8), self._grammar.n_vocab
+        is_complete = mask[n_vocab // 8] & _BITS[n_vocab % 8] and not self._matcher.is_error()
+        mask[n_vocab // 8] &= ~_BITS[n_vocab % 8]
+        np.bitwise_and.at(mask, self._ends // 8, ~_BITS[self._ends % 8])
+        if is_complete and (may_end or not mask.any()):
+            np.bitwise_or.at(mask, self._ends // 8, _BITS[self._ends % 8])
+        return mask
+
+    def accept(self, token: int) -> None:
+        """Take note of a token that was drawn, no end token."""
+        self._matcher.consume_token(token)
+        self.complete = self._matcher.is_stopped() and not self._matcher.is_error()
+
+    def dead_end(self) -> InvalidRequestError:
+        """Return why no token may come next."""
+        compiling = self._grammar.compiling
+        why = compiling.reason(self._matcher)
+        has_no_token = why in ("", compiling.NO_TEXT)
+        return self._grammar.source.refused(
+            "allows no token here that this model has" if has_no_token else f"takes too much to follow: {why}"
+        )
+
+
+@frozen(eq=False)
+class Grammar:
+    """What the samples of a request must be, compiled for a model.
+
+    Args:
+        source: what was asked for.
+        matcher: at the beginning of a text.
+        n_vocab: size of the model's vocabulary.
+        compiling: the module of that name.
+    """
+
+    source: Source
+    matcher: LLMatcher
+    n_vocab: int
+    compiling: ModuleType
+
+    def begin(self, ends: Collection[int]) -> Constraint:
+        """Return the constraint of a sample; `ends` are the tokens that end it."""
+        return Constraint(self, ends)
+
+
+class Grammars:
+    """Compiles grammars for one model, in a thread of its own.
+
+    Args:
+        pieces: what each token of the vocabulary prints.
+    """
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._n_vocab = len(pieces)
+        compiling = _compiling()
+        with compiling.deep_stack():
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="relevance_gen-grammars")
+            self._tokenizer: Future[LLTokenizer] = self._thread.submit(compiling.tokenizer_of, pieces)
+
+    def compile(self, source: Source) -> Future[Grammar]:
+        """Return the future of a compiled grammar; it fails with `InvalidRequestError` where that cannot be done."""
+        return self._thread.submit(self._compile, source)
+
+    def close(self) -> None:
+        """End the thread with what it is doing."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, source: Source) -> Grammar:
+        compiling = _compiling()
+        lark = source.lark()
+        try:
+            why = _fault(lark)
+        except TimeoutError:
+            why = f"that takes more than {_TRIAL_S:g} seconds"
+        if why:
+            raise source.refused(f"cannot be compiled: {why}")
+        matcher = compiling.compiled(self._tokenizer.result(), lark)
+        if why := compiling.reason(matcher):
+            raise source.refused(f"cannot be compiled for this model: {why}")
+        return Grammar(source, matcher, self._n_vocab, compiling)
+
+
+@frozen
+class Source:
+    """A request's own words for what its samples must be.
+
+    Args:
+        field: the request's field.
+        value: what it holds.
+    """
+
+    field: str
+    value: Any
+
+    def lark(self) -> str:
+        """Return the same in llguidance's dialect of Lark.
+
+        Raises:
+            InvalidRequestError: that cannot be written.
+        """
+        match self.field:
+            case "json_schema":
+                options = self.value.get("x-guidance", {})
+                if isinstance(options, Mapping):
+                    options = {"whitespace_pattern": _WHITE_SPACE, **options}
+                lark = "start: %json " + json.dumps({**self.value, "x-guidance": options})
+            case "regex":
+                if (len(self.value) - len(self.value.rstrip("\\"))) % 2:
+                    raise self.refused("must not end with a single backslash")
+                lark = f"start: /{_compiling().regex_to_lark(self.value)}/"
+            case _:
+                lark = self.value
+        return lark + '\n%llguidance {"no_forcing": true}'
+
+    def refused(self, why: str) -> InvalidRequestError:
+        """Return the error that says `why` it cannot be followed."""
+        return InvalidRequestError(f"{self.field} {why}", field=self.field)
+
+
+def source_of(request: GenerationRequest) -> Source:
+    """Return what the samples of `request` must be, which has a grammar.
+
+    Raises:
+        InvalidRequestError: the extra that this needs is not installed.
+    """
+    name = next(name for name in GRAMMAR_FIELDS if getattr(request, name) is not None)
+    source = Source(name, getattr(request, name))
+    try:
+        _compiling()
+    except ImportError:
+        raise source.refused(
+            "needs the extra 'constrained', which is not installed: pip install 'relevance_gen[constrained]'"
+        ) from None
+    return source
+
+
+def _compiling() -> ModuleType:
+    """Return the module that imports llguidance, which need not be installed."""
+    return importlib.import_module("relevance_gen.generation.compiling")
+
+
+@functools.lru_cache(maxsize=32)
+def _fault(lark: str) -> str:
+    """Return what a trial finds wrong with a grammar, empty if nothing.
+
+    Raises:
+        TimeoutError: it took too long, which it need not do every time.
+    """
+    try:
+        return str(_trial.ask({"grammar": lark})["error"])
+    except EOFError:
+        return "that takes too much memory or nests too deeply"

@@ -1,0 +1,133 @@
+"""Fetch a model from the Hugging Face hub: the only module that uses huggingface_hub."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from relevance_gen.errors import ModelLoadError
+
+_NAME = re.compile(
+    r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<path>[\w./-]+\.gguf)|:(?P<wanted>[\w./-]+))?", re.ASCII | re.IGNORECASE
+)
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+_PREFERRED = ("Q4_K_M", "Q8_0")
+_MOST_SHOWN = 300
+_log = logging.getLogger(__name__)
+
+
+@frozen
+class HubModel:
+    """A model on the hub.
+
+    Attributes:
+        repository: ``owner/name``.
+        wanted: the file, its name without ``.gguf``, or the quantization in its name; ``None`` for what most want.
+    """
+
+    repository: str
+    wanted: str | None
+
+    @classmethod
+    def read(cls, text: str) -> HubModel | None:
+        """Read ``owner/name``, ``owner/name:FILE-OR-QUANTIZATION`` or ``owner/name/FILE``; ``None`` of all else."""
+        name = _NAME.fullmatch(text)
+        return None if name is None else cls(name["repository"], name["path"] or name["wanted"])
+
+    def fetch(self) -> Path:
+        """Return the file: from the hub's own cache, or downloaded into it, on a terminal with a bar.
+
+        Raises:
+            ModelLoadError: it cannot be downloaded, or there is no such file; the message says what to do.
+        """
+        try:
+            hub = importlib.import_module("huggingface_hub")
+        except ImportError:
+            raise ModelLoadError(
+                f"{self.repository} is no file here; to download it from the Hugging Face hub, "
+                "pip install 'relevance_gen[hub]'"
+            ) from None
+        # The hub is asked only where the cache does not hold what it would be asked for.
+        file = self._cached(hub, self.wanted or _PREFERRED[0])
+        if file is None:
+            try:
+                file = self._downloaded(hub)
+            except ModelLoadError as error:
+                raise ModelLoadError(f"{self.repository}: {error}") from None
+            except Exception as error:  # of its own, of its HTTP client, or of the file system
+                file = self._cached(hub, self.wanted)
+                if file is None:
+                    reason = " ".join(str(error).split())[:_MOST_SHOWN]
+                    raise ModelLoadError(
+                        f"{self.repository} is no file here, and cannot be downloaded from the Hugging Face hub: "
+                        f"{reason}"
+                    ) from error
+        _log.info("using %s of %s", file.name, self.repository)
+        return file
+
+    def _downloaded(self, hub: Any) -> Path:
+        file = choose_file(hub.list_repo_files(self.repository), self.wanted)
+        _log.info("downloading %s of %s from the Hugging Face hub", file, self.repository)
+        first, *_ = [Path(hub.hf_hub_download(self.repository, part)) for part in _parts(file)]
+        return first
+
+    def _cached(self, hub: Any, wanted: str | None) -> Path | None:
+        """Return what the hub's cache holds, with all its parts; ``None`` if it does not."""
+        try:
+            folder = Path(hub.snapshot_download(self.repository, allow_patterns=["*.gguf"], local_files_only=True))
+            file = choose_file([str(path.relative_to(folder)) for path in folder.rglob("*.gguf")], wanted)
+        except Exception:  # nothing of this repository is there
+            return None
+        return folder / file if all((folder / part).exists() for part in _parts(file)) else None
+
+
+def choose_file(names: Sequence[str], wanted: str | None = None) -> str:
+    """Return the GGUF file of a repository that is wanted, or the first of its parts.
+
+    Args:
+        names: the repository's files.
+        wanted: a file's name or the quantization in it, in any case; by default Q4_K_M, then Q8_0, then the first.
+
+    Raises:
+        ModelLoadError: there is none.
+    """
+    files = sorted(name for name in names if name.lower().endswith(".gguf") and _holds_a_model(name))
+    if not files:
+        raise ModelLoadError("the repository holds no GGUF file")
+    for choice in _PREFERRED if wanted is None else (wanted,):
+        for agrees in (_is_named, _has_part):
+            if matching := [name for name in files if agrees(name.lower(), choice.lower())]:
+                return matching[0]
+    if wanted is not None:
+        shown = ", ".join(files)
+        raise ModelLoadError(f"the repository holds no {wanted!a}, but {shown[:_MOST_SHOWN]}")
+    return files[0]
+
+
+def _holds_a_model(name: str) -> bool:
+    """Tell a model, or the first of its parts, from a further part and from the projector of its images."""
+    part = _PART.search(name)
+    return (part is None or int(part[1]) == 1) and "mmproj" not in name.lower()
+
+
+def _is_named(name: str, wanted: str) -> bool:
+    return name.removesuffix(".gguf") == wanted.removesuffix(".gguf")
+
+
+def _has_part(name: str, wanted: str) -> bool:
+    """Tell whether `wanted` stands in a name between separators, as a quantization does."""
+    return re.search(rf"(?:^|[-._/]){re.escape(wanted)}(?=[-._/])", name) is not None
+
+
+def _parts(file: str) -> list[str]:
+    """Return the names of all parts of a file that is in several, the first first; llama.cpp finds the others by it."""
+    part = _PART.search(file)
+    if part is None:
+        return [file]
+    return [f"{file[: part.start()]}-{number:05}-of-{part[2]}.gguf" for number in range(1, int(part[2]) + 1)]

@@ -1,0 +1,91 @@
+"""Where a context of a loaded model goes, and how much memory is free there."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from relevance_gen.llama.library import lib
+from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.weights import Weights
+from relevance_gen.machine import available_memory
+
+_GPU_TYPES = (1, 2)
+"""ggml's numbers for a GPU of its own memory and one that shares the machine's."""
+
+
+_UNKNOWN_BYTES = 2 << 30
+"""What a context takes without being asked for where nobody tells how much is free."""
+
+
+@frozen
+class Memory:
+    """Memory for a context.
+
+    Args:
+        where: its name, for people.
+        free_bytes: how much of it is free; ``None`` where that is not known.
+    """
+
+    where: str
+    free_bytes: int | None
+
+    def __str__(self) -> str:
+        free = "an unknown number" if self.free_bytes is None else f"{self.free_bytes >> 20:,}"
+        return f"{self.where}, of which {free} are free"
+
+    def share(self, share: float) -> int:
+        """Return the bytes of a share of what is free."""
+        return _UNKNOWN_BYTES if self.free_bytes is None else int(self.free_bytes * share)
+
+    def holds(self, n_bytes: int) -> bool:
+        """Tell whether `n_bytes` are free, as far as is known."""
+        return self.free_bytes is None or n_bytes <= self.free_bytes
+
+
+def memory_for(weights: Weights, options: ModelOptions) -> Memory:
+    """Return the memory that the context of a loaded model goes to: that of the GPUs, or the machine's.
+
+    Where only some layers are on a GPU, each part of the context goes with its layers, and the tighter memory counts.
+    """
+    n_layers = max(1, lib.llama_model_n_layer(weights.handle))
+    n_on_gpu = n_layers if options.n_gpu_layers in (None, -1) else min(options.n_gpu_layers or 0, n_layers)
+    devices = list(gpus()) if weights.uses_gpu and n_on_gpu else []
+    if options.main_gpu is not None:
+        devices = devices[options.main_gpu : options.main_gpu + 1]
+    if not devices:
+        n_on_gpu = 0
+    parts: list[Memory] = []
+    if devices:
+        free_bytes = sum(gpu.free_bytes or 0 for gpu in devices) * n_layers // n_on_gpu
+        parts.append(Memory(" and ".join(gpu.where for gpu in devices), free_bytes))
+    if n_on_gpu < n_layers:
+        parts.append(Memory("the machine's memory", _free_here(weights, (n_layers - n_on_gpu) / n_layers)))
+    return min(parts, key=lambda part: float("inf") if part.free_bytes is None else part.free_bytes)
+
+
+def _free_here(weights: Weights, share: float) -> int | None:
+    """Return how much of the machine's memory a context may take whose `share` is here, beside that of the weights."""
+    available = available_memory()
+    if available is None:
+        return None
+    # Weights that are mapped from their file count as free, but evicting them would mean to read them at every token.
+    return int(max(0, available - weights.n_bytes * share) / share)
+
+
+def gpus() -> Iterator[Memory]:
+    """Yield the memory of each GPU that llama.cpp sees."""
+    library = lib._lib
+    for name in ("ggml_backend_dev_get", "ggml_backend_dev_name"):
+        getattr(library, name).restype = ctypes.c_void_p
+    library.ggml_backend_dev_count.restype = ctypes.c_size_t
+    for number in range(library.ggml_backend_dev_count()):
+        device = ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(number)))
+        if library.ggml_backend_dev_type(device) not in _GPU_TYPES:
+            continue
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        name = ctypes.string_at(library.ggml_backend_dev_name(device)).decode(errors="replace")
+        yield Memory(name, free.value)

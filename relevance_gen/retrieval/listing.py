@@ -1,0 +1,54 @@
+"""List the chunks of an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, overload
+
+import numpy as np
+
+from relevance_gen.retrieval.collection import Collection
+from relevance_gen.retrieval.scoring import SegmentScorer
+from relevance_gen.retrieval.terms import Offsets
+from relevance_gen.types import Chunk
+
+_STEP: Final = 1 << 10
+"""Chunks fetched together."""
+
+
+class ChunkList(Sequence[Chunk]):
+    """The chunks of an index at one moment, by position, read-only. Each is made when it is asked for.
+
+    Args:
+        collection: the chunks.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._positions = np.sort(np.concatenate([_NONE, *collection.ask(SegmentScorer.positions, None)]))
+
+    def __len__(self) -> int:
+        return self._positions.size
+
+    @overload
+    def __getitem__(self, place: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Chunk]: ...
+    def __getitem__(self, place: int | slice) -> Chunk | list[Chunk]:
+        if isinstance(place, slice):
+            return self._at(self._positions[place])
+        return self._at(self._positions[[place]])[0]
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for start in range(0, len(self), _STEP):
+            yield from self._at(self._positions[start : start + _STEP])
+
+    def __repr__(self) -> str:
+        return f"<ChunkList of {len(self):,} chunks>"
+
+    def _at(self, positions: Offsets) -> list[Chunk]:
+        found = zip(self._collection.contents(positions), positions.tolist(), strict=True)
+        return [Chunk(text, metadata, position) for (text, metadata), position in found]
+
+
+_NONE: Final[Offsets] = np.zeros(0, np.int64)

@@ -1,0 +1,54 @@
+"""Check the positions of chunks that callers name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from relevance_gen.checks import as_list, is_integer, plain
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.terms import Offsets
+from relevance_gen.retrieval.vocabulary import Flags
+
+
+def check_position(name: str, value: object, n_positions: int, holds: Callable[[Offsets], Flags]) -> int:
+    """Return a position, if a chunk is there.
+
+    Args:
+        name: what the caller calls it.
+        value: the position.
+        n_positions: number of positions that were ever given.
+        holds: tells of some positions whether a chunk is at each.
+
+    Raises:
+        InvalidRequestError: it is no integer, none that was given, or its chunk was removed.
+    """
+    return int(_check_all([value], lambda _: name, n_positions, holds)[0])
+
+
+def check_positions(values: object, n_positions: int, holds: Callable[[Offsets], Flags]) -> Offsets:
+    """Return different positions in ascending order, if a chunk is at each of them; the arguments are as above.
+
+    Raises:
+        InvalidRequestError: there is no list of positions, or no chunk at one of them; the error names the first such.
+    """
+    values = as_list(values)
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+        raise InvalidRequestError.must_be(
+            "positions", "a list of positions", values, remedy="put a single one in a list"
+        )
+    return np.unique(_check_all(list(values), lambda place: f"positions[{place}]", n_positions, holds))
+
+
+def _check_all(
+    values: list[object], name: Callable[[int], str], n_positions: int, holds: Callable[[Offsets], Flags]
+) -> Offsets:
+    values = list(map(plain, values))
+    for place, value in enumerate(values):
+        if not is_integer(value) or not 0 <= value < n_positions:  # type: ignore[operator]
+            raise InvalidRequestError.must_be(name(place), f"an integer in [0, {n_positions})", value)
+    positions = np.array(values, np.int64)
+    for place in np.flatnonzero(~holds(positions)).tolist():
+        raise InvalidRequestError.must_be(name(place), "the position of a chunk that was not removed", values[place])
+    return positions

@@ -1,0 +1,166 @@
+"""``POST /v1/chat/completions``: the next turn of a conversation."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs import field, frozen
+from attrs.validators import optional
+
+from relevance_gen import checks
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.dialects.openai import errors
+from relevance_gen.serve.dialects.openai.chunks import Chunks
+from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, read_as, top_logprobs
+from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, chat_logprobs, usage
+from relevance_gen.serve.work.generating import GenerationTask, Responses
+from relevance_gen.types import Completion, GenerationResponse
+
+_AS_MUCH_AS_FITS = 1 << 30
+"""Without a limit a turn ends by itself, or where the context is full."""
+
+_ROLES = {"developer": "system"}
+"""Roles that templates know by another name."""
+
+_REFUSED: Mapping[str, Callable[[Any], bool]] = {
+    "tools": is_empty,
+    "tool_choice": lambda v: v in ("none", "auto"),
+    "functions": is_empty,
+    "function_call": lambda v: v in ("none", "auto"),
+    "modalities": lambda v: v == ["text"],
+    "audio": is_empty,
+    "web_search_options": lambda _: False,
+}
+
+
+@frozen(kw_only=True)
+class ChatRequest(SamplingRequest):
+    """The fields that are read.
+
+    Args:
+        messages: objects with a role and a content: a string, or a list of parts of type ``text``.
+        max_tokens: most tokens of a sample; as many as the context holds without it.
+        max_completion_tokens: the newer name of the same, which goes before.
+        logprobs: whether to tell the log probability of each token.
+        top_logprobs: so many of the likeliest tokens in the place of each; needs `logprobs`.
+        response_format: what the text must be: of type ``text``, ``json_object``, or ``json_schema`` with a schema.
+    """
+
+    messages: Sequence[Any] = field(
+        validator=checks.must_be("a list of at least one message", lambda v: isinstance(v, list) and len(v) > 0)
+    )
+    max_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
+    max_completion_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
+    logprobs: bool = field(default=False, validator=checks.flag)
+    top_logprobs: int | None = field(default=None, validator=optional(top_logprobs))
+    response_format: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, dict)))
+    )
+
+
+def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | Chunks]:
+    """Read the body of ``POST /v1/chat/completions``.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or asks for what is not done.
+    """
+    request = read_as(ChatRequest, body, _REFUSED)
+    messages = [_message(message, f"messages[{place}]") for place, message in enumerate(request.messages)]
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequestError("top_logprobs needs logprobs to be true", field="top_logprobs")
+    n_alternatives = (request.top_logprobs or 0) if request.logprobs else None
+    max_tokens = request.max_completion_tokens or request.max_tokens or _AS_MUCH_AS_FITS
+    generation = request.generation("", max_tokens, n_alternatives)
+    generation = attrs.evolve(generation, json_schema=_schema(request.response_format))
+    task = GenerationTask((generation,), messages=messages, stops_itself=True, spells=request.logprobs)
+    return task, _presenter(request)
+
+
+def error(kind: str, message: str, field: str | None) -> dict[str, object]:
+    """Return the body of an error; where the model cannot take a conversation, it says what can be done."""
+    if field == "chat_template":
+        message, field = f"{message}; /v1/completions takes a text without a template", "messages"
+    return _renamed(kind, message, field)
+
+
+_renamed = errors.error_with({"text": "messages", "num_samples": "n", "json_schema": "response_format"})
+
+
+def _message(message: object, path: str) -> dict[str, str]:
+    if not isinstance(message, dict):
+        raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        raise InvalidRequestError.must_be(f"{path}.role", "a string", role)
+    for name in ("tool_calls", "function_call", "audio"):
+        if message.get(name) is not None and not is_empty(message[name]):
+            raise InvalidRequestError(
+                f"{path}.{name} is not supported by this server; leave it out", field=f"{path}.{name}"
+            )
+    if isinstance(content, list):
+        content = "".join(_text_of(part, f"{path}.content[{place}]") for place, part in enumerate(content))
+    if not isinstance(content, str):
+        raise InvalidRequestError.must_be(f"{path}.content", "a string or a list of parts of type text", content)
+    return {"role": _ROLES.get(role, role), "content": content}
+
+
+def _text_of(part: object, path: str) -> str:
+    if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+        kind = part.get("type") if isinstance(part, dict) else part
+        raise InvalidRequestError.must_be(
+            path, 'a part of type "text" with a text: this model reads nothing else', kind
+        )
+    return str(part["text"])
+
+
+def _schema(wanted: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the schema that the text must fit, if it must fit one; a schema is kept to the letter, strict or not."""
+    if wanted is None or wanted.get("type") == "text":
+        return None
+    kind = wanted.get("type")
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        raise InvalidRequestError.must_be("response_format.type", '"text", "json_object" or "json_schema"', kind)
+    given = wanted.get("json_schema")
+    schema = given.get("schema") if isinstance(given, dict) else None
+    if not isinstance(schema, dict):
+        raise InvalidRequestError.must_be("response_format.json_schema.schema", "an object", schema)
+    return schema
+
+
+def _presenter(request: ChatRequest) -> Callable[[Responses], object] | Chunks:
+    identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "model": request.model}
+
+    def ending(completion: Completion, response: GenerationResponse) -> dict[str, Any]:
+        spelling = response.spelling
+        logprobs = None if spelling is None else chat_logprobs(completion, spelling)
+        return {"logprobs": logprobs, "finish_reason": FINISH_REASONS[completion.finish_reason]}
+
+    def present(responses: Responses) -> object:
+        (response,) = responses
+        choices = [
+            {
+                "index": place,
+                "message": {"role": "assistant", "content": completion.text, "refusal": None},
+                **ending(completion, response),
+            }
+            for place, completion in enumerate(response.responses)
+        ]
+        head = {**identity, "object": "chat.completion", "created": int(response.created)}
+        return {**head, "choices": choices, "usage": usage(responses)}
+
+    if not request.stream:
+        return present
+    return Chunks(
+        {**identity, "object": "chat.completion.chunk"},
+        request.n,
+        beginning=lambda _: {"delta": {"role": "assistant", "content": ""}},
+        piece=lambda text: {"delta": {"content": text}},
+        last=lambda completion, response: {"delta": {}, **ending(completion, response)},
+        includes_usage=request.includes_usage,
+        write_error=error,
+    )

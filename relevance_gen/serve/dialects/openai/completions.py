@@ -1,0 +1,137 @@
+"""``POST /v1/completions``: the continuation of one text, or of several."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+from attrs import field, frozen
+from attrs.validators import optional
+
+from relevance_gen import checks
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.ticket import MAX_ALTERNATIVES, MAX_STOP_CHARACTERS
+from relevance_gen.serve.dialects.openai import errors
+from relevance_gen.serve.dialects.openai.chunks import Chunks
+from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, read_as, top_logprobs
+from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, completion_logprobs, usage
+from relevance_gen.serve.work.generating import GenerationTask, Responses
+from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, GenerationResponse
+
+_MAX_ECHOED_CHARACTERS = 1 << 20
+"""Of all prompts that stand before samples: an answer repeats a prompt for each of its samples."""
+_REFUSED: Mapping[str, Callable[[Any], bool]] = {"suffix": is_empty}
+
+error = errors.error_with({"text": "prompt", "num_samples": "n", "top_logprobs": "logprobs"})
+"""How errors are worded."""
+
+
+@frozen(kw_only=True)
+class CompletionRequest(SamplingRequest):
+    """The fields that are read.
+
+    Args:
+        prompt: a string or a list of strings, at most MAX_SAMPLES // n of them.
+        max_tokens: most tokens of a sample.
+        logprobs: tell the log probability of each token, and so many of the likeliest in its place.
+        echo: whether the prompt stands before each sample; so many times, it must not be too long.
+        best_of: at most `n`: no more samples are made than are returned.
+    """
+
+    prompt: Any
+    max_tokens: int = field(default=16, validator=checks.integer(1))
+    logprobs: int | None = field(default=None, validator=optional(top_logprobs))
+    echo: bool = field(default=False, validator=checks.flag)
+    best_of: int | None = field(default=None, validator=optional(checks.integer(1)))
+
+
+def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | Chunks]:
+    """Read the body of ``POST /v1/completions``.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or asks for what is not done.
+    """
+    request = read_as(CompletionRequest, body, _REFUSED)
+    prompts = _prompts(request)
+    if request.best_of is not None and request.best_of > request.n:
+        raise InvalidRequestError.must_be("best_of", f"at most n ({request.n}), as no choice is made", request.best_of)
+    if request.echo and request.logprobs:
+        allowed = "0 with echo: what else might stand in the prompt is not known"
+        raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
+    if request.echo and request.n * sum(map(len, prompts)) > _MAX_ECHOED_CHARACTERS:
+        allowed = f"false where n times the characters of all prompts is above {_MAX_ECHOED_CHARACTERS:,}"
+        raise InvalidRequestError.must_be("echo", allowed, request.echo)
+    wants_prompt = request.echo and request.logprobs is not None
+    first = request.generation(prompts[0], request.max_tokens, request.logprobs)
+    first = attrs.evolve(first, prompt_logprobs=wants_prompt)
+    if len(prompts) * sum(map(len, first.stop)) > MAX_STOP_CHARACTERS:  # they are compiled for each prompt
+        most = MAX_STOP_CHARACTERS // len(prompts)
+        raise InvalidRequestError(f"stop must hold at most {most:,} characters for so many prompts", field="stop")
+    n_tokens = len(prompts) * request.n * request.max_tokens
+    if (
+        len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_ALTERNATIVES
+    ):  # of one prompt, the engine knows its room
+        allowed = f"at most {MAX_ALTERNATIVES // n_tokens} for {n_tokens:,} tokens in all samples"
+        raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
+    generations = tuple(_for_another(first, prompt) for prompt in prompts)
+    task = GenerationTask(generations, stops_itself=True, spells=request.logprobs is not None)
+    return task, _presenter(request, prompts)
+
+
+def _prompts(request: CompletionRequest) -> list[str]:
+    prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    if not isinstance(prompts, list) or not prompts:
+        raise InvalidRequestError.must_be("prompt", "a string or a list of at least one string", prompts)
+    for place, prompt in enumerate(prompts):
+        if not isinstance(prompt, str):
+            allowed = "a string: this server takes texts and no token ids"
+            raise InvalidRequestError.must_be(f"prompt[{place}]", allowed, prompt)
+    if len(prompts) * request.n > MAX_SAMPLES:
+        allowed = f"a list of at most {MAX_SAMPLES // request.n} strings with n = {request.n}"
+        raise InvalidRequestError.must_be("prompt", allowed, prompts)
+    return prompts
+
+
+def _for_another(request: GenerationRequest, prompt: str) -> GenerationRequest:
+    """Return the same request for another prompt, without checking its other fields for each prompt again."""
+    another = copy.copy(request)
+    object.__setattr__(another, "text", prompt)
+    return another
+
+
+def _presenter(request: CompletionRequest, prompts: list[str]) -> Callable[[Responses], object] | Chunks:
+    head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "model": request.model}
+
+    def ending(completion: Completion, response: GenerationResponse) -> dict[str, Any]:
+        logprobs = None
+        if response.spelling is not None:
+            logprobs = completion_logprobs(completion, response.spelling, response.prompt_logprobs or ())
+        return {"logprobs": logprobs, "finish_reason": FINISH_REASONS[completion.finish_reason]}
+
+    def present(responses: Responses) -> object:
+        choices = [
+            {"text": (response.prompt if request.echo else "") + completion.text, **ending(completion, response)}
+            for response in responses
+            for completion in response.responses
+        ]
+        return {
+            **head,
+            "created": int(responses[0].created),
+            "choices": [{"index": place, **choice} for place, choice in enumerate(choices)],
+            "usage": usage(responses),
+        }
+
+    if not request.stream:
+        return present
+    return Chunks(
+        head,
+        len(prompts) * request.n,
+        beginning=lambda sample: {"text": prompts[sample // request.n]} if request.echo else None,
+        piece=lambda text: {"text": text},
+        last=lambda completion, response: {"text": "", **ending(completion, response)},
+        includes_usage=request.includes_usage,
+        write_error=error,
+    )

@@ -1,0 +1,82 @@
+"""``POST /v1/embeddings``: vectors of texts, where the server has an encoder."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+from attrs import field, frozen
+from attrs.validators import optional
+
+from relevance_gen import checks
+from relevance_gen.embedding.encoder import Kind
+from relevance_gen.embedding.jobs import Encoded, Vectors
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.dialects.openai.requests import MODEL, a_name, read_as
+from relevance_gen.serve.work.embedding import EmbeddingTask
+
+_KINDS: dict[str, Kind] = {
+    "query": "query",
+    "passage": "passage",
+    "search_query": "query",
+    "search_document": "passage",
+}
+_FORMATS = ("float", "base64")
+
+
+def _one_of(names: Any) -> Any:
+    return checks.must_be(" or ".join(f'"{name}"' for name in names), lambda v: isinstance(v, str) and v in names)
+
+
+@frozen(kw_only=True)
+class EmbeddingsRequest:
+    """The fields that are read.
+
+    Args:
+        input: a string or a list of strings; of a long one the beginning counts.
+        model: any name of at most 1,024 characters; answers repeat it.
+        encoding_format: ``"float"`` for numbers, ``"base64"`` for the bytes of float32, little-endian.
+        input_type: what the texts are, where the model tells questions from passages; not OpenAI's.
+    """
+
+    input: Any
+    model: str = field(default=MODEL, validator=a_name)
+    encoding_format: str = field(default="float", validator=_one_of(_FORMATS))
+    input_type: str | None = field(default=None, validator=optional(_one_of(_KINDS)))
+
+
+def read(body: object) -> tuple[EmbeddingTask, Callable[[Encoded], object]]:
+    """Read the body of ``POST /v1/embeddings``.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or asks for what is not done.
+    """
+    request = read_as(EmbeddingsRequest, body, {"dimensions": lambda _: False})
+    texts = [request.input] if isinstance(request.input, str) else request.input
+    if not isinstance(texts, list) or not texts:
+        raise InvalidRequestError.must_be("input", "a string or a list of at least one string", texts)
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            allowed = "a string: this server takes texts and no token ids"
+            raise InvalidRequestError.must_be(f"input[{place}]", allowed, text)
+
+    def present(encoded: Encoded) -> object:
+        written = _as_base64 if request.encoding_format == "base64" else _as_numbers
+        data = [
+            {"object": "embedding", "index": place, "embedding": written(vector)}
+            for place, vector in enumerate(encoded.vectors)
+        ]
+        n_tokens = int(encoded.n_tokens.sum())
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        return {"object": "list", "data": data, "model": request.model, "usage": usage}
+
+    return EmbeddingTask(texts, _KINDS[request.input_type] if request.input_type else None), present
+
+
+def _as_numbers(vector: Vectors) -> object:
+    return vector.tolist()
+
+
+def _as_base64(vector: Vectors) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()

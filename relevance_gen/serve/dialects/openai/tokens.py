@@ -1,0 +1,80 @@
+"""Log probabilities, finish reasons and counts, as OpenAI's clients read them."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from relevance_gen.serve.work.generating import Responses
+from relevance_gen.types import Completion, Spelling, TokenLogprob
+
+_Row: TypeAlias = tuple[int, "float | None", "Sequence[TokenLogprob] | None"]
+"""A token, its log probability, and the likeliest in its place."""
+
+FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
+
+
+def usage(responses: Responses) -> dict[str, int]:
+    """Return the tokens of all prompts and all samples."""
+    n_prompt = sum(response.prompt_tokens for response in responses)
+    n_generated = sum(one.generated_tokens for response in responses for one in response.responses)
+    return {"prompt_tokens": n_prompt, "completion_tokens": n_generated, "total_tokens": n_prompt + n_generated}
+
+
+def chat_logprobs(completion: Completion, spelling: Spelling) -> dict[str, object]:
+    """Return a sample's log probabilities as chats have them."""
+
+    def entry(token: int, logprob: float) -> dict[str, object]:
+        piece = spelling.pieces[token]
+        return {"token": piece.decode(errors="replace"), "logprob": logprob, "bytes": list(piece)}
+
+    content = [
+        {**entry(token, logprob), "top_logprobs": [entry(one.token, one.logprob) for one in alternatives]}
+        for token, logprob, alternatives in _shown(completion, spelling)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(
+    completion: Completion, spelling: Spelling, prompt_logprobs: Sequence[float | None]
+) -> dict[str, object]:
+    """Return a sample's log probabilities as completions have them, behind those of the prompt, if there are any."""
+    prompt = zip(spelling.prompt, prompt_logprobs, strict=False)
+    rows: list[_Row] = [*((token, logprob, None) for token, logprob in prompt), *_shown(completion, spelling)]
+    texts = [spelling.pieces[token].decode(errors="replace") for token, _, _ in rows]
+    return {
+        "tokens": texts,
+        "token_logprobs": [logprob for _, logprob, _ in rows],
+        "top_logprobs": [_by_text(alternatives, spelling) for *_, alternatives in rows]
+        if completion.top_logprobs is not None
+        else None,
+        "text_offset": _offsets(spelling.pieces[token] for token, _, _ in rows),
+    }
+
+
+def _shown(completion: Completion, spelling: Spelling) -> Iterable[tuple[int, float, Sequence[TokenLogprob]]]:
+    """Return a sample's tokens with what is known of each, but for the end token, which is no part of the text."""
+    tokens, logprobs = completion.tokens or (), completion.logprobs or ()
+    alternatives = completion.top_logprobs or ((),) * len(tokens)
+    n_shown = len(tokens) - bool(tokens and tokens[-1] in spelling.ends)
+    return zip(tokens[:n_shown], logprobs[:n_shown], alternatives[:n_shown], strict=True)
+
+
+def _by_text(alternatives: Sequence[TokenLogprob] | None, spelling: Spelling) -> dict[str, float] | None:
+    if alternatives is None:
+        return None
+    best: dict[str, float] = {}
+    for one in alternatives:  # the likeliest first; tokens may print the same
+        best.setdefault(spelling.pieces[one.token].decode(errors="replace"), one.logprob)
+    return best
+
+
+def _offsets(pieces: Iterable[bytes]) -> list[int]:
+    """Return where each piece begins in the text, in characters: one that begins within a character, at that one."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    offsets, n_characters = [], 0
+    for piece in pieces:
+        offsets.append(n_characters)
+        n_characters += len(decoder.decode(piece))
+    return offsets

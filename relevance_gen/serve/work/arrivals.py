@@ -1,0 +1,68 @@
+"""Text that has come and waits to be sent, accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TypeAlias
+
+from relevance_gen.errors import RelevanceGenError
+
+_WAITING_BYTES = 200
+"""What Python needs for a piece of text that waits, beside the text."""
+
+Pieces: TypeAlias = list[tuple[int, str]]
+"""Texts, each with the number of its sample."""
+
+
+class Arrivals:
+    """Pieces of text that wait to be yielded, and then the end; on the event loop alone.
+
+    Args:
+        hold: called with the bytes that they take; where it raises, that is the end.
+    """
+
+    def __init__(self, hold: Callable[[int], None]) -> None:
+        self._hold = hold
+        self._items: asyncio.Queue[tuple[int, str] | RelevanceGenError | None] = asyncio.Queue()
+        self._is_closed = False
+
+    def add(self, item: tuple[int, str] | None) -> None:
+        """Take a piece; None is the end."""
+        if self._is_closed:
+            return
+        try:
+            if item is not None:
+                self._hold(_piece_bytes(item))
+            self._items.put_nowait(item)
+        except RelevanceGenError as error:
+            self._items.put_nowait(error)
+            self.close()
+
+    async def next(self, timeout_s: float) -> tuple[Pieces, bool]:
+        """Wait for the next piece or the end; return all pieces that have arrived, and whether the end has."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                items = [await self._items.get()]
+        except TimeoutError:
+            return [], False
+        while not self._items.empty():
+            items.append(self._items.get_nowait())
+        if isinstance(items[-1], RelevanceGenError):
+            raise items[-1]
+        pieces = [item for item in items if isinstance(item, tuple)]
+        return pieces, len(pieces) < len(items)
+
+    def dealt_with(self, pieces: Pieces) -> None:
+        """Hold some pieces no more."""
+        self._hold(-sum(map(_piece_bytes, pieces)))
+
+    def close(self) -> None:
+        """Take nothing any more: whoever held the memory may have given all of it back."""
+        self._is_closed = True
+
+
+def _piece_bytes(piece: tuple[int, str]) -> int:
+    """Return the memory of a piece of text that waits to be sent."""
+    return _WAITING_BYTES + sys.getsizeof(piece[1])

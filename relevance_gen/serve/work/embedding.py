@@ -1,0 +1,171 @@
+"""Vectors of texts: the server's encoder, loaded behind the start, with bounded work."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from attrs import frozen
+
+from relevance_gen.embedding.encoder import Encoder, Kind
+from relevance_gen.embedding.jobs import Encoded
+from relevance_gen.errors import EncoderError, OverloadedError, TimedOutError, TooLargeError
+from relevance_gen.machine import usable_cores
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.loading import load_in_thread
+
+_SMOOTHING: Final = 0.1
+"""Weight of the newest texts in the running mean of the seconds that one takes."""
+
+
+@frozen
+class EmbeddingTask:
+    """Texts to encode.
+
+    Attributes:
+        texts: any strings.
+        kind: what they are, where the model tells questions from passages.
+    """
+
+    texts: Sequence[str]
+    kind: Kind | None = None
+
+
+class TextEncoder(Protocol):
+    """What the server needs of `relevance_gen.embedding.encoder.Encoder`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that a passage's vector depends on."""
+
+    def submit(self, texts: Sequence[str], *, kind: Kind | None = None) -> Future[Encoded]:
+        """Return a future of the vectors; cancelling it drops the texts that are left."""
+
+    def close(self) -> None:
+        """Give up what waits."""
+
+
+def load_encoder(settings: Settings) -> TextEncoder | None:
+    """Load the encoder that `settings` name, if they name one.
+
+    Raises:
+        ModelLoadError: it cannot be loaded.
+    """
+    if settings.encoder is None:
+        return None
+    n_threads = settings.encoder_threads or max(1, usable_cores() // settings.workers)
+    return Encoder(settings.encoder, n_threads=n_threads)
+
+
+class Embedder:
+    """Encodes texts for clients and for searches, each in its turn. Safe to use from several threads.
+
+    Args:
+        settings: how many texts may wait, and how long.
+        metrics: counts texts and tokens, and shows whether there is an encoder.
+
+    Attributes:
+        is_loading: whether an encoder is wanted and not there yet.
+        encoder: the encoder; None while there is none.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._max_waiting = settings.encoder_queue
+        self._timeout_s = settings.encoder_timeout_s
+        self.encoder: TextEncoder | None = None
+        self._lock = threading.Lock()
+        self._n_waiting = 0
+        self._mean_s = 0.0
+        self.is_loading = False
+
+    def start_loading(self, load: Callable[[], TextEncoder | None]) -> None:
+        """Load the encoder in a thread; until that is done there is none, and none if it fails."""
+        self.is_loading = True
+
+        def adopt(encoder: TextEncoder | None) -> None:
+            self.encoder, self.is_loading = encoder, False
+            self._metrics.put("encoders", int(encoder is not None))
+
+        load_in_thread(load, adopt, "the encoder")
+
+    async def close(self) -> None:
+        """Give up what still runs."""
+        if self.encoder is not None:
+            await asyncio.to_thread(self.encoder.close)
+
+    async def embed(self, texts: Sequence[str], *, kind: Kind | None = None) -> Encoded:
+        """Return the vectors of texts, and how many tokens of each were read. Cancelling this drops what is left.
+
+        Args:
+            texts: any strings; of a long one the beginning counts.
+            kind: ``"query"`` or ``"passage"`` puts the model's prefix of that kind in front of each text.
+
+        Raises:
+            EncoderError: the server has no encoder, or none yet, or it failed.
+            TooLargeError: more texts than may ever wait.
+            OverloadedError: too many texts wait already.
+            TimedOutError: it was not done in time.
+        """
+        with self._encoding(texts, kind) as future:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await asyncio.wrap_future(future)
+            except TimeoutError:
+                raise _timed_out(self._timeout_s) from None
+
+    def embed_now(self, texts: Sequence[str], *, kind: Kind | None = None, timeout_s: float) -> Encoded:
+        """Do the same and wait in this thread, for so long."""
+        with self._encoding(texts, kind) as future:
+            try:
+                return future.result(timeout_s)
+            except TimeoutError:
+                raise _timed_out(timeout_s) from None
+
+    @contextmanager
+    def _encoding(self, texts: Sequence[str], kind: Kind | None) -> Iterator[Future[Encoded]]:
+        """Submit texts; at the end drop what is not done, and count what was."""
+        encoder = self.encoder
+        if encoder is None:
+            raise EncoderError("the encoder is still being loaded" if self.is_loading else "this server has no encoder")
+        if len(texts) > self._max_waiting:
+            raise TooLargeError(f"there must be at most {self._max_waiting} texts to encode, got {len(texts)}")
+        started_s = time.perf_counter()
+        self._wait_for(len(texts))
+        try:
+            future = encoder.submit(texts, kind=kind)
+            try:
+                yield future
+            finally:
+                future.cancel()
+            self._count(future.result(), time.perf_counter() - started_s)
+        finally:
+            self._wait_for(-len(texts))
+
+    def _wait_for(self, n_texts: int) -> None:
+        """Let so many more texts wait; fewer if negative."""
+        with self._lock:
+            if n_texts > 0 and self._n_waiting + n_texts > self._max_waiting:
+                expected_s = math.ceil(self._mean_s * self._n_waiting)
+                raise OverloadedError("too many texts wait to be encoded", retry_after_s=max(1, expected_s))
+            self._n_waiting += n_texts
+            self._metrics.put("encoder_texts_waiting", self._n_waiting)
+
+    def _count(self, encoded: Encoded, seconds: float) -> None:
+        n_texts, n_tokens = encoded.n_tokens.size, int(encoded.n_tokens.sum())
+        with self._lock:
+            self._mean_s += _SMOOTHING * (seconds / max(n_texts, 1) - self._mean_s)
+            self._metrics.observe("encoding_seconds", seconds)
+            self._metrics.add("encoded_texts_total", n_texts)
+            self._metrics.add("encoded_tokens_total", n_tokens)
+
+
+def _timed_out(timeout_s: float) -> TimedOutError:
+    return TimedOutError(f"the texts were not encoded within {timeout_s:g} seconds")

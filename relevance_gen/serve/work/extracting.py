@@ -1,0 +1,53 @@
+"""Documents of clients to text, in a sandbox: a process of its own with limits of time and memory."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+
+import relevance_gen.documents
+from relevance_gen.errors import BusyError, GenerationError, InvalidRequestError
+from relevance_gen.sandbox import Sandbox
+from relevance_gen.types import DocumentPart, ExtractionRequest, ExtractionResponse
+
+TIMEOUT_S = 20.0
+MEMORY_BYTES = 1 << 30
+_PROGRAM = Path(relevance_gen.documents.__file__).with_name("program.py")
+
+
+class Extractor:
+    """Takes the text out of documents, one after the other. Its process starts with the first."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._timeout_s = timeout_s
+        self._sandbox = Sandbox(_PROGRAM, timeout_s=timeout_s, memory_bytes=memory_bytes)
+        self.close = self._sandbox.close
+
+    def extract(self, request: ExtractionRequest) -> ExtractionResponse:
+        """Return the text of a document, or of as much of it as can be read.
+
+        Raises:
+            InvalidRequestError: nothing of it can be read.
+            BusyError: no process can be started now.
+        """
+        try:
+            base64.b64decode(request.content, validate=True)
+        except (binascii.Error, ValueError):
+            raise InvalidRequestError("content must be base64", field="content") from None
+        try:
+            found = self._sandbox.ask({"name": request.name, "content": request.content})
+        except TimeoutError:
+            raise _refused(f"takes longer than {self._timeout_s:g} seconds to read") from None
+        except EOFError:
+            raise _refused("cannot be read within the memory allowed") from None
+        except GenerationError:
+            raise BusyError("no process can be started to read documents now", retry_after_s=5) from None
+        if not any(text for _, text in found["parts"]):
+            raise _refused(found["trouble"] or "holds no text")
+        parts = tuple(DocumentPart(place, text) for place, text in found["parts"])
+        return ExtractionResponse(parts, found["trouble"])
+
+
+def _refused(why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"content {why}", field="content")

@@ -1,0 +1,158 @@
+"""What searches have of the server's encoder: a bounded part of each, and vectors of kept chunks in the background.
+
+A search may have so many passages encoded, and wait so long for it; only half of the threads that search may wait at
+once. What goes beyond is answered by words alone, and says so. Vectors of chunks that came twice are made by one
+thread, a few hundred passages at a time, beside whatever else the encoder does.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeAlias, TypeVar
+
+from relevance_gen.embedding.jobs import Vectors
+from relevance_gen.errors import EncoderError, OverloadedError, RelevanceGenError, TimedOutError, TooLargeError
+from relevance_gen.retrieval.passages import PASSAGE_CHARS
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.embedding import Embedder, TextEncoder
+
+Reason: TypeAlias = Literal["loading", "unavailable", "busy", "too-much"]
+"""Why a search went by words alone: the encoder is being loaded, could not be or has failed, has too much to do, or
+the chunks have too many passages."""
+
+Found = TypeVar("Found")
+
+_MAX_PENDING: Final = 16
+"""Sets of chunks that may wait for vectors."""
+_log = logging.getLogger(__name__)
+
+
+class SkippedError(RelevanceGenError):
+    """Give up the encoder's part in a search."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason
+
+
+class _SearchEncoder:
+    """The encoder as one search has it.
+
+    Raises:
+        SkippedError: from `encode`: this search must do without.
+    """
+
+    def __init__(self, embedder: Embedder, encoder: TextEncoder, settings: Settings) -> None:
+        self._embedder = embedder
+        self._n_left = settings.encoder_search_passages
+        self._timeout_s = settings.encoder_search_timeout_s
+        self.fingerprint = encoder.fingerprint
+
+    def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
+        """Return the vectors of texts, shape (n, d)."""
+        if kind == "passage":
+            self._n_left -= len(texts)
+            if self._n_left < 0:
+                raise SkippedError("too-much")
+        try:
+            return self._embedder.embed_now(texts, kind=kind, timeout_s=self._timeout_s).vectors
+        except (OverloadedError, TimedOutError, TooLargeError):
+            raise SkippedError("busy") from None
+        except EncoderError:
+            raise SkippedError("unavailable") from None
+
+
+class _PatientEncoder:
+    """The encoder as the background has it: it waits its turn as long as it takes, while it is wanted."""
+
+    def __init__(self, encoder: TextEncoder, is_wanted: Callable[[], bool]) -> None:
+        self._encoder = encoder
+        self._is_wanted = is_wanted
+        self.fingerprint = encoder.fingerprint
+
+    def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
+        """Return the vectors of texts, shape (n, d)."""
+        if not self._is_wanted():
+            raise EncoderError("nobody wants these vectors any more")
+        return self._encoder.submit(texts, kind=kind).result().vectors
+
+
+Make: TypeAlias = Callable[[_PatientEncoder], None]
+
+
+class Lifting:
+    """The encoder's part in searches. Safe to use from several threads.
+
+    Args:
+        settings: how much of the encoder searches may have.
+        embedder: the server's encoder.
+        metrics: counts searches that went without.
+    """
+
+    def __init__(self, settings: Settings, embedder: Embedder, metrics: Metrics) -> None:
+        self._settings = settings
+        self._embedder = embedder
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(max(1, settings.n_search_threads // 2))
+        self._pending: queue.Queue[tuple[Make, Callable[[], bool]]] = queue.Queue(_MAX_PENDING)
+        self._thread: threading.Thread | None = None
+
+    def lift(self, search: Callable[[_SearchEncoder], Found]) -> Found:
+        """Return what `search` finds with the encoder.
+
+        Raises:
+            SkippedError: it must be done without.
+        """
+        try:
+            encoder = self._embedder.encoder
+            if encoder is None:
+                raise SkippedError("loading" if self._embedder.is_loading else "unavailable")  # noqa: TRY301
+            if not self._places.acquire(blocking=False):
+                raise SkippedError("busy")  # noqa: TRY301
+            try:
+                return search(_SearchEncoder(self._embedder, encoder, self._settings))
+            finally:
+                self._places.release()
+        except SkippedError:
+            with self._lock:
+                self._metrics.add("searches_without_encoder_total")
+            raise
+
+    def encode_later(self, texts: Sequence[str], make: Make, is_wanted: Callable[[], bool]) -> bool:
+        """Have `make` called with an encoder in the background; tell whether it will be.
+
+        Args:
+            texts: what it will encode: not more than the settings allow.
+            make: encodes, and keeps what comes of it.
+            is_wanted: tells whether that is still of use.
+        """
+        n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
+        if self._embedder.encoder is None or n_passages > self._settings.encoder_index_passages:
+            return False
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._encode_pending, name="encode indexes", daemon=True)
+                self._thread.start()
+            try:
+                self._pending.put_nowait((make, is_wanted))
+            except queue.Full:
+                return False
+        return True
+
+    def _encode_pending(self) -> None:
+        while True:
+            make, is_wanted = self._pending.get()
+            encoder = self._embedder.encoder
+            if encoder is not None and is_wanted():
+                try:
+                    make(_PatientEncoder(encoder, is_wanted))
+                except RelevanceGenError as error:
+                    _log.info("chunks are kept without vectors: %s", error)
+                except Exception:
+                    _log.exception("chunks are kept without vectors")
+            del make, is_wanted  # and with them the chunks, while there is nothing to do

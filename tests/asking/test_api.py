@@ -1,0 +1,210 @@
+"""Asking: search, fit, prompt, generate; with the embedded model, and with random ones and a template."""
+
+import json
+
+import pytest
+
+from relevance_gen import (
+    ChunkIndex,
+    Encoder,
+    InvalidRequestError,
+    RequestCancelledError,
+    Runner,
+    ask,
+    ask_stream,
+    search,
+)
+from relevance_gen.asking.answer import NOTHING_FOUND
+from relevance_gen.wire import serialize
+from small_models import BIGRAM, ENCODER, STORY, TINY
+
+CHUNKS = [
+    "The lighthouse was built in 1831 by a family of masons. Its lamp burned whale oil.",
+    {"text": "Bees tell each other where the flowers are by dancing. The treaty was signed.", "metadata": {"page": 3}},
+    "The ferry to the island leaves at seven in the morning.",
+]
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<model>{{ enable_thinking }}z"
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    with Runner(n_slots=1) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def bigram():
+    """A model that writes the story after the letter z, and has no chat template."""
+    with Runner(BIGRAM, n_slots=2, n_ctx=1024, n_threads=1) as runner:
+        yield runner
+
+
+def test_the_embedded_model_copies_the_sentence_asked_for(embedded):
+    """Without a template the best passages are its context; it ends by itself, and says from where it has it."""
+    answer = ask("How do bees find flowers?", CHUNKS, runner=embedded, top_n=2)
+    assert answer.text == "Bees tell each other where the flowers are by dancing."
+    assert answer.finish_reason == "eos"
+    best = answer.sources[0]
+    assert (best.result.original_index, best.result.metadata) == (1, {"page": 3})
+    assert best.text == "Bees tell each other where the flowers are by dancing."
+    assert answer.prompt == f"Context: {best.text}\nQuestion: How do bees find flowers?\nAnswer:"
+
+
+def test_a_long_passage_is_shown_alone(embedded):
+    """Further passages have to be short, the best has all the context has room for."""
+    long = "The ferry " + "and the very old boat of the harbour " * 12 + "leave at seven."
+    answer = ask("When does the very old boat of the harbour leave?", [long, "The harbour."], runner=embedded)
+    assert [source.text for source in answer.sources] == [long]
+    assert answer.response.prompt_tokens > 128
+
+
+def test_an_index_is_asked_as_a_list_is(embedded):
+    """`ChunkIndex` and a list of chunks give the same answer; `where` keeps sources out of both."""
+    question = "When does the ferry leave, and who built the lighthouse?"
+    for options in ({}, {"where": [2]}, {"top_n": 1}):
+        one = ask(question, CHUNKS, runner=embedded, **options)
+        other = ask(question, ChunkIndex(CHUNKS), runner=embedded, **options)
+        assert (one.text, one.sources, one.prompt) == (other.text, other.sources, other.prompt)
+    assert {source.result.original_index for source in ask(question, CHUNKS, runner=embedded, where=[2]).sources} == {2}
+
+
+def test_an_encoder_chooses_what_is_shown(embedded):
+    """Sources are those that a search with the encoder finds, in its order and with its scores."""
+    question = "Who built the lighthouse?"
+    with Encoder(ENCODER) as encoder:
+        answer = ask(question, CHUNKS, runner=embedded, encoder=encoder, top_n=1)
+        (found,) = search(question, CHUNKS, 1, spans=True, encoder=encoder)
+    assert [source.result for source in answer.sources] == [found]
+    assert found.chunk_score > search(question, CHUNKS, 1)[0].chunk_score
+
+
+def test_where_nothing_is_found_no_model_is_asked(bigram):
+    """The answer says so, without sources; a model is asked only by a caller who wants that."""
+    for answer in (ask("zebra?", CHUNKS, runner=bigram), ask_stream("zebra?", CHUNKS, runner=bigram).result()):
+        assert (answer.text, answer.sources, answer.prompt, answer.response) == (NOTHING_FOUND, (), "", None)
+        assert (answer.confidence, answer.finish_reason) == (0.0, None)
+    assert list(ask_stream("zebra?", CHUNKS, runner=bigram)) == [NOTHING_FOUND]
+    invented = ask("zebra?", CHUNKS, runner=bigram, chat_template=TEMPLATE, only_from_sources=False, max_tokens=12)
+    assert (invented.text, invented.sources) == (STORY.strip(), ())
+
+
+def test_no_model_is_loaded_where_nothing_is_found(monkeypatch):
+    """Not even one that could not be."""
+    monkeypatch.setenv("RELEVANCE_GEN_MODEL", "/no/such/model.gguf")
+    assert ask("zebra?", CHUNKS).text == NOTHING_FOUND
+
+
+def test_a_chat_model_gets_numbered_sources(bigram):
+    """With a template the prompt is what it writes of one message: whole chunks, best first, without thinking."""
+    answer = ask("the lighthouse or a treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12)
+    assert answer.text == STORY.strip()
+    assert [source.text for source in answer.sources] == [CHUNKS[0], CHUNKS[1]["text"], CHUNKS[2]][
+        : len(answer.sources)
+    ]
+    assert answer.prompt.startswith("<user>Answer the question")
+    assert f"\n\n[1] {CHUNKS[0]}\n\n[2] " in answer.prompt
+    assert answer.prompt.endswith("\n\nQuestion: the lighthouse or a treaty?<model>Falsez")
+
+
+def test_options_reach_prompt_and_generation(bigram):
+    """Instructions, template variables and fields of a request are the caller's."""
+    options = {"instructions": "Sing.", "template_variables": {"enable_thinking": True}, "stop": ["caf"]}
+    answer = ask("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, **options)
+    assert answer.prompt.startswith("<user>Sing.\n\n[1] Bees")
+    assert answer.prompt.endswith("<model>Truez")
+    assert (answer.text, answer.finish_reason) == ("Once upon a", "stop")
+
+
+@pytest.mark.parametrize("n_ctx", [512, 768, 2048])
+def test_what_is_shown_leaves_room_for_the_answer(n_ctx):
+    """By the tokens of the model: prompt and longest answer fit the context, and a cut chunk is its best sentences."""
+    long = "Some words stand here. " * 20 + "The ferry leaves at seven. " + "Other words stand there. " * 20
+    with Runner(TINY, n_slots=1, n_ctx=n_ctx, n_threads=1) as runner:
+        options = {"chat_template": TEMPLATE, "instructions": "-", "max_tokens": 100}
+        answer = ask("When does the ferry leave?", [long, *CHUNKS], runner=runner, **options)
+        assert answer.response is not None
+        assert answer.response.prompt_tokens + 100 <= n_ctx
+    shown = next(source.text for source in answer.sources if source.result.original_index == 0)
+    assert "The ferry leaves at seven." in shown
+    assert (shown == long) == (n_ctx == 2048)
+
+
+def test_a_question_that_leaves_no_room_is_refused():
+    """Where not even one sentence has room, the error says what to do."""
+    with Runner(TINY, n_slots=1, n_ctx=256, n_threads=1) as runner, pytest.raises(InvalidRequestError) as raised:
+        ask("cats " * 100, ["Cats purr."], runner=runner, chat_template=TEMPLATE)
+    assert raised.value.field == "question"
+    assert "load the model with a larger n_ctx" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"text": "a"}, "text"), ({"num_samples": 2}, "num_samples"), ({"top_p": 2}, "top_p"), ({"top_n": 0}, "top_n")],
+)
+def test_a_wrong_argument_is_refused_before_a_model_is_loaded(monkeypatch, options, field):
+    """The error names it, and not the model that is not there."""
+    monkeypatch.setenv("RELEVANCE_GEN_MODEL", "/no/such/model.gguf")
+    with pytest.raises(InvalidRequestError) as raised:
+        ask("cats?", ["Cats purr."], **options)
+    assert raised.value.field == field
+
+
+def test_a_stream_has_its_sources_first_and_its_answer_last(bigram):
+    """The pieces together are the answer's text; there is no answer before the end."""
+    with ask_stream("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12) as stream:
+        assert [source.result.original_index for source in stream.sources] == [1]
+        assert stream.answer is None
+        pieces = list(stream)
+        assert len(pieces) > 2
+        assert "".join(pieces).strip() == stream.answer.text == STORY.strip()
+        assert list(stream) == []
+    assert stream.result() is stream.answer
+
+
+def test_a_cancelled_stream_raises(bigram):
+    """Nobody mistakes a part for the answer, however often it is asked for."""
+    stream = ask_stream("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=500)
+    next(stream)
+    stream.cancel()
+    for _ in range(2):
+        with pytest.raises(RequestCancelledError):
+            stream.result()
+    assert stream.answer is None
+
+
+def test_an_answer_can_be_written_as_json(embedded):
+    """`to_dict` has plain values alone, and each source says what was shown of it."""
+    answer = ask("How do bees find flowers?", CHUNKS, runner=embedded, top_n=1)
+    read = json.loads(serialize(answer.to_dict()))
+    assert set(read) == {"text", "sources", "prompt", "confidence", "finish_reason"}
+    (source,) = read["sources"]
+    shown = source["chunk_txt"][source["shown"]["start"] : source["shown"]["end"]]
+    assert (shown, source["metadata"]) == (answer.sources[0].text, {"page": 3})
+
+
+@pytest.mark.parametrize("template", [None, TEMPLATE])
+def test_sources_far_beyond_the_context_are_left_out(bigram, template):
+    """However much was found, as much is shown as there is room for: the model is not asked to count the rest."""
+    chunks = [f"The lighthouse number {n} burned whale oil." for n in range(5000)] + [
+        "The lighthouse burned. " * 20_000
+    ]
+    answer = ask("Which lighthouse burned?", chunks, top_n=9000, runner=bigram, chat_template=template, max_tokens=2)
+    assert 1 <= len(answer.sources) < 100
+    (alone,) = ask("Which lighthouse?", chunks[-1:], runner=bigram, chat_template=template, max_tokens=2).sources
+    assert alone.text.startswith("The lighthouse burned.")
+
+
+@pytest.mark.parametrize("name", ["runner", "only_from_sources", "instructions", "template_variables"])
+def test_arguments_of_a_wrong_type_are_refused(name):
+    """The error names the argument, and comes before anything is loaded."""
+    with pytest.raises(InvalidRequestError, match=f"{name} must be") as caught:
+        ask("Who?", CHUNKS, **{name: 5})
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize("question", ["", " ", None, ["Who?"]])
+def test_a_question_that_is_none_is_refused_by_its_name(question):
+    """One question at a time, and not a blank one; the error calls it as `ask` does."""
+    with pytest.raises(InvalidRequestError, match="question must be a string that is not blank") as caught:
+        ask(question, CHUNKS)
+    assert caught.value.field == "question"

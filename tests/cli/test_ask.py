@@ -1,0 +1,99 @@
+"""``relevance-gen ask``: the answer, then where it is from."""
+
+import json
+
+import pytest
+
+from relevance_gen.cli import main
+from small_models import BIGRAM, ENCODER
+
+SENTENCE = "Bees tell each other where the flowers are by dancing."
+NOTES = f"The lighthouse was built in 1831 by a family of masons.\n\n{SENTENCE} The treaty was signed.\n"
+QUESTION = "How do bees find flowers?"
+EMBEDDED = "relevance-gen: the small embedded model answers, which only copies"
+
+
+@pytest.fixture
+def notes(folder, monkeypatch):
+    monkeypatch.delenv("RELEVANCE_GEN_MODEL", raising=False)
+    (folder / "notes.txt").write_text(NOTES)
+    return folder
+
+
+def test_the_answer_comes_first_and_its_sources_below(notes, capsys):
+    """The answer, a blank line, then each source with number, score, file and line; one line says what answers."""
+    assert main(["ask", QUESTION, "notes.txt", "--max-chars", "60"]) == 0
+    out, err = capsys.readouterr()
+    answer, blank, source, text, *_ = out.splitlines()
+    assert (answer, blank, text) == (SENTENCE, "", f"  {SENTENCE}")
+    assert source.startswith("[1] 0.")
+    assert source.endswith("  notes.txt:3")
+    assert err.startswith(EMBEDDED)
+    assert err.count("\n") == 1
+
+
+def test_a_named_model_answers_without_a_word_about_the_embedded_one(notes, capsys, monkeypatch):
+    """By --model or the environment; parameters and the model's options arrive."""
+    options = ["--n-threads", "1", "--max-tokens", "7", "--seed", "3"]
+    assert main(["ask", QUESTION, "notes.txt", "--model", str(BIGRAM), *options, "--json"]) == 0
+    by_name = capsys.readouterr()
+    monkeypatch.setenv("RELEVANCE_GEN_MODEL", str(BIGRAM))
+    assert main(["ask", QUESTION, "notes.txt", *options, "--json"]) == 0
+    assert capsys.readouterr() == by_name
+    assert by_name.err == ""
+    assert json.loads(by_name.out)["finish_reason"] in ("length", "stop", "eos")
+
+
+def test_an_encoder_scores_the_sources(notes, capsys):
+    """--encoder gives each source the score that search gives it; a missing one is named before anything is read."""
+    by_encoder = [QUESTION, "notes.txt", "--encoder", str(ENCODER), "--json"]
+    assert main(["ask", *by_encoder]) == 0
+    (source,) = json.loads(capsys.readouterr().out)["sources"]
+    assert main(["search", *by_encoder]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert source["chunk_score"] == found["chunk_score"]
+    assert main(["search", QUESTION, "notes.txt", "--json"]) == 0
+    assert found["chunk_score"] > json.loads(capsys.readouterr().out)["results"][0]["chunk_score"]
+    assert main(["ask", QUESTION, "--encoder", "missing.gguf"]) == 2
+    assert capsys.readouterr() == ("", "relevance-gen: missing.gguf does not exist\n")
+
+
+def test_json_is_the_answer_with_places(notes, capsys):
+    """--json prints one object, whose sources stand where they say."""
+    assert main(["ask", QUESTION, "notes.txt", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    (source,) = answer["sources"]
+    start = source["metadata"]["start"]
+    shown = NOTES[start + source["shown"]["start"] : start + source["shown"]["end"]]
+    assert answer["text"] == shown == SENTENCE
+
+
+def test_where_nothing_is_found_nothing_is_invented(notes, capsys):
+    """Status 1, and a line that says what was searched, as for search; with --json the answer says so."""
+    assert main(["ask", "zebra?", "notes.txt"]) == 1
+    assert capsys.readouterr() == ("", "relevance-gen: nothing found in 1 chunk of 1 file\n")
+    assert main(["ask", "zebra?", "notes.txt", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["sources"] == []
+
+
+def test_it_reads_what_search_reads(notes, capsys):
+    """Folders, globs and saved indexes: the options are those of search."""
+    assert main(["ask", QUESTION, ".", "-g", "*.md"]) == 1
+    assert main(["ask", QUESTION, ".", "-g", "*.txt", "--save", "kept.index"]) == 0
+    first = capsys.readouterr().out
+    assert main(["ask", QUESTION, "--index", "kept.index"]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_trouble_is_said_after_an_answer(notes, capsys):
+    """A file that cannot be read makes the status 2, though others gave an answer."""
+    assert main(["ask", QUESTION, "notes.txt", "missing.txt"]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith(SENTENCE)
+    assert "missing.txt: No such file" in err
+
+
+def test_a_wrong_option_is_refused_before_files_are_read(capsys):
+    """One line, status 2."""
+    assert main(["ask", QUESTION, "/no/such/file", "--top-p", "2"]) == 2
+    assert capsys.readouterr() == ("", "relevance-gen: --top-p must be a finite number in [0, 1], got 2.0\n")

@@ -1,0 +1,36 @@
+"""A real cluster of three nodes on this machine, started once for all tests; skipped where Ray is not installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="the extra cluster is not installed")
+
+from relevance_gen.cluster import connection
+
+NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80 << 20}
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """Start three nodes, and join them."""
+    os.environ |= {"RAY_enable_metrics_collection": "0", "RAY_health_check_period_ms": "500"}
+    from ray.cluster_utils import Cluster
+
+    started = Cluster(
+        initialize_head=True,
+        head_node_args=NODE | {"include_dashboard": False},
+    )
+    try:
+        for _ in range(2):
+            started.add_node(**NODE)
+        started.wait_for_nodes()
+        connection.connect(started.address)
+        yield started
+    finally:
+        connection.ray.shutdown()
+        started.shutdown()

@@ -1,0 +1,38 @@
+"""What tests of the cluster share: chunks, questions, and waiting for what comes about sooner or later."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from relevance_gen.cluster import connection
+from tests import strategies
+
+QUERIES = ["What do cats do?", "running connections", "Москва столицы", "getUserName in café", "zebra zebra"]
+
+
+def texts(n: int, seed: int = 0) -> list[str]:
+    """Return chunks of words of many scripts, with ties and doubles among them."""
+    draw = random.Random(seed)  # noqa: S311
+    words = strategies.ENGLISH + strategies.IDENTIFIERS + strategies.OTHER
+    return [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(n)]
+
+
+RESTORED_S = 30.0
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until something is so; what dies in a cluster answers for a while."""
+    end_s = time.monotonic() + RESTORED_S
+    while not holds():
+        assert time.monotonic() < end_s, f"in {RESTORED_S} s it did not come about that {what}"
+        time.sleep(0.05)
+
+
+def kill_process(handle: Any) -> None:
+    """Kill the process of an actor, as the system does when memory runs out."""
+    os.kill(connection.get(handle.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)

@@ -1,0 +1,25 @@
+"""The example runs on the cluster as it stands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cluster.py"
+
+
+def test_example_runs(cluster: Any) -> None:
+    """The example ends well, without a warning, and prints what it found."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLE)],
+        env=os.environ | {"RAY_ADDRESS": cluster.address},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 shards of 4 chunks\nDogs bark at strangers.\nCows chew the cud.\n" in done.stdout

@@ -1,0 +1,205 @@
+"""The law of segments, over the nodes of a cluster: results are those of one index on one machine, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import ChunkIndex, InvalidRequestError
+from relevance_gen.cluster import ClusterIndex, connection
+from relevance_gen.cluster.collection import ClusterCollection
+from relevance_gen.cluster.state import IndexState
+from relevance_gen.errors import ClusterError, IndexFormatError
+from tests import strategies
+from tests.cluster.shared import QUERIES, texts, until
+
+
+def told(index: Any, query: str, **options: Any) -> tuple[Any, ...]:
+    """Return an answer in a form in which equal means the same bits."""
+    response = index.search(query, **options)
+    return response, response.confidence, response.metadata
+
+
+def has_page(metadata: Any) -> bool:
+    return "page" in metadata
+
+
+@pytest.fixture(scope="module")
+def pair(cluster: Any) -> Iterator[tuple[ClusterIndex, ChunkIndex]]:
+    """Give the same chunks to a cluster and to one machine."""
+    chunks = [{"text": text, "metadata": {"page": place % 3}} for place, text in enumerate(texts(60))]
+    with ClusterIndex(chunks, n_shards=4) as index:
+        yield index, ChunkIndex(chunks)
+
+
+def test_shards_are_spread(pair: tuple[ClusterIndex, ChunkIndex]) -> None:
+    """Every node gets its share of the shards."""
+    stats = pair[0].stats()
+    assert stats.num_shards == 4
+    assert len({node for shard in stats.shards for node in shard.nodes}) == 3
+    assert stats.num_missing_chunks == 0
+    assert all(shard.size_bytes > 0 for shard in stats.shards)
+
+
+@given(data=st.data())
+def test_the_law_of_segments_over_nodes(pair: tuple[ClusterIndex, ChunkIndex], data: st.DataObject) -> None:
+    """However chunks come and go, all that an index tells is what one on one machine tells."""
+    ours, one = pair
+    query = data.draw(strategies.queries)
+    chunks = data.draw(strategies.chunk_lists) + data.draw(st.lists(st.just(query), max_size=2))
+    assert ours.add(chunks) == one.add(chunks)
+    left = [place for place in range(one._state.n_positions) if one._state.collection.holds(np.array([place]))[0]]
+    drawn = data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
+    *gone, kept = dict.fromkeys(left[number % len(left)] for number in drawn)
+    ours.remove(gone)
+    one.remove(gone)
+    assert len(ours) == len(one)
+    top_n = data.draw(st.integers(1, 60))
+    assert told(ours, query, top_n=top_n) == told(one, query, top_n=top_n)
+    where = data.draw(
+        st.sampled_from([{"page": 1}, {"page": [0, 2]}, [place for place in left if place % 2], has_page])
+    )
+    options = {"where": where, "min_share": data.draw(st.sampled_from([0.0, 0.5])), "spans": True, "true_order": False}
+    assert told(ours, query, **options) == told(one, query, **options)
+    assert ours.explain(query, kept) == one.explain(query, kept)
+
+
+@pytest.mark.parametrize(("weighting", "n_shards"), [("pivoted", 1), ("cosine", 3)])
+def test_any_number_of_shards(cluster: Any, weighting: Any, n_shards: int) -> None:
+    """Both weightings give the same bits for any number of shards, several questions at once too."""
+    chunks = texts(50, seed=n_shards)
+    one = ChunkIndex(chunks, weighting=weighting)
+    with ClusterIndex(chunks, n_shards=n_shards, weighting=weighting) as ours:
+        assert ours.search(QUERIES) == one.search(QUERIES)
+        assert repr(ours).startswith(f"<ClusterIndex of 50 chunks in {n_shards} shards, {weighting} weighting")
+
+
+class Counted(ClusterCollection):
+    """Notes what it asks of the shards."""
+
+    def __init__(self, state: IndexState) -> None:
+        super().__init__(state)
+        self.asked: list[str] = []
+
+    def _call(self, shards: Any, verb: str, question: tuple[Any, ...]) -> list[Any]:
+        self.asked.append(verb)
+        return super()._call(shards, verb, question)
+
+
+@pytest.mark.parametrize(
+    ("query", "size", "more"), [("cat naps", 1, []), ("Москва сон", 1, []), ("кот nap", 4000, ["read", "read"])]
+)
+def test_a_question_takes_three_rounds(cluster: Any, query: str, size: int, more: list[str]) -> None:
+    """Letters and texts come while proximity is looked at, unless the texts are long; the bits are the same."""
+    chunks = [f"{text} {'on and on ' * size}" for text in ("cat naps", "Москва сон", "кот nap", "dogs bark")]
+    one = ChunkIndex(chunks)._state.collection
+    with ClusterIndex(chunks, n_shards=2) as ours:
+        counted = Counted(ours._fresh().state)
+        counted._sample  # noqa: B018 is asked for once in an index's life
+        counted.asked.clear()
+        found, expected = counted.rank(query, 3), one.rank(query, 3)
+        assert found.scores.tobytes() == expected.scores.tobytes()
+        assert counted.contents(found.positions) == one.contents(expected.positions)
+        assert counted.asked == ["ask", "ask", "read", "read_ahead", *more]
+
+
+def test_saved_and_loaded(cluster: Any, tmp_path: Path) -> None:
+    """A saved index comes back with the same bits, by a path as by an address, and its positions are kept."""
+    chunks = texts(40, seed=9)
+    one = ChunkIndex(chunks)
+    one.remove([3, 39])
+    with ClusterIndex(chunks, n_shards=2) as ours:
+        ours.remove([3, 39])
+        ours.save(tmp_path / "kept")
+        ours.save(f"file://{tmp_path}/kept")
+        assert len(list((tmp_path / "kept").iterdir())) == 3
+    with ClusterIndex.load(tmp_path / "kept") as loaded:
+        assert loaded.search(QUERIES) == one.search(QUERIES)
+        assert loaded.add(["one more"]) == range(40, 41)
+        loaded.save(f"file://{tmp_path}/kept")
+        (lost, _) = loaded._fresh().state.shards
+        connection.ray.kill(lost.replicas[0])
+        until(lambda: loaded.search("more", allow_partial=True).metadata.num_missing_chunks == 0, "it is back")
+        assert loaded.search("one more").results[-1].original_index == 40
+
+
+def test_a_name_is_found_by_others(cluster: Any) -> None:
+    """A named index is the same for whoever knows the name, until it is closed."""
+    with ClusterIndex(["Cats purr.", "Dogs bark."], name="pets") as ours:
+        other = ClusterIndex.named("pets")
+        other.add(["Cows moo."])
+        assert len(ours.search("cows")) <= 1
+        ours._known_s = 0.0
+        assert [result.chunk_txt for result in ours.search("cows")] == ["Cows moo."]
+        with pytest.raises(ClusterError, match="has the name 'pets'"):
+            ClusterIndex(["x"], name="pets")
+    with pytest.raises(ClusterError, match="no index of the cluster has the name 'pets'"):
+        ClusterIndex.named("pets")
+
+
+def test_blank_chunks_keep_their_place(cluster: Any) -> None:
+    """Blank chunks are left out and the others keep their positions, in building as in adding; none at all is fine."""
+    one = ChunkIndex(["a b", " ", "c"], blank="skip")
+    one.add(["", "c d"], blank="skip")
+    with ClusterIndex(["a b", " ", "c"], blank="skip") as ours:
+        ours.add(["", "c d"], blank="skip")
+        assert told(ours, "c") == told(one, "c")
+
+
+def test_an_empty_index_can_grow(cluster: Any) -> None:
+    """An index of no chunks finds nothing until some are added."""
+    with ClusterIndex([]) as empty:
+        assert len(empty) == 0
+        assert not empty.search("c").results
+        assert empty.add([]) == range(0)
+        assert empty.add(["c"]) == range(1)
+        assert told(empty, "c") == told(ChunkIndex(["c"]), "c")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda index: index.search(" "), "query must be"),
+        (lambda index: index.search(["a", ""]), r"query\[1\] must be"),
+        (lambda index: index.search("a", where=[10**6]), r"where\[0\] must be"),
+        (lambda index: index.search("a", min_share=2), "min_share must be"),
+        (lambda index: index.add(["fine", " "]), r"chunks\[1\]"),
+        (lambda index: index.remove([0, -1]), r"positions\[1\] must be"),
+        (lambda index: index.remove(3), "positions must be a list"),
+        (lambda index: index.explain("a", 10**6), "chunk must be"),
+        (lambda index: index.save(""), "folder must be"),
+        (lambda _: ClusterIndex(["a"], n_shards=0), "n_shards must be"),
+        (lambda _: ClusterIndex(["a"], replicas=0), "replicas must be"),
+        (lambda _: ClusterIndex(["a"], address="ray://there"), "address must be"),
+        (lambda _: ClusterIndex(["a"], name=""), "name must be"),
+        (lambda _: ClusterIndex(["a"], weighting="bm25"), "weighting must be"),
+    ],
+)
+def test_bad_input_is_named(pair: tuple[ClusterIndex, ChunkIndex], call: Any, said: str) -> None:
+    """What is not allowed is named as the caller knows it, and changes nothing."""
+    n_before = len(pair[0])
+    with pytest.raises(InvalidRequestError, match=said):
+        call(pair[0])
+    assert len(pair[0]) == n_before
+
+
+def test_a_foreign_folder_is_refused(cluster: Any, tmp_path: Path) -> None:
+    """Whatever is no saved index is told from one, and so is one whose files were changed."""
+    with pytest.raises(IndexFormatError, match="holds no saved index"):
+        ClusterIndex.load(tmp_path)
+    for content in ("no JSON", "[]", '{"format": 2}', '{"format": 1}'):
+        (tmp_path / "index.json").write_text(content)
+        with pytest.raises(IndexFormatError):
+            ClusterIndex.load(tmp_path)
+
+
+def test_other_versions_are_refused() -> None:
+    """A node with another version of anything that must be the same is named, with both versions."""
+    with pytest.raises(ClusterError, match=r"node n1 has relevance_gen 9\.9, .* and this process relevance_gen 0"):
+        connection.check_versions("n1", connection.Versions("9.9", np.__version__, connection.Versions.here().python))

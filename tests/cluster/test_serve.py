@@ -1,0 +1,104 @@
+"""Servers run their model on a cluster, and share its runners."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from relevance_gen import ChunkIndex, Runner, wire
+from relevance_gen.cluster import ClusterIndex, connection
+from small_models import TINY
+from tests.cluster.shared import QUERIES, texts, until
+from tests.serve.harness import KEYED, REAL, SMALL_MODEL, Server
+
+BODY = {"text": "once", "max_tokens": 20, "seed": 7, "temperature": 1.0}
+
+
+def test_two_servers_share_runners(cluster: Any) -> None:
+    """Two servers tell of the same two runners, and both give the samples of a runner alone."""
+    flags = (*SMALL_MODEL, "--cluster", cluster.address, "--cluster-runners", "2")
+    quiet = {"PYTHONWARNINGS": "default"}
+    with Server(*flags, program=REAL, **quiet) as one, Server(*flags, program=REAL, **quiet) as other:
+        servers = one, other
+        for server in servers:
+            until(lambda server=server: server.call("GET", "/health").status == 200, "the model is loaded")
+            until(lambda server=server: server.call("GET", "/stats").json["num_total_runners"] == 2, "both runners")
+            assert server.metric("runners") == 2
+        with Runner(TINY, n_ctx=256, n_slots=4, n_threads=1) as alone:
+            expected = alone.generate(BODY).responses[0].text
+        for server in servers:
+            answer = server.call("POST", "/generate", BODY, KEYED)
+            assert answer.json["responses"][0]["text"] == expected
+
+
+def test_a_cluster_that_is_not_there(cluster: Any) -> None:
+    """A server without its cluster serves search, and says in its log why there is no runner."""
+    with Server(*SMALL_MODEL, "--cluster", "127.0.0.1:1", program=REAL, PYTHONWARNINGS="default") as server:
+        until(lambda: "no cluster answers at 127.0.0.1:1" in server.log, "the log says so")
+        assert server.call("GET", "/health").status == 503
+        assert server.call("POST", "/search", {"query": "a", "chunk_txts": ["a"]}, KEYED).status == 200
+
+
+def test_two_servers_share_an_index(cluster: Any) -> None:
+    """Servers answer from a named index with the bits of one machine, and say what is wrong with a name or a place."""
+    chunks = [{"text": text, "metadata": {"page": place % 2}} for place, text in enumerate(texts(30))]
+    alone = ChunkIndex(chunks)
+    flags, quiet = ("--model", "none", "--cluster", cluster.address), {"PYTHONWARNINGS": "default"}
+    with (
+        Server(*flags, program=REAL, **quiet) as one,
+        Server(*flags, program=REAL, **quiet) as other,
+        ClusterIndex(chunks, n_shards=2, name="shared") as index,
+    ):
+        for server in (one, other):
+            for query in QUERIES:
+                body = {"query": query, "index": "shared", "top_n": 7, "where": {"page": 1}, "spans": True}
+                answer = server.call("POST", "/search", body, KEYED)
+                expected = alone.search(query, 7, where={"page": 1}, spans=True)
+                assert answer.json == json.loads(wire.serialize(expected)), answer.body
+            asked = {"query": "cats", "index": "shared", "original_index": 3}
+            explained = server.call("POST", "/explain", asked, KEYED).json
+            assert explained == json.loads(wire.serialize(alone.explain("cats", 3)))
+            wrong = server.call("POST", "/explain", {**asked, "original_index": 30}, KEYED)
+            assert (wrong.status, wrong.error["field"]) == (400, "original_index")
+            wrong = server.call("POST", "/search", {"query": "cats", "index": "another"}, KEYED)
+            assert (wrong.status, wrong.error["type"], wrong.error["field"]) == (404, "not_found", "index")
+            wrong = server.call("POST", "/search", {"query": "cats", "index": "shared", "top_n": 1001}, KEYED)
+            assert (wrong.status, wrong.error["field"]) == (400, "top_n")
+        index.add(["an okapi"])
+        body = {"query": "okapi", "index": "shared"}
+        for server in (one, other):
+            until(lambda server=server: server.call("POST", "/search", body, KEYED).json["results"], "it is seen")
+        index.close()
+        with ClusterIndex(["okapi two"], name="shared"):
+
+            def is_the_new_one(server: Server) -> bool:
+                found = server.call("POST", "/search", body, KEYED).json.get("results", [])
+                return [result["chunk_txt"] for result in found] == ["okapi two"]
+
+            for server in (one, other):
+                until(lambda server=server: is_the_new_one(server), "the new index of the name is asked")
+        until(lambda: one.call("POST", "/search", body, KEYED).status == 404, "the name is gone")
+
+
+def test_a_lost_shard_is_told(cluster: Any, tmp_path: Path) -> None:
+    """While a shard is lost a server answers 503, or where that is allowed, says how many chunks it did not search."""
+    body = {"query": "cats", "index": "hurt"}
+    first, second = tmp_path / "1.txt", tmp_path / "2.txt"
+    first.write_text("cats purr")
+    second.write_text("cats meow")
+    with (
+        Server("--model", "none", "--cluster", cluster.address, program=REAL, PYTHONWARNINGS="default") as server,
+        ClusterIndex(source=[first, second], n_shards=2, name="hurt") as index,
+    ):
+        assert len(server.call("POST", "/search", body, KEYED).json["results"]) == 2
+        (lost, _) = index._fresh().state.shards
+        first.unlink()  # so that it does not come back
+        connection.ray.kill(lost.replicas[0])
+        until(lambda: server.call("POST", "/search", body, KEYED).status == 503, "it is lost")
+        refused = server.call("POST", "/search", body, KEYED)
+        assert refused.error["type"] == "chunks_missing"
+        assert refused.headers["Retry-After"] == "1"
+        answer = server.call("POST", "/search", {**body, "allow_partial": True}, KEYED)
+        assert answer.json["metadata"]["num_missing_chunks"] == 1
+        assert len(answer.json["results"]) == 1

@@ -1,0 +1,103 @@
+"""The adapters to other people's frameworks: each runs by itself, and finds what search finds."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from relevance_gen import search
+from tests.environments import ROOT, interpreter_with
+
+EXAMPLES = ROOT / "examples"
+TEXTS = ["Cats purr.", "Dogs bark.", "Cats and dogs sleep."]
+QUESTION = "What do cats do?"
+
+
+def printed_by(program: str, package: str, environment: str) -> str:
+    """Run an adapter and return what it prints."""
+    python = interpreter_with(package, environment)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [python, EXAMPLES / program], env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def loaded(path: Path) -> Any:
+    """Import an example."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("program", "package", "environment"),
+    [
+        ("llamaindex_adapter.py", "llama_index.core", "llamaindex"),
+        ("haystack_adapter.py", "haystack", "haystack"),
+    ],
+)
+def test_rankers_find_what_search_finds(program: str, package: str, environment: str) -> None:
+    """The two best come out with the scores of search."""
+    best = search(QUESTION, TEXTS, 2).best
+    expected = [f"{one.chunk_score:.3f} {one.chunk_txt}" for one in best]
+    assert printed_by(program, package, environment).splitlines() == expected
+
+
+def test_langchain_finds_what_search_finds() -> None:
+    """The retriever and the compressor return documents, best first, with scores beside their own metadata."""
+    printed = printed_by("langchain_adapter.py", "langchain_core", "langchain")
+    retrieved, compressed = printed.splitlines()
+    first, second = search(QUESTION, TEXTS, 2).best
+    assert retrieved.index(f"{{'page': 1, 'relevance_score': {first.chunk_score!r}}}") < retrieved.index(
+        f"{{'relevance_score': {second.chunk_score!r}}}"
+    )
+    assert "Dogs bark." in compressed
+    assert compressed.count("relevance_score") == 1
+
+
+def test_the_transformer_scores_every_text() -> None:
+    """Rows are search's scores, 0 for the texts that it does not return; it clones and has parameters."""
+    interpreter_with("sklearn")
+    scorer = loaded(EXAMPLES / "sklearn_adapter.py").ChunkScorer(weighting="cosine")
+    texts = [*TEXTS, " "]
+    questions = [QUESTION, "", "Who barks?"]
+    scores = clone(scorer).fit(texts).transform(questions)
+    assert scores.shape == (3, 4)
+    expected = np.zeros((3, 4))
+    for row in (0, 2):
+        for one in search(questions[row], texts, blank="skip", weighting="cosine"):
+            expected[row, one.original_index] = one.chunk_score
+    assert np.array_equal(scores, expected)
+    assert scorer.get_params() == {"weighting": "cosine"}
+    printed_by("sklearn_adapter.py", "sklearn", "")
+
+
+def test_the_evaluation_hook_returns_scores_by_id() -> None:
+    """Ids lead to ids and scores, and nDCG is 1 for the best order and less for another."""
+    module = loaded(EXAMPLES / "beir_adapter.py")
+    corpus = {f"d{n}": {"title": "", "text": text} for n, text in enumerate(TEXTS)}
+    found = module.ChunkSearch().search(corpus, {"q": QUESTION}, 10, "cos_sim")
+    assert found == {"q": {f"d{one.original_index}": one.chunk_score for one in search(QUESTION, TEXTS)}}
+    assert module.ndcg(found, {"q": {"d0": 2, "d2": 1}}) == 1
+    assert 0 < module.ndcg(found, {"q": {"d0": 1, "d2": 2}}) < 1
+    assert module.ndcg(found, {"q": {"d1": 1}}) == 0
+    assert "nDCG@10 1.000" in printed_by("beir_adapter.py", "relevance_gen", "")
+
+
+def test_adapters_are_short() -> None:
+    """An adapter is one file of fewer than 60 lines."""
+    adapters = sorted(EXAMPLES.glob("*_adapter.py"))
+    assert len(adapters) == 5
+    assert all(len(path.read_text().splitlines()) < 60 for path in adapters)

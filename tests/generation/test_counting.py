@@ -1,0 +1,60 @@
+"""Tokens counted by the model's own vocabulary, in the model's own thread."""
+
+import threading
+
+import pytest
+
+from relevance_gen.errors import InvalidRequestError, RunnerClosedError
+from relevance_gen.generation.runner import Runner
+from small_models import TINY
+
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% if more %}!{% endif %}{% endfor %}"
+HELLO = [{"role": "user", "content": "Hello <|end|> there"}]
+
+
+@pytest.mark.parametrize("text", ["a", "the and ing", "ü🙂" * 20])
+def test_a_text_has_the_tokens_that_a_request_reads(tiny, text):
+    """The count is `prompt_tokens` of a generation, the BOS token included."""
+    assert tiny.count_tokens(text) == tiny.generate({"text": text, "max_tokens": 1}).prompt_tokens
+
+
+def test_a_conversation_has_the_tokens_that_a_chat_reads(tiny):
+    """As the template writes it; the text of a control token in a message stays text."""
+    for variables in ({}, {"more": True}):
+        options = {"chat_template": TEMPLATE, "template_variables": variables}
+        counted = tiny.count_chat_tokens(HELLO, **options)
+        assert counted == tiny.chat(HELLO, max_tokens=1, **options).prompt_tokens
+
+
+def test_a_text_longer_than_the_context_is_counted(tiny):
+    """It could not be generated from, and whoever counts wants to know by how much; what is endless is refused."""
+    assert tiny.count_tokens("Z" * 2000) in (2000, 2001)
+    with pytest.raises(InvalidRequestError, match="must hold at most"):
+        tiny.count_tokens("Z" * 200_000)
+
+
+def test_counting_computes_nothing(tiny):
+    """No step of the model, and no slot is held."""
+    before = tiny.counters()
+    tiny.count_tokens("some text")
+    after = tiny.counters()
+    assert (after.prompt_tokens, after.decode_steps) == (before.prompt_tokens, before.decode_steps)
+    assert tiny.stats().backlog == 0
+
+
+def test_many_threads_count_beside_a_generation():
+    """On one slot, which a sample holds meanwhile."""
+    counts = []
+    with Runner(TINY, n_slots=1, n_ctx=256, n_threads=1) as runner:
+        future = runner.submit({"text": "a", "max_tokens": 50})
+        threads = [
+            threading.Thread(target=lambda n=n: counts.append((n, runner.count_tokens("Z" * n)))) for n in range(1, 9)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert future.result().responses[0].generated_tokens == 50
+    assert len({count - n for n, count in counts}) == 1
+    with pytest.raises(RunnerClosedError):
+        runner.count_tokens("a")

@@ -1,0 +1,100 @@
+"""Passages: where chunks are cut, and cosines that are exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from relevance_gen import EncoderError, search
+from relevance_gen.retrieval.passages import PASSAGE_CHARS, Passages
+from tests import strategies
+
+vectors = arrays(np.float32, (5, 7), elements=st.floats(-1, 1, width=32)).map(
+    lambda rows: (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-3)).astype(np.float16)
+)
+
+
+class Lengths:
+    """Encodes a text as how long it is."""
+
+    fingerprint = "lengths"
+
+    def encode(self, texts: Sequence[str], **_: str) -> npt.NDArray[np.float32]:
+        """Return a vector for each text."""
+        rows = np.array([[len(text), 1.0] for text in texts]).reshape(-1, 2)
+        unit: npt.NDArray[np.float32] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        return unit
+
+
+@given(vectors, st.permutations(range(4)))
+def test_cosines_are_exact_and_depend_on_no_neighbour(rows: npt.NDArray[np.float16], order: list[int]) -> None:
+    """The cosine of two vectors is their exact one, whatever is compared beside them and in whatever order."""
+    question, rest = rows[0], rows[1:]
+    passages = Passages(np.arange(5), np.zeros(4, np.int64), np.ones(4, np.int64), rest)
+    found = passages.nearest(np.array(order), question).cosines
+    expected = [math.fsum(float(a) * float(b) for a, b in zip(question, rest[at], strict=True)) for at in order]
+    assert found.tolist() == expected
+    assert [passages.nearest(np.array([at]), question).cosines[0] for at in order] == expected
+
+
+@given(st.lists(strategies.chunk_texts, max_size=8), st.data())
+def test_joined_and_taken_passages_are_those_of_their_chunks(texts: list[str], data: st.DataObject) -> None:
+    """However passages were put together and chosen, each chunk has its own."""
+    cut = data.draw(st.integers(0, len(texts)))
+    joined = Passages.joined([Passages.of(texts[:cut], Lengths()), Passages.of(texts[cut:], Lengths())])
+    order = data.draw(st.permutations(range(len(texts))))
+    taken, expected = joined.take(np.array(order, np.int64)), Passages.of([texts[at] for at in order], Lengths())
+    for one, other in zip(taken.arrays, expected.arrays, strict=True):
+        np.testing.assert_array_equal(one.ravel(), other.ravel())
+
+
+@pytest.mark.parametrize(("letter", "n_bytes"), [("a", 1), ("é", 2), ("字", 3), ("😀", 4)])
+def test_a_passage_has_a_thousand_bytes_at_most(letter: str, n_bytes: int) -> None:
+    """An encoder reads only so many tokens, and a letter of many bytes is a token of its own."""
+    text = " ".join([letter * 9] * 500)
+    passages = Passages.of([text], Lengths())
+    parts = [text[start:end] for start, end in zip(passages.starts, passages.ends, strict=True)]
+    assert max(len(part.encode()) for part in parts) <= PASSAGE_CHARS
+    assert min(len(part.encode()) for part in parts[:-1]) > PASSAGE_CHARS // 2
+    assert "".join(parts).replace(" ", "") == text.replace(" ", "")
+
+
+@given(strategies.chunk_texts)
+def test_every_chunk_has_a_passage(text: str) -> None:
+    """However strange a chunk is, it has one passage or more, each with a place in it."""
+    passages = Passages.of([text], Lengths())
+    assert passages.starts.size >= 1
+    assert ((passages.starts >= 0) & (passages.starts < passages.ends) & (passages.ends <= len(text))).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "floats of shape"),
+        (np.full((2, 4), 0.5, np.float32), "floats of shape"),
+        (np.full(4, 0.5, np.float32), "floats of shape"),
+        (np.ones((1, 4), np.int64), "floats of shape"),
+        (np.full((1, 4), np.nan, np.float32), "of length 1"),
+        (np.full((1, 4), 1e30, np.float32), "of length 1"),
+        (np.ones((1, 4), np.float32), "of length 1"),
+    ],
+)
+@pytest.mark.parametrize("wrong", ["query", "passage"])
+def test_an_encoder_that_gives_no_vectors_is_told_so(given: object, message: str, wrong: str) -> None:
+    """Whoever brings an encoder learns what it must return, before a score comes of it."""
+
+    class Broken:
+        fingerprint = "broken"
+
+        def encode(self, texts: Sequence[str], *, kind: str) -> object:
+            return given if kind == wrong else np.full((len(texts), 4), 0.5, np.float32)
+
+    with pytest.raises(EncoderError, match=message):
+        search("a cat", ["the cat"], encoder=Broken())  # type: ignore[arg-type]

@@ -1,0 +1,46 @@
+"""A server with an encoder: searches have it when it is loaded, and say so when they do without."""
+
+from __future__ import annotations
+
+from relevance_gen import Encoder, search
+from small_models import ENCODER, TINY
+from tests.serve.harness import KEYED, REAL, Server, eventually
+
+CHUNKS = ["Cats purr.", "A cat sleeps.", "Dogs bark at the cat."]
+ASKED = {"query": "What does a cat do?", "chunk_txts": CHUNKS}
+
+
+def test_searches_have_the_encoder_once_it_is_loaded() -> None:
+    """Scores are those of `search(encoder=)`; until it is loaded, those of words, and a header says so."""
+    with Encoder(ENCODER) as encoder:
+        expected = search(ASKED["query"], CHUNKS, encoder=encoder).to_dict()
+    words = search(ASKED["query"], CHUNKS).to_dict()
+    with Server("--encoder", str(ENCODER), "--model", "none", program=REAL) as server:
+        answer = server.search(ASKED)
+        if "X-Encoder-Skipped" in answer.headers:
+            assert (answer.headers["X-Encoder-Skipped"], answer.json) == ("loading", words)
+        assert eventually(lambda: server.metric("encoders") == 1)
+        for _ in range(4):
+            answer = server.search(ASKED)
+            assert "X-Encoder-Skipped" not in answer.headers
+            assert answer.json == expected
+        told = server.call("POST", "/explain", {**ASKED, "original_index": 2}, KEYED).json
+        assert told["meaning"] > 0.0
+        assert told["passage"]["end"] == len(CHUNKS[2])
+
+
+def test_an_encoder_that_cannot_be_loaded_leaves_search_by_words() -> None:
+    """A server whose encoder cannot be loaded serves searches all the same, and says why the encoder has no part."""
+    with Server("--encoder", str(TINY), program=REAL) as server:
+
+        def says_so() -> bool:
+            answer = server.search(ASKED)
+            assert answer.json == search(ASKED["query"], CHUNKS).to_dict()
+            return answer.headers["X-Encoder-Skipped"] == "unavailable"
+
+        assert eventually(says_so)
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        prompted = server.call("POST", "/prompt", {"question": ASKED["query"], "chunk_txts": CHUNKS}, KEYED)
+        assert (prompted.status, prompted.headers["X-Encoder-Skipped"]) == (200, "unavailable")
+        assert server.metric("searches_without_encoder_total") >= 1
+        assert "tiny.gguf holds a model that generates text: give it to Runner" in server.log

@@ -1,0 +1,511 @@
+"""The page at ``/`` in a real Chromium: what it finds, marks, writes, refuses and withstands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relevance_gen import ChunkIndex, search
+from tests.cli.documents import pdf
+from tests.serve.harness import KEY, Server, eventually
+
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("Chromium is not installed: apt-get install chromium", allow_module_level=True)
+playwright: Any = pytest.importorskip("playwright.sync_api")
+
+PROGRAM = (str(Path(__file__).with_name("half_scripted.py")),)
+QUESTION = "How do desert ants find their way home?"
+
+WATCH = """
+window.troubles = [];
+addEventListener("securitypolicyviolation", (event) => troubles.push(event.violatedDirective));
+window.longestTaskMs = 0;
+new PerformanceObserver((tasks) => {
+  for (const task of tasks.getEntries()) longestTaskMs = Math.max(longestTaskMs, task.duration);
+}).observe({ type: "longtask" });
+"""
+"""Runs before the page's own script."""
+
+PASTE = """(escaped) => {
+  const clipboardData = new DataTransfer();
+  clipboardData.setData("text/plain", JSON.parse(escaped));
+  document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+}"""
+
+DROP = """([name, bytes]) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([new Uint8Array(bytes)], name));
+  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+}"""
+
+CHUNKS = "() => JSON.stringify([...document.querySelectorAll('.chunk')].map((chunk) => chunk.textContent))"
+MARKS = """() => JSON.stringify(Object.fromEntries([...CSS.highlights].map(([name, ranges]) => [name, [...ranges]
+  .filter((range) => range.startContainer.parentElement.classList.contains("chunk"))
+  .map((range) => range.startContainer.data.slice(range.startOffset, range.endOffset))])))"""
+"""Written and read as JSON, for lone surrogates do not survive the way through playwright."""
+
+WHERE = """() => {
+  const [pane, chunk] = [document.querySelector("#text"), document.querySelector(".chunk.here")]
+    .map((element) => element.getBoundingClientRect());
+  const text = document.querySelector(".chunk.here").textContent;
+  return { inView: chunk.top >= pane.top && chunk.top < pane.bottom, text };
+}"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server with real search, that writes a word every 5 ms."""
+    with Server("--rate-limit", "off", program=PROGRAM) as started:
+        assert eventually(lambda: started.call("GET", "/health").status == 200)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for all tests."""
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield started
+        started.close()
+
+
+class Visit:
+    """A fresh visit of the page, in a session of its own.
+
+    Attributes:
+        context: playwright's context.
+        page: playwright's page.
+        errors: what the browser has complained of.
+    """
+
+    def __init__(self, browser: Any, url: str, *, key: str | None = KEY, **options: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        self.context.set_default_timeout(20_000)
+        self.page = self.context.new_page()
+        self.errors: list[str] = []
+        self.page.add_init_script(WATCH)
+        if key is not None:
+            self.page.add_init_script(f"sessionStorage.setItem('relevance_gen.key', '{key}')")
+        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.goto(url)
+        self.page.wait_for_selector("#text:not([aria-busy])", state="attached")
+
+    def close(self) -> None:
+        """End the session: no policy was violated, and there is no error but those that the test took away."""
+        troubles = self.page.evaluate("troubles")
+        self.context.close()
+        assert (troubles, self.errors) == ([], [])
+
+    def ask(self, question: str) -> None:
+        """Ask, and wait for what is found."""
+        self.page.fill("#question", question)
+        self.page.press("#question", "Enter")
+        self.page.wait_for_selector("#found li")
+
+    def add(self, text: str) -> None:
+        """Paste a document, and wait until it can be searched."""
+        n_documents = self.page.locator("#names li").count()
+        self.page.evaluate(PASTE, json.dumps(text))
+        self.page.wait_for_selector(f"#names li >> nth={n_documents}")
+        self.page.wait_for_selector("#text:not([aria-busy])", state="attached")
+
+    def forget_example(self) -> None:
+        """Remove the document of the first visit."""
+        self.page.click("#names button")
+        self.page.wait_for_selector("#names li", state="detached")
+
+    def chunks(self) -> list[str]:
+        """Return the chunks that the page has made of its documents."""
+        texts: list[str] = json.loads(self.page.evaluate(CHUNKS))
+        return texts
+
+    def marks(self) -> dict[str, list[str]]:
+        """Return the texts that are marked in the documents, by the name of the mark."""
+        found: dict[str, list[str]] = json.loads(self.page.evaluate(MARKS))
+        return found
+
+    def wait_for_end(self) -> None:
+        """Wait until the answer is complete, was stopped, or has failed."""
+        self.page.wait_for_selector("#answers:not([aria-busy])")
+
+
+@pytest.fixture
+def visit(browser: Any, server: Server) -> Iterator[Visit]:
+    """A visit with a key."""
+    made = Visit(browser, server.url)
+    yield made
+    made.close()
+
+
+# ── Finding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_click_shows_the_whole_thing(browser: Any, server: Server) -> None:
+    """A first visit has a document and a question; one click asks for the key once, then finds and answers."""
+    visit = Visit(browser, server.url, key=None)
+    assert visit.page.input_value("#question") == QUESTION
+    visit.page.click("#ask button")
+    visit.page.fill("#key", KEY)
+    visit.page.press("#key", "Enter")
+    visit.page.wait_for_selector("#found li")
+    assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
+    assert re.search(r"\d+ tokens · \d+ ms · answer\s\d+\s%\slikely", visit.page.inner_text("#status"))
+    visit.wait_for_end()
+    assert "word0 word1 word2 " in visit.page.inner_text("#answers")
+    assert re.search(r"\d+ tokens · \d+ a second", visit.page.inner_text("#pace"))
+    visit.page.click("#ask button")
+    visit.wait_for_end()
+    assert not visit.page.is_visible("#key-dialog")
+    assert visit.page.evaluate("[localStorage.length, document.cookie, sessionStorage.length]") == [0, "", 1]
+    visit.close()
+
+
+def test_it_finds_what_the_library_finds(visit: Visit) -> None:
+    """The list has the scores of `search`, best first; what was found is on the strip, and the best is shaded most."""
+    visit.ask(QUESTION)
+    best = search(QUESTION, visit.chunks(), 30, true_order=False)
+    assert visit.page.locator(".hit .score").all_inner_texts() == [f"{one.chunk_score:.2f}" for one in best]
+    assert visit.page.locator("#strip i").count() == len(best) > 2
+    marks = visit.marks()
+    assert marks["shade-5"] == [best[0].chunk_txt]
+    shaded = [text for name, texts in marks.items() if name.startswith("shade") for text in texts]
+    assert set(shaded) <= {one.chunk_txt for one in best}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "😀😀 The café 👩‍👩‍👧 near the harbour 🏴‍☠️ opens late. 𝔘nicode étude of the harbour café 😀 ends here.",
+        "Ein Cafe\u0301 heißt Café, und der Hafen hat drei Cafe\u0301s. 🇪🇺 Im Cafe\u0301 am Hafen sitzt niemand.",
+        "𠮷野家の café は港の近くにあります。😀 港の café は夜まで開いています。",
+        "harbour\r\ncafé 😀\r\n\r\n\ud83d lone, and the café",
+    ],
+)
+def test_marks_stand_where_the_server_says(visit: Visit, text: str) -> None:
+    """Words and passages are marked at the server's code points, whatever the browser counts in."""
+    visit.forget_example()
+    visit.add(text)
+    question = "Where is the café at the harbour, im Hafen, 港?"
+    visit.ask(question)
+    found = search(question, visit.chunks(), 30, spans=True)
+    marks = visit.marks()
+    words = [one.chunk_txt[span.start : span.end] for one in found for span in one.words]
+    passages = [one.chunk_txt[one.passage.start : one.passage.end] for one in found if one.passage]
+    assert len(words) > 2
+    assert (sorted(marks["word"]), sorted(marks["passage"])) == (sorted(words), sorted(passages))
+
+
+def test_a_click_goes_there(visit: Visit) -> None:
+    """A click on a passage, on its mark at the scrollbar, or on its number under the answer brings it into view."""
+    visit.add("\n\n".join(f"Filler {number} about nothing at all. " * 8 for number in range(200)))
+    visit.add("The ferry to the island leaves at noon.\n\n" + "More filler. " * 30)
+    visit.ask("When does the ferry leave for the island, and how do ants find home?")
+    n_hits = visit.page.locator(".hit").count()
+    best = search(visit.page.input_value("#question"), visit.chunks(), 30, true_order=False)
+    for number in (n_hits - 1, 0):
+        for press in (f".hit >> nth={number}", f"#strip i >> nth={number}"):
+            visit.page.evaluate("document.querySelector('#text').scrollTop = 3000")
+            visit.page.locator(press).dispatch_event("click")
+            assert eventually(lambda: visit.page.evaluate(WHERE)["inView"])
+            assert visit.page.evaluate(WHERE)["text"] == best[number].chunk_txt
+    visit.wait_for_end()
+    visit.page.click("#given button >> nth=1")
+    assert eventually(lambda: visit.page.evaluate(WHERE) == {"inView": True, "text": best[1].chunk_txt})
+
+
+def test_it_says_why(visit: Visit) -> None:
+    """On demand, the parts of a score are shown, largest first, and are those that the library gives."""
+    visit.ask(QUESTION)
+    visit.page.click("summary >> nth=0")
+    visit.page.wait_for_selector("#found table")
+    shown = [float(text) for text in visit.page.locator("tbody td.number:nth-child(3)").all_inner_texts()]
+    chunks = visit.chunks()
+    position = next(place for place, chunk in enumerate(chunks) if "Desert ants" in chunk)
+    explained = ChunkIndex(chunks).explain(QUESTION, position)
+    assert shown == sorted(shown, reverse=True)
+    assert sum(shown) == pytest.approx(explained.score, abs=0.006)
+    assert f"{max(explained.likeness, *(term.share for term in explained.terms)):.3f}" == f"{shown[0]:.3f}"
+
+
+def test_keys_do_it_all(visit: Visit) -> None:
+    """A slash goes to the question, the arrows through the passages, each of which comes into view."""
+    visit.page.keyboard.press("/")
+    assert visit.page.evaluate("document.activeElement.id") == "question"
+    visit.ask(QUESTION)
+    for _ in range(3):
+        visit.page.keyboard.press("ArrowDown")
+    assert visit.page.evaluate("document.activeElement === document.querySelectorAll('.hit')[2]")
+    assert visit.page.get_attribute(".hit >> nth=2", "aria-current") == "true"
+    best = search(QUESTION, visit.chunks(), 30, true_order=False)
+    assert eventually(lambda: visit.page.evaluate(WHERE) == {"inView": True, "text": best[2].chunk_txt})
+
+
+def test_nothing_found_is_said(visit: Visit) -> None:
+    """A question that no chunk answers, and one without documents, get a plain sentence."""
+    visit.page.fill("#question", "zzyzx")
+    visit.page.press("#question", "Enter")
+    visit.page.wait_for_selector("text=Nothing found")
+    assert not visit.page.is_visible("#passages")
+    visit.forget_example()
+    visit.page.click("#ask button")
+    assert visit.page.inner_text("#trouble") == "Add a document first."
+
+
+# ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_texts_come_in_by_every_way(visit: Visit) -> None:
+    """Files are dropped or chosen, texts pasted or written, PDFs read by the server; what is no text is refused."""
+    visit.forget_example()
+    for name, content in (
+        ("a.md", "# Größe\n\nÄpfel".encode()),
+        ("b.txt", "Öl 😀".encode("utf-16")),
+        ("c.txt", "Süd".encode("cp1252")),
+        ("d.pdf", pdf("Apples are red", "Pears are green")),
+    ):
+        visit.page.evaluate(DROP, [name, list(content)])
+        visit.page.wait_for_selector(f"#names >> text={name}")
+    assert visit.chunks() == ["# Größe\n\nÄpfel", "Öl 😀", "Süd", "Apples are red\n\nPears are green"]
+    for name, content in (("e.bin", b"\0\1\2"), ("f.pdf", b"%PDF-1.7")):
+        visit.page.evaluate(DROP, [name, list(content)])
+        visit.page.wait_for_selector(f"#trouble >> text={name}")
+    assert "400" in visit.errors.pop()
+    visit.page.set_input_files("#files", [{"name": "g.txt", "mimeType": "", "buffer": b"chosen"}])
+    visit.page.wait_for_selector("#names >> text=g.txt")
+    visit.page.click("#add")
+    visit.page.fill("#pasted", "Written by hand\n\nand added")
+    visit.page.click("#text-dialog .main")
+    visit.page.wait_for_selector("#names >> text=Written by hand")
+    assert visit.chunks()[4:] == ["chosen", "Written by hand\n\nand added"]
+
+
+def test_white_space_makes_no_chunk_and_takes_no_time(visit: Visit) -> None:
+    """Blank paragraphs of any kind make no chunk, and a million blanks in a row do not stop the page."""
+    visit.forget_example()
+    text = (
+        "one"
+        + " " * 1_000_000
+        + "two\n\n \t\n\n\x1c\x85\n\n\u3000\f\f"
+        + "\n \n" * 100_000
+        + "three\n\n"
+        + "\n" * 100_000
+    )
+    started_s = time.monotonic()
+    visit.add(text)
+    assert time.monotonic() - started_s < 10
+    assert visit.chunks() == ["one", "two", "three"]
+    visit.ask("two")
+
+
+def test_markup_stays_text(visit: Visit) -> None:
+    """Nothing that users write becomes markup, and the browser would refuse a script that tried."""
+    attack = "<img src=x onerror=\"document.title='attacked'\"><script>document.title='attacked'</script>"
+    visit.page.evaluate(DROP, [f"{attack}.md".replace("/", "∕"), list(f"# {attack} ants\n\n{attack}".encode())])
+    visit.page.wait_for_selector("#names li >> nth=1")
+    visit.ask(f"ants {attack}")
+    visit.page.click("summary >> nth=0")
+    visit.page.wait_for_selector("#found table")
+    assert visit.page.locator("img, main script").count() == 0
+    assert visit.page.title() == "relevance_gen"
+    refused = visit.page.evaluate(
+        "() => { try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; } }"
+    )
+    assert refused == "TypeError"
+    assert visit.page.evaluate("troubles.splice(0).length") == 1
+    assert "TrustedHTML" in visit.errors.pop()
+
+
+# ── The answer ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_streams_stops_and_tries_again(visit: Visit, server: Server) -> None:
+    """The answer grows; stopping keeps what is there and frees the server's slot; retry writes anew."""
+    visit.ask(QUESTION)
+    lengths = []
+    for _ in range(3):
+        lengths.append(len(visit.page.inner_text(".sample")))
+        visit.page.wait_for_timeout(100)
+    assert lengths == sorted(set(lengths))
+    visit.page.click("#stop")
+    visit.wait_for_end()
+    assert visit.page.inner_text("#pace") == "Stopped"
+    written = visit.page.inner_text(".sample")
+    assert "word5 " in written
+    assert "word120 " not in written
+    assert eventually(lambda: server.stats()["backlog"] == 0)
+    visit.page.click("#retry")
+    visit.page.wait_for_selector("#answers[aria-busy]")
+    visit.page.keyboard.press("Escape")
+    visit.wait_for_end()
+    assert len(visit.page.inner_text(".sample")) < len(written)
+
+
+def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
+    """Where the server has a chat model, its answer streams from the chat interface, and can be stopped as well."""
+    with Server("--rate-limit", "off", "--model", "chat", program=PROGRAM) as chatty:
+        assert eventually(lambda: chatty.call("GET", "/health").status == 200)
+        visit = Visit(browser, chatty.url)
+        asked = []
+        visit.page.on("request", lambda request: asked.append(request.url.removeprefix(chatty.url)))
+        visit.ask(QUESTION)
+        visit.page.wait_for_selector("text=word20 ")
+        visit.page.click("#stop")
+        visit.wait_for_end()
+        assert visit.page.inner_text("#pace") == "Stopped"
+        assert visit.page.locator("#given button").count() > 2
+        visit.page.select_option("#samples", "2")
+        visit.page.wait_for_selector(".sample >> nth=1")
+        visit.wait_for_end()
+        assert [text[:12] for text in visit.page.locator(".sample").all_inner_texts()] == ["word0 word1 "] * 2
+        assert re.search(r"1,024 tokens · \d+ a second · ended at its longest", visit.page.inner_text("#pace"))
+        assert asked == ["/search", "/prompt", "/v1/chat/completions", "/prompt", "/v1/chat/completions"]
+        visit.close()
+
+
+def test_samples_stand_side_by_side(visit: Visit) -> None:
+    """Several samples are written at once, in columns; what is copied is all of them."""
+    visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit.ask(QUESTION)
+    visit.page.select_option("#samples", "2")
+    visit.page.wait_for_selector(".sample >> nth=1")
+    visit.wait_for_end()
+    boxes = [visit.page.locator(f".sample >> nth={number}").bounding_box() for number in range(2)]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+    visit.page.click("#copy")
+    visit.page.wait_for_selector("text=Copied")
+    copied = visit.page.evaluate("navigator.clipboard.readText()")
+    assert copied.count("word0 word1 ") == 2
+
+
+def test_nothing_scrolls_by_itself(visit: Visit) -> None:
+    """While text comes, the reader's place in the answer's pane stays where it is."""
+    visit.page.set_viewport_size({"width": 1280, "height": 400})
+    visit.ask(QUESTION)
+    visit.page.wait_for_timeout(200)
+    visit.page.evaluate("document.querySelector('#right').scrollTop = 40")
+    visit.wait_for_end()
+    assert visit.page.evaluate("document.querySelector('#right').scrollTop") == 40
+
+
+# ── What goes wrong ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_wrong_key_is_asked_for_again(browser: Any, server: Server) -> None:
+    """A key that the server does not know is asked for again, and the search then goes on; without one it ends."""
+    visit = Visit(browser, server.url, key=None)
+    visit.page.click("#ask button")
+    for key in ("wrong", KEY):
+        visit.page.wait_for_selector("#key-dialog[open]")
+        visit.page.fill("#key", key)
+        visit.page.press("#key", "Enter")
+        if key == "wrong":
+            visit.page.wait_for_selector("text=does not know this key")
+    visit.page.wait_for_selector("#found li")
+    assert "401" in visit.errors.pop()
+    visit.page.evaluate("sessionStorage.clear()")
+    visit.page.click("#ask button")
+    visit.page.click("#key-cancel")
+    assert visit.page.inner_text("#status") == ""
+    assert not visit.page.is_visible("#trouble")
+    visit.close()
+
+
+def test_a_server_that_goes_is_noticed(browser: Any) -> None:
+    """A server that dies in mid-answer, and one that is not there, are said in plain words; nothing is lost."""
+    with Server("--rate-limit", "off", program=PROGRAM) as mortal:
+        assert eventually(lambda: mortal.call("GET", "/health").status == 200)
+        visit = Visit(browser, mortal.url)
+        visit.ask(QUESTION)
+        visit.page.wait_for_selector("text=word9 ")
+        mortal.process.kill()
+        visit.page.wait_for_selector("text=The connection was cut before the answer was complete.")
+        assert "word9 " in visit.page.inner_text(".sample")
+        visit.page.click("#ask button")
+        visit.page.wait_for_selector("text=The server does not answer. Is it still running?")
+        assert visit.page.locator("#found li").count() > 2
+        assert all(error.startswith("Failed to load resource") for error in visit.errors)
+        visit.errors.clear()
+        visit.close()
+
+
+def test_two_million_tokens_stay_responsive(visit: Visit, tmp_path: Path) -> None:
+    """With 2 million tokens no task of the page takes a second, and what is found at their end comes into view."""
+    filler = "\n\n".join(
+        f"Entry {number} of the log was written by hand, and tells of wind {number % 97} and of weather {number % 89}, "
+        f"of {number % 13} ships that passed and of what the keeper of the light had for supper that evening."
+        for number in range(47_000)
+    )
+    file = tmp_path / "log.txt"
+    file.write_text(f"{filler}\n\nOn the last page a zeppelin is drawn in blue ink.")
+    visit.page.set_input_files("#files", file)
+    visit.page.wait_for_selector("#names li >> nth=1")
+    visit.page.wait_for_selector("#text:not([aria-busy])", state="attached")
+    started_s = time.monotonic()
+    visit.ask("Where is a zeppelin drawn?")
+    assert time.monotonic() - started_s < 10
+    (n_tokens,) = re.findall(r"([\d,]+) tokens", visit.page.inner_text("#status"))
+    assert int(n_tokens.replace(",", "")) > 2_000_000
+    assert eventually(lambda: visit.page.evaluate(WHERE)["inView"])
+    assert "zeppelin" in visit.page.evaluate(WHERE)["text"]
+    assert "zeppelin" in visit.marks()["word"]
+    assert visit.page.evaluate("longestTaskMs") < 1000
+
+
+# ── For everybody ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: int) -> None:
+    """axe-core finds nothing serious on a first visit, in the dialogs, and with an answer and its reasons shown."""
+    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}, "bypass_csp": True}
+    visit = Visit(browser, server.url, **options)
+    visit.page.evaluate(axe)
+
+    def check() -> None:
+        found = visit.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        serious = [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
+        assert serious == []
+
+    check()
+    visit.page.click("#add") if width > 700 else None
+    check()
+    visit.page.keyboard.press("Escape")
+    visit.ask(QUESTION)
+    visit.page.click("summary >> nth=0")
+    visit.page.wait_for_selector("#found table")
+    visit.wait_for_end()
+    check()
+    visit.close()
+
+
+def test_it_fits_a_phone(browser: Any, server: Server) -> None:
+    """At 360 pixels nothing overflows, and answer and documents are two views; a passage leads to the second."""
+    visit = Visit(browser, server.url, viewport={"width": 360, "height": 740}, has_touch=True)
+    visit.ask(QUESTION)
+    visit.page.click("summary >> nth=0")
+    visit.page.wait_for_selector("#found table")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
+    assert visit.page.evaluate(
+        "document.querySelector('#right').scrollWidth <= document.querySelector('#right').clientWidth"
+    )
+    assert not visit.page.is_visible("#text")
+    visit.page.click(".hit >> nth=0")
+    assert visit.page.is_visible("#text")
+    assert eventually(lambda: visit.page.evaluate(WHERE)["inView"])
+    visit.page.click("nav [data-view=found]")
+    assert visit.page.is_visible("#found")
+    visit.close()

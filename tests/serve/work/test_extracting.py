@@ -1,0 +1,96 @@
+"""Documents of clients: their text, and what becomes of those that are made to harm."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+
+import pytest
+
+from relevance_gen.errors import BusyError, InvalidRequestError
+from relevance_gen.serve.work.extracting import Extractor
+from relevance_gen.types import DocumentPart, ExtractionRequest, ExtractionResponse
+from tests.cli.documents import archive, docx, pdf, run
+
+
+def asked(content: bytes, name: str = "") -> ExtractionRequest:
+    """Make the request for a document."""
+    return ExtractionRequest(base64.b64encode(content).decode(), name)
+
+
+@pytest.fixture(scope="module")
+def extractor() -> Iterator[Extractor]:
+    """An extractor with the server's limits."""
+    made = Extractor()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("a.pdf", pdf("Apples are red", "Pears"), [({"page": 1}, "Apples are red"), ({"page": 2}, "Pears")]),
+        ("a.docx", docx(run("Apples")), [({}, "Apples\n")]),
+        ("a.html", b"<p>Apples", [({}, "Apples")]),
+        ("a.txt", "Äpfel".encode("utf-16"), [({}, "Äpfel")]),
+        ("", b"Apples", [({}, "Apples")]),
+    ],
+)
+def test_every_format_is_read(
+    extractor: Extractor, name: str, content: bytes, parts: list[tuple[dict[str, int], str]]
+) -> None:
+    """The parts are those that the command line reads, each with its place."""
+    found = extractor.extract(asked(content, name))
+    assert [(part.place, part.text.strip(" ")) for part in found.parts] == parts
+    assert found.trouble is None
+
+
+def test_what_is_readable_of_a_damaged_document_is_returned(extractor: Extractor) -> None:
+    """Pages that are whole come back, and what is wrong with the others is said."""
+    broken = pdf("Apples are red", "Pears").replace(b"/Contents 6 0 R", b"/Contents 1 2 3")
+    found = extractor.extract(asked(broken))
+    assert found.parts[0] == DocumentPart({"page": 1}, "Apples are red")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\0\1\2", "is no text, PDF, HTML or Office file"),
+        (b"%PDF-1.7 and nothing more", "cannot be read"),
+        (archive({"word/document.xml": "<w:document"}), "is damaged or encrypted"),
+        (pdf(""), "has no text, only pictures"),
+        (b"x" * ((1 << 23) + 1), "has more than 8,388,608 characters"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(extractor: Extractor, content: bytes, why: str) -> None:
+    """The error says what is wrong with the content."""
+    with pytest.raises(InvalidRequestError, match=f"^content {why}") as caught:
+        extractor.extract(asked(content))
+    assert caught.value.field == "content"
+
+
+@pytest.mark.parametrize("content", ["a", "YQ", "YQ==\n", "Ä", "\ud800"])
+def test_content_must_be_base64(extractor: Extractor, content: str) -> None:
+    """What is not strict base64 is refused before any process is asked."""
+    with pytest.raises(InvalidRequestError, match="content must be base64"):
+        extractor.extract(ExtractionRequest(content))
+
+
+def test_what_takes_too_long_or_too_much_is_ended() -> None:
+    """The process is killed by a document that overruns its limits, and the next document has a new one."""
+    for extractor, content, why in (
+        (Extractor(timeout_s=0.001), b"Apples", "takes longer than 0.001 seconds"),
+        (Extractor(memory_bytes=256 << 20), b"x" * (120 << 20), "within the memory allowed"),
+    ):
+        with pytest.raises(InvalidRequestError, match=why):
+            extractor.extract(asked(content))
+        extractor._sandbox._timeout_s = 30
+        assert extractor.extract(asked(b"Pears")) == ExtractionResponse((DocumentPart({}, "Pears"),))
+        extractor.close()
+
+
+def test_no_process_is_no_fault_of_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process can be started the request is refused for now."""
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    with pytest.raises(BusyError):
+        Extractor().extract(asked(b"Apples"))

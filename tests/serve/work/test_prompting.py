@@ -1,0 +1,82 @@
+"""Prompts in the server, apart from HTTP: for a model with and without a chat template, and without any."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from relevance_gen import RunnerClosedError, search
+from relevance_gen.llama.language_model import ChatFormat
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.work.generating import Generator, NoBackend
+from relevance_gen.types import PromptResponse
+
+CHUNKS = ["The lighthouse was built in 1831.", "Bees tell each other where the flowers are by dancing.", "It rained."]
+QUESTION = "How do bees find flowers?"
+
+
+class Worded(NoBackend):
+    """A model that counts words."""
+
+    def __init__(self, chat_format: ChatFormat) -> None:
+        self._chat_format = chat_format
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """Return what the test wants."""
+        return self._chat_format
+
+    def count_tokens(self, text: str) -> int:
+        """Count the words."""
+        return len(text.split())
+
+    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:  # noqa: ARG002
+        """Count the words."""
+        return sum(len(message["content"].split()) for message in messages)
+
+
+def prompt(backend: NoBackend) -> PromptResponse:
+    """Ask about the chunks."""
+
+    async def asked() -> PromptResponse:
+        generator = Generator(Metrics.alone(), 10.0)
+        generator.start_loading(lambda: backend)
+        while generator.is_loading:
+            await asyncio.sleep(0.01)
+        return await generator.prompt(QUESTION, search(QUESTION, CHUNKS, 5, true_order=False, spans=True))
+
+    return asyncio.run(asked())
+
+
+def test_a_model_without_a_template_is_asked_for_a_text() -> None:
+    """What to post to /generate, with the sentences shown and the tokens and lines that end an answer."""
+    written = prompt(Worded(ChatFormat(n_ctx=512, ends=(1, 7))))
+    (source,) = written.sources
+    assert CHUNKS[source.original_index][source.start : source.end] == CHUNKS[1]
+    assert written.path == "/generate"
+    assert written.request == {
+        "text": f"Context: {CHUNKS[1]}\nQuestion: {QUESTION}\nAnswer:",
+        "eos_token_ids": (1, 7),
+        "stop": ["\n"],
+        "max_tokens": 128,
+        "temperature": 0.0,
+    }
+
+
+def test_a_chat_model_is_asked_in_a_conversation() -> None:
+    """What to post to /v1/chat/completions: fields of that interface, and the sources numbered."""
+    written = prompt(Worded(ChatFormat(template="{{ messages }}", n_ctx=4096)))
+    assert written.path == "/v1/chat/completions"
+    assert list(written.request) == ["messages", "max_tokens", "temperature"]
+    (message,) = written.request["messages"]
+    assert message["role"] == "user"
+    assert f"[1] {CHUNKS[1]}\n\nQuestion: {QUESTION}" in message["content"]
+
+
+def test_without_a_model_there_is_no_prompt() -> None:
+    """A server that only searches says so."""
+    with pytest.raises(RunnerClosedError):
+        prompt(NoBackend())

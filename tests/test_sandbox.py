@@ -1,0 +1,60 @@
+"""A program in a process of its own: it answers, and whatever becomes of it is told in time."""
+
+import pytest
+
+from relevance_gen.errors import GenerationError
+from relevance_gen.sandbox import Sandbox
+
+PROGRAM = """
+import os, time
+
+def answer(question):
+    match question["do"]:
+        case "sleep":
+            time.sleep(60)
+        case "die":
+            os.abort()
+        case "eat":
+            bytearray(1 << 30)
+    return {"did": question["do"], "pid": os.getpid()}
+"""
+
+
+@pytest.fixture
+def sandbox(tmp_path):
+    """A sandbox of 256 MiB and half a second."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    sandbox = Sandbox(tmp_path / "program.py", timeout_s=0.5, memory_bytes=256 << 20)
+    sandbox.ask({"do": "start"})
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.mark.parametrize(("what", "error"), [("sleep", TimeoutError), ("die", EOFError), ("eat", EOFError)])
+def test_what_overruns_is_an_error_and_the_next_question_has_a_new_process(sandbox, what, error):
+    """Too long, dead or too much memory: each its error, and then another process answers."""
+    before = sandbox.ask({"do": "answer"})
+    assert before["did"] == "answer"
+    with pytest.raises(error):
+        sandbox.ask({"do": what})
+    sandbox._timeout_s = 30  # starting a process on a busy machine
+    assert sandbox.ask({"do": "answer"})["pid"] != before["pid"]
+
+
+def test_it_knows_no_keys(monkeypatch, tmp_path):
+    """What is in this package's variables, keys among it, is not in the process."""
+    monkeypatch.setenv("RELEVANCE_GEN_API_KEYS", "secret")
+    (tmp_path / "program.py").write_text("import os\ndef answer(_):\n    return dict(os.environ)\n")
+    sandbox = Sandbox(tmp_path / "program.py", timeout_s=30, memory_bytes=256 << 20)
+    seen = sandbox.ask({})
+    sandbox.close()
+    assert "PATH" in seen
+    assert "secret" not in seen.values()
+
+
+def test_a_process_that_cannot_be_started_is_an_error(monkeypatch, sandbox):
+    """Where there is no Python to run, the error says so."""
+    sandbox.close()
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    with pytest.raises(GenerationError, match=r"program\.py cannot be started"):
+        sandbox.ask({"do": "answer"})

@@ -1,0 +1,157 @@
+"""The converter of BERTs: what it writes is read back as it was, and what it cannot convert it refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relevance_gen import Encoder
+
+pytest.importorskip("gguf", reason="converting needs gguf: pip install --group encoder")
+from tools.convert_bert import convert
+
+ROOT = Path(__file__).parents[2]
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "cat", "##s", "dog", "b", "##a"]
+WIDTH, BLOCKS = 32, 2
+
+
+def layout(folder, *, stored="F32", **config):
+    """Write a random BERT as Hugging Face lays one out."""
+    folder.mkdir(exist_ok=True)
+    facts = {
+        "model_type": "bert", "hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": BLOCKS,
+        "num_attention_heads": 2, "max_position_embeddings": 16, "layer_norm_eps": 1e-12, "type_vocab_size": 2,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(facts | config))
+    (folder / "vocab.txt").write_text("\n".join(TOKENS) + "\n")
+    (folder / "modules.json").write_text(
+        json.dumps(
+            [
+                {"path": "", "type": "sentence_transformers.models.Transformer"},
+                {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            ]
+        )
+    )
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    pooling = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    shapes = {"word_embeddings": (len(TOKENS), WIDTH), "position_embeddings": (16, WIDTH)}
+    shapes = {f"embeddings.{name}.weight": shape for name, shape in shapes.items()}
+    shapes["embeddings.token_type_embeddings.weight"] = (2, WIDTH)
+    shapes |= {f"embeddings.LayerNorm.{part}": (WIDTH,) for part in ("weight", "bias")}
+    for block in range(BLOCKS):
+        base = f"encoder.layer.{block}"
+        layers = {f"attention.{name}": (WIDTH, WIDTH) for name in ("self.query", "self.key", "self.value")}
+        layers |= {"attention.output.dense": (WIDTH, WIDTH), "intermediate.dense": (64, WIDTH)}
+        layers |= {"output.dense": (WIDTH, 64)}
+        for name, shape in layers.items():
+            shapes |= {f"{base}.{name}.weight": shape, f"{base}.{name}.bias": shape[:1]}
+        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+            shapes |= {f"{base}.{name}.{part}": (WIDTH,) for part in ("weight", "bias")}
+    chance = np.random.default_rng(0)
+    tensors = {f"bert.{name}": chance.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()}
+    write_safetensors(folder / "model.safetensors", tensors, stored)
+    return folder
+
+
+def write_safetensors(path, tensors, stored):
+    parts, header, start = [], {"__metadata__": {"format": "pt"}}, 0
+    for name, tensor in tensors.items():
+        if stored == "BF16":
+            raw = (np.ascontiguousarray(tensor).view(np.uint32) >> 16).astype("<u2").tobytes()
+        else:
+            raw = tensor.astype({"F32": "<f4", "F16": "<f2"}[stored]).tobytes()
+        header[name] = {"dtype": stored, "shape": tensor.shape, "data_offsets": [start, start + len(raw)]}
+        start += len(raw)
+        parts.append(raw)
+    encoded = json.dumps(header).encode()
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + b"".join(parts))
+
+
+def vectors(path, texts=("cats", "dog", "ba cat", "unknown words")):
+    with Encoder(path) as encoder:
+        return encoder.encode(texts)
+
+
+def test_every_type_gives_nearly_the_same_vectors(tmp_path):
+    """F16 and Q8_0 differ from F32 by their rounding alone."""
+    folder = layout(tmp_path / "model")
+    found = {}
+    for kind in ("f32", "f16", "q8_0"):
+        convert(folder, tmp_path / f"{kind}.gguf", kind=kind)
+        found[kind] = vectors(tmp_path / f"{kind}.gguf")
+    assert ((found["f32"] * found["f16"]).sum(axis=1) > 0.99999).all()
+    assert ((found["f32"] * found["q8_0"]).sum(axis=1) > 0.999).all()
+
+
+@pytest.mark.parametrize("stored", ["F16", "BF16"])
+def test_weights_of_half_precision_are_read(tmp_path, stored):
+    """A model that is stored in 16 bits becomes nearly the model that was stored in 32."""
+    for name in ("F32", stored):
+        convert(layout(tmp_path / name, stored=name), tmp_path / f"{name}.gguf", kind="f32")
+    both = vectors(tmp_path / "F32.gguf") * vectors(tmp_path / f"{stored}.gguf")
+    assert (both.sum(axis=1) > 0.9999).all()
+
+
+def test_words_are_cut_as_bert_cuts_them(tmp_path):
+    """A word of two pieces is not two words, and upper case counts only where the tokenizer says so."""
+    folder = layout(tmp_path / "model")
+    convert(folder, tmp_path / "lower.gguf")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    convert(folder, tmp_path / "cased.gguf")
+    lower, cased = (
+        vectors(tmp_path / f"{name}.gguf", ["cats", "CATS", "cat s", "Dôg", "dog"]) for name in ("lower", "cased")
+    )
+    np.testing.assert_array_equal(lower[0], lower[1])
+    np.testing.assert_array_equal(lower[3], lower[4])
+    assert not np.array_equal(lower[0], lower[2])
+    assert not np.array_equal(cased[0], cased[1])
+
+
+def test_pooling_is_read_or_told(tmp_path):
+    """The pooling is what sentence-transformers' files say, or what is told in their place."""
+    folder = layout(tmp_path / "model")
+    convert(folder, tmp_path / "cls.gguf", pooling="cls")
+    with Encoder(tmp_path / "cls.gguf") as encoder:
+        assert encoder.pooling == "cls"
+    (folder / "modules.json").unlink()
+    with pytest.raises(ValueError, match="does not say how the vectors of tokens are pooled; pass --pooling"):
+        convert(folder, tmp_path / "none.gguf")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "roberta"}, "holds no BERT with absolute positions"),
+        ({"position_embedding_type": "relative_key"}, "holds no BERT with absolute positions"),
+    ],
+)
+def test_other_families_are_refused(tmp_path, config, message):
+    """What is no BERT is refused, with the name of what converts it."""
+    with pytest.raises(ValueError, match=message):
+        convert(layout(tmp_path / "model", **config), tmp_path / "out.gguf")
+
+
+def test_a_layer_that_a_file_cannot_hold_is_refused(tmp_path):
+    """A model that ends in a dense layer would lose it."""
+    folder = layout(tmp_path / "model")
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([*modules, {"path": "2_Dense", "type": "models.Dense"}]))
+    with pytest.raises(ValueError, match="layers that a GGUF file cannot hold: Dense"):
+        convert(folder, tmp_path / "out.gguf")
+
+
+def test_the_command_converts(tmp_path):
+    """From the command line it writes a file that an encoder opens, and refuses in one line."""
+    folder, output = layout(tmp_path / "model"), tmp_path / "out.gguf"
+    command = [sys.executable, "tools/convert_bert.py", str(folder), str(output), "--type", "q8_0"]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    assert vectors(output).shape == (4, WIDTH)
+    refused = subprocess.run(
+        [*command[:2], str(tmp_path), str(output)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert refused.returncode == 2
+    assert "config.json" in refused.stderr.splitlines()[-1]
