@@ -24,7 +24,7 @@ from small_models import TINY
 os.environ |= {"RAY_enable_metrics_collection": "0"}
 N_SHARDS = 3
 N_LONG = 3000
-"""Characters, and with this model tokens, of a prompt that is worth finding again."""
+"""Characters of a prompt that is worth finding again: invented words, of some 2 characters a token."""
 
 
 def texts(n_chars: int) -> list[str]:
@@ -172,11 +172,12 @@ def steering(record: Record, rounds: int) -> None:
     """Compare the first token of conversations that go on, several at once, with and without prefix affinity."""
     from relevance_gen.cluster import ClusterRunner
 
-    options: dict[str, Any] = {"n_slots": 8, "n_ctx": N_LONG + 512, "n_threads": 1}
+    options: dict[str, Any] = {"n_slots": 8, "n_ctx": N_LONG, "n_threads": 1}
+    words = " ".join(texts(2 * N_LONG))
     group = "first token, 4 conversations that go on, two runners"
     with (
-        ClusterRunner(TINY, n_runners=2, **options) as steered,
-        ClusterRunner(TINY, n_runners=2, **options) as unsteered,
+        ClusterRunner(n_runners=2, **options) as steered,
+        ClusterRunner(n_runners=2, **options) as unsteered,
     ):
         unsteered._backlog._keeps_prompts = False
         works = {"with": steered, "without": unsteered}
@@ -191,7 +192,7 @@ def steering(record: Record, rounds: int) -> None:
 
                     futures = []
                     for talk in range(4):
-                        beginning = f"talk {number} {talk} ".ljust(N_LONG, "abcdefgh"[talk])
+                        beginning = f"talk {number} {talk}: {words[talk : talk + N_LONG]} "
                         request = {"text": f"{beginning}{'and on ' * turn}", "max_tokens": 1, "seed": number}
                         futures.append(runner.submit(request, on_text=on_text))
                     for future in futures:
@@ -200,7 +201,8 @@ def steering(record: Record, rounds: int) -> None:
                         first_s[name] += [one_s - started_s for one_s in arrived_s]
         for name, runner in works.items():
             counters = runner.counters()
-            note(record, group, f"{name} prefix affinity", first_s[name])
+            note(record, group, f"{name} prefix affinity, median", first_s[name])
+            record.add(group, f"{name} prefix affinity, mean", statistics.mean(first_s[name]) * 1e3, "ms")
             share = counters.prompt_tokens_reused / counters.prompt_tokens
             record.add(group, f"{name} prefix affinity, prompt tokens reused", 100 * share, "%")
 
@@ -224,7 +226,7 @@ def main() -> None:
         chunks = texts(n_chars)
         with Record("cluster", args) as record:
             generating(record, max(5, rounds // 10))
-            steering(record, max(3, rounds // 10))
+            steering(record, max(3, rounds // 20))
             asking(record, chunks[: len(chunks) // 2], rounds)
             building(record, chunks, 3)
     finally:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Final
 
+import numpy as np
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 
 from relevance_gen.cluster.connection import get
-from relevance_gen.cluster.shard import OutdatedError
+from relevance_gen.cluster.shard import Ahead, OutdatedError
 from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.errors import TimedOutError
 from relevance_gen.retrieval.collection import Collection
@@ -20,6 +22,8 @@ from relevance_gen.retrieval.weighting import weighting_named
 
 ROUND_S: Final = 60.0
 """Longest time that shards may take for one round of a question."""
+_MAX_AHEAD: Final = 100
+"""Chunks that are read ahead; there are more only where many are equally good."""
 
 
 class ClusterCollection(Collection):
@@ -37,6 +41,7 @@ class ClusterCollection(Collection):
         super().__init__((), weighting_named(state.weighting))
         self.statistics = state.statistics
         self.state = state
+        self._ahead = threading.local()
         self._shards = [shard for shard in state.shards if shard.replicas]
 
     def ask(
@@ -53,13 +58,48 @@ class ClusterCollection(Collection):
         **kwargs: Rest.kwargs,
     ) -> list[tuple[Offsets, Answer]]:
         """Ask the shards that may hold some positions about the chunks there."""
+        found = self._read_before(positions, method)
+        if found is not None:
+            return found
         shards = [shard for shard in self._shards if shard.may_hold(positions)]
-        return self._round(shards, "read", (method.__name__, positions, args, kwargs))
+        calls = self._call(shards, "read", (method.__name__, positions, args, kwargs))
+        if method is SegmentScorer.look and positions.size <= _MAX_AHEAD:
+            plan: Any = args[0]
+            self._ahead.calls = self._call(shards, "read_ahead", (positions, plan.reads_letters))
+        return self._wait(calls)
+
+    def _read_before(self, positions: Offsets, method: Callable[..., Any]) -> list[tuple[Offsets, Any]] | None:
+        """Return what was read ahead of chunks at some positions; None where something is missing.
+
+        A question is asked by one thread from beginning to end. What an earlier one left is not wrong, either: it
+        depends on positions and on nothing else.
+        """
+        calls = getattr(self._ahead, "calls", None)
+        if calls is None or method not in (SegmentScorer.letters, SegmentScorer.contents):
+            return None
+        told: list[Ahead] = self._wait(calls)
+        if method is SegmentScorer.contents:
+            self._ahead.calls = None
+        found: list[tuple[Offsets, Any]] = []
+        for part in told:
+            here = np.isin(positions, part.positions).nonzero()[0]
+            kept = part.positions.searchsorted(positions[here])
+            if method is SegmentScorer.letters and part.letters is not None:
+                found.append((here, part.letters.take(kept)))
+            elif method is SegmentScorer.contents and part.contents is not None:
+                found.append((here, [part.contents[place] for place in kept.tolist()]))
+        return found if sum(here.size for here, _ in found) == positions.size else None
 
     def _round(self, shards: Sequence[ShardState], verb: str, question: tuple[Any, ...]) -> list[Any]:
+        return self._wait(self._call(shards, verb, question))
+
+    def _call(self, shards: Sequence[ShardState], verb: str, question: tuple[Any, ...]) -> list[Any]:
         """Ask shards the same, all at once; pickled only once, for there may be a thousand of them."""
         pickled = cloudpickle.dumps(question)
-        calls = [getattr(shard.choose(), verb).remote(self.state.epoch, pickled) for shard in shards]
+        return [getattr(shard.choose(), verb).remote(self.state.epoch, pickled) for shard in shards]
+
+    @staticmethod
+    def _wait(calls: list[Any]) -> list[Any]:
         try:
             return list(itertools.chain.from_iterable(get(calls, ROUND_S)))
         except RayActorError:

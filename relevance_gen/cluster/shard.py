@@ -15,6 +15,7 @@ from relevance_gen.cluster import folder
 from relevance_gen.cluster.connection import Actor
 from relevance_gen.cluster.parts import Made, Part, Recipe
 from relevance_gen.retrieval import storage
+from relevance_gen.retrieval.bags import Bag
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.merging import in_tiers, merge, without
 from relevance_gen.retrieval.scoring import SegmentScorer
@@ -22,9 +23,12 @@ from relevance_gen.retrieval.segment import Segment, Statistics
 from relevance_gen.retrieval.terms import Offsets
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 from relevance_gen.tokens import TokenCounter
+from relevance_gen.types import Metadata
 
 _KEPT_EPOCHS: Final = 3
 """A question that began before so many changes is asked again."""
+_AHEAD_CHARS: Final = 1 << 15
+"""With more text than Ray puts into a message, reading ahead would take longer than it saves."""
 _DIGESTS: Final = 1 << 64
 
 
@@ -47,6 +51,29 @@ class Contribution:
     n_positions: int
     n_tokens: int
     digest: int
+
+
+@frozen(eq=False)
+class Ahead:
+    """What a segment tells of some chunks before it is asked.
+
+    Attributes:
+        positions: of the chunks, ascending.
+        letters: all four letters in a row in their words; None if these will not be compared.
+        contents: text and metadata of each; None if that would be much to send for nothing.
+    """
+
+    positions: Offsets
+    letters: Bag | None
+    contents: list[tuple[str, Metadata]] | None
+
+    @classmethod
+    def read(cls, scorer: SegmentScorer, positions: Offsets, reads_letters: bool) -> Ahead:
+        """Read those of some chunks, at ascending positions, that are in a segment."""
+        here, contents = scorer.at(positions, SegmentScorer.contents)
+        is_short = sum(len(text) for text, _ in contents) <= _AHEAD_CHARS
+        letters = scorer.at(positions, SegmentScorer.letters)[1] if reads_letters and is_short else None
+        return cls(positions[here], letters, contents if is_short else None)
 
 
 class Shard(Actor):
@@ -135,6 +162,19 @@ class Shard(Actor):
         name, positions, args, kwargs = pickle.loads(question)  # noqa: S301 from a process of the cluster
         method = getattr(SegmentScorer, name)
         return [scorer.at(positions, method, *args, **kwargs) for scorer in self._scorers(epoch)]
+
+    def read_ahead(self, epoch: int, question: bytes) -> list[Ahead]:
+        """Return what will be asked of chunks at some positions, once proximity has been looked at.
+
+        Args:
+            epoch: which state of the index is asked.
+            question: the positions, and whether letters will be compared; pickled.
+
+        Raises:
+            OutdatedError: that state is forgotten.
+        """
+        positions, reads_letters = pickle.loads(question)  # noqa: S301 from a process of the cluster
+        return [Ahead.read(scorer, positions, reads_letters) for scorer in self._scorers(epoch)]
 
     # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError
 from relevance_gen.cluster import ClusterIndex, connection
+from relevance_gen.cluster.collection import ClusterCollection
+from relevance_gen.cluster.state import IndexState
 from relevance_gen.errors import ClusterError, IndexFormatError
 from tests import strategies
 from tests.cluster.shared import QUERIES, texts, until
@@ -76,6 +78,35 @@ def test_any_number_of_shards(cluster: Any, weighting: Any, n_shards: int) -> No
     with ClusterIndex(chunks, n_shards=n_shards, weighting=weighting) as ours:
         assert ours.search(QUERIES) == one.search(QUERIES)
         assert repr(ours).startswith(f"<ClusterIndex of 50 chunks in {n_shards} shards, {weighting} weighting")
+
+
+class Counted(ClusterCollection):
+    """Notes what it asks of the shards."""
+
+    def __init__(self, state: IndexState) -> None:
+        super().__init__(state)
+        self.asked: list[str] = []
+
+    def _call(self, shards: Any, verb: str, question: tuple[Any, ...]) -> list[Any]:
+        self.asked.append(verb)
+        return super()._call(shards, verb, question)
+
+
+@pytest.mark.parametrize(
+    ("query", "size", "more"), [("cat naps", 1, []), ("Москва сон", 1, []), ("кот nap", 4000, ["read", "read"])]
+)
+def test_a_question_takes_three_rounds(cluster: Any, query: str, size: int, more: list[str]) -> None:
+    """Letters and texts come while proximity is looked at, unless the texts are long; the bits are the same."""
+    chunks = [f"{text} {'on and on ' * size}" for text in ("cat naps", "Москва сон", "кот nap", "dogs bark")]
+    one = ChunkIndex(chunks)._state.collection
+    with ClusterIndex(chunks, n_shards=2) as ours:
+        counted = Counted(ours._fresh().state)
+        counted._sample  # noqa: B018 is asked for once in an index's life
+        counted.asked.clear()
+        found, expected = counted.rank(query, 3), one.rank(query, 3)
+        assert found.scores.tobytes() == expected.scores.tobytes()
+        assert counted.contents(found.positions) == one.contents(expected.positions)
+        assert counted.asked == ["ask", "ask", "read", "read_ahead", *more]
 
 
 def test_saved_and_loaded(cluster: Any, tmp_path: Path) -> None:
