@@ -113,6 +113,13 @@ def test_surrogates_count_as_what_they_stand_for(backend: Backend) -> None:
     assert counter.count("\ud800" * (PIECE_CHARS + 1)) == counter.count("\ufffd" * (PIECE_CHARS + 1))
 
 
+@pytest.mark.parametrize("text", [None, 5, b"text", ["text"]])
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    """Only strings are counted, one at a time."""
+    with pytest.raises(InvalidRequestError, match="text must be a string, got "):
+        token_counter().count(text)
+
+
 def test_special_token_is_ordinary_text() -> None:
     """The text of a special token counts as the text that it is."""
     assert token_counter(O200K).count("<|endoftext|>") > 1

@@ -1,9 +1,9 @@
 """Fetch the source packages and write the training corpus: one JSON line for each document.
 
-    python training/corpus.py BUILD
+    python training/corpus.py BUILD [--model-only]
 
-writes `BUILD/corpus/{english,code,other}.jsonl` (`source`, `is_prose`, `text`) and `BUILD/corpus/manifest.json`, which
-records version, SHA-256 and licence of every package, and the bytes taken from it.
+writes `BUILD/corpus/{english,code,other,prose}.jsonl` (`source`, `is_prose`, `text`) and `BUILD/corpus/manifest.json`,
+which records version, SHA-256 and licence of every package, and the bytes taken from it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from readers import READERS
-from sources import GROUPS, SOURCES, Source
+from sources import GROUPS, PROSE, SOURCES, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def fetch(build: Path) -> dict[str, Path]:
+def fetch(build: Path, sources: list[Source]) -> dict[str, Path]:
     """Download and unpack every package that is not there yet; return the unpacked folder of each."""
     archives, unpacked = build / "debs", build / "root"
     archives.mkdir(parents=True, exist_ok=True)
-    packages = sorted({source.package for source in SOURCES})
+    packages = sorted({source.package for source in sources})
     missing = [package for package in packages if not list(archives.glob(f"{package}_*.deb"))]
     if missing:
         subprocess.run(["apt-get", "download", "-q", *missing], cwd=archives, check=True)
@@ -60,14 +60,14 @@ def documents(source: Source, root: Path) -> Iterator[str]:
             yield text
 
 
-def write(build: Path) -> None:
+def write(build: Path, sources: list[Source]) -> None:
     """Write the corpus and its manifest."""
-    roots = fetch(build)
+    roots = fetch(build, sources)
     target = build / "corpus"
     target.mkdir(exist_ok=True)
     manifest = []
     outputs = {group: (target / f"{group}.jsonl").open("w", encoding="utf-8") for group in GROUPS}
-    for source in SOURCES:
+    for source in sources:
         n_bytes = n_documents = 0
         for text in documents(source, roots[source.package]):
             record = {"source": source.package, "is_prose": source.is_prose, "text": text}
@@ -93,6 +93,9 @@ def write(build: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, help="folder for downloads and results")
-    write(parser.parse_args().build)
+    parser.add_argument("--model-only", action="store_true", help="leave out what only the encoding is trained on")
+    arguments = parser.parse_args()
+    wanted = [s for s in SOURCES if s.is_prose or s.group == PROSE or not arguments.model_only]
+    write(arguments.build, wanted)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from llama import Llama
+from noise import Noise
 from rows import WORD, ExampleMaker, content_words, read_paragraphs
 from tokenizers import Tokenizer
 from train_vocabulary import BEGIN_ID, END_ID
@@ -27,6 +28,7 @@ N_EXAMPLES = 200
 N_SAMPLES = 100
 LONGEST_ANSWER = 100  # tokens
 LONGEST_PROMPT = 480
+DERAILED_BELOW = 0.6  # likeness of the answer to the nearest sentence; an answer that does not end derailed as well
 SENTENCE_SPLIT = re.compile(r"(?<=[.?!])\s+")
 
 
@@ -37,18 +39,22 @@ def prompt(context: list[str], question: str) -> str:
 
 def report(name: str, llama: Llama, examples: list[tuple[list[str], str, str]]) -> None:
     """Answer each (context, question, right sentence) and print how often the answer is that sentence."""
-    right = closest = ended = 0
+    right = closest = ended = derailed = 0
     for context, question, target in examples:
         tokens = llama.continuation(llama.tokens(prompt(context, question)), END_ID, LONGEST_ANSWER)
         answer = llama.text(tokens).strip()
         right += answer == target
-        closest += max(context, key=lambda sentence: SequenceMatcher(None, answer, sentence, False).ratio()) == target
+        likeness = {sentence: SequenceMatcher(None, answer, sentence, False).ratio() for sentence in context}
+        nearest = max(likeness, key=likeness.__getitem__)
+        closest += nearest == target
         ended += len(tokens) < LONGEST_ANSWER
+        derailed += len(tokens) == LONGEST_ANSWER or likeness[nearest] < DERAILED_BELOW
     chance = float(np.mean([1 / len(context) for context, _, _ in examples]))
     n, n_sentences = len(examples), np.mean([len(context) for context, _, _ in examples])
     print(
         f"{name}: the right sentence word for word {right / n:.3f}, closest to the right sentence {closest / n:.3f} "
-        f"(chance {chance:.3f}), ended {ended / n:.3f}, n = {n}, {n_sentences:.1f} sentences",
+        f"(chance {chance:.3f}), ended {ended / n:.3f}, derailed {derailed / n:.3f}, n = {n}, "
+        f"{n_sentences:.1f} sentences",
         flush=True,
     )
 
@@ -63,6 +69,26 @@ def held_out_examples(build: Path, tokenizer: Tokenizer, n_sentences: int) -> li
         target = draw.choice(context)
         question = maker.draw_question(target, context)
         if question and len(context) == n_sentences:
+            found.append(([sentence.text for sentence in context], question, target.text))
+    return found
+
+
+def marked_examples(build: Path, tokenizer: Tokenizer) -> list[tuple[list[str], str, str]]:
+    """Draw questions about held-out text with quotation marks, backticks, brackets and lines of a table in it."""
+    noise = Noise((build / "prose" / "words.txt").read_text().split(), seed=0)
+    maker = ExampleMaker(read_paragraphs(build / "prose" / "held_out.txt", tokenizer), tokenizer, noise, seed=0)
+    draw = random.Random(0)
+    found = []
+    while len(found) < N_EXAMPLES:
+        sentences = [maker.sentence(noise.marked(sentence.text)) for sentence in maker.draw_context(5, 40)]
+        table = [
+            maker.sentence(f"| {draw.choice(sentence.words)} | {draw.randrange(999)} |") for sentence in sentences[:2]
+        ]
+        target = draw.choice(sentences)
+        context = [*table, *sentences]
+        draw.shuffle(context)
+        question = maker.draw_question(target, context)
+        if question and len(target.tokens) < LONGEST_ANSWER:
             found.append(([sentence.text for sentence in context], question, target.text))
     return found
 
@@ -134,6 +160,7 @@ if __name__ == "__main__":
     tiny, vocabulary = Llama(arguments.model), Tokenizer.from_file(str(arguments.build / "vocabulary.json"))
     for n in (3, 5, 8, 12):
         report(f"held-out text, {n} sentences", tiny, held_out_examples(arguments.build, vocabulary, n))
+    report("held-out text with marks and tables, 5 sentences", tiny, marked_examples(arguments.build, vocabulary))
     for name, _, folder in (argument.partition("=") for argument in arguments.questions):
         report(f"people's questions, {name}", tiny, judged_examples(Path(folder), tiny))
     print(

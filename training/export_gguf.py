@@ -16,7 +16,16 @@ from model import Model, Shape
 from train_vocabulary import BEGIN, BEGIN_ID, END, END_ID
 
 ARCHITECTURE = "llama"
-CONTEXT_LENGTH = 2048  # it was trained on 512: longer prompts are accepted, and answered worse
+CONTEXT_LENGTH = 2048  # it was trained on 896: longer prompts are accepted, and answered worse
+CHAT_TEMPLATE = """\
+{{ bos_token }}
+{%- for message in messages %}
+{%- if message.role == 'assistant' %} {{ message.content | trim }}{{ eos_token }}
+{%- else %}{% if not loop.first %}{{ '\\n' }}{% endif %}
+{%- if message.role == 'system' %}Context: {{ message.content | trim }}
+{%- else %}Question: {{ message.content | trim }}{{ '\\nAnswer:' }}{% endif %}
+{%- endif %}
+{%- endfor %}"""
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Path) -> None:
@@ -33,6 +42,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Path) -> None:
     writer.add_eos_token_id(END_ID)
     writer.add_add_bos_token(True)
     writer.add_add_space_prefix(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
 
 
 def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:

@@ -14,11 +14,11 @@ from torch.nn import functional
 class Shape:
     """Sizes of the network; rows of every quantized matrix must be multiples of 32."""
 
-    n_tokens: int = 4096
-    width: int = 192
-    n_layers: int = 4
-    n_heads: int = 6
-    feed_forward: int = 512
+    n_tokens: int = 6144
+    width: int = 256
+    n_layers: int = 6
+    n_heads: int = 8
+    feed_forward: int = 640
     rope_base: float = 1e6  # high, so that half of each head can match content over hundreds of tokens
     norm_epsilon: float = 1e-5
 
@@ -86,11 +86,42 @@ class Model(nn.Module):
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """Return the normed stream after the last block, (rows, length, width)."""
-        x = self.token_embd(tokens)
+        return self.output_norm(self.streams(tokens)[-1])
+
+    def streams(self, tokens: Tensor) -> list[Tensor]:
+        """Return the stream after each block, (rows, length, width)."""
+        x, after = self.token_embd(tokens), []
         cos, sin = rope_angles(self.shape, tokens.shape[1])
         for block in self.blk:
             x = block(x, cos, sin)
-        return self.output_norm(x)
+            after.append(x)
+        return after
+
+
+class Hints(nn.Module):
+    """Reads from the stream which sentence a token belongs to: a help for training, which is not part of the model.
+
+    To choose the sentence that is asked for takes three steps, none of which helps without the others: a word of the
+    context knows how its sentence begins; a word of the question finds itself in the context and takes that from there;
+    the answer begins as most words of the question say. A loss on the first two lets each be learnt by itself.
+    """
+
+    CONTEXT_BLOCK, QUESTION_BLOCK = 2, 3
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(width, width, bias=False) for _ in range(2))
+
+    def loss(self, model: Model, stream: Tensor, places: Tensor, hints: Tensor) -> Tensor:
+        """Return the loss of both tokens at some places, (rows, n), of a stream; the token 0 is no hint."""
+        chosen = functional.rms_norm(
+            stream.gather(1, places[..., None].expand(-1, -1, stream.shape[-1])), stream.shape[-1:]
+        )
+        total = torch.zeros(())
+        for layer, wanted in ((self.first, hints[..., 0]), (self.second, hints[..., 1])):
+            logits = functional.linear(layer(chosen), model.token_embd.weight).float().flatten(0, 1)
+            total = total + functional.cross_entropy(logits, wanted.flatten(), ignore_index=0, reduction="sum")
+        return total / (hints[..., 0] > 0).sum().clamp(min=1)
 
 
 @torch.no_grad()
@@ -128,13 +159,14 @@ def initialise(model: Model) -> None:
     first.attn_q.weight[:d] = query[:, None] * constant
     # What it saw goes to a subspace of its own; the induction heads' keys are read from there.
     basis = torch.linalg.qr(torch.randn(shape.width, shape.width)).Q.T
-    subspace, copied = basis[:d], basis[d : 4 * d]
+    n_copying = shape.n_heads // 2
+    subspace, copied = basis[:d], basis[d : (1 + n_copying) * d]
     matching = torch.randn(d, shape.width) * shape.width**-0.5
     matching[: d // 2] *= 0.1  # the fast frequencies cannot match content
     matching -= (matching @ constant)[:, None] * constant
     first.attn_v.weight[:d] = matching
     first.attn_output.weight[:, :d] = 0.15 * subspace.T
-    for head in range(3):  # the same look-up, each copying its own part of the embedding
+    for head in range(n_copying):  # the same look-up, each copying its own part of the embedding
         rows = slice(head * d, (head + 1) * d)
         second.attn_q.weight[rows] = 2.5 * matching
         second.attn_k.weight[rows] = 2.5 * subspace

@@ -2,7 +2,8 @@
 
 Every package is fetched from Debian's registry by name, so anyone can fetch it again. The share of a group in the
 corpus follows from the caps below: the encoding wants counts close to cl100k_base on English first, then on code,
-then a fair deal for other languages.
+then a fair deal for other languages. The model is trained on permissively licensed English only (`is_prose`), so that
+its weights can be under the MIT licence; the texts of the group PROSE are for it alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 ENGLISH = "english"
 CODE = "code"
 OTHER = "other"
-GROUPS = (ENGLISH, CODE, OTHER)
+ENCODING_GROUPS = (ENGLISH, CODE, OTHER)
+PROSE = "prose"
+GROUPS = (*ENCODING_GROUPS, PROSE)
 
 MB = 1_000_000
 
@@ -23,13 +26,13 @@ class Source:
 
     Attributes:
         package: Name in Debian 12 ("bookworm").
-        group: One of ENGLISH, CODE, OTHER.
+        group: One of ENGLISH, CODE, OTHER, which the encoding is trained on, or PROSE.
         files: Glob patterns relative to the unpacked package.
         reader: Name of a function in `readers.py`.
         licence: As stated in the package's copyright file.
         cap_bytes: At most this much UTF-8 text; whole files are taken, spread evenly over the sorted list.
         per_folder_cap_bytes: As cap_bytes for each folder directly above the files (one folder is one language).
-        is_prose: Running sentences of a neutral subject, which the model is trained on as well.
+        is_prose: English under a permissive licence, which the model is trained on.
     """
 
     package: str
@@ -50,12 +53,12 @@ ENGLISH_SOURCES = (
     Source(
         "wordnet-base", ENGLISH, ("usr/share/wordnet/data.*",), "wordnet", "WordNet 3.0 (permissive)", is_prose=True
     ),
-    Source("dict-gcide", ENGLISH, ("usr/share/dictd/gcide.dict.dz",), "gcide", GPL, is_prose=True),
+    Source("dict-gcide", ENGLISH, ("usr/share/dictd/gcide.dict.dz",), "gcide", GPL),
     Source("bible-kjv-text", ENGLISH, ("usr/lib/bible.data",), "bible", "public domain text"),
     Source("anarchism", ENGLISH, (f"{DOC}/anarchism/html/*.html",), "html_text", "GPL-2.0", 12 * MB),
     Source("jargon-text", ENGLISH, (f"{DOC}/jargon-text/jargon.txt.gz",), "plain", "public domain", is_prose=True),
-    Source("dict-foldoc", ENGLISH, ("usr/share/dictd/foldoc.dict.dz",), "plain", "GFDL-1.1-or-later", is_prose=True),
-    Source("dict-devil", ENGLISH, ("usr/share/dictd/devil.dict.dz",), "plain", "public domain text"),
+    Source("dict-foldoc", ENGLISH, ("usr/share/dictd/foldoc.dict.dz",), "plain", "GFDL-1.1-or-later"),
+    Source("dict-devil", ENGLISH, ("usr/share/dictd/devil.dict.dz",), "plain", "public domain text", is_prose=True),
     Source(
         "display-dhammapada",
         ENGLISH,
@@ -63,7 +66,7 @@ ENGLISH_SOURCES = (
         "plain",
         "public domain text",
     ),
-    Source("miscfiles", ENGLISH, ("usr/share/state/*.gz",), "plain", "public domain texts", is_prose=True),
+    Source("miscfiles", ENGLISH, ("usr/share/state/*.gz",), "plain", "public domain texts"),
     Source(
         "crawl-common",
         ENGLISH,
@@ -77,22 +80,18 @@ ENGLISH_SOURCES = (
         (f"{DOC}/debian-handbook/html/en-US/*.html",),
         "html_text",
         "GPL-2.0-or-later or CC-BY-SA-3.0",
-        is_prose=True,
     ),
-    Source("gnome-user-docs", ENGLISH, (f"{HELP}/C/*/*.page",), "html_text", "CC-BY-SA-3.0", is_prose=True),
+    Source("gnome-user-docs", ENGLISH, (f"{HELP}/C/*/*.page",), "html_text", "CC-BY-SA-3.0"),
     Source(
         "debian-faq",
         ENGLISH,
         (f"{DOC}/debian/FAQ/*.html",),
         "html_text",
         "free documentation notice of its own",
-        is_prose=True,
     ),
-    Source(
-        "developers-reference", ENGLISH, ("usr/share/developers-reference/*.html",), "html_text", GPL, is_prose=True
-    ),
-    Source("debian-reference-en", ENGLISH, ("usr/share/debian-reference/*.en.html",), "html_text", GPL, is_prose=True),
-    Source("installation-guide-amd64", ENGLISH, (f"{DOC}/*/en/*.html",), "html_text", "GPL-2.0", is_prose=True),
+    Source("developers-reference", ENGLISH, ("usr/share/developers-reference/*.html",), "html_text", GPL),
+    Source("debian-reference-en", ENGLISH, ("usr/share/debian-reference/*.en.html",), "html_text", GPL),
+    Source("installation-guide-amd64", ENGLISH, (f"{DOC}/*/en/*.html",), "html_text", "GPL-2.0"),
     Source(
         "python3.11-doc",
         ENGLISH,
@@ -122,9 +121,9 @@ ENGLISH_SOURCES = (
         "GPL-2.0",
         6 * MB,
     ),
-    Source("git-doc", ENGLISH, (f"{DOC}/git-doc/**/*.txt",), "plain", "GPL-2.0", 3 * MB, is_prose=True),
+    Source("git-doc", ENGLISH, (f"{DOC}/git-doc/**/*.txt",), "plain", "GPL-2.0", 3 * MB),
     Source("vim-doc", ENGLISH, (f"{DOC}/vim/html/*.html",), "html_text", "OPL-1.0, Vim", 3 * MB),
-    Source("octave-doc", ENGLISH, (f"{DOC}/octave/**/*.html",), "html_text", "GPL-3.0-or-later", 2 * MB, is_prose=True),
+    Source("octave-doc", ENGLISH, (f"{DOC}/octave/**/*.html",), "html_text", "GPL-3.0-or-later", 2 * MB),
     Source(
         "perl-modules-5.36",
         ENGLISH,
@@ -189,4 +188,30 @@ OTHER_SOURCES = (
     Source("debian-reference-zh-cn", OTHER, ("usr/share/debian-reference/*.zh-cn.html",), "html_text", GPL, MB),
 )
 
-SOURCES = (*ENGLISH_SOURCES, *CODE_SOURCES, *OTHER_SOURCES)
+PROSE_SOURCES = (
+    Source("apache2-doc", PROSE, (f"{DOC}/apache2-doc/manual/en/**/*.html",), "html_text", "Apache-2.0", is_prose=True),
+    Source("sqlite3-doc", PROSE, (f"{DOC}/sqlite3/*.html",), "html_text", "public domain", is_prose=True),
+    Source(
+        "python-django-doc",
+        PROSE,
+        (f"{DOC}/python-django-doc/html/**/*.html",),
+        "html_text",
+        "BSD-3-Clause",
+        8 * MB,
+        True,
+    ),
+    Source(
+        "python-sqlalchemy-doc", PROSE, (f"{DOC}/python-sqlalchemy-doc/rst/**/*.rst",), "plain", "MIT", 6 * MB, True
+    ),
+    Source(
+        "python-sklearn-doc",
+        PROSE,
+        (f"{DOC}/python-sklearn-doc/html/_sources/**/*.rst.txt",),
+        "plain",
+        "BSD-3-Clause",
+        is_prose=True,
+    ),
+    Source("wamerican-huge", PROSE, ("usr/share/dict/american-english-huge",), "plain", "SCOWL (permissive)"),
+)
+
+SOURCES = (*ENGLISH_SOURCES, *CODE_SOURCES, *OTHER_SOURCES, *PROSE_SOURCES)

@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sources import GROUPS
+from sources import ENCODING_GROUPS
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def byte_characters() -> dict[str, int]:
 
 def pieces(build: Path) -> Iterator[str]:
     """Yield the whole corpus in pieces cut at line ends."""
-    for group in GROUPS:
+    for group in ENCODING_GROUPS:
         with (build / "corpus" / f"{group}.jsonl").open(encoding="utf-8") as lines:
             for line in lines:
                 text = json.loads(line)["text"]

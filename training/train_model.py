@@ -16,20 +16,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from model import Model, Shape, n_parameters
-from rows import ANSWER, ANSWER_START, STAGES, TEXT, UNTRAINED
+from model import Hints, Model, Shape, n_parameters
+from rows import ANSWER, ANSWER_START, BRANCH, QUESTION, STAGES, TEXT, UNTRAINED
 from torch import Tensor
 from torch.nn import functional
 
 SEED = 20240229
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 6272  # a multiple of every stage's length
 PEAK_RATE_MUON = 5e-3
 PEAK_RATE_ADAMW = 3e-3
 WARM_UP_STEPS = 100
 DECAY_SHARE = 0.27
-SHORT_STEPS = 700  # the stage "short", then "medium"
-LONG_SHARE = 0.2  # of the steps, the last ones: the stage "long"
-LOSS_WEIGHTS = {UNTRAINED: 0.0, TEXT: 1.0, ANSWER: 1.0, ANSWER_START: 4.0}
+SHORT_STEPS = 1350  # the stage "short", then "medium"
+LONG_SHARE = 0.1  # of the steps, the last ones: the stage "long"
+LOSS_WEIGHTS = {UNTRAINED: 0.0, TEXT: 0.1, ANSWER: 1.0, ANSWER_START: 8.0, BRANCH: 3.0, QUESTION: 0.0}
+HINT_WEIGHT = 0.4
+N_HINTS = 16  # places of a row
 CHECKPOINT_STEPS = 100
 
 
@@ -57,26 +59,41 @@ class Batches:
         self._rows = []
         for name in STAGES:
             with np.load(build / "examples" / f"{name}.npz") as arrays:
-                self._rows.append((arrays["tokens"], arrays["kinds"]))
+                self._rows.append((arrays["tokens"], arrays["kinds"], arrays["hints"]))
 
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return inputs, targets and the kinds of the targets."""
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
+        """Return inputs, targets, the kinds of the targets, and hints: for context and questions places and tokens."""
         stage = next(i for i, bound in enumerate(self._bounds) if step < bound)
-        tokens, kinds = self._rows[stage]
+        tokens, kinds, hints = self._rows[stage]
         n_rows = BATCH_TOKENS // tokens.shape[1]
         offset = step - (self._bounds[stage - 1] if stage else 0)
         chosen = np.arange(offset * n_rows, (offset + 1) * n_rows) % len(tokens)
         row = torch.from_numpy(tokens[chosen].astype(np.int64))
-        return row[:, :-1], row[:, 1:], torch.from_numpy(kinds[chosen].astype(np.int64))[:, 1:]
+        kind = torch.from_numpy(kinds[chosen].astype(np.int64))
+        hint = torch.from_numpy(hints[chosen].astype(np.int64))[:, :-1]
+        has_hint = hint[..., 0] > 0
+        is_question = has_hint & (kind[:, :-1] == QUESTION)
+        return row[:, :-1], row[:, 1:], kind[:, 1:], [_places(hint, w) for w in (has_hint & ~is_question, is_question)]
 
 
-def losses(model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the loss of every target, in natural log; the matrices multiply in bfloat16."""
+def _places(hint: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw places with a hint from each row: return (rows, N_HINTS) of them and their hints, 0 where there is none."""
+    places = torch.multinomial(wanted + 1e-6, N_HINTS, replacement=True)
+    found = hint.gather(1, places[..., None].expand(-1, -1, 2))
+    return places, found * wanted.gather(1, places)[..., None]
+
+
+def losses(
+    model: Model, hints: Hints, inputs: Tensor, targets: Tensor, places: list[tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of every target, in natural log, and of the hints; the matrices multiply in bfloat16."""
     with torch.autocast("cpu", torch.bfloat16):
-        logits = model(inputs)
-    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view(
-        targets.shape
-    )
+        streams = model.streams(inputs)
+        logits = functional.linear(model.output_norm(streams[-1]), model.token_embd.weight)
+        blocks = (Hints.CONTEXT_BLOCK, Hints.QUESTION_BLOCK)
+        hint = sum(hints.loss(model, streams[block], *place) for block, place in zip(blocks, places, strict=True))
+    flat = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+    return flat.view(targets.shape), hint
 
 
 def train(build: Path, n_steps: int, n_threads: int) -> None:
@@ -86,12 +103,14 @@ def train(build: Path, n_steps: int, n_threads: int) -> None:
     target = build / "model"
     target.mkdir(exist_ok=True)
     model = Model(Shape())
-    optims = optimizers(model)
+    hints = Hints(model.shape.width)
+    optims = (*optimizers(model), torch.optim.AdamW(hints.parameters(), lr=PEAK_RATE_ADAMW, weight_decay=0.0))
     schedulers = [torch.optim.lr_scheduler.LambdaLR(optim, lambda step: rate(step, n_steps)) for optim in optims]
     first_step = 0
     if (target / "last.pt").exists():
         state = torch.load(target / "last.pt")
         model.load_state_dict(state["model"])
+        hints.load_state_dict(state["hints"])
         first_step = state["step"]
         for optim, scheduler, saved in zip(optims, schedulers, state["optimizers"], strict=True):
             optim.load_state_dict(saved)
@@ -100,28 +119,30 @@ def train(build: Path, n_steps: int, n_threads: int) -> None:
                 group["lr"] = peak * rate(first_step, n_steps)
     print(f"{n_parameters(model):,} parameters, from step {first_step} of {n_steps}", flush=True)
     batches = Batches(build, n_steps)
-    weights = torch.tensor([LOSS_WEIGHTS[kind] for kind in range(4)])
+    weights = torch.tensor([LOSS_WEIGHTS[kind] for kind in sorted(LOSS_WEIGHTS)])
     compiled = torch.compile(losses, dynamic=False)
-    sums, counts, started = torch.zeros(4), torch.zeros(4), time.monotonic()
+    sums, counts, started = torch.zeros(len(LOSS_WEIGHTS)), torch.zeros(len(LOSS_WEIGHTS)), time.monotonic()
     for step in range(first_step, n_steps):
-        inputs, targets, kinds = batches[step]
-        loss = compiled(model, inputs, targets)
+        inputs, targets, kinds, places = batches[step]
+        loss, hint = compiled(model, hints, inputs, targets, places)
         weight = weights[kinds]
-        ((loss * weight).sum() / weight.sum()).backward()
+        ((loss * weight).sum() / weight.sum() + HINT_WEIGHT * hint).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optim, scheduler in zip(optims, schedulers, strict=True):
             optim.step()
             optim.zero_grad()
             scheduler.step()
         sums.index_add_(0, kinds.flatten(), loss.detach().flatten())
-        counts += torch.bincount(kinds.flatten(), minlength=4)
+        counts += torch.bincount(kinds.flatten(), minlength=len(LOSS_WEIGHTS))
         if (step + 1) % 20 == 0:
-            text, answer, start = (sums / counts)[1:].tolist()
+            text, answer, start, branch = (sums / counts)[1:5].tolist()
             record = {
                 "step": step + 1,
                 "text": round(text, 3),
                 "answer": round(answer, 3),
                 "answer_start": round(start, 3),
+                "branch": round(branch, 3),
+                "hints": round(hint.item(), 3),
                 "seconds": round(time.monotonic() - started, 1),
             }
             with (target / "log.jsonl").open("a") as log:
@@ -130,7 +151,12 @@ def train(build: Path, n_steps: int, n_threads: int) -> None:
             sums.zero_()
             counts.zero_()
         if (step + 1) % CHECKPOINT_STEPS == 0 or step + 1 == n_steps:
-            state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optims], "step": step + 1}
+            state = {
+                "model": model.state_dict(),
+                "hints": hints.state_dict(),
+                "optimizers": [o.state_dict() for o in optims],
+                "step": step + 1,
+            }
             torch.save(state, target / "new.pt")
             (target / "new.pt").replace(target / "last.pt")
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 BEGIN, END = "<|begin|>", "<|end|>"
 BEGIN_ID, END_ID = 0, 1
-N_TOKENS = 4096
+N_TOKENS = 6144
 PROMPT_WORDS = ("Context:", "Question:", "Answer:")  # each becomes one token and the colon
 N_PROMPT_WORDS = 100_000
 

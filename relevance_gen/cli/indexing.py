@@ -99,7 +99,8 @@ def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None 
     finally:
         status.clear()
     n_files = reader.n_files
-    return Searched(index, f"{n_files:,} file{'s' * (n_files != 1)}", reader.failed, any(map(os.path.isdir, paths)))
+    place = "the standard input" if paths == [STDIN] else f"{n_files:,} file{'s' * (n_files != 1)}"
+    return Searched(index, place, reader.failed, any(map(os.path.isdir, paths)))
 
 
 def save(index: ChunkIndex, path: str, warn: Callable[[str], None]) -> bool:

@@ -64,7 +64,10 @@ class HubModel:
                 file = self._cached(hub, self.wanted)
                 if file is None:
                     reason = " ".join(str(error).split())[:_MOST_SHOWN]
-                    raise ModelLoadError(f"{self.repository} cannot be downloaded: {reason}") from error
+                    raise ModelLoadError(
+                        f"{self.repository} is no file here, and cannot be downloaded from the Hugging Face hub: "
+                        f"{reason}"
+                    ) from error
         _log.info("using %s of %s", file.name, self.repository)
         return file
 

@@ -76,9 +76,14 @@ class TokenCounter:
     def count(self, text: str) -> int:
         """Return the number of tokens in `text`.
 
+        Raises:
+            InvalidRequestError: it is no string.
+
         >>> token_counter().count("What is machine learning?")
         5
         """
+        if not isinstance(text, str):
+            raise InvalidRequestError.must_be("text", "a string", text)
         return self.count_all([text]) if len(text) > PIECE_CHARS else self._count_batch([text])
 
     def count_all(self, texts: Iterable[str]) -> int:

@@ -197,6 +197,15 @@ def test_any_bytes_end_well(folder: Path) -> None:
     assert main(["search", "apple", "noise.bin", "empty.txt", "blank.txt", "bad16.txt"]) in (0, 1)
 
 
+def test_an_empty_standard_input_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that names no file searches the standard input, and is told so where nothing was there."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    assert main(["search", "apples"]) == 1
+    assert capsys.readouterr() == ("", "relevance-gen: nothing found in 0 chunks of the standard input\n")
+
+
 def test_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A piped text is searched when no file is named, and as `-`."""
     for arguments in (["search", "bananas"], ["search", "bananas", "-"]):

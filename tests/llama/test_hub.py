@@ -124,7 +124,7 @@ def test_all_parts_of_a_file_are_downloaded(hub: Hub, tmp_path: Path) -> None:
     ("model", "message"),
     [
         ("owner/name:Q2_K", "owner/name: the repository holds no 'Q2_K', but large-F16-00001-of-00002.gguf, m-Q4_K_M"),
-        ("owner/other", "owner/other cannot be downloaded: "),
+        ("owner/other", "owner/other is no file here, and cannot be downloaded from the Hugging Face hub: "),
     ],
 )
 def test_what_the_hub_has_not_is_said_in_one_line(hub: Hub, tmp_path: Path, model: str, message: str) -> None:
