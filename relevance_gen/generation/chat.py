@@ -91,7 +91,9 @@ def prompt_of(
     if template is None:
         raise _refused("is required: the model's file has none, so it may not be made for conversations")
     if not isinstance(template, str) or len(template) > _MAX_CHARACTERS:
-        raise InvalidRequestError.must_be("chat_template", f"a string of at most {_MAX_CHARACTERS:,}", chat_template)
+        raise InvalidRequestError.must_be(
+            "chat_template", f"a string of at most {_MAX_CHARACTERS:,} characters", chat_template
+        )
     _check(messages)
     if not isinstance(variables, Mapping):
         raise InvalidRequestError.must_be("template_variables", "an object", variables)

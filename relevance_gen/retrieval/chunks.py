@@ -105,7 +105,7 @@ def _listed(values: Any, path: str) -> Iterable[Any]:
     """Return what chunks come in as something to iterate over, or raise the error that says what to hand over."""
     values = checks.as_list(values)
     if hasattr(values, "columns"):
-        remedy = 'hand over one column, as in df["text"], or df.to_dict("records")'
+        remedy = 'hand over one column, as in df["text"]'
     elif isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         remedy = "put a single text in a list"
     else:

@@ -79,6 +79,7 @@ def test_a_filter_may_be_a_column(mask: Any) -> None:
     ("chunks", "field", "remedy"),
     [
         (pd.DataFrame({"text": PETS}), "chunks", 'hand over one column, as in df["text"]'),
+        ([{"text": "a", "page": 1}], "chunks[0].page", "what else there is to keep goes into metadata"),
         (None, "chunks", "put a single text in a list"),
         ("a text", "chunks", "put a single text in a list"),
         (np.str_("a text"), "chunks", "put a single text in a list"),
