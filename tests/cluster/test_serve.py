@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from relevance_gen import ChunkIndex, Runner, wire
 from relevance_gen.cluster import ClusterIndex, connection
@@ -40,16 +43,20 @@ def test_a_cluster_that_is_not_there(cluster: Any) -> None:
         assert server.call("POST", "/search", {"query": "a", "chunk_txts": ["a"]}, KEYED).status == 200
 
 
-def test_two_servers_share_an_index(cluster: Any) -> None:
+@pytest.fixture(scope="module")
+def searching(cluster: Any) -> Iterator[tuple[Server, Server]]:
+    """Two servers in the cluster that serve search alone."""
+    flags, quiet = ("--model", "none", "--cluster", cluster.address), {"PYTHONWARNINGS": "default"}
+    with Server(*flags, program=REAL, **quiet) as one, Server(*flags, program=REAL, **quiet) as other:
+        yield one, other
+
+
+def test_two_servers_share_an_index(searching: tuple[Server, Server]) -> None:
     """Servers answer from a named index with the bits of one machine, and say what is wrong with a name or a place."""
     chunks = [{"text": text, "metadata": {"page": place % 2}} for place, text in enumerate(texts(30))]
     alone = ChunkIndex(chunks)
-    flags, quiet = ("--model", "none", "--cluster", cluster.address), {"PYTHONWARNINGS": "default"}
-    with (
-        Server(*flags, program=REAL, **quiet) as one,
-        Server(*flags, program=REAL, **quiet) as other,
-        ClusterIndex(chunks, n_shards=2, name="shared") as index,
-    ):
+    one, other = searching
+    with ClusterIndex(chunks, n_shards=2, name="shared") as index:
         for server in (one, other):
             for query in QUERIES:
                 body = {"query": query, "index": "shared", "top_n": 7, "where": {"page": 1}, "spans": True}
@@ -81,16 +88,14 @@ def test_two_servers_share_an_index(cluster: Any) -> None:
         until(lambda: one.call("POST", "/search", body, KEYED).status == 404, "the name is gone")
 
 
-def test_a_lost_shard_is_told(cluster: Any, tmp_path: Path) -> None:
+def test_a_lost_shard_is_told(searching: tuple[Server, Server], tmp_path: Path) -> None:
     """While a shard is lost a server answers 503, or where that is allowed, says how many chunks it did not search."""
     body = {"query": "cats", "index": "hurt"}
     first, second = tmp_path / "1.txt", tmp_path / "2.txt"
     first.write_text("cats purr")
     second.write_text("cats meow")
-    with (
-        Server("--model", "none", "--cluster", cluster.address, program=REAL, PYTHONWARNINGS="default") as server,
-        ClusterIndex(source=[first, second], n_shards=2, name="hurt") as index,
-    ):
+    server, _ = searching
+    with ClusterIndex(source=[first, second], n_shards=2, name="hurt") as index:
         assert len(server.call("POST", "/search", body, KEYED).json["results"]) == 2
         (lost, _) = index._fresh().state.shards
         first.unlink()  # so that it does not come back
