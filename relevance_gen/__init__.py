@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from relevance_gen.retrieval.index import ChunkIndex
     from relevance_gen.tokens import TokenCounter, token_counter
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Answer",

@@ -86,6 +86,13 @@ def test_the_server_says_which_extra_is_missing() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_there_is_one_version() -> None:
+    """The package, its metadata and the changelog's newest part name the same version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["version"] == relevance_gen.__version__
+    assert f"## [{relevance_gen.__version__}] - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
 def test_search_alone_has_the_dependencies_of_the_library() -> None:
     """The group for search alone is the library's dependencies without those of a model."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

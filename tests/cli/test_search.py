@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import relevance_gen
 from relevance_gen.cli import main
 from tests.cli.conftest import FRUIT
 
@@ -228,7 +229,7 @@ def test_at_a_terminal_the_working_folder_is_searched(
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [(["--help"], "generate"), (["search", "--help"], "--max-chars"), (["--version"], "0.1.0")],
+    [(["--help"], "generate"), (["search", "--help"], "--max-chars"), (["--version"], relevance_gen.__version__)],
 )
 def test_help_and_version(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`--help` names every command, a command's help its options; `--version` says the version."""

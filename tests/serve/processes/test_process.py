@@ -96,20 +96,25 @@ def test_an_idle_server_ends_within_a_second() -> None:
         assert time.monotonic() - started_s < 1.5
 
 
+def refused_start(flags: list[str]) -> subprocess.CompletedProcess[str]:
+    """Start a server that cannot run, and wait for its end."""
+    return subprocess.run(
+        [sys.executable, *SCRIPTED, *flags],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_taken_port_is_said_clearly(workers: str) -> None:
     """A port that cannot be had is one line on standard error and status 1, also where its owner would share it."""
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
         port = taken.getsockname()[1]
         flags = ["--port", str(port), "--workers", workers]
-        done = subprocess.run(
-            [sys.executable, *SCRIPTED, *flags],
-            env={"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
+        done = refused_start(flags)
     assert (done.returncode, done.stdout) == (1, "")  # no key is made for a server that does not run
     told = f"127.0.0.1 port {port}: Address already in use; --port 0 takes a free one"
     assert done.stderr == f"relevance_gen: cannot listen on {told}\n"
@@ -124,14 +129,7 @@ def test_a_taken_port_is_said_clearly(workers: str) -> None:
 )
 def test_what_keeps_it_from_starting_is_said_by_its_flag(flags: list[str], told: str) -> None:
     """What only a look at the world tells is refused before anything listens, in one line and with status 2."""
-    done = subprocess.run(
-        [sys.executable, *SCRIPTED, *flags],
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
+    done = refused_start(flags)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"relevance_gen: {told}")
