@@ -418,7 +418,7 @@ def test_a_wrong_key_is_asked_for_again(browser: Any, server: Server) -> None:
     visit.page.evaluate("sessionStorage.clear()")
     visit.page.click("#ask button")
     visit.page.click("#key-cancel")
-    assert visit.page.inner_text("#status") == ""
+    visit.page.wait_for_function("document.querySelector('#status').innerText === ''")
     assert not visit.page.is_visible("#trouble")
     visit.close()
 
