@@ -413,7 +413,7 @@ def test_a_wrong_key_is_asked_for_again(browser: Any, server: Server) -> None:
         visit.page.press("#key", "Enter")
         if key == "wrong":
             visit.page.wait_for_selector("text=does not know this key")
-    visit.page.wait_for_selector("#found li")
+    visit.wait_for_end()
     assert "401" in visit.errors.pop()
     visit.page.evaluate("sessionStorage.clear()")
     visit.page.click("#ask button")
