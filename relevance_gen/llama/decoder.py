@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from relevance_gen.llama.library import lib, pointer, reasons
 from relevance_gen.llama.memory import Memory, memory_for
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.vocabulary import Vocabulary
-from relevance_gen.llama.weights import OnProgress, Weights
+from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 
 _RAM_SHARE, _GPU_SHARE = 0.5, 0.8
 """How much of the free memory a context takes without being asked for: others need of the machine's, too."""
@@ -31,7 +30,7 @@ _WARM_UP = np.zeros(2, np.int32)
 _log = logging.getLogger(__name__)
 
 
-class Decoder:
+class Decoder(OpenContext):
     """A `LanguageModel`: a GGUF file, loaded, with a context of `n_slots` sequences of `n_ctx` tokens each.
 
     Args:
@@ -53,9 +52,9 @@ class Decoder:
         *,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._context: int | None = None
         self._abort_flag = ctypes.create_string_buffer(2)
-        self._weights = weights = Weights(Path(path), options, on_progress)
+        weights = Weights(Path(path), options, on_progress)
+        super().__init__(weights)
         model = weights.handle
         try:
             _check_generates_text(weights, path)
@@ -74,19 +73,6 @@ class Decoder:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Free the context and the weights; safe to call twice."""
-        if self._context:
-            lib.llama_free(self._context)
-            self._context = None
-        self._weights.close()
 
     # ── Loading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

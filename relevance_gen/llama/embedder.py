@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from relevance_gen.llama.batch import Batch
 from relevance_gen.llama.library import lib, reasons
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.vocabulary import Vocabulary
-from relevance_gen.llama.weights import OnProgress, Weights
+from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 
 Vector: TypeAlias = NDArray[np.float32]
 
@@ -28,7 +28,7 @@ _POOLINGS = {
 }
 
 
-class Embedder:
+class Embedder(OpenContext):
     """A GGUF file of an embedding model, loaded. It belongs to the thread that made it.
 
     Texts are computed one at a time: a batch of several is slower on a CPU, where every token of a batch is compared
@@ -51,8 +51,8 @@ class Embedder:
     def __init__(
         self, path: str | os.PathLike[str], options: ModelOptions, *, on_progress: OnProgress | None = None
     ) -> None:
-        self._context: int | None = None
-        self._weights = weights = Weights(Path(path), options, on_progress)
+        weights = Weights(Path(path), options, on_progress)
+        super().__init__(weights)
         try:
             self.n_ctx = min(options.n_ctx or _DEFAULT_N_CTX, lib.llama_model_n_ctx_train(weights.handle))
             self.n_dims = int(lib.llama_model_n_embd_out(weights.handle))
@@ -63,19 +63,6 @@ class Embedder:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Free the context and the weights; safe to call twice."""
-        if self._context:
-            lib.llama_free(self._context)
-            self._context = None
-        self._weights.close()
 
     def _open_context(self, options: ModelOptions) -> None:
         params = lib.llama_context_default_params()

@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama.library import build, forget_reasons, lib, reasons, system_info
@@ -100,3 +100,24 @@ def _check_file(path: Path) -> None:
         raise ModelLoadError(f"{path} cannot be read: {error.strerror}") from None
     if magic != _MAGIC:
         raise ModelLoadError(f"{path} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
+
+
+class OpenContext:
+    """A model's weights with the context that computes with them, if it could be opened; both are freed together."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._context: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the context and the weights; safe to call twice."""
+        if self._context:
+            lib.llama_free(self._context)
+            self._context = None
+        self._weights.close()
