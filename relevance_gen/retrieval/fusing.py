@@ -123,7 +123,7 @@ def lift(
 
 
 def words_count(plan: Plan, n_candidates: int | None) -> bool:
-    """Tell whether shared words count beside the meaning: not if they are function words, and every chunk is compared."""
+    """Tell whether shared words count beside the meaning: not function words alone, where every chunk is compared."""
     return n_candidates is not None or not plan.by_function_words
 
 
