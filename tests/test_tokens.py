@@ -239,7 +239,7 @@ def test_published_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_empty_name_is_not_the_working_folder() -> None:
     """It is refused by its name."""
-    with pytest.raises(InvalidRequestError, match="encoding must be a name, a path or a tiktoken.Encoding, got ''"):
+    with pytest.raises(InvalidRequestError, match=r"encoding must be a name, .*, got ''"):
         token_counter("")
 
 
