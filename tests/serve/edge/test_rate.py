@@ -8,8 +8,8 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -107,6 +107,17 @@ def redis() -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
             process.terminate()
 
 
+@asynccontextmanager
+async def shared(limit: str, storage: str, metrics: Metrics) -> AsyncIterator[RateLimit]:
+    """Count in `storage`; close its connections at the end."""
+    rate = RateLimit(limit, storage, metrics)
+    try:
+        yield rate
+    finally:
+        assert rate._shared is not None
+        await rate._shared.storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
+
+
 async def statuses(*limits: RateLimit) -> list[int]:
     """Ask each of `limits` for one key, and return what the server would answer."""
     answers = []
@@ -133,13 +144,13 @@ def test_redis_shares_the_count_and_its_loss_is_survived(
     process, path = redis
 
     async def run() -> None:
-        metrics = Metrics.alone()
-        one, two = (RateLimit("6/day", f"redis+unix://{path}", metrics) for _ in range(2))
-        assert await statuses(*(one, two) * 4) == [200] * 6 + [429] * 2
-        assert n_failures(metrics) == 0
-        process.terminate()
-        process.wait()
-        assert await statuses(*(one, two) * 2) == [200] * 4
+        metrics, storage = Metrics.alone(), f"redis+unix://{path}"
+        async with shared("6/day", storage, metrics) as one, shared("6/day", storage, metrics) as two:
+            assert await statuses(*(one, two) * 4) == [200] * 6 + [429] * 2
+            assert n_failures(metrics) == 0
+            process.terminate()
+            process.wait()
+            assert await statuses(*(one, two) * 2) == [200] * 4
         assert n_failures(metrics) == 2
         assert caplog.text.count("storage is lost") == 2
 
@@ -152,8 +163,8 @@ def test_a_silent_redis_does_not_hold_search_up(monkeypatch: pytest.MonkeyPatch)
 
     async def run(port: int) -> None:
         metrics = Metrics.alone()
-        rate = RateLimit("100/day", f"redis://127.0.0.1:{port}", metrics)
-        assert await statuses(*[rate] * 5) == [200] * 5
+        async with shared("100/day", f"redis://127.0.0.1:{port}", metrics) as rate:
+            assert await statuses(*[rate] * 5) == [200] * 5
         assert n_failures(metrics) == 1
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -197,7 +208,8 @@ def test_a_redis_that_answers_anything_does_not_stop_search(reply: bytes, caplog
     """Whatever stands at the storage's address answers, searches go on; the loss is logged once."""
 
     async def run(storage: str) -> list[int]:
-        return await statuses(*[RateLimit("100/day", storage, Metrics.alone())] * 5)
+        async with shared("100/day", storage, Metrics.alone()) as rate:
+            return await statuses(*[rate] * 5)
 
     with answering(reply) as storage:
         assert asyncio.run(run(storage)) == [200] * 5
