@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from tests.serve.edge.test_sockets import peak_kb
-from tests.serve.harness import JSON, KEYED, REAL, Answer, Server, eventually, request_bytes
+from tests.serve.harness import JSON, KEYED, REAL, SMALL_MODEL, Answer, Server, eventually, request_bytes
 
 GENERATION = {"text": "x", "max_tokens": 1}
 SEARCH = {"query": "x", "chunk_txts": ["x"]}
@@ -87,6 +87,27 @@ def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
         except TimeoutError:
             pass
     assert eventually(lambda: server.stats()["backlog"] == 0, 20)
+
+
+def test_slow_grammars_without_a_key() -> None:
+    """Grammars were compiled one after another for all, so that whoever had no key kept the others waiting."""
+    slow = [{**GENERATION, "json_schema": {"type": "integer", "multipleOf": 999_983 + 2 * n}} for n in range(40)]
+    with Server(*SMALL_MODEL, "--rate-limit", "off", program=REAL) as server, ExitStack() as stack:
+        assert eventually(lambda: server.call("GET", "/health").status == 200, 60), server.log
+        sockets = [stack.enter_context(server.raw(120)) for _ in slow]
+        for sock, body in zip(sockets, slow, strict=True):
+            sock.sendall(request_bytes("POST", "/generate", json.dumps(body).encode(), JSON))
+        assert eventually(lambda: server.metric('http_requests_total{endpoint="generate",status="429"}') >= 40 - 33)
+        with_key = {"text": "x", "max_tokens": 3, "regex": "[abc]{3}"}
+        assert server.generate(with_key, KEYED, timeout_s=100).status == 200
+        assert server.metric('http_requests_total{endpoint="generate",status="400"}') <= 1  # no slow one, or one
+        statuses = []
+        for sock in sockets:
+            with http.client.HTTPResponse(sock) as response:
+                response.begin()
+                statuses.append(response.status)
+                assert response.status == 400 or int(response.headers["Retry-After"]) >= 1
+        assert set(statuses) == {400, 429}
 
 
 def test_no_more_files() -> None:
