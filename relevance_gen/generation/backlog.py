@@ -159,16 +159,14 @@ class Puller:
         """Remove and return the oldest tickets: at most `n_most`, and this puller's share of what waits, rounded up.
 
         Where there is none for it, wait once for a change, for `timeout_s` seconds or without limit, and for
-        `PATIENCE_S` where some are left to others; it may bring none.
+        `PATIENCE_S` where some are left to others; it may bring none. Return ``None`` if there is nothing to come: the
+        backlog is closed, and this puller has left it.
 
         Args:
             n_most: most tickets.
             n_most_to_hold: most among them that ask for several samples; more of these let others pass. ``None`` is
                 no limit.
             timeout_s: longest time to wait, in seconds; ``None`` is no limit.
-
-        Returns:
-            ``None`` if there is nothing to come: the backlog is closed, and this puller has left it.
         """
         backlog = self._backlog
         with backlog._changed:
@@ -200,7 +198,7 @@ class Puller:
             if call is None:
                 continue
             is_compiled = has_grammar(call.ticket.request)
-            is_held = call.ticket.request.num_samples > 1 and not is_compiled
+            is_held = not is_compiled and call.ticket.request.num_samples > 1
             if (is_held and n_to_hold < 1) or self._leaves(call):
                 continue
             n_to_hold -= is_held
@@ -233,9 +231,8 @@ class Puller:
     def started(self, ticket: Ticket, n_samples: int) -> None:
         """Report that `n_samples` more samples have produced a token."""
         if call := self._taken.get(ticket.id):
-            if call.is_queued:
-                with self._backlog._changed:
-                    self._backlog._unqueue(call)
+            with self._backlog._changed:
+                self._backlog._unqueue(call)
             call.n_unstarted -= n_samples
 
     def text(self, ticket: Ticket, sample: int, text: str) -> None:

@@ -96,7 +96,7 @@ def test_a_chat_model_is_asked_in_a_conversation() -> None:
 def test_a_model_that_counts_for_too_long_is_given_up() -> None:
     """The request ends in its time, and so does its thread: with what is being counted."""
     slow = Slow()
-    with pytest.raises(TimedOutError, match="prompt was not written within 0.05 seconds"):
+    with pytest.raises(TimedOutError, match="prompt was not written within"):
         prompt(slow, 0.05)  # leaving the event loop waits for the thread
     assert slow.n_counted == 1
 
