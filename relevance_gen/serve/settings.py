@@ -24,6 +24,7 @@ from relevance_gen.llama.source import NO_MODEL
 from relevance_gen.machine import usable_cpus
 
 PREFIX = "RELEVANCE_GEN_"
+PROGRAM = "relevance-gen serve"
 
 _FURTHER_VARIABLES = {
     "RELEVANCE_GEN_API_KEYS": "API keys, comma-separated; never a flag, since other users can read a command line",
@@ -297,7 +298,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
 def _refuse_unknown(parser: argparse.ArgumentParser, what: str, name: str, known: Sequence[str]) -> NoReturn:
     nearest = difflib.get_close_matches(name, known, n=1)
-    parser.error(f"{what} is not a known setting" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+    parser.error(f"{what} is not a known setting" + (f" (did you mean {nearest[0]}?)" if nearest else ""))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -310,7 +311,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     further = "\n".join(f"  {name}\n      {text}" for name, text in _FURTHER_VARIABLES.items())
     parser = _Parser(
-        prog="python -m relevance_gen.serve",
+        prog=PROGRAM,
         usage="%(prog)s [OPTION ...]",
         description="Serve search and generation over HTTP.",
         epilog=f"Every flag is also an environment variable: --max-body-bytes is {PREFIX}MAX_BODY_BYTES.\n\n"

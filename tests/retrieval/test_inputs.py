@@ -9,6 +9,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,8 @@ def test_a_filter_may_be_a_column(mask: Any) -> None:
     [
         (pd.DataFrame({"text": PETS}), "chunks", 'hand over one column, as in df["text"]'),
         ([{"text": "a", "page": 1}], "chunks[0].page", "what else there is to keep goes into metadata"),
-        (None, "chunks", "put a single text in a list"),
+        (None, "chunks", "must be a list of strings, mappings or Chunk objects, got None"),
+        (Path("notes.txt"), "chunks", "read the file, and cut its text with split()"),
         ("a text", "chunks", "put a single text in a list"),
         (np.str_("a text"), "chunks", "put a single text in a list"),
         (b"a text", "chunks", "put a single text in a list"),

@@ -314,6 +314,15 @@ def test_a_file_that_cannot_be_written_leaves_nothing(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
+@pytest.mark.parametrize("path", ["", None, 5, b"index"])
+def test_what_is_no_path_is_refused_by_name(path: Any) -> None:
+    """An empty path, which would mean the working folder, and what is no path at all are an error that names it."""
+    for use in (ChunkIndex(["a cat"]).save, ChunkIndex.load):
+        with pytest.raises(InvalidRequestError, match="path must be the path of a file, got") as refused:
+            use(path)
+        assert refused.value.field == "path"
+
+
 def test_a_missing_file_is_an_os_error(folder: Path) -> None:
     """A file that is not there, or is a folder, is reported as the system does."""
     with pytest.raises(FileNotFoundError):

@@ -19,7 +19,7 @@ def refusal(capsys: pytest.CaptureFixture[str], argv: list[str], environ: dict[s
         read(argv, environ)
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("python -m relevance_gen.serve: ")
+    assert line.startswith("relevance-gen serve: ")
     assert line.endswith("; see --help")
     return line
 

@@ -38,14 +38,14 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
         if target is run:  # another target loads models of its own, by names that it knows
             _check_models(settings)
     except (OSError, ValueError, ConfigurationError) as error:
-        sys.stderr.write(f"relevance_gen: {error}\n")
+        sys.stderr.write(f"{settings_module.PROGRAM}: {error}\n")
         return 2
     try:
         listeners = supervisor.bind(settings.host, settings.port, settings.workers, reuse_port=settings.reuse_port)
     except OSError as error:
         hint = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
         place = f"{settings.host} port {settings.port}"
-        sys.stderr.write(f"relevance_gen: cannot listen on {place}: {error.strerror}{hint}\n")
+        sys.stderr.write(f"{settings_module.PROGRAM}: cannot listen on {place}: {error.strerror}{hint}\n")
         return 1
     digests = _key_digests(settings, environ)
     host, port = listeners[0].getsockname()[:2]
