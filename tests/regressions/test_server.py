@@ -195,7 +195,7 @@ def test_a_server_takes_over_the_port(workers: str) -> None:
 
     def ask(port: int) -> None:
         while not stopped.is_set():
-            with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
                 sock.sendall(sent)
                 received = b""
                 while piece := sock.recv(65536):
