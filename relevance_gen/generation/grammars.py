@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,13 +83,17 @@ class Grammars:
 class _Account:
     """What a client may still ask of a lane, in seconds of the processor."""
 
+    clock: Callable[[], float] = time.monotonic
     n_waiting: int = 0
     left_s: float = _MOST_S
-    at_s: float = field(factory=time.monotonic)
+    at_s: float = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.at_s = self.clock()
 
     def use(self, seconds: float) -> None:
         """Take so many seconds from what is left."""
-        now_s = time.monotonic()
+        now_s = self.clock()
         self.left_s = min(_MOST_S, self.left_s + _REGAINED * (now_s - self.at_s)) - seconds
         self.at_s = now_s
 

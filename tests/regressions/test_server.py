@@ -9,6 +9,7 @@ import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -101,13 +102,12 @@ def test_slow_grammars_without_a_key() -> None:
         with_key = {"text": "x", "max_tokens": 3, "regex": "[abc]{3}"}
         assert server.generate(with_key, KEYED, timeout_s=100).status == 200
         assert server.metric('http_requests_total{endpoint="generate",status="400"}') <= 1  # no slow one, or one
-        statuses = []
-        for sock in sockets:
+        answered, _, _ = select.select(sockets, [], [], 0)
+        assert len(answered) >= 40 - 33
+        for sock in answered:
             with http.client.HTTPResponse(sock) as response:
                 response.begin()
-                statuses.append(response.status)
-                assert response.status == 400 or int(response.headers["Retry-After"]) >= 1
-        assert set(statuses) == {400, 429}
+                assert response.status == 400 or (response.status == 429 and int(response.headers["Retry-After"]) >= 1)
 
 
 def test_no_more_files() -> None:
