@@ -125,9 +125,11 @@ class Settings:
         None, "runners in the cluster; one for each GPU, and for each node without, if not given", integer(1)
     )
     model_options: ModelOptions = field(factory=ModelOptions, kw_only=True, metadata={"group": "Generation"})
-    max_queue: int | None = _generation(None, "samples that may wait for a slot; more are refused with 429", integer(1))
+    max_queue: int | None = _generation(
+        None, "samples that may wait for a slot, by default 256; more are refused with 429", integer(1)
+    )
     prefix_cache_bytes: int | None = _generation(
-        None, "memory for the computed prompts of recent requests; 0 keeps none", parse=_size
+        None, "memory for the computed prompts of recent requests, by default 512MiB; 0 keeps none", parse=_size
     )
     generation_timeout_s: float = _generation(600.0, "seconds one generation may take, waiting included, then 503")
 
