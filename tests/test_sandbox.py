@@ -42,8 +42,8 @@ def test_what_overruns_is_an_error_and_the_next_question_has_a_new_process(sandb
 
 def test_its_start_takes_nothing_from_the_answers_time(tmp_path):
     """A program that loads for longer than an answer may take is waited for."""
-    (tmp_path / "program.py").write_text("import time\ntime.sleep(0.6)\ndef answer(_):\n    return {}\n")
-    sandbox = Sandbox(tmp_path / "program.py", timeout_s=0.5, memory_bytes=256 << 20)
+    (tmp_path / "program.py").write_text("import time\ntime.sleep(1.1)\ndef answer(_):\n    return {}\n")
+    sandbox = Sandbox(tmp_path / "program.py", timeout_s=0.2, memory_bytes=256 << 20)
     assert sandbox.ask({}) == {}
     sandbox.close()
 

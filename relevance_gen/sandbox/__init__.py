@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +20,9 @@ from attrs import field, frozen
 from relevance_gen.errors import GenerationError
 
 _CHILD = Path(__file__).with_name("child.py")
+
+_PATIENCE = 5
+"""How many times its processor time an answer may take on a busy machine."""
 
 _START_S = 60.0
 """For a process to start: on a busy machine that takes longer than an answer may."""
@@ -47,7 +51,7 @@ class _Process:
                     raise TimeoutError
                 part = os.read(self.stdout.fileno(), 1 << 20)
                 if not part:
-                    raise EOFError
+                    raise TimeoutError if self.popen.wait() == -signal.SIGXCPU else EOFError
                 received += part
         return bytes(received)
 
@@ -65,7 +69,8 @@ class Sandbox:
 
     Args:
         program: a file that defines ``answer``, which takes a mapping and returns one.
-        timeout_s: how long one answer may take, once the process has started.
+        timeout_s: how long the processor may work on one answer; once the process has started, it may take `_PATIENCE`
+            times as long.
         memory_bytes: how much memory the process may have, where the system can tell.
     """
 
@@ -104,9 +109,9 @@ class Sandbox:
             self._process.read_line(_START_S)
         process = self._process
         with suppress(BrokenPipeError):  # it has died, and reading tells
-            process.stdin.write(line)
+            process.stdin.write(b"%g " % self._timeout_s + line)
             process.stdin.flush()
-        answer: dict[str, Any] = json.loads(process.read_line(self._timeout_s))
+        answer: dict[str, Any] = json.loads(process.read_line(_PATIENCE * self._timeout_s))
         return answer
 
     def _start(self) -> _Process:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import relevance_gen
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RunnerClosedError
-from relevance_gen.generation.chat import Renderer, _renderer, prompt_of
+from relevance_gen.generation.chat import Renderer, prompt_of, renderer_for
 from relevance_gen.generation.runner import Runner
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import BREAK, ChatFormat
@@ -95,6 +95,16 @@ def renderer():
     renderer = Renderer(timeout_s=60)
     yield renderer
     renderer.close()
+
+
+def test_slow_templates_of_strangers_delay_nobody_with_a_name():
+    """Clients with a name, and this process itself, have a sandbox that those without one cannot hold."""
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(prompt_of, HI, MODEL, LOOP, renderer=renderer_for(""))
+        for client in ("me", None):
+            assert prompt_of(HI, MODEL, PLAIN, renderer=renderer_for(client)) == "<s>ab"
+        assert not slow.done()
+        assert isinstance(slow.exception(), InvalidRequestError)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +317,7 @@ def test_a_chat_is_the_same_beside_others(with_template):
 
 def test_rendering_does_not_hold_up_the_runner(bigram, monkeypatch):
     """While a template runs to its limit, other requests are served."""
-    monkeypatch.setattr(_renderer._sandbox, "_timeout_s", 1)
+    monkeypatch.setattr(renderer_for(None)._sandbox, "_timeout_s", 1)
     failed = []
 
     def overrun():

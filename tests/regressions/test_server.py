@@ -9,6 +9,7 @@ import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ from tests.serve.harness import (
     JSON,
     KEYED,
     REAL,
+    SMALL_MODEL,
     Answer,
     Server,
     eventually,
@@ -95,6 +97,26 @@ def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
             while True:
                 sock.sendall(b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
     assert eventually(lambda: server.stats()["backlog"] == 0)
+
+
+def test_slow_grammars_without_a_key() -> None:
+    """Grammars were compiled one after another for all, so that whoever had no key kept the others waiting."""
+    slow = [{**GENERATION, "json_schema": {"type": "integer", "multipleOf": 999_983 + 2 * n}} for n in range(40)]
+    with Server(*SMALL_MODEL, "--rate-limit", "off", program=REAL) as server, ExitStack() as stack:
+        assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
+        sockets = [stack.enter_context(server.raw(120)) for _ in slow]
+        for sock, body in zip(sockets, slow, strict=True):
+            sock.sendall(request_bytes("POST", "/generate", json.dumps(body).encode(), JSON))
+        assert eventually(lambda: server.metric('http_requests_total{endpoint="generate",status="429"}') >= 40 - 33)
+        with_key = {"text": "x", "max_tokens": 3, "regex": "[abc]{3}"}
+        assert server.generate(with_key, KEYED, timeout_s=100).status == 200
+        assert server.metric('http_requests_total{endpoint="generate",status="400"}') <= 1  # no slow one, or one
+        answered, _, _ = select.select(sockets, [], [], 0)
+        assert len(answered) >= 40 - 33
+        for sock in answered:
+            with http.client.HTTPResponse(sock) as response:
+                response.begin()
+                assert response.status == 400 or (response.status == 429 and int(response.headers["Retry-After"]) >= 1)
 
 
 def test_no_more_files() -> None:
