@@ -97,8 +97,9 @@ def renderer():
     renderer.close()
 
 
-def test_slow_templates_of_strangers_delay_nobody_with_a_name():
+def test_slow_templates_of_strangers_delay_nobody_with_a_name(monkeypatch):
     """Clients with a name, and this process itself, have a sandbox that those without one cannot hold."""
+    monkeypatch.setattr(renderer_for("")._sandbox, "_timeout_s", 2)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(prompt_of, HI, MODEL, LOOP, renderer=renderer_for(""))
         for client in ("me", None):
