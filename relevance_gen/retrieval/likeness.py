@@ -107,9 +107,8 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     added = value.take(of_best) / norms.take(chunk) * share.take(chunk)
     # The sum of the vectors of the best, each times its weight, is added up by size: the same in any order of chunks.
     order = added.argsort()
-    profile = np.bincount(tally.place.take(of_best.take(order)), added.take(order), tally.features.size).repeat(
-        tally.df
-    )
+    feature = tally.place.take(of_best.take(order))
+    profile = np.bincount(feature, added.take(order), tally.features.size).repeat(tally.df)
     shared: Offsets = (profile > 0.0).nonzero()[0]
     chunk = tally.chunk.take(shared)
     value = value.take(shared) / norms.take(chunk) * profile.take(shared)
