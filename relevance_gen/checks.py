@@ -7,6 +7,7 @@ integers (JSON has one number type); integers take neither booleans nor ``10.0``
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -61,6 +62,17 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
         interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
         raise InvalidRequestError.must_be(name, f"an integer {interval}", value)
     return int(value)
+
+
+def check_path(name: str, value: Any) -> str | os.PathLike[str]:
+    """Return `value`, if it is a path that is not empty; an empty one would mean the working folder.
+
+    Raises:
+        InvalidRequestError: it is not; the error calls it `name`.
+    """
+    if not isinstance(value, str | os.PathLike) or not value:
+        raise InvalidRequestError.must_be(name, "the path of a file", value)
+    return value
 
 
 # ── attrs validators ─────────────────────────────────────────────────────────────────────────────────────────────────

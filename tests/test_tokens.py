@@ -238,6 +238,12 @@ def test_published_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert token_counter("o200k_base").count(PROSE) == len(O200K.encode_ordinary(PROSE))
 
 
+def test_an_empty_name_is_not_the_working_folder() -> None:
+    """It is refused by its name."""
+    with pytest.raises(InvalidRequestError, match=r"encoding must be a name, .*, got ''"):
+        token_counter("")
+
+
 @pytest.mark.parametrize("name", ["o200k_bose", "cl100kbase"])
 def test_unknown_name_suggests(name: str) -> None:
     """A misspelt name is refused with the nearest known one."""

@@ -15,7 +15,7 @@ from relevance_gen.asking.model import Model
 from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
 from relevance_gen.checks import is_blank
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.api import default_runner
+from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN
@@ -186,6 +186,7 @@ def ask_stream(
     Raises:
         RelevanceGenError: as `ask` raises; what the generation fails with, iterating raises.
     """
+    refuse_fields_of_runner(fields)
     for name in fields.keys() & {"text", "num_samples"}:
         raise InvalidRequestError(f"{name} must not be given: a question has one prompt and one answer", field=name)
     _check(question, runner, only_from_sources, instructions, template_variables)

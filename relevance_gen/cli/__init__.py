@@ -78,7 +78,9 @@ def _command(arguments: list[str]) -> Callable[[], int]:
     if name and not name.startswith("-"):
         hint = did_you_mean(closest(name, commands.choices)) or f"; commands are {', '.join(commands.choices)}"
         parser.error(f"there is no command {name!a}{hint}")
-    if name not in ("", "-h", "--help", "--version"):
+    if not name:
+        parser.error(f"a command is missing; commands are {', '.join(commands.choices)}")
+    if name not in ("-h", "--help", "--version"):
         parser.refuse([name])
     parser.parse_args(arguments)
     raise AssertionError("a parser without its command ends the process")

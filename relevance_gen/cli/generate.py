@@ -10,7 +10,7 @@ from typing import Any, TextIO, get_type_hints
 
 import attrs
 
-from relevance_gen.cli.parsing import integer, number
+from relevance_gen.cli.parsing import integer, not_empty, number
 from relevance_gen.cli.terminal import visible
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
@@ -141,6 +141,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m",
         "--model",
+        type=not_empty,
         metavar="MODEL",
         help="a GGUF file, or owner/name[:quantization] of the Hugging Face hub (default: $RELEVANCE_GEN_MODEL, else "
         "the embedded model)",

@@ -62,6 +62,13 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {names}{did_you_mean(meant)}")
 
 
+def not_empty(text: str) -> str:
+    """Read a path or a name; an empty one, which a script may leave by mistake, would mean the working folder."""
+    if not text.removeprefix(_TAKEN_AS_IT_IS):
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
 def integer(text: str) -> int:
     """Read an integer; what range it has is checked where it is used."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text):

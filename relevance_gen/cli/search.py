@@ -10,6 +10,7 @@ from typing import Any
 
 from relevance_gen.cli.filetypes import listing
 from relevance_gen.cli.indexing import Searched, build, load, save
+from relevance_gen.cli.parsing import not_empty
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.embedding.encoder import Encoder
@@ -58,6 +59,7 @@ def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: s
         "paths",
         metavar="FILE",
         nargs="*",
+        type=not_empty,
         default=[],
         help="texts, PDF, HTML and Office files, folders of them, or - for the standard input "
         "(default: what is piped in, else the working folder)",
@@ -120,6 +122,7 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
     )
     group.add_argument(
         "--encoder",
+        type=not_empty,
         metavar="FILE",
         help="a GGUF embedding model, to lift what says in other words what is asked; with --save its vectors are kept",
     )
@@ -127,8 +130,10 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
 
 
 def _add_index(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--save", metavar="INDEX", help="keep the index of the files in a file of its own")
-    group.add_argument("--index", metavar="INDEX", help="search what --save kept, and no files")
+    group.add_argument(
+        "--save", type=not_empty, metavar="INDEX", help="keep the index of the files in a file of its own"
+    )
+    group.add_argument("--index", type=not_empty, metavar="INDEX", help="search what --save kept, and no files")
     group.add_argument(
         "--max-chars", type=_count, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"
     )
@@ -140,6 +145,7 @@ def _add_index(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--encoding",
+        type=not_empty,
         metavar="NAME|FILE",
         help="tiktoken encoding, or rank file, to count tokens by (default: the embedded one)",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,8 +11,10 @@ import attrs
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.ticket import Request, as_request
+from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
+_OF_RUNNER = {"model", "devices", *attrs.fields_dict(ModelOptions)}
 _lock = threading.Lock()
 _default: Runner | None = None
 
@@ -37,6 +39,7 @@ def generate(request: Request | None = None, *, runner: Runner | None = None, **
 
     Source: the documented ``POST /generate``.
     """
+    refuse_fields_of_runner(fields)
     asked = as_request(_with(request, fields))  # refuses nonsense before a model is loaded
     return _runner_of(runner).generate(asked)
 
@@ -58,7 +61,21 @@ def chat(messages: Sequence[Mapping[str, Any]], *, runner: Runner | None = None,
         OverloadedError: too many requests wait already.
         GenerationError: the model failed.
     """
+    refuse_fields_of_runner(options)
     return _runner_of(runner).chat(messages, **options)
+
+
+def refuse_fields_of_runner(names: Iterable[str]) -> None:
+    """Say of an argument of `Runner` among a request's fields where it goes.
+
+    Raises:
+        InvalidRequestError: there is one.
+    """
+    for name in names:
+        if name in _OF_RUNNER:
+            raise InvalidRequestError(
+                f"{name} is no field of a request: make a Runner with it, and pass runner=", field=name
+            )
 
 
 def _with(request: object, fields: Mapping[str, Any]) -> object:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from relevance_gen.checks import check_path
 from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama.hub import HubModel
 
@@ -59,6 +60,7 @@ def resolve(
     hub, of which one file is downloaded (its Q4_K_M, Q8_0 or first, where none is named), once.
 
     Raises:
+        InvalidRequestError: it is no path at all.
         ModelLoadError: there is no such model; the message says what to do.
     """
     if model is None:
@@ -76,7 +78,7 @@ def resolve(
             )
         _log.info("using the small embedded model; set %s to the path of a GGUF file for another", MODEL_VARIABLE)
         return embedded
-    path = Path(model)
+    path = Path(check_path("model", model))
     if path.exists():
         return path
     if on_the_hub := HubModel.read(str(model)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from relevance_gen.checks import as_list
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answering import Wanted, answer
 from relevance_gen.retrieval.building import build
@@ -73,6 +75,9 @@ def search(
     >>> [(result.chunk_txt, result.metadata, result.original_index) for result in found.results]
     [('Cats purr.', {'page': 2}, 1)]
     """
+    if isinstance(as_list(query), list | tuple):
+        allowed, remedy = "a string that is not blank", "to ask several questions, make a ChunkIndex"
+        raise InvalidRequestError.must_be("query", allowed, query, remedy=remedy)
     question = Question(query, top_n, true_order)
     wanted = Wanted(where, min_share, spans, candidates)
     wanted.check_encoder(encoder := checked_encoder(encoder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -104,11 +105,14 @@ class Chunks:
 def _listed(values: Any, path: str) -> Iterable[Any]:
     """Return what chunks come in as something to iterate over, or raise the error that says what to hand over."""
     values = checks.as_list(values)
+    remedy = None
     if hasattr(values, "columns"):
         remedy = 'hand over one column, as in df["text"]'
-    elif isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+    elif isinstance(values, str | bytes | Mapping):
         remedy = "put a single text in a list"
-    else:
+    elif isinstance(values, PathLike):
+        remedy = "read the file, and cut its text with split()"
+    elif isinstance(values, Iterable):
         return values
     raise InvalidRequestError.must_be(path, "a list of strings, mappings or Chunk objects", values, remedy=remedy)
 

@@ -8,7 +8,7 @@ import numpy as np
 from attrs import evolve
 
 from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.fusing import N_CANDIDATES, Lifted, lift
+from relevance_gen.retrieval.fusing import N_CANDIDATES, Lifted, lift, words_count
 from relevance_gen.retrieval.passages import TextEncoder
 from relevance_gen.retrieval.scoring import BONUSES, SegmentScorer
 from relevance_gen.types import Explanation, Passage, TermShare
@@ -29,7 +29,8 @@ def explain(
     if shares is None:
         raise LookupError(f"no chunk is at position {position}")
     parts = collection.assess(plan, collection.statistics.n_chunks)
-    at = np.flatnonzero(parts.positions == position)
+    counted = encoder is None or words_count(plan, n_candidates)
+    at = np.flatnonzero((parts.positions == position) & counted)
     bonuses = [0.0] * len(BONUSES)
     if at.size:
         score, own, alike, letters = (

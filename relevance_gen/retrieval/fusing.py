@@ -11,7 +11,11 @@ the meaning drowned the words in one collection of seven.
 
 Only the best chunks by their words, the candidates, are lifted. So their order beside all others stays sensible, a
 chunk that shares no word with the question stays out, and a question costs one encoding and a few dozen products,
-however many chunks there are. Without that bound, every chunk is compared, and one without a shared word scores c².
+however many chunks there are.
+
+Without that bound, every chunk is compared, and one without a shared word scores c². Function words, as "the", are no
+shared words there, unless the question has no others: where no chunk has anything else of the question, words alone
+rank by these for want of better ones, but meaning is better.
 
 Source: the formula is ours, a probabilistic sum of two signals of which neither is a probability; measured in
 docs/encoder.md.
@@ -107,7 +111,8 @@ def lift(
     if n_candidates is None:
         positions = np.sort(np.concatenate(collection.ask(SegmentScorer.positions, chosen)))
         words = np.zeros(positions.size)
-        words[np.searchsorted(positions, found.positions)] = found.scores
+        if words_count(plan, n_candidates):
+            words[np.searchsorted(positions, found.positions)] = found.scores
         candidates: Offsets = np.arange(positions.size)
     else:
         candidates = _candidates(words, n_candidates)
@@ -115,6 +120,11 @@ def lift(
     scores = words.copy()
     scores[candidates] = fuse(words[candidates], nearest.cosines)
     return Lifted(positions, words, scores, candidates, nearest, sure)
+
+
+def words_count(plan: Plan, n_candidates: int | None) -> bool:
+    """Tell whether shared words count beside the meaning: not function words alone, where every chunk is compared."""
+    return n_candidates is not None or not plan.by_function_words
 
 
 def _candidates(words: Floats, n: int) -> Offsets:

@@ -322,7 +322,7 @@ class ChunkIndex:
 
         Raises:
             OSError: the file cannot be written.
-            InvalidRequestError: metadata that is not JSON.
+            InvalidRequestError: metadata that is not JSON, or a path that is none.
         """
         storage.write(path, self._saved())
 

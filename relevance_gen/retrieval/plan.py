@@ -65,6 +65,13 @@ class Plan:
     reference: float
     known_share: float
 
+    @property
+    def by_function_words(self) -> bool:
+        """Whether chunks hold function words of the query at most, though the query has other words."""
+        terms = self.query.terms
+        is_found = any(n and not term.stop for term, n in zip(terms, self.df, strict=True))
+        return not is_found and any(not term.stop for term in terms)
+
 
 def weigh(
     query: Query, matches: tuple[Match, ...], df: tuple[int, ...], statistics: Statistics, weighting: Weighting

@@ -1,7 +1,8 @@
 """Count terms in chunks and sort the counts by term.
 
 Counting works on one block at a time, in cache; sorting on the whole collection. Both sort by radix on 16-bit digits,
-which takes the same time on every machine and needs no vector instructions.
+which takes the same time on every machine and needs no vector instructions. They stand in one long file because they
+share that sort, and the layout of what is counted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Write an index to one file and read it back, memory-mapped; all its segments become one.
 
 The frame of the file is that of `relevance_gen.retrieval.arrayfile`. Nothing in it is code: numbers, UTF-8 and JSON.
+Writing, reading and checking stand in one long file because all three follow one table of arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import evolve, frozen
 
-from relevance_gen.checks import is_integer
+from relevance_gen.checks import check_path, is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval import arrayfile
 from relevance_gen.retrieval.chunks import Chunks
@@ -119,11 +120,11 @@ def write(path: str | PathLike[str], index: SavedIndex) -> None:
     """Write the file beside `path` and move it there: whole or not at all.
 
     Raises:
-        InvalidRequestError: some metadata is not JSON.
+        InvalidRequestError: `path` is none, or some metadata is not JSON.
         OSError: the file cannot be written; the error names it.
     """
+    target = Path(check_path("path", path))
     settings, arrays = _content(index)
-    target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     if not target.parent.is_dir():
@@ -205,10 +206,11 @@ def read(path: str | PathLike[str]) -> SavedIndex:
     """Map a file that `write` wrote.
 
     Raises:
+        InvalidRequestError: `path` is none.
         IndexFormatError: the file is damaged, foreign, of another format version, or its offsets lead astray.
         OSError: the file cannot be read.
     """
-    if Path(path).stat().st_size < arrayfile.PREFIX_BYTES:
+    if Path(check_path("path", path)).stat().st_size < arrayfile.PREFIX_BYTES:
         raise IndexFormatError(f"{path} is not a saved index: it is too short")
     return _read(np.memmap(path, np.uint8, "r"), path)
 

@@ -201,7 +201,7 @@ def token_counter(encoding: Encoding | None = None, *, backend: Backend | None =
         return _counter(EMBEDDED, 0, backend)
     if isinstance(encoding, str) and encoding in published_names():
         return _counter(encoding, 0, backend)
-    if isinstance(encoding, str | PathLike):
+    if isinstance(encoding, str | PathLike) and encoding != "":
         path = Path(encoding)
         return _counter(path.absolute(), modified(path), backend)  # an error names the path as it came
     if not is_tiktoken_encoding(encoding):

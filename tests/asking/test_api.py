@@ -139,7 +139,13 @@ def test_a_question_that_leaves_no_room_is_refused():
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"text": "a"}, "text"), ({"num_samples": 2}, "num_samples"), ({"top_p": 2}, "top_p"), ({"top_n": 0}, "top_n")],
+    [
+        ({"text": "a"}, "text"),
+        ({"num_samples": 2}, "num_samples"),
+        ({"top_p": 2}, "top_p"),
+        ({"model": "a"}, "model"),
+        ({"top_n": 0}, "top_n"),
+    ],
 )
 def test_a_wrong_argument_is_refused_before_a_model_is_loaded(monkeypatch, options, field):
     """The error names it, and not the model that is not there."""

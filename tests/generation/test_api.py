@@ -45,6 +45,8 @@ def test_a_text_and_keywords_are_a_request(bigram):
     ("request_", "fields", "message"),
     [
         ("a", {"max_token": 3}, "did you mean max_tokens"),
+        ("a", {"model": "a.gguf"}, "model is no field of a request: make a Runner with it, and pass runner="),
+        ("a", {"n_ctx": 8}, "n_ctx is no field of a request: make a Runner with it"),
         ("a", {"max_tokens": 0}, "max_tokens must be an integer of at least 1"),
         (None, {}, "text is required"),
         (None, {"max_tokens": 3}, "text is required"),

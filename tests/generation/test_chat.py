@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import relevance_gen
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RunnerClosedError
-from relevance_gen.generation.chat import Renderer, prompt_of
+from relevance_gen.generation.chat import Renderer, prompt_of, renderer_for
 from relevance_gen.generation.runner import Runner
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import BREAK, ChatFormat
@@ -97,6 +97,16 @@ def renderer():
     renderer.close()
 
 
+def test_slow_templates_of_strangers_delay_nobody_with_a_name():
+    """Clients with a name, and this process itself, have a sandbox that those without one cannot hold."""
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(prompt_of, HI, MODEL, LOOP, renderer=renderer_for(""))
+        for client in ("me", None):
+            assert prompt_of(HI, MODEL, PLAIN, renderer=renderer_for(client)) == "<s>ab"
+        assert not slow.done()
+        assert isinstance(slow.exception(), InvalidRequestError)
+
+
 @pytest.mark.parametrize(
     ("template", "field", "says"),
     [
@@ -119,7 +129,7 @@ def test_a_template_that_goes_wrong_is_an_error_in_time(renderer, template, fiel
     with pytest.raises(InvalidRequestError, match=says) as caught:
         prompt_of(HI, MODEL, template, renderer=renderer)
     assert caught.value.field == field
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert len(str(caught.value)) < 700
     assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from relevance_gen.errors import ModelLoadError
+from relevance_gen.errors import InvalidRequestError, ModelLoadError
 from relevance_gen.llama.source import is_embedded, resolve
 from small_models import TINY
 
@@ -40,6 +40,12 @@ def test_the_servers_word_for_no_model_says_what_to_do(tmp_path, monkeypatch, na
     Path("none").touch()
     with pytest.raises(ModelLoadError, match="unset RELEVANCE_GEN_MODEL for the embedded model"):
         resolve(**named)
+
+
+def test_an_empty_path_is_not_the_working_folder():
+    """It is refused by its name."""
+    with pytest.raises(InvalidRequestError, match="model must be the path of a file, got ''"):
+        resolve("")
 
 
 def test_what_is_neither_a_file_nor_a_repository_does_not_exist():

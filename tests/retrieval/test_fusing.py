@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import math
 import pickle
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, Encoder, IndexFormatError, InvalidRequestError, SearchResponse, search
 from relevance_gen.retrieval import fusing
-from relevance_gen.retrieval.passages import Passages
+from relevance_gen.retrieval.passages import Passages, question_vector
+from relevance_gen.retrieval.stopwords import ENGLISH
 from small_models import ENCODER
 from tests import strategies
 from tests.retrieval.asking import ALL, spread
@@ -56,19 +58,41 @@ def vector_of(text: str) -> npt.NDArray[np.float32]:
     return np.asarray(sums / np.linalg.norm(sums), np.float32)
 
 
+def words_apart(text: str) -> str:
+    """Return a text with a space before every capital inside a word that two small letters follow, slowly."""
+    cuts = [
+        at
+        for at in range(1, len(text))
+        if text[at - 1 : at + 3].isascii()
+        and text[at - 1].isalnum()
+        and text[at].isupper()
+        and len(text[at + 1 : at + 3]) == 2
+        and text[at + 1 : at + 3].islower()
+        and text[at + 1 : at + 3].isalpha()
+    ]
+    return " ".join(text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)]))
+
+
 def cosine(question: str, chunk: str) -> float:
     """Return what the nearest passage of a chunk is near by, slowly: halves, multiplied and added exactly."""
     passages = Passages.of([chunk], LetterEncoder())
-    of_question = [float(part) for part in vector_of(question).astype(np.float16)]
+    of_question = [float(part) for part in vector_of(words_apart(question)).astype(np.float16)]
     nearest = -1.0
     for start, end in zip(passages.starts, passages.ends, strict=True):
-        of_passage = [float(part) for part in vector_of(chunk[start:end]).astype(np.float16)]
+        of_passage = [float(part) for part in vector_of(words_apart(chunk[start:end])).astype(np.float16)]
         nearest = max(nearest, math.fsum(one * other for one, other in zip(of_question, of_passage, strict=True)))
     return nearest
 
 
 def fused(words: float, nearness: float) -> float:
     return 1.0 - (1.0 - words ** (5 / 7)) * (1.0 - min(max(nearness, 0.0), 1.0) ** 2)
+
+
+def by_function_words(query: str, chunks: list[str]) -> bool:
+    """Tell whether a question has words of its own, of which no chunk has any."""
+    terms = ChunkIndex(chunks).explain(query, 0).terms if chunks else ()
+    is_stop = [term.term in ENGLISH for term in terms]
+    return not all(is_stop) and all(stop or not term.df for stop, term in zip(is_stop, terms, strict=True))
 
 
 scores = st.floats(0, 1)
@@ -98,6 +122,8 @@ def test_scores_are_those_of_the_formula(query: str, chunks: list[str], n: int |
     found = spread(search(query, chunks, ALL, encoder=LetterEncoder(), candidates=n), len(chunks))
     least = 0.0 if n is None else sorted([score for score in words if score], reverse=True)[:n][-1:] or [2.0]
     least = least if isinstance(least, float) else least[0]
+    if n is None and by_function_words(query, chunks):
+        words = [0.0] * len(chunks)
     expected = [
         fused(score, cosine(query, chunk)) if score >= least else score
         for score, chunk in zip(words, chunks, strict=True)
@@ -147,6 +173,29 @@ def test_a_chunk_without_a_shared_word_stays_out_unless_all_are_compared() -> No
     assert spread(search("cats", chunks, encoder=LetterEncoder()), 3)[1:] == [0.0, 0.0]
     found = spread(search("cats", chunks, encoder=LetterEncoder(), candidates=None), 3)
     assert found[1] == max(cosine("cats", "zebra"), 0.0) ** 2 > 0.0
+
+
+def test_a_shared_function_word_counts_for_nothing_where_all_are_compared() -> None:
+    """If chunks share at most "the" with a question that has other words, all score c², and are explained so."""
+    chunks, encoder = ["the zebra", "a zebra", "the the the"], LetterEncoder()
+    index = ChunkIndex(chunks, encoder=encoder)
+    words = spread(index.search("heal the sick", candidates=0), 3)
+    assert [score > 0.0 for score in words] == [True, False, True]
+    found = spread(index.search("heal the sick", candidates=None), 3)
+    assert found == [max(cosine("heal the sick", chunk), 0.0) ** 2 for chunk in chunks]
+    told = index.explain("heal the sick", 0, candidates=None)
+    assert told.score == told.meaning == found[0]
+    assert not any(term.share for term in told.terms)
+
+
+def test_function_words_count_where_the_question_has_no_others() -> None:
+    """A chunk that holds the words of "to be or not to be" is found by them, also where all are compared."""
+    chunks, encoder = ["to be or not to be", "zebra", "not to be"], LetterEncoder()
+    found = spread(search("to be or not to be", chunks, encoder=encoder, candidates=None), 3)
+    by_words = spread(search("to be or not to be", chunks), 3)
+    assert found[0] == 1.0
+    assert found[2] == pytest.approx(fused(by_words[2], cosine("to be or not to be", chunks[2])))
+    assert found[2] > max(cosine("to be or not to be", chunks[2]), 0.0) ** 2
 
 
 def test_spans_of_a_chunk_found_by_its_meaning_alone_are_none() -> None:
@@ -226,6 +275,19 @@ def test_an_explanation_adds_up(query: str, chunks: list[str], n: int | None) ->
         else:
             assert (told.passage.start, told.passage.end) == (0, len(chunk))
             assert told.passage.cosine == cosine(query, chunk)
+
+
+def test_identifiers_are_encoded_with_their_words_apart() -> None:
+    """The encoder sees "get User Name" for getUserName, in chunks and questions; abbreviations stay whole."""
+    encoder = LetterEncoder()
+    search(
+        "HTTPServer",
+        ["getUserName(HTTPServer)", "mRNA of nCoV2 get_user_name McDonald"],
+        encoder=encoder,
+        candidates=None,
+    )
+    assert encoder.encoded == ["get User Name(HTTP Server)", "mRNA of nCoV2 get_user_name Mc Donald"]
+    np.testing.assert_array_equal(question_vector("HTTPServer", encoder), vector_of("HTTP Server").astype(np.float16))
 
 
 def test_the_nearest_passage_counts_and_is_told() -> None:

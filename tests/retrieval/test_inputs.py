@@ -9,6 +9,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,8 @@ def test_a_filter_may_be_a_column(mask: Any) -> None:
     [
         (pd.DataFrame({"text": PETS}), "chunks", 'hand over one column, as in df["text"]'),
         ([{"text": "a", "page": 1}], "chunks[0].page", "what else there is to keep goes into metadata"),
-        (None, "chunks", "put a single text in a list"),
+        (None, "chunks", "must be a list of strings, mappings or Chunk objects, got None"),
+        (Path("notes.txt"), "chunks", "read the file, and cut its text with split()"),
         ("a text", "chunks", "put a single text in a list"),
         (np.str_("a text"), "chunks", "put a single text in a list"),
         (b"a text", "chunks", "put a single text in a list"),
@@ -138,7 +140,7 @@ def test_missing_texts_of_a_column_are_skipped() -> None:
 
 def test_skipping_keeps_positions_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Positions are kept where processes build the index, and in filters."""
-    monkeypatch.setattr(parallel, "_CHARS_PER_PROCESS", 1)
+    monkeypatch.setattr(parallel, "_CHARS_PER_FORK", 1)
     chunks = ["", *corpus.prose(6, 20), " ", *corpus.prose(6, 20)]
     index = ChunkIndex(chunks, blank="skip", n_jobs=2)
     assert index.search(chunks[3]) == ChunkIndex(chunks, blank="skip").search(chunks[3])

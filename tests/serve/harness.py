@@ -189,7 +189,7 @@ def read_all(sock: socket.socket) -> bytes:
     return received
 
 
-def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> bool:
+def eventually(holds: Callable[[], bool], timeout_s: float = 60) -> bool:
     """Wait until `holds`, looking every 20 ms."""
     end_s = time.monotonic() + timeout_s
     while not holds():

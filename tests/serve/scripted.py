@@ -136,6 +136,7 @@ class ScriptedBackend:
         is_chat: bool = False,  # noqa: ARG002
         stops_itself: bool = False,  # noqa: ARG002
         spells: bool = False,
+        client: str | None = None,  # noqa: ARG002
     ) -> Future[GenerationResponse]:
         """Queue a request; cancelling its future ends it, also while it runs. The prompt ``"long"`` is too long."""
         if request.text == "long":
@@ -165,7 +166,7 @@ class ScriptedBackend:
         """Count the words of all messages."""
         return self.count_tokens(self.write_chat(messages))
 
-    def write_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def write_chat(self, messages: Sequence[Mapping[str, Any]], *, client: str | None = None) -> str:  # noqa: ARG002
         """Write a line for each message; the content ``"no template"`` finds none."""
         if any(message["content"] == "no template" for message in messages):
             raise InvalidRequestError("chat_template is required: the file has none", field="chat_template")

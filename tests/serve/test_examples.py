@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from relevance_gen.serve.settings import SETTINGS, Settings
+from relevance_gen.serve.flags import SETTINGS
+from relevance_gen.serve.settings import Settings
 from tests.serve.harness import KEY, ROOT, Server, eventually
 
 EXAMPLES = ROOT / "examples"

@@ -367,7 +367,8 @@ def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
     with Server("--model", "none", "--encoder", str(ENCODER), "--encoder-queue", "2", program=REAL) as small:
         assert eventually(lambda: small.metric("encoders") == 1, 60), small.log
         assert small.call("POST", EMBEDDINGS, {"input": ["x"] * 2}, KEYED).status == 200
-        assert small.call("POST", EMBEDDINGS, {"input": ["x"] * 3}, KEYED).status == 413
+        too_many = small.call("POST", EMBEDDINGS, {"input": ["x"] * 3}, KEYED)
+        assert (too_many.status, peer_error(too_many.json)["param"]) == (413, "input")
         assert small.metric("encoded_texts_total") == 2
 
 

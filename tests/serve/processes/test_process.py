@@ -117,7 +117,7 @@ def test_a_taken_port_is_said_clearly(workers: str) -> None:
         done = refused_start(flags)
     assert (done.returncode, done.stdout) == (1, "")  # no key is made for a server that does not run
     told = f"127.0.0.1 port {port}: Address already in use; --port 0 takes a free one"
-    assert done.stderr == f"relevance_gen: cannot listen on {told}\n"
+    assert done.stderr == f"relevance-gen serve: cannot listen on {told}\n"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_keeps_it_from_starting_is_said_by_its_flag(flags: list[str], told:
     done = refused_start(flags)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"relevance_gen: {told}")
+    assert line.startswith(f"relevance-gen serve: {told}")
 
 
 def test_pages_of_allowed_origins_may_call() -> None:
