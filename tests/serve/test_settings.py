@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from relevance_gen.generation.runner import DEFAULT_MAX_QUEUE, DEFAULT_PREFIX_CACHE_BYTES
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.serve.settings import SETTINGS, Settings, read, shown
+from relevance_gen.serve.flags import SETTINGS, read, shown
+from relevance_gen.serve.settings import Settings
 
 
 def refusal(capsys: pytest.CaptureFixture[str], argv: list[str], environ: dict[str, str]) -> str:
