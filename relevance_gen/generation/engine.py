@@ -3,7 +3,7 @@
 The engine lives in one thread; only `interrupt` may be called from another. It speaks to the model through
 `LanguageModel`, and says what became of a ticket through `Reports`.
 
-The file is long because every action of the scheduler is a method here: they share the queue, the running and the model.
+The file is long because every action of the scheduler is a method here; they share the queue and the model.
 """
 
 from __future__ import annotations
