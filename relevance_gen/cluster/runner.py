@@ -11,7 +11,8 @@ from functools import partial
 from typing import Final, Unpack
 
 from relevance_gen.checks import check_integer
-from relevance_gen.cluster.connection import connect, least_loaded, living_nodes
+from relevance_gen.cluster.connection import connect
+from relevance_gen.cluster.placing import least_loaded, living_nodes
 from relevance_gen.cluster.worker import ClusterWorker, Place
 from relevance_gen.errors import ClusterError, InvalidRequestError
 from relevance_gen.generation.backlog import Backlog
@@ -121,7 +122,7 @@ class ClusterRunner(Runner):
             if number and others:
                 return None
             loads = Counter(one.node_id for one in others if one.node_id is not None)
-            own = least_loaded(nodes, {node: float(load) for node, load in loads.items()})
+            own = least_loaded(nodes, loads)
         worker.node_id = own.id
         return Place(own.id, int(own.n_gpus > 0), None if self._name is None else f"runner {self._name} {key}")
 
