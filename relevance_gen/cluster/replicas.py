@@ -245,7 +245,7 @@ class Replicas:
         with self.changed:
             handles = [one.handle for shard in self.shards for one in shard.replicas]
             handles += [shard.newest for shard in self.shards if shard.newest is not None]
-        for handle in handles:
+        for handle in handles if ray.is_initialized() else []:  # Ray would start a cluster of its own
             with suppress(Exception):  # the cluster may be gone
                 ray.kill(handle)
         if self._watching.ident is not None:
