@@ -27,9 +27,13 @@ _SHARD_FILE: Final = re.compile(r"[0-9a-f]{16}-[0-9]{5}\.shard")
 
 def _are_files(shards: Any) -> bool:
     """Tell whether these are names of shards' files, each with a number of tokens."""
-    return isinstance(shards, dict) and bool(shards) and all(
-        _SHARD_FILE.fullmatch(name) and checks.is_integer(n_tokens) and n_tokens >= 0
-        for name, n_tokens in shards.items()
+    return (
+        isinstance(shards, dict)
+        and bool(shards)
+        and all(
+            _SHARD_FILE.fullmatch(name) and checks.is_integer(n_tokens) and n_tokens >= 0
+            for name, n_tokens in shards.items()
+        )
     )
 
 
