@@ -43,6 +43,7 @@ TITLES = {
     "memory": "Search: memory",
     "needle": "Search: a sentence in much text",
     "quality": "Search: quality",
+    "encoder": "Search: with an encoder",
     "answerable": "Search: is there an answer",
     "passages": "Search: where is the answer",
     "asking": "Asking the embedded model",

@@ -11,8 +11,10 @@ import itertools
 import random
 import re
 import statistics
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,6 @@ import numpy as np
 from bench.recording import Record, add_quick
 from bench.texts import cut, read_text
 from relevance_gen import ChunkIndex, search, token_counter
-from relevance_gen.retrieval import parallel
 from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.collection import Collection
@@ -123,12 +124,12 @@ def main() -> None:
     rounds = 2 if args.quick else args.rounds
     chunks = cut(read_text(args.books))
     with Record("speed", args) as record:
+        compare_processes(record, chunks, rounds, (1,) if args.quick else (1, 4, 16))
         compare_peers(record, chunks, rounds)
         compare_sizes(record, chunks[:2000] if args.quick else chunks, rounds)
         for path in args.ngrams:
             compare_pairs(record, path)
         compare_changes(record, chunks, rounds)
-        compare_processes(record, chunks, rounds, (1,) if args.quick else (1, 2, 4))
         sizes = (240, len(chunks)) if args.quick else (240, len(chunks), 100_000, 1_000_000)
         for n_chunks in sizes:
             texts = chunks[:n_chunks] if n_chunks <= len(chunks) else mixed(chunks, n_chunks)
@@ -191,8 +192,10 @@ def compare_changes(record: Record, chunks: list[str], rounds: int) -> None:
 
 
 def compare_processes(record: Record, chunks: list[str], rounds: int, all_times: Sequence[int]) -> None:
-    """Compare building in one process with building in several, whether or not there is text enough for it."""
-    parallel._CHARS_PER_PROCESS = 1  # type: ignore[misc]
+    """Compare building in one process with building in several, forked ones and, beside a thread, new ones.
+
+    To be run before a peer starts a thread, as tqdm does.
+    """
     for times in all_times:
         texts = chunks * times
         jobs = {
@@ -200,6 +203,21 @@ def compare_processes(record: Record, chunks: list[str], rounds: int, all_times:
             for n_jobs in (1, 2, 4)
         }
         compare(record, f"Building an index of {len(texts):,} chunks in processes", jobs, rounds)
+        with a_thread():
+            compare(record, f"Building an index of {len(texts):,} chunks in processes, beside a thread", jobs, rounds)
+
+
+@contextmanager
+def a_thread() -> Iterator[None]:
+    """Let another thread wait meanwhile."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def mixed(chunks: list[str], n_chunks: int) -> list[str]:

@@ -21,11 +21,14 @@ class KeptEncoder:
     Args:
         encoder: what encodes.
         folder: where vectors are kept: a file of keys and one of vectors, for each model.
+
+    Attributes:
+        encoder: what encodes, and keeps nothing.
     """
 
     def __init__(self, encoder: Encoder, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._encoder = encoder
+        self.encoder = encoder
         self.fingerprint, self.n_dims = encoder.fingerprint, encoder.n_dims
         self._keys, self._rows = (folder / f"{encoder.fingerprint[:16]}.{part}" for part in ("keys", "vectors"))
         self._kept: dict[bytes, Any] = {}
@@ -44,7 +47,7 @@ class KeptEncoder:
         new = list({key: text for key, text in zip(keys, texts, strict=True) if key not in self._kept}.items())
         for start in range(0, len(new), _AT_ONCE):
             some = new[start : start + _AT_ONCE]
-            rows = self._encoder.encode([text for _, text in some], kind=kind)
+            rows = self.encoder.encode([text for _, text in some], kind=kind)
             with self._rows.open("ab") as vectors, self._keys.open("ab") as names:
                 vectors.write(rows.tobytes())
                 names.write(b"".join(key for key, _ in some))

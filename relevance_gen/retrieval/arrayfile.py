@@ -30,7 +30,7 @@ Types: TypeAlias = Mapping[str, str]
 
 MAGIC: Final = b"RelGenIx"
 PREFIX_BYTES: Final = 24
-_VERSION: Final = 3
+_VERSION: Final = 4
 _ALIGNMENT: Final = 64
 _CRC_AT: Final = 12
 _CRC_STEP: Final = 1 << 24

@@ -2,8 +2,8 @@
 
 Threads over numpy are slower than one, for its many small calls fight for the interpreter's lock. Processes are
 faster where there is text enough. On Linux, while no other thread runs, they are forked and inherit the texts;
-otherwise they are started anew and are sent them. Each writes the arrays of its segment into memory that it hands back
-as a file descriptor, so that nothing is copied and nothing is left behind if a process dies.
+otherwise they are started anew, all at once, and are sent them. Each writes the arrays of its segment into memory that
+it hands back as a file descriptor, so that nothing is copied and nothing is left behind if a process dies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle, send_handle
@@ -37,8 +37,11 @@ from relevance_gen.retrieval.cutting import cut_evenly
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.terms import Offsets
 
-_CHARS_PER_PROCESS: Final = 4 << 20
-"""With less text for each, starting processes takes longer than they save: see bench/RESULTS.md."""
+_CHARS_PER_FORK: Final = 4 << 20
+_CHARS_PER_NEW_PROCESS: Final = 32 << 20
+"""With less text for each, starting processes takes longer than they save: see bench/RESULTS.md. One that is started
+anew first imports numpy, this package and the caller's script: without the script as long as some twelve million
+characters take to build."""
 _MAX_PROCESSES: Final = 4
 """Each process makes a segment, and a question takes longer the more segments there are."""
 
@@ -62,7 +65,13 @@ def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
     if multiprocessing.current_process().daemon:
         return 1
     wanted = usable_cpus() if n_jobs == -1 else n_jobs
-    return max(1, min(wanted, _MAX_PROCESSES, sum(map(len, chunks.texts)) // _CHARS_PER_PROCESS))
+    worth_it = sum(map(len, chunks.texts)) // (_CHARS_PER_FORK if _can_fork() else _CHARS_PER_NEW_PROCESS)
+    return max(1, min(wanted, _MAX_PROCESSES, worth_it))
+
+
+def _can_fork() -> bool:
+    """Tell whether this process can be forked: other threads would be missing in the fork, and their locks held."""
+    return sys.platform == "linux" and threading.active_count() == 1
 
 
 @define
@@ -99,8 +108,12 @@ def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None
     """
     workers: list[_Worker] = []
     try:
+        can_fork = _can_fork()
         for part in cut_evenly(chunks.texts, n_parts):
-            _start(chunks, part, workers)
+            _start(part, chunks.texts[part] if can_fork else None, workers)
+        for worker in workers if not can_fork else ():
+            with suppress(ConnectionError):  # it has died, and waiting for it tells
+                worker.connection.send(chunks.texts[worker.part])
         yield lambda progress: _wait(workers, chunks, progress)
     finally:
         for worker in workers:
@@ -109,13 +122,19 @@ def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None
             worker.connection.close()
 
 
-def _start(chunks: Chunks, part: slice, workers: list[_Worker]) -> None:
-    """Start a process, and add it to those that were started before."""
-    forks = sys.platform == "linux" and threading.active_count() == 1
+def _start(part: slice, texts: Sequence[str] | None, workers: list[_Worker]) -> None:
+    """Start a process, and add it to those that were started before.
+
+    Args:
+        part: its chunks' positions.
+        texts: their texts, which it inherits by being forked; None to start it anew and send them later.
+        workers: the others.
+    """
+    forks = texts is not None
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     ours, theirs = context.Pipe()
     held = [ours, *(worker.connection for worker in workers)] if forks else []
-    process = context.Process(target=_work, args=(theirs, chunks.texts[part], part.start, held), daemon=True)
+    process = context.Process(target=_work, args=(theirs, part.start, texts, held), daemon=True)
     # A ^C that came while the process is forked would be swallowed by the hooks of `logging`, and leave its lock taken.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -169,13 +188,13 @@ def _mapped(descriptor: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 # ── In the processes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _work(connection: Connection, texts: Sequence[str], first: int, held: Sequence[Connection]) -> None:
+def _work(connection: Connection, first: int, texts: Sequence[str] | None, held: Sequence[Connection]) -> None:
     """Build a segment and hand it back. A ^C is for the process that asked, which ends this one.
 
     Args:
         connection: to the process that asked.
-        texts: the chunks' texts.
-        first: position of the first.
+        first: position of the first chunk.
+        texts: the chunks' texts, if this process has inherited them; None where they are still to come.
         held: that process's ends of connections, if this one was forked and so has them, too. As long as it did,
             it could not tell that the other is gone, and would wait for ever for room to write in.
     """
@@ -183,6 +202,8 @@ def _work(connection: Connection, texts: Sequence[str], first: int, held: Sequen
     for end in held:
         end.close()
     try:
+        if texts is None:
+            texts = connection.recv()
         positions: Offsets = np.arange(first, first + len(texts))
         segment = build(Chunks(texts, {}), positions, progress=lambda done, _: connection.send(done))
         with _shared_file() as file:
@@ -190,7 +211,7 @@ def _work(connection: Connection, texts: Sequence[str], first: int, held: Sequen
             file.flush()
             connection.send("built")
             send_handle(connection, file.fileno(), os.getppid())
-    except ConnectionError:
+    except (ConnectionError, EOFError):
         pass  # whoever asked is gone
     except Exception as error:
         connection.send(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import math
 import pickle
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, Encoder, IndexFormatError, InvalidRequestError, SearchResponse, search
 from relevance_gen.retrieval import fusing
-from relevance_gen.retrieval.passages import Passages
+from relevance_gen.retrieval.passages import Passages, question_vector
 from relevance_gen.retrieval.stopwords import ENGLISH
 from small_models import ENCODER
 from tests import strategies
@@ -57,13 +58,28 @@ def vector_of(text: str) -> npt.NDArray[np.float32]:
     return np.asarray(sums / np.linalg.norm(sums), np.float32)
 
 
+def words_apart(text: str) -> str:
+    """Return a text with a space before every capital inside a word that two small letters follow, slowly."""
+    cuts = [
+        at
+        for at in range(1, len(text))
+        if text[at - 1 : at + 3].isascii()
+        and text[at - 1].isalnum()
+        and text[at].isupper()
+        and len(text[at + 1 : at + 3]) == 2
+        and text[at + 1 : at + 3].islower()
+        and text[at + 1 : at + 3].isalpha()
+    ]
+    return " ".join(text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)]))
+
+
 def cosine(question: str, chunk: str) -> float:
     """Return what the nearest passage of a chunk is near by, slowly: halves, multiplied and added exactly."""
     passages = Passages.of([chunk], LetterEncoder())
-    of_question = [float(part) for part in vector_of(question).astype(np.float16)]
+    of_question = [float(part) for part in vector_of(words_apart(question)).astype(np.float16)]
     nearest = -1.0
     for start, end in zip(passages.starts, passages.ends, strict=True):
-        of_passage = [float(part) for part in vector_of(chunk[start:end]).astype(np.float16)]
+        of_passage = [float(part) for part in vector_of(words_apart(chunk[start:end])).astype(np.float16)]
         nearest = max(nearest, math.fsum(one * other for one, other in zip(of_question, of_passage, strict=True)))
     return nearest
 
@@ -259,6 +275,19 @@ def test_an_explanation_adds_up(query: str, chunks: list[str], n: int | None) ->
         else:
             assert (told.passage.start, told.passage.end) == (0, len(chunk))
             assert told.passage.cosine == cosine(query, chunk)
+
+
+def test_identifiers_are_encoded_with_their_words_apart() -> None:
+    """The encoder sees "get User Name" for getUserName, in chunks and questions; abbreviations stay whole."""
+    encoder = LetterEncoder()
+    search(
+        "HTTPServer",
+        ["getUserName(HTTPServer)", "mRNA of nCoV2 get_user_name McDonald"],
+        encoder=encoder,
+        candidates=None,
+    )
+    assert encoder.encoded == ["get User Name(HTTP Server)", "mRNA of nCoV2 get_user_name Mc Donald"]
+    np.testing.assert_array_equal(question_vector("HTTPServer", encoder), vector_of("HTTP Server").astype(np.float16))
 
 
 def test_the_nearest_passage_counts_and_is_told() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,7 +25,19 @@ CHUNKS = [*corpus.prose(300, 30), "Größe столица 猫", {"text": "a cat"
 @pytest.fixture(autouse=True)
 def any_text_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let little text be worth a process."""
-    monkeypatch.setattr(parallel, "_CHARS_PER_PROCESS", 1)
+    monkeypatch.setattr(parallel, "_CHARS_PER_FORK", 1)
+    monkeypatch.setattr(parallel, "_CHARS_PER_NEW_PROCESS", 1)
+
+
+@pytest.fixture
+def thread() -> Iterator[None]:
+    """Let another thread run."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    yield
+    done.set()
+    thread.join()
 
 
 @pytest.mark.parametrize("n_jobs", [2, 3, 4, -1])
@@ -41,16 +54,27 @@ def test_an_index_of_processes_answers_as_one_of_none(n_jobs: int) -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.usefixtures("thread")
 def test_beside_threads_processes_are_started_anew() -> None:
-    """While another thread runs nothing is forked, and the answers are the same."""
-    done = threading.Event()
-    thread = threading.Thread(target=done.wait)
-    thread.start()
-    try:
-        assert ChunkIndex(CHUNKS, n_jobs=2).search("cat") == ChunkIndex(CHUNKS).search("cat")
-    finally:
-        done.set()
-        thread.join()
+    """While another thread runs nothing is forked; texts that fill a pipe come over, and the answers are the same."""
+    chunks = CHUNKS * 20
+    together = ChunkIndex(chunks, n_jobs=2)
+    assert together.search("cat") == ChunkIndex(chunks).search("cat")
+    assert len(together._state.collection.segments) == 2
+    assert multiprocessing.active_children() == []
+
+
+def die(*_: object) -> None:
+    os._exit(3)
+
+
+@pytest.mark.usefixtures("thread")
+def test_a_process_that_dies_before_it_has_its_texts_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is started anew and ends before it has read its texts is an error as any other that ends."""
+    monkeypatch.setattr(parallel, "_work", die)
+    with pytest.raises(IndexBuildError, match="ended with status 3"):
+        ChunkIndex(CHUNKS * 200, n_jobs=2)
+    assert multiprocessing.active_children() == []
 
 
 def test_progress_counts_up_to_all_chunks() -> None:
@@ -86,7 +110,7 @@ def test_an_interrupt_ends_the_processes() -> None:
 INTERRUPTED = """
 from relevance_gen import ChunkIndex
 from relevance_gen.retrieval import parallel
-parallel._CHARS_PER_PROCESS = 1
+parallel._CHARS_PER_FORK = parallel._CHARS_PER_NEW_PROCESS = 1
 chunks = [f"text number {number} of very many " * 20 for number in range(100_000)]
 print("ready", flush=True)
 try:
@@ -118,7 +142,7 @@ KILLED = """
 import time
 from relevance_gen import ChunkIndex
 from relevance_gen.retrieval import building, parallel
-parallel._CHARS_PER_PROCESS = 1
+parallel._CHARS_PER_FORK = parallel._CHARS_PER_NEW_PROCESS = 1
 building._BLOCK_CHARS = 200  # so much progress to tell that it fills the pipe
 chunks = [f"text number {number} of very many " * 10 for number in range(6000)]
 def stay(done, n_chunks):
@@ -136,7 +160,7 @@ def test_processes_end_when_the_one_that_asked_is_killed() -> None:
         time.sleep(0.5)
         process.kill()
         # Both streams end when the last process that holds them does.
-        assert process.communicate(timeout=30) == (b"", b"")
+        assert process.communicate(timeout=60) == (b"", b"")
 
 
 def build_in_a_pool(n_jobs: int) -> int:
@@ -151,10 +175,19 @@ def test_a_daemonic_process_builds_alone() -> None:
 
 def test_little_text_is_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many processes work as there is text enough for, and never more than asked for."""
-    monkeypatch.setattr(parallel, "_CHARS_PER_PROCESS", 100)
+    monkeypatch.setattr(parallel, "_CHARS_PER_FORK", 100)
     chunks = Chunks.read(["x" * 50] * 6)
     assert [parallel.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4, 100)] == [1, 1, 2, 3, 3]
     assert parallel.n_processes(-1, Chunks.read([])) == 1
+
+
+@pytest.mark.usefixtures("thread")
+def test_processes_started_anew_want_more_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a thread, where processes take longer to start, there are fewer of them for the same text."""
+    monkeypatch.setattr(parallel, "_CHARS_PER_FORK", 100)
+    monkeypatch.setattr(parallel, "_CHARS_PER_NEW_PROCESS", 150)
+    chunks = Chunks.read(["x" * 50] * 6)
+    assert [parallel.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4)] == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("n_jobs", [0, -2, True, 1.0, "2"])

@@ -98,7 +98,7 @@ def test_a_foreign_file_is_refused(folder: Path, content: bytes) -> None:
 def test_another_version_is_refused_by_name(folder: Path, saved: bytes) -> None:
     """A file of a later format is refused with both versions and the remedy."""
     (folder / "later").write_bytes(saved[:8] + (99).to_bytes(4, "little") + saved[12:])
-    with pytest.raises(IndexFormatError, match=r"format version 99.*reads 3; build it again"):
+    with pytest.raises(IndexFormatError, match=r"format version 99.*reads 4; build it again"):
         ChunkIndex.load(folder / "later")
 
 
@@ -241,7 +241,7 @@ def refused_or_searched(path: Path, header: dict[str, Any], body: bytearray) -> 
 
 def with_checksum(header: bytes, body: bytes | bytearray) -> bytes:
     checked = len(header).to_bytes(8, "little") + header + body
-    return b"RelGenIx" + (3).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
+    return b"RelGenIx" + (4).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
 
 
 @pytest.mark.parametrize("header", [b"", b"[]", b"{}", b"null", b"[" * 100_000, b'{"arrays": []}', b"\xff"])

@@ -91,7 +91,7 @@ class Visit:
 
     def __init__(self, browser: Any, url: str, *, key: str | None = KEY, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(60_000)
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.page.add_init_script(WATCH)
@@ -123,7 +123,7 @@ class Visit:
 
     def forget_example(self) -> None:
         """Remove the document of the first visit."""
-        self.page.click("#names button")
+        self.page.click("#names [aria-label^=Remove]")
         self.page.wait_for_selector("#names li", state="detached")
 
     def chunks(self) -> list[str]:
@@ -289,6 +289,38 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
     visit.page.click("#text-dialog .main")
     visit.page.wait_for_selector("#names >> text=Written by hand")
     assert visit.chunks()[4:] == ["chosen", "Written by hand\n\nand added"]
+
+
+def test_a_document_is_shown_when_it_comes_and_by_its_name(visit: Visit) -> None:
+    """What is added comes into view; its name, and those of the others, go there."""
+    top = """name => {
+      const [pane, sheet] = ["#text", name].map((one) => document.querySelector(one).getBoundingClientRect());
+      return sheet.top - pane.top;
+    }"""
+    visit.add("Zebras have stripes.\n\n" + "They live in herds.\n\n" * 40)
+    assert eventually(lambda: abs(visit.page.evaluate(top, ".sheet:last-child")) < 2)
+    visit.page.click("#names button.name >> nth=0")
+    assert eventually(lambda: abs(visit.page.evaluate(top, ".sheet")) < 2)
+    visit.page.click("#names button.name >> nth=1")
+    assert eventually(lambda: abs(visit.page.evaluate(top, ".sheet:last-child")) < 2)
+
+
+def test_every_paragraph_runs_the_way_of_its_script(visit: Visit) -> None:
+    """Hebrew stands at the right edge of the text and English at the left, in one document and with either first."""
+    edges = """() => {
+      const [chunk] = document.querySelectorAll(".sheet:last-child .chunk"), all = chunk.getBoundingClientRect();
+      const start = chunk.textContent.indexOf("\\n\\n"), range = document.createRange();
+      return [[0, start], [start + 2, chunk.textContent.length]].map(([first, end]) => {
+        range.setStart(chunk.firstChild, first);
+        range.setEnd(chunk.firstChild, end);
+        const { left, right } = range.getBoundingClientRect();
+        return left - all.left < all.right - right ? "left" : "right";
+      });
+    }"""
+    english, hebrew = "The ferry leaves.", "המעבורת יוצאת."
+    for first, second, told in ((english, hebrew, ["left", "right"]), (hebrew, english, ["right", "left"])):
+        visit.add(f"{first}\n\n{second}")
+        assert visit.page.evaluate(edges) == told
 
 
 def test_white_space_makes_no_chunk_and_takes_no_time(visit: Visit) -> None:
