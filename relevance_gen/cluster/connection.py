@@ -63,6 +63,16 @@ def _check_reachable(address: str) -> None:
         raise ClusterError(f"no cluster answers at {address}: {error}") from None
 
 
+def check_name(name: object) -> None:
+    """Check a name that other processes find something by.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    if not isinstance(name, str) or not name:
+        raise InvalidRequestError.must_be("name", "a string that is not empty", name)
+
+
 def own_node() -> str:
     """Return the id of the node that this process is on."""
     return str(ray.get_runtime_context().get_node_id())

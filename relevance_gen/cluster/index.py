@@ -21,7 +21,7 @@ from ray.exceptions import RayActorError
 from relevance_gen.checks import check_integer
 from relevance_gen.cluster import folder as folders
 from relevance_gen.cluster.collection import ClusterCollection
-from relevance_gen.cluster.connection import NAMESPACE, check, connect, get, own_node, start
+from relevance_gen.cluster.connection import NAMESPACE, check, check_name, connect, get, own_node, start
 from relevance_gen.cluster.files import Source, plan_reading
 from relevance_gen.cluster.keeper import Keeper
 from relevance_gen.cluster.parts import HandedOver, Part, Saved
@@ -171,10 +171,10 @@ class ClusterIndex:
             UnknownIndexError: there is none of that name.
             ClusterError: there is no such cluster, or this process has other versions.
         """
-        _check_name(name)
+        check_name(name)
         connect(address)
         try:
-            keeper = ray.get_actor(_keeper_name(name), namespace=NAMESPACE)
+            keeper = ray.get_actor(f"index {name}", namespace=NAMESPACE)
         except ValueError:
             raise UnknownIndexError(f"no index of the cluster has the name {name!r}") from None
         index = cls.__new__(cls)
@@ -439,15 +439,6 @@ def _n_cpus() -> int:
     return int(sum(node.n_cpus for node in living_nodes()))
 
 
-def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not name:
-        raise InvalidRequestError.must_be("name", "a string that is not empty", name)
-
-
-def _keeper_name(name: str) -> str:
-    return f"index {name}"
-
-
 def _hand_over(chunks: Chunks, n_shards: int | None) -> list[HandedOver]:
     """Put chunks where other processes can fetch them, about as many characters for each shard."""
     n_parts = n_shards or max(1, min(_n_cpus(), sum(map(len, chunks.texts)) // _CHARS_PER_SHARD, _MAX_SHARDS))
@@ -459,8 +450,8 @@ def _start_keeper(name: str | None, weighting: WeightingName, counter: TokenCoun
     """Return a keeper in this process, or where other processes are to find it by a name, the handle of an actor."""
     if name is None:
         return Keeper(weighting, counter, replicas)
-    _check_name(name)
-    options = {"name": _keeper_name(name), "namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": 64}
+    check_name(name)
+    options = {"name": f"index {name}", "namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": 64}
     try:
         return start(Keeper, own_node(), weighting, counter, replicas, **options)
     except ValueError:

@@ -104,7 +104,7 @@ class Keeper(Actor):
         for shard, first in zip(self._shards, firsts, strict=True):
             ((part, _),) = shard.recipe.parts
             shard.recipe = Recipe.of(part, first)
-        self._call(self._shards, "move", [(first,) for first in firsts])
+        self._change(self._shards, "move", [(first,) for first in firsts])
         return n_positions
 
     def add(self, part: Part, n_positions: int) -> int:
@@ -221,31 +221,27 @@ class Keeper(Actor):
         n_missing = sum(shard.statistics.n_chunks for shard in self._shards if not shard.replicas)
         return ChunksMissingError(f"{what}: a shard was lost and is being restored", n_missing)
 
-    def _call(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> None:
-        """Let all replicas of some shards do what makes their shards contribute something else.
-
-        Raises:
-            ChunksMissingError: all replicas of one died.
-            Exception: what a shard raised.
-        """
-        answers = self._replicas.call(shards, verb, arguments)
-        if not all(answers):
-            raise self._missing("the chunks cannot be changed now")
-        for shard, (contribution, *_) in zip(shards, answers, strict=True):
-            shard.contribution = contribution
-
     def _change(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> None:
-        """Let some shards make a change, all or none of them.
+        """Let all replicas of some shards make a change, all or none of them; `_adopt` makes it searchable.
+
+        Args:
+            shards: the shards.
+            verb: the method of `Shard` that makes it, and tells what the shard contributes then.
+            arguments: what it takes, for each shard.
 
         Raises:
             ChunksMissingError: all replicas of one died; nothing was changed.
             Exception: what a shard raised; nothing was changed.
         """
         try:
-            self._call(shards, verb, arguments)
+            answers = self._replicas.call(shards, verb, arguments)
+            if not all(answers):
+                raise self._missing("the chunks cannot be changed now")  # noqa: TRY301
         except Exception:
             self._replicas.call(shards, "forget", [()] * len(shards))
             raise
+        for shard, (contribution, *_) in zip(shards, answers, strict=True):
+            shard.contribution = contribution
 
     def _adopt(self, epoch: int) -> None:
         """Make what was changed searchable everywhere, and tell callers."""

@@ -29,7 +29,7 @@ def living_nodes() -> list[Node]:
     """Return the nodes that live, as far as is known: of one that died a moment ago nothing may be known yet."""
     nodes = [
         Node(one["NodeID"], one["Resources"].get("CPU", 0.0), one["Resources"].get("GPU", 0.0))
-        for one in ray.nodes()
+        for one in (ray.nodes() if ray.is_initialized() else [])  # Ray would start a cluster of its own
         if one["Alive"]
     ]
     return sorted(nodes, key=lambda node: node.id)
