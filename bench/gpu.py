@@ -20,8 +20,8 @@ from bench.generation import LARGER_MODEL, MODEL, engine_seconds, make_larger_mo
 from bench.recording import Record, add_quick
 from relevance_gen.generation.sampling import Settings, sample
 from relevance_gen.llama.decoder import Decoder
+from relevance_gen.llama.gpus import gpus
 from relevance_gen.llama.library import lib
-from relevance_gen.llama.memory import gpus
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 
@@ -109,7 +109,7 @@ def main() -> int:
     if not args.cpu and not (lib.llama_supports_gpu_offload() and devices):
         print("llama.cpp as built here sees no GPU: see docs/generation.md on building it, or add --cpu")
         return 2
-    print(", ".join(f"{device.where}, {(device.free_bytes or 0) >> 20:,} MiB free" for device in devices) or "no GPU")
+    print(", ".join(f"{device.name}, {device.free_bytes >> 20:,} MiB free" for device in devices) or "no GPU")
     is_small = args.cpu or args.quick
     make_model()
     models = {"125M": MODEL}
