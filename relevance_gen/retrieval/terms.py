@@ -114,7 +114,8 @@ def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Tokens:
     lowered = cased.lower()
     letters = np.frombuffer(lowered, np.uint8)
     word = _word_bytes(letters)
-    ngrams = _cut_ngrams(letters, word)
+    is_ascii = folded.isascii()
+    ngrams = None if is_ascii else _cut_ngrams(letters, word)
     cut = _identifier_cuts(np.frombuffer(cased, np.uint8), letters, word)
     edge = np.zeros(word.size, bool)
     np.not_equal(word[1:], word[:-1], out=edge[1:])
@@ -125,11 +126,11 @@ def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Tokens:
         cut[start[endless] : start[endless] + length[endless]] = False
     cuts = np.flatnonzero(cut)
     parts = _identifier_parts(letters, start, length, cuts) if cuts.size else None
-    if not folded.isascii() and (_ARTICLES[-2] in lowered or _ARTICLES[-1] in lowered):
+    if not is_ascii and (_ARTICLES[-2] in lowered or _ARTICLES[-1] in lowered):
         start, length = _without_articles(lowered, start, length, cuts)
     if parts is not None:
         start, length = _merge(start, length, *parts)
-    if ngrams[0].size:
+    if ngrams is not None and ngrams[0].size:
         start, length = _merge(start, length, *ngrams)
     counts = np.diff(np.searchsorted(start, ends + 1), prepend=0)  # +1: `cased` begins with a line end
     return Tokens(lowered, start, length, _identify(lowered, start, length), counts)
