@@ -7,13 +7,15 @@ schema costs before its first step.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 
 import numpy as np
 
 from bench.recording import Record, add_quick
-from relevance_gen.generation.constraints import Grammars, Source
+from relevance_gen.generation.constraints import Source
+from relevance_gen.generation.grammars import Grammars
 from relevance_gen.generation.sampling import Settings, sample
 
 N_VOCAB = 152_000
@@ -50,7 +52,7 @@ def measure(record: Record, n_texts: int) -> None:
     """Draw texts, and record the processor's time of a step."""
     vocabulary = pieces()
     grammars = Grammars(vocabulary)
-    source = Source("json_schema", SCHEMA)
+    source = Source("json_schema", json.dumps(SCHEMA))
     started = time.perf_counter()
     grammar = grammars.compile(source).result()
     record.add("Constrained output, V = 152,000", "the first schema", (time.perf_counter() - started) * 1000, "ms")

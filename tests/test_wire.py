@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+import time
 from typing import Any
 
 import attrs
@@ -34,8 +37,52 @@ values = st.recursive(
 
 @given(values)
 def test_what_is_written_is_read_back(value: Any) -> None:
-    """Any JSON value, lone surrogates included, survives both ways."""
-    assert wire.parse(wire.serialize(value)) == value
+    """Any JSON value, lone surrogates included, survives both ways, and is written as `json` writes it."""
+    written = wire.serialize(value)
+    assert wire.parse(written) == value
+    assert written == json.dumps(value, separators=(",", ":")).encode()
+
+
+def test_long_texts_are_written_as_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a text is cut to be written, what stands on either side of the cut stays what it was."""
+    monkeypatch.setattr(wire, "_LONG_TEXT", 3)
+    for text in ("", "abc", "abcd", 'é"\\\n\x00', "ab😀c😀", "ab\ud83d\ude00", "abc" * 3):
+        assert wire.serialize({text: text}) == json.dumps({text: text}, separators=(",", ":")).encode()
+
+
+def test_what_json_has_not_is_not_written() -> None:
+    """Neither numbers that are none, nor objects, in words that say which."""
+    for value in (float("nan"), float("-inf")):
+        with pytest.raises(ValueError, match="Out of range"):
+            wire.serialize([value])
+    with pytest.raises(TypeError, match="object is nothing that JSON has"):
+        wire.serialize([object()])
+
+
+def test_others_go_on_while_much_is_written() -> None:
+    """A thread that only counts gets its turns while some MiB of log probabilities, or of one text, are written."""
+    rows = [[{"token": "ab", "logprob": -0.5}] * 20] * 5000
+    n_turns, is_over = 0, threading.Event()
+
+    def count() -> None:
+        nonlocal n_turns
+        while not is_over.is_set():
+            n_turns += 1
+            time.sleep(0)
+
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    counting = threading.Thread(target=count)
+    counting.start()
+    try:
+        for value in (rows, "é" * 20_000_000):
+            seen = n_turns
+            wire.serialize(value)
+            assert n_turns > seen + 5
+    finally:
+        is_over.set()
+        counting.join()
+        sys.setswitchinterval(before_s)
 
 
 @given(values)

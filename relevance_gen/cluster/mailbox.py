@@ -32,7 +32,7 @@ class Told:
     """
 
     events: list[Event]
-    rooms: tuple[int, int | None, int | None]
+    rooms: tuple[int, int | None]
     counters: Counters = field(factory=Counters)
 
 
@@ -52,7 +52,7 @@ class Mailbox:
         self._heard_s: dict[str, float] = {}
         self._step: list[tuple[str, Event]] = []
         self._events: dict[str, list[Event]] = {}
-        self._rooms: tuple[int, int | None, int | None] = (0, 0, 0)
+        self._rooms: tuple[int, int | None] = (0, 0)
         self._error: BaseException | None = None
         self._on_cancel: Callable[[int], None] = lambda _: None
         self._n_tickets = 0
@@ -91,8 +91,8 @@ class Mailbox:
             events = self._events.pop(client, [])
             if self._error is not None and not events:
                 raise self._error
-            n_most, n_most_to_hold, n_most_to_compile = self._rooms
-            return Told(events, (max(0, n_most - len(self._waiting)), n_most_to_hold, n_most_to_compile))
+            n_most, n_most_to_hold = self._rooms
+            return Told(events, (max(0, n_most - len(self._waiting)), n_most_to_hold))
 
     @property
     def silent_s(self) -> float:
@@ -107,15 +107,11 @@ class Mailbox:
         return self
 
     def take(
-        self,
-        n_most: int,
-        n_most_to_hold: int | None = None,
-        n_most_to_compile: int | None = None,
-        timeout_s: float | None = None,
+        self, n_most: int, n_most_to_hold: int | None = None, timeout_s: float | None = None
     ) -> list[Ticket] | None:
         """Tell clients of the step that is over, and return the next tickets, at most `n_most`."""
         with self._changed:
-            self._rooms = n_most, n_most_to_hold, n_most_to_compile
+            self._rooms = n_most, n_most_to_hold
             for client, event in self._step:
                 self._events.setdefault(client, []).append(event)
             self._step.clear()
@@ -126,7 +122,7 @@ class Mailbox:
             if self._error is not None:
                 return None
             tickets = [self._waiting.popleft() for _ in range(min(max(n_most, 0), len(self._waiting)))]
-            self._rooms = n_most - len(tickets), n_most_to_hold, n_most_to_compile
+            self._rooms = n_most - len(tickets), n_most_to_hold
         for number in gone:
             self._on_cancel(number)
         return tickets

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -34,7 +34,8 @@ class Backlog:
     """The queue, as callers see it.
 
     Args:
-        max_queue: samples that may wait; while as many do, further requests are refused.
+        max_queue: samples that may wait, those whose grammar is being compiled among them; while as many do, further
+            requests are refused. Those of clients without a name are counted apart.
         keeps_prompts: whether pullers are quicker with prompts whose beginning they had before.
 
     Attributes:
@@ -47,7 +48,7 @@ class Backlog:
         self._changed = threading.Condition()
         self._max_queue = max_queue
         self._waiting: OrderedDict[int, Call] = OrderedDict()
-        self._n_queued = 0
+        self._n_queued: Counter[bool] = Counter()
         self._pullers: list[Puller] = []
         self._closed: BaseException | None = None
         self._pid = os.getpid()
@@ -67,7 +68,7 @@ class Backlog:
         """Samples that have not produced a token, whether they wait or a puller has them."""
         with self._changed:
             taken = [call for puller in self._pullers for call in list(puller._taken.values())]
-            return self._n_queued + sum(call.n_unstarted for call in taken)
+            return self._n_queued.total() + sum(call.n_unstarted for call in taken if not call.is_queued)
 
     def put(self, ticket: Ticket, on_text: OnText | None = None) -> Future[GenerationResponse]:
         """Append a ticket; return the future of its response, which can be cancelled until that is there.
@@ -82,8 +83,8 @@ class Backlog:
         with self._changed:
             if self._closed is not None:
                 raise RunnerClosedError(f"the runner takes no more requests: {self._closed}") from self._closed
-            if self._n_queued >= self._max_queue:
-                raise OverloadedError(f"{self._n_queued} samples wait already, and at most {self._max_queue} may")
+            if (n_queued := self._n_queued[ticket.is_open]) >= self._max_queue:
+                raise OverloadedError(f"{n_queued} samples wait already, and at most {self._max_queue} may")
             self._enqueue(Call(ticket, on_text, future, blocks=blocks))
         # By its id: a future that held its ticket would keep the texts.
         future.add_done_callback(partial(self._drop_cancelled, ticket.id))
@@ -109,12 +110,19 @@ class Backlog:
 
     def _enqueue(self, call: Call, *, in_front: bool = False) -> None:
         call.n_unstarted = call.ticket.request.num_samples
-        self._n_queued += call.n_unstarted
+        call.is_queued = True
+        self._n_queued[call.ticket.is_open] += call.n_unstarted
         self._waiting[call.ticket.id] = call
         if in_front:
             with suppress(KeyError):  # collecting garbage may have cancelled it just now
                 self._waiting.move_to_end(call.ticket.id, last=False)
         self._changed.notify_all()
+
+    def _unqueue(self, call: Call) -> None:
+        """Count the samples of a ticket as waiting no more."""
+        if call.is_queued:
+            call.is_queued = False
+            self._n_queued[call.ticket.is_open] -= call.ticket.request.num_samples
 
     def _drop_cancelled(self, ticket_id: int, future: Future[GenerationResponse]) -> None:
         """Forget the ticket of a cancelled future, and tell the puller that has it."""
@@ -122,11 +130,13 @@ class Backlog:
             return
         future.set_running_or_notify_cancel()  # what `concurrent.futures.wait` waits for
         with self._changed:
-            holder = next((puller for puller in self._pullers if puller._taken.pop(ticket_id, None)), None)
-            if call := self._waiting.pop(ticket_id, None):
-                self._n_queued -= call.n_unstarted
-            elif holder is None:
+            call = self._waiting.pop(ticket_id, None)
+            holder = next((puller for puller in self._pullers if ticket_id in puller._taken), None)
+            if holder is not None:
+                call = holder._taken.pop(ticket_id)
+            if call is None:
                 return  # it ended a moment ago
+            self._unqueue(call)
             self.counters.requests_cancelled += 1
             self._changed.notify_all()
         if holder is not None:
@@ -144,26 +154,19 @@ class Puller:
         self._prompts = KnownPrompts()
 
     def take(
-        self,
-        n_most: int,
-        n_most_to_hold: int | None = None,
-        n_most_to_compile: int | None = None,
-        timeout_s: float | None = None,
+        self, n_most: int, n_most_to_hold: int | None = None, timeout_s: float | None = None
     ) -> list[Ticket] | None:
         """Remove and return the oldest tickets: at most `n_most`, and this puller's share of what waits, rounded up.
 
         Where there is none for it, wait once for a change, for `timeout_s` seconds or without limit, and for
-        `PATIENCE_S` where some are left to others; it may bring none.
+        `PATIENCE_S` where some are left to others; it may bring none. Return ``None`` if there is nothing to come: the
+        backlog is closed, and this puller has left it.
 
         Args:
             n_most: most tickets.
             n_most_to_hold: most among them that ask for several samples; more of these let others pass. ``None`` is
                 no limit.
-            n_most_to_compile: likewise, those that have a grammar.
             timeout_s: longest time to wait, in seconds; ``None`` is no limit.
-
-        Returns:
-            ``None`` if there is nothing to come: the backlog is closed, and this puller has left it.
         """
         backlog = self._backlog
         with backlog._changed:
@@ -172,22 +175,21 @@ class Puller:
                 return []
             if self._is_over():
                 return None
-            tickets = self._choose(n_most, n_most_to_hold, n_most_to_compile)
+            tickets = self._choose(n_most, n_most_to_hold)
             if not tickets and timeout_s != 0:
                 limits = [timeout_s, PATIENCE_S if backlog._waiting else None]
                 backlog._changed.wait(min((limit for limit in limits if limit is not None), default=None))
                 if self._is_over():
                     return None
-                tickets = self._choose(n_most, n_most_to_hold, n_most_to_compile)
+                tickets = self._choose(n_most, n_most_to_hold)
             self._n_room -= len(tickets)
             return tickets
 
-    def _choose(self, n_most: int, n_most_to_hold: int | None, n_most_to_compile: int | None) -> list[Ticket]:
+    def _choose(self, n_most: int, n_most_to_hold: int | None) -> list[Ticket]:
         """Remove and return the oldest tickets that are for this puller."""
         backlog = self._backlog
         n_most = min(n_most, -(-len(backlog._waiting) // len(backlog._pullers)))
         n_to_hold = n_most if n_most_to_hold is None else n_most_to_hold
-        n_to_compile = n_most if n_most_to_compile is None else n_most_to_compile
         tickets: list[Ticket] = []
         for ticket_id in list(backlog._waiting):  # a copy: collecting garbage here may cancel what waits
             if len(tickets) == n_most:
@@ -195,16 +197,17 @@ class Puller:
             call = backlog._waiting.get(ticket_id)
             if call is None:
                 continue
-            is_held, is_compiled = call.ticket.request.num_samples > 1, has_grammar(call.ticket.request)
-            if (is_held and n_to_hold < 1) or (is_compiled and n_to_compile < 1) or self._leaves(call):
+            is_compiled = has_grammar(call.ticket.request)
+            is_held = not is_compiled and call.ticket.request.num_samples > 1
+            if (is_held and n_to_hold < 1) or self._leaves(call):
                 continue
             n_to_hold -= is_held
-            n_to_compile -= is_compiled
             self._taken[ticket_id] = call
             if backlog._waiting.pop(ticket_id, None) is None:
                 self._taken.pop(ticket_id, None)
                 continue
-            backlog._n_queued -= call.n_unstarted
+            if not is_compiled:
+                backlog._unqueue(call)
             self._prompts.add(call.blocks)
             tickets.append(call.ticket)
         return tickets
@@ -228,6 +231,8 @@ class Puller:
     def started(self, ticket: Ticket, n_samples: int) -> None:
         """Report that `n_samples` more samples have produced a token."""
         if call := self._taken.get(ticket.id):
+            with self._backlog._changed:
+                self._backlog._unqueue(call)
             call.n_unstarted -= n_samples
 
     def text(self, ticket: Ticket, sample: int, text: str) -> None:
@@ -249,6 +254,7 @@ class Puller:
             call = self._taken.pop(ticket.id, None)
             if call is None:
                 return
+            backlog._unqueue(call)
             if isinstance(outcome, BaseException):
                 backlog.counters.requests_failed += 1
             else:
@@ -271,6 +277,7 @@ class Puller:
             n_left = len(backlog._pullers)
             taken, self._taken = self._taken, {}
             for call in reversed(taken.values()):
+                backlog._unqueue(call)
                 if call.has_shown or call.was_lost or not n_left:
                     failed.insert(0, call)
                 else:
@@ -280,7 +287,7 @@ class Puller:
                 backlog._closed = error
                 failed += backlog._waiting.values()
                 backlog._waiting.clear()
-                backlog._n_queued = 0
+                backlog._n_queued.clear()
             backlog.counters.requests_failed += len(failed)
             backlog._changed.notify_all()
         if n_left and not isinstance(error, RunnerClosedError):

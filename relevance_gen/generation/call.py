@@ -25,6 +25,7 @@ class Call:
 
     Attributes:
         n_unstarted: samples that have not produced a token.
+        is_queued: whether they count as waiting: until it is taken, or if it has a grammar, until a sample starts.
         has_shown: whether the callback was given text.
         was_lost: whether a puller that had this ticket has left.
         blocks: of its prompt; none where it does not matter who computes that.
@@ -35,6 +36,7 @@ class Call:
     on_text: OnText | None
     future: Future[GenerationResponse]
     n_unstarted: int = 0
+    is_queued: bool = False
     has_shown: bool = False
     was_lost: bool = False
     blocks: Blocks = ()

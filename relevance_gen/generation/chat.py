@@ -59,8 +59,14 @@ def _refused(why: str) -> InvalidRequestError:
     return InvalidRequestError(f"chat_template {why}", field="chat_template")
 
 
-_renderer = Renderer()
-atexit.register(_renderer.close)
+_renderers = {is_open: Renderer() for is_open in (True, False)}
+for _one in _renderers.values():
+    atexit.register(_one.close)
+
+
+def renderer_for(client: str | None) -> Renderer:
+    """Return where the conversations of a client are rendered, named as in a `Ticket`: not where strangers' are."""
+    return _renderers[client == ""]
 
 
 def prompt_of(
@@ -69,7 +75,7 @@ def prompt_of(
     chat_template: str | None = None,
     variables: Mapping[str, Any] = _NO_VARIABLES,
     *,
-    renderer: Renderer = _renderer,
+    renderer: Renderer = _renderers[False],
 ) -> str:
     """Return the prompt that `messages` make, ready for the model's next turn.
 

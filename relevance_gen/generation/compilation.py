@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from concurrent.futures import Future, wait
 
-from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.constraints import Grammar, Grammars, source_of
+from relevance_gen.errors import RelevanceGenError
+from relevance_gen.generation.constraints import Grammar, source_of
+from relevance_gen.generation.grammars import Grammars
 from relevance_gen.generation.prompt import Prompt
 from relevance_gen.llama.language_model import LanguageModel
 
-_MOST = 8
-"""Requests that may be here; more of them let others pass. They are compiled one after another."""
 _WAIT_S = 0.01
 """How long to wait for a grammar before looking for new requests."""
 
 
 class Compilation:
-    """Where prompts wait for their grammars, which a thread compiles while the engine goes on.
+    """Where prompts wait for their grammars, which threads compile while the engine goes on.
 
     Args:
         model: for whose vocabulary.
@@ -31,11 +30,6 @@ class Compilation:
         self._model = model
         self._grammars: Grammars | None = None
 
-    @property
-    def room(self) -> int:
-        """How many more prompts may wait."""
-        return _MOST - len(self.prompts)
-
     def add(self, prompt: Prompt) -> None:
         """Begin to compile the grammar of a prompt."""
         self.prompts.append(prompt)
@@ -44,22 +38,23 @@ class Compilation:
     def _compile(self, prompt: Prompt) -> Future[Grammar]:
         try:
             source = source_of(prompt.ticket.request)
-        except InvalidRequestError as error:
+            if self._grammars is None:
+                self._grammars = Grammars([self._model.piece(token) for token in range(self._model.n_vocab)])
+            return self._grammars.compile(source, prompt.ticket.client)
+        except RelevanceGenError as error:
             failed: Future[Grammar] = Future()
             failed.set_exception(error)
             return failed
-        if self._grammars is None:
-            self._grammars = Grammars([self._model.piece(token) for token in range(self._model.n_vocab)])
-        return self._grammars.compile(source)
 
     def take_finished(self, *, wait_for_one: bool) -> list[tuple[Prompt, BaseException | None]]:
         """Remove and return the prompts that have their grammar now, each with the error if it has none."""
         if not self._futures:
             return []
-        done, _ = wait(self._futures, _WAIT_S if wait_for_one else 0, return_when="FIRST_COMPLETED")
+        if wait_for_one:
+            wait(self._futures, _WAIT_S, return_when="FIRST_COMPLETED")
         finished: list[tuple[Prompt, BaseException | None]] = []
         for prompt, future in list(zip(self.prompts, self._futures, strict=True)):
-            if future in done:
+            if future.done():
                 error = future.exception()
                 prompt.grammar = None if error else future.result()
                 finished.append((prompt, error))
@@ -72,7 +67,7 @@ class Compilation:
             self._remove(prompt)
 
     def clear(self) -> None:
-        """Forget every request, and end the thread with what it is doing."""
+        """Forget every request, and end the threads with what they are doing."""
         while self.prompts:
             self._remove(self.prompts[-1])
         if self._grammars is not None:

@@ -1,21 +1,16 @@
 """Keep a sample to a JSON schema, a regular expression or a grammar: which tokens may come next, and when it must end.
 
 llguidance, behind `compiling`, follows the text; a mask of the tokens that may come next goes to `sampling` at every
-step. Grammars are compiled in a thread of their own, after a trial in a sandbox: what takes too much time, memory or
-stack is an error of its request.
+step.
 """
 
 from __future__ import annotations
 
-import atexit
-import functools
 import importlib
 import json
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from attrs import frozen
@@ -23,11 +18,10 @@ from numpy.typing import NDArray
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import GRAMMAR_FIELDS
-from relevance_gen.sandbox import Sandbox
 from relevance_gen.types import GenerationRequest
 
 if TYPE_CHECKING:
-    from relevance_gen.generation.compiling import LLMatcher, LLTokenizer
+    from relevance_gen.generation.compiling import LLMatcher
 
 Mask: TypeAlias = NDArray[np.uint8]
 """Which tokens may come next, a bit for each: bit i % 8 of byte i // 8 is that of token i."""
@@ -35,9 +29,6 @@ Mask: TypeAlias = NDArray[np.uint8]
 _WHITE_SPACE = r"( |\n{1,2}[ \t]{0,20})?"
 """What may stand between the parts of JSON: without a bound, small models write white space for ever."""
 _BITS = (1 << np.arange(8)).astype(np.uint8)
-_TRIAL_S = 3.0
-_trial = Sandbox(Path(__file__).with_name("compiling.py"), timeout_s=_TRIAL_S, memory_bytes=512 << 20)
-atexit.register(_trial.close)
 
 
 class Constraint:
@@ -109,54 +100,17 @@ class Grammar:
         return Constraint(self, ends)
 
 
-class Grammars:
-    """Compiles grammars for one model, in a thread of its own.
-
-    Args:
-        pieces: what each token of the vocabulary prints.
-    """
-
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self._n_vocab = len(pieces)
-        compiling = _compiling()
-        with compiling.deep_stack():
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="relevance_gen-grammars")
-            self._tokenizer: Future[LLTokenizer] = self._thread.submit(compiling.tokenizer_of, pieces)
-
-    def compile(self, source: Source) -> Future[Grammar]:
-        """Return the future of a compiled grammar; it fails with `InvalidRequestError` where that cannot be done."""
-        return self._thread.submit(self._compile, source)
-
-    def close(self) -> None:
-        """End the thread with what it is doing."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _compile(self, source: Source) -> Grammar:
-        compiling = _compiling()
-        lark = source.lark()
-        try:
-            why = _fault(lark)
-        except TimeoutError:
-            why = f"that takes more than {_TRIAL_S:g} seconds"
-        if why:
-            raise source.refused(f"cannot be compiled: {why}")
-        matcher = compiling.compiled(self._tokenizer.result(), lark)
-        if why := compiling.reason(matcher):
-            raise source.refused(f"cannot be compiled for this model: {why}")
-        return Grammar(source, matcher, self._n_vocab, compiling)
-
-
 @frozen
 class Source:
     """A request's own words for what its samples must be.
 
     Args:
         field: the request's field.
-        value: what it holds.
+        text: what it holds; a schema as JSON.
     """
 
     field: str
-    value: Any
+    text: str
 
     def lark(self) -> str:
         """Return the same in llguidance's dialect of Lark.
@@ -166,16 +120,17 @@ class Source:
         """
         match self.field:
             case "json_schema":
-                options = self.value.get("x-guidance", {})
+                schema = json.loads(self.text)
+                options = schema.get("x-guidance", {})
                 if isinstance(options, Mapping):
                     options = {"whitespace_pattern": _WHITE_SPACE, **options}
-                lark = "start: %json " + json.dumps({**self.value, "x-guidance": options})
+                lark = "start: %json " + json.dumps({**schema, "x-guidance": options})
             case "regex":
-                if (len(self.value) - len(self.value.rstrip("\\"))) % 2:
+                if (len(self.text) - len(self.text.rstrip("\\"))) % 2:
                     raise self.refused("must not end with a single backslash")
-                lark = f"start: /{_compiling().regex_to_lark(self.value)}/"
+                lark = f"start: /{compiling_module().regex_to_lark(self.text)}/"
             case _:
-                lark = self.value
+                lark = self.text
         return lark + '\n%llguidance {"no_forcing": true}'
 
     def refused(self, why: str) -> InvalidRequestError:
@@ -190,9 +145,10 @@ def source_of(request: GenerationRequest) -> Source:
         InvalidRequestError: the extra that this needs is not installed.
     """
     name = next(name for name in GRAMMAR_FIELDS if getattr(request, name) is not None)
-    source = Source(name, getattr(request, name))
+    value = getattr(request, name)
+    source = Source(name, value if isinstance(value, str) else json.dumps(value))
     try:
-        _compiling()
+        compiling_module()
     except ImportError:
         raise source.refused(
             "needs the extra 'constrained', which is not installed: pip install 'relevance_gen[constrained]'"
@@ -200,19 +156,6 @@ def source_of(request: GenerationRequest) -> Source:
     return source
 
 
-def _compiling() -> ModuleType:
+def compiling_module() -> ModuleType:
     """Return the module that imports llguidance, which need not be installed."""
     return importlib.import_module("relevance_gen.generation.compiling")
-
-
-@functools.lru_cache(maxsize=32)
-def _fault(lark: str) -> str:
-    """Return what a trial finds wrong with a grammar, empty if nothing.
-
-    Raises:
-        TimeoutError: it took too long, which it need not do every time.
-    """
-    try:
-        return str(_trial.ask({"grammar": lark})["error"])
-    except EOFError:
-        return "that takes too much memory or nests too deeply"

@@ -71,13 +71,7 @@ class Engine:
     @property
     def room_to_hold(self) -> int:
         """How many of these may ask for several samples, so that their prompts are kept: see `scheduler.most_held`."""
-        held = [*self._queue, *self._compilation.prompts]
-        return scheduler.most_held(self._model.n_slots) - sum(prompt.n_samples > 1 for prompt in held)
-
-    @property
-    def room_to_compile(self) -> int:
-        """How many of these may have a grammar, which is compiled before they take room."""
-        return self._compilation.room
+        return scheduler.most_held(self._model.n_slots) - sum(prompt.n_samples > 1 for prompt in self._queue)
 
     def add(self, ticket: Ticket) -> None:
         """Queue a request behind all others, or have its grammar compiled first; only count its tokens at once."""

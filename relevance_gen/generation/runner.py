@@ -104,6 +104,7 @@ class Runner:
         is_chat: bool = False,
         stops_itself: bool = False,
         spells: bool = False,
+        client: str | None = None,
     ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
@@ -114,6 +115,7 @@ class Runner:
             is_chat: the text is what `write_chat` returned.
             stops_itself: the model's own end tokens end a sample too, beside ``eos_token_ids``.
             spells: say in the response's ``spelling`` how its tokens are written.
+            client: who asks, where this process serves others: a name, or ``""`` for all who have none.
 
         Returns:
             A future. Its `cancel()` works until the response is there; the request's slots are then free at the next
@@ -125,15 +127,16 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        return self._put(as_request(request), on_text, is_chat=is_chat, stops_itself=stops_itself, spells=spells)
+        wanted = {"is_chat": is_chat, "stops_itself": stops_itself, "spells": spells}
+        return self._put(as_request(request), on_text, client, **wanted)
 
     def _put(
-        self, request: GenerationRequest, on_text: OnText | None = None, **wanted: bool
+        self, request: GenerationRequest, on_text: OnText | None = None, client: str | None = None, **wanted: bool
     ) -> Future[GenerationResponse]:
         self._check_not_forked()
         check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = Ticket(next(self._ids), request, seed, time.time(), **wanted)
+        ticket = Ticket(next(self._ids), request, seed, time.time(), client=client, **wanted)
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: Request) -> GenerationResponse:
@@ -199,14 +202,18 @@ class Runner:
         *,
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
+        client: str | None = None,
     ) -> str:
         """Return a conversation as the model's template has it, for `submit` with ``is_chat`` alone.
+
+        The arguments are those of `submit_chat`, and `client` that of `submit`.
 
         Raises:
             InvalidRequestError: there is no template for these messages.
             RelevanceGenError: as `wait_ready` raises.
         """
-        return chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
+        renderer = chat.renderer_for(client)
+        return chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {}, renderer=renderer)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:
         """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.

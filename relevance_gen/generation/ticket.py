@@ -41,6 +41,8 @@ class Ticket:
         only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
         stops_itself: whether the model's own end tokens end a sample too.
         spells: whether the response is to say how its tokens are written.
+        client: who asks, where a server does so for others: a name, or ``""`` for all who have none; ``None`` for this
+            process itself. Clients with a name and those without do not use up each other's places.
     """
 
     id: int
@@ -51,6 +53,12 @@ class Ticket:
     only_counts: bool = field(default=False, eq=False)
     stops_itself: bool = field(default=False, eq=False)
     spells: bool = field(default=False, eq=False)
+    client: str | None = field(default=None, eq=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody knows who asks."""
+        return self.client == ""
 
 
 class Reports(Protocol):

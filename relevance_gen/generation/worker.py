@@ -29,11 +29,7 @@ class Pulls(Reports, Protocol):
     """How a worker takes tickets and says what becomes of them: see `relevance_gen.generation.backlog.Puller`."""
 
     def take(
-        self,
-        n_most: int,
-        n_most_to_hold: int | None = None,
-        n_most_to_compile: int | None = None,
-        timeout_s: float | None = None,
+        self, n_most: int, n_most_to_hold: int | None = None, timeout_s: float | None = None
     ) -> list[Ticket] | None:
         """Return the oldest tickets; None if there is nothing to come."""
 
@@ -194,8 +190,7 @@ class Worker:
         """Hand the engine what it has room for, waiting while it is idle; tell whether to go on."""
         if self.state is not State.READY:
             return False
-        rooms = (engine.room, engine.room_to_hold, engine.room_to_compile)
-        tickets = self._puller.take(*rooms, timeout_s=None if engine.idle else 0)
+        tickets = self._puller.take(engine.room, engine.room_to_hold, timeout_s=None if engine.idle else 0)
         if tickets is None:
             return False
         for ticket in tickets:

@@ -16,9 +16,12 @@ from relevance_gen.generation.ticket import Ticket
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel
 
+MOST = 12
 
-def ticket(number, num_samples=1):
-    return Ticket(number, GenerationRequest("a", num_samples=num_samples), 7, 0.0)
+
+def ticket(number, num_samples=1, **options):
+    regex = options.pop("regex", None)
+    return Ticket(number, GenerationRequest("a", num_samples=num_samples, regex=regex), 7, 0.0, **options)
 
 
 def ignore(*_):
@@ -30,7 +33,7 @@ class Law(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.backlog, self.dropped = Backlog(10**6), [[], [], []]
+        self.backlog, self.dropped = Backlog(MOST), [[], [], []]
         self.pullers = [self.backlog.join(dropped.append) for dropped in self.dropped]
         self.joined, self.closed = [0, 1, 2], False
         self.tickets, self.futures, self.waiting = [], [], []
@@ -48,12 +51,28 @@ class Law(RuleBasedStateMachine):
         number = sorted(self.holders)[which % len(self.holders)]
         return number, self.pullers[self.holders[number]]
 
-    @rule(num_samples=st.integers(1, 3))
-    def put(self, num_samples):
-        """Accepted until it is closed or nobody is left."""
-        one = ticket(len(self.tickets), num_samples)
+    def n_queued(self, client):
+        """Return the samples of clients with a name, or of those without, that wait for a slot or for a grammar."""
+        wait = self.waiting + [
+            number
+            for number in self.holders
+            if self.tickets[number].request.regex and self.unstarted[number] == self.tickets[number].request.num_samples
+        ]
+        tickets = [self.tickets[number] for number in wait]
+        return sum(one.request.num_samples for one in tickets if (one.client == "") == (client == ""))
+
+    @rule(
+        num_samples=st.integers(1, 3), regex=st.sampled_from([None, None, "a"]), client=st.sampled_from([None, "", "b"])
+    )
+    def put(self, num_samples, regex, client):
+        """Accepted until it is closed or nobody is left, and while not too much waits."""
+        one = ticket(len(self.tickets), num_samples, regex=regex, client=client)
         if self.closed or not self.joined:
             with pytest.raises(RunnerClosedError):
+                self.backlog.put(one, ignore)
+            return
+        if self.n_queued(client) >= MOST:
+            with pytest.raises(OverloadedError):
                 self.backlog.put(one, ignore)
             return
         self.tickets.append(one)
@@ -70,7 +89,8 @@ class Law(RuleBasedStateMachine):
         if which not in self.joined:
             assert taken is None
             return
-        large = [number for number in self.waiting if self.tickets[number].request.num_samples > 1]
+        requests = {number: self.tickets[number].request for number in self.waiting}
+        large = [number for number, one in requests.items() if one.num_samples > 1 and not one.regex]
         passed = large[n_most_to_hold:] if n_most_to_hold is not None else []
         n = min(n_most, -(-len(self.waiting) // len(self.joined)))
         expected = [number for number in self.waiting if number not in passed][:n]
@@ -227,7 +247,7 @@ def test_waiting_ends_with_a_ticket_a_leave_a_close_or_in_time():
     ):
         timer = threading.Timer(0.02, act)
         timer.start()
-        assert puller.take(1, timeout_s=20) == answer
+        assert puller.take(1, timeout_s=60) == answer
         timer.join()
     assert puller.take(1) is None
 

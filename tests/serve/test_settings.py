@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relevance_gen.generation.runner import DEFAULT_MAX_QUEUE, DEFAULT_PREFIX_CACHE_BYTES
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.serve.settings import SETTINGS, Settings, read, shown
+from relevance_gen.serve.flags import SETTINGS, read, shown
+from relevance_gen.serve.settings import Settings
 
 
 def refusal(capsys: pytest.CaptureFixture[str], argv: list[str], environ: dict[str, str]) -> str:
@@ -148,6 +150,14 @@ def test_any_environment_is_read_or_refused(environ: dict[str, str]) -> None:
         assert isinstance(read([], environ), Settings)
     except SystemExit as ended:
         assert ended.code == 2
+
+
+def test_defaults_that_are_a_runners_are_told() -> None:
+    """What is left to the runner where it is not set is in the words of --help."""
+    (waiting,) = (setting.help for setting in SETTINGS if setting.flag == "--max-queue")
+    (memory,) = (setting.help for setting in SETTINGS if setting.flag == "--prefix-cache-bytes")
+    assert f"by default {DEFAULT_MAX_QUEUE};" in waiting
+    assert f"by default {DEFAULT_PREFIX_CACHE_BYTES >> 20}MiB;" in memory
 
 
 def test_the_documentation_has_every_setting() -> None:

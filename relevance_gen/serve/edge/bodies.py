@@ -28,13 +28,13 @@ class Body:
     """A received body.
 
     Attributes:
-        raw: its bytes, as they came.
+        pieces: its bytes, as they came. Joining many takes too long for the event loop.
         coding: their content coding.
         account: what the request holds of its lane's memory.
         most_values: JSON values that it may hold.
     """
 
-    raw: bytes
+    pieces: list[bytes]
     coding: str
     account: Account
     most_values: int
@@ -43,8 +43,9 @@ class Body:
     @property
     def is_small(self) -> bool:
         """Whether `parse` is quick enough for the event loop."""
-        is_short = self.coding == "identity" and len(self.raw) <= _PARSE_ON_LOOP_BYTES
-        return is_short and shape_of(self.raw, _PARSE_ON_LOOP_VALUES).n_values <= _PARSE_ON_LOOP_VALUES
+        if self.coding != "identity" or sum(map(len, self.pieces)) > _PARSE_ON_LOOP_BYTES:
+            return False
+        return shape_of(b"".join(self.pieces), _PARSE_ON_LOOP_VALUES).n_values <= _PARSE_ON_LOOP_VALUES
 
     def parse(self, *, work_factor: int = 0, patience_s: float = 0.0) -> object:
         """Return the JSON in the body, once. Memory is taken from the account before it is used.
@@ -59,7 +60,8 @@ class Body:
             BusyError: there is not enough memory now.
             InvalidRequestError: it is not what its coding says, or not strict JSON.
         """
-        settings, raw, self.raw = self._settings, self.raw, b""
+        settings, raw = self._settings, b"".join(self.pieces)
+        self.pieces = []
         plain = codings.decode(raw, self.coding, limit_bytes=settings.max_body_bytes, take=self.account.take)
         shape = shape_of(plain, self.most_values)
         if shape.n_values > self.most_values:
@@ -85,9 +87,9 @@ async def receive(request: web.Request) -> Body:
     settings = service.settings
     lane = request[LANE]
     account = request[HELD].enter_context(lane.budget.account())
-    raw = await _read(request, account, settings.max_body_bytes, settings.body_timeout_s)
-    service.metrics.add("http_request_body_bytes_total", len(raw))
-    return Body(raw, coding, account, lane.most_values, settings)
+    pieces = await _read(request, account, settings.max_body_bytes, settings.body_timeout_s)
+    service.metrics.add("http_request_body_bytes_total", sum(map(len, pieces)))
+    return Body(pieces, coding, account, lane.most_values, settings)
 
 
 def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:
@@ -112,7 +114,7 @@ def _coding_of(request: web.BaseRequest) -> str:
     return coding
 
 
-async def _read(request: web.BaseRequest, account: Account, limit_bytes: int, timeout_s: float) -> bytes:
+async def _read(request: web.BaseRequest, account: Account, limit_bytes: int, timeout_s: float) -> list[bytes]:
     if (request.content_length or 0) > limit_bytes:
         raise codings.too_large(limit_bytes)
     pieces: list[bytes] = []
@@ -136,7 +138,7 @@ async def _read(request: web.BaseRequest, account: Account, limit_bytes: int, ti
         raise SlowBodyError(message, {"Connection": "close"}) from None
     except web.RequestPayloadError:
         raise InvalidRequestError("the body does not end where its headers say") from None
-    return b"".join(pieces)
+    return pieces
 
 
 async def _continue(request: web.BaseRequest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -64,7 +65,7 @@ class Forwarder:
         except (aiohttp.ClientError, TimeoutError, InvalidRequestError):  # the last: it answered with an error
             return Stats(backlog=0, num_total_runners=0)
 
-    async def post(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def post(self, request: web.Request, pieces: Sequence[bytes]) -> web.StreamResponse:
         """Pass `request` on and its answer back. A client that leaves cancels this, which closes the way on too.
 
         Raises:
@@ -78,13 +79,23 @@ class Forwarder:
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
-                self._session.post(_ORIGIN + request.path, data=body, headers=headers) as answer,
+                self._session.post(_ORIGIN + request.path, data=_body(pieces), headers=headers) as answer,
             ):
                 return await _passed_back(request, answer)
         except aiohttp.ClientError:
             raise RunnerClosedError("the model process does not answer") from None
         except TimeoutError:
             raise TimedOutError(f"the model process did not answer within {self._timeout_s:g} seconds") from None
+
+
+def _body(pieces: Sequence[bytes]) -> bytes | AsyncIterator[bytes]:
+    """Return what aiohttp sends: joining many pieces would take too long for the event loop."""
+
+    async def each() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    return each() if len(pieces) > 1 else b"".join(pieces)
 
 
 async def _passed_back(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
@@ -110,7 +121,7 @@ FORWARDER = web.AppKey("FORWARDER", Forwarder)
 async def forward(request: web.Request) -> web.StreamResponse:
     """Answer with what the model process answers."""
     body = await receive(request)
-    response = await request.app[FORWARDER].post(request, body.raw)
+    response = await request.app[FORWARDER].post(request, body.pieces)
     if isinstance(response, web.Response) and isinstance(response.body, bytes):
         body.account.replace(len(response.body))
     return response

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
+import attrs
 from aiohttp import web
 
 from relevance_gen import wire
@@ -21,7 +22,7 @@ from relevance_gen.serve.edge.connection import until_read
 from relevance_gen.serve.edge.exchange import common_headers
 from relevance_gen.serve.edge.problems import problem_of
 from relevance_gen.serve.edge.route import Handler
-from relevance_gen.serve.edge.service import GENERATOR, LANE, SERVICE
+from relevance_gen.serve.edge.service import GENERATOR, KEY_ID, LANE, SERVICE
 from relevance_gen.serve.work.arrivals import Pieces
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.types import GenerationRequest, GenerationResponse
@@ -116,6 +117,7 @@ async def _task(request: web.Request, read: ReadGeneration) -> tuple[Account, Ge
             return read(body.parse())
 
     task, presenter = work() if body.is_small else await gate.run(work)
+    task = attrs.evolve(task, client=request.get(KEY_ID, ""))
     if task.messages is not None:
         task = await gate.run(partial(request.app[GENERATOR].written, task))
     body.account.replace(sum(map(_size_bytes, task.requests)))

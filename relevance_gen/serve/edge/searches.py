@@ -216,7 +216,7 @@ def embed(read: ReadTexts) -> Handler:
 
         task, present = await gate.run(work)
         body.account.replace(sum(map(sys.getsizeof, task.texts)))
-        encoded = await request.app[EMBEDDER].embed(task.texts, kind=task.kind)
+        encoded = await request.app[EMBEDDER].embed(task)
 
         def write() -> tuple[bytes, dict[str, str]]:
             with body.account:

@@ -11,14 +11,14 @@ from pathlib import Path
 from limits.errors import ConfigurationError
 
 from relevance_gen.llama.source import NO_MODEL, refuse_no_model
-from relevance_gen.serve import settings as settings_module
+from relevance_gen.serve import flags
 from relevance_gen.serve.edge import auth
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes import process, supervisor
 from relevance_gen.serve.processes.process import Plan
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.generating import load_backend
+from relevance_gen.serve.work.backends import load_backend
 from relevance_gen.serve.work.searching import LibraryRetrieval
 from relevance_gen.tokens import token_counter
 
@@ -32,20 +32,20 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
         target: what each process runs; `run` if not given.
     """
     target = target or run
-    settings = settings_module.read(argv, environ)
+    settings = flags.read(argv, environ)
     try:
         _check(settings)
         if target is run:  # another target loads models of its own, by names that it knows
             _check_models(settings)
     except (OSError, ValueError, ConfigurationError) as error:
-        sys.stderr.write(f"{settings_module.PROGRAM}: {error}\n")
+        sys.stderr.write(f"{flags.PROGRAM}: {error}\n")
         return 2
     try:
         listeners = supervisor.bind(settings.host, settings.port, settings.workers, reuse_port=settings.reuse_port)
     except OSError as error:
         hint = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
         place = f"{settings.host} port {settings.port}"
-        sys.stderr.write(f"{settings_module.PROGRAM}: cannot listen on {place}: {error.strerror}{hint}\n")
+        sys.stderr.write(f"{flags.PROGRAM}: cannot listen on {place}: {error.strerror}{hint}\n")
         return 1
     digests = _key_digests(settings, environ)
     host, port = listeners[0].getsockname()[:2]

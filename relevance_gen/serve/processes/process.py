@@ -29,8 +29,9 @@ from relevance_gen.serve.edge.service import EMBEDDER, GENERATOR, Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.backends import Backend
 from relevance_gen.serve.work.embedding import Embedder, load_encoder
-from relevance_gen.serve.work.generating import Backend, Generator
+from relevance_gen.serve.work.generating import Generator
 from relevance_gen.serve.work.lifting import Lifting
 from relevance_gen.serve.work.searching import Retrieval, Searcher
 

@@ -32,10 +32,12 @@ class EmbeddingTask:
     Attributes:
         texts: any strings.
         kind: what they are, where the model tells questions from passages.
+        path: what the client calls them.
     """
 
     texts: Sequence[str]
     kind: Kind | None = None
+    path: str = "texts"
 
 
 class TextEncoder(Protocol):
@@ -101,12 +103,10 @@ class Embedder:
         if self.encoder is not None:
             await asyncio.to_thread(self.encoder.close)
 
-    async def embed(self, texts: Sequence[str], *, kind: Kind | None = None) -> Encoded:
+    async def embed(self, task: EmbeddingTask) -> Encoded:
         """Return the vectors of texts, and how many tokens of each were read. Cancelling this drops what is left.
 
-        Args:
-            texts: any strings; of a long one the beginning counts.
-            kind: ``"query"`` or ``"passage"`` puts the model's prefix of that kind in front of each text.
+        Of a long text the beginning counts; where the task tells a kind, the model's prefix of that kind goes in front.
 
         Raises:
             EncoderError: the server has no encoder, or none yet, or it failed.
@@ -114,40 +114,42 @@ class Embedder:
             OverloadedError: too many texts wait already.
             TimedOutError: it was not done in time.
         """
-        with self._encoding(texts, kind) as future:
+        with self._encoding(task) as future:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     return await asyncio.wrap_future(future)
             except TimeoutError:
                 raise _timed_out(self._timeout_s) from None
 
-    def embed_now(self, texts: Sequence[str], *, kind: Kind | None = None, timeout_s: float) -> Encoded:
+    def embed_now(self, task: EmbeddingTask, timeout_s: float) -> Encoded:
         """Do the same and wait in this thread, for so long."""
-        with self._encoding(texts, kind) as future:
+        with self._encoding(task) as future:
             try:
                 return future.result(timeout_s)
             except TimeoutError:
                 raise _timed_out(timeout_s) from None
 
     @contextmanager
-    def _encoding(self, texts: Sequence[str], kind: Kind | None) -> Iterator[Future[Encoded]]:
+    def _encoding(self, task: EmbeddingTask) -> Iterator[Future[Encoded]]:
         """Submit texts; at the end drop what is not done, and count what was."""
+        n_texts = len(task.texts)
         encoder = self.encoder
         if encoder is None:
             raise EncoderError("the encoder is still being loaded" if self.is_loading else "this server has no encoder")
-        if len(texts) > self._max_waiting:
-            raise TooLargeError(f"there must be at most {self._max_waiting} texts to encode, got {len(texts)}")
+        if n_texts > self._max_waiting:
+            message = f"{task.path} must have at most {self._max_waiting} items, got {n_texts}"
+            raise TooLargeError(message, field=task.path)
         started_s = time.perf_counter()
-        self._wait_for(len(texts))
+        self._wait_for(n_texts)
         try:
-            future = encoder.submit(texts, kind=kind)
+            future = encoder.submit(task.texts, kind=task.kind)
             try:
                 yield future
             finally:
                 future.cancel()
             self._count(future.result(), time.perf_counter() - started_s)
         finally:
-            self._wait_for(-len(texts))
+            self._wait_for(-n_texts)
 
     def _wait_for(self, n_texts: int) -> None:
         """Let so many more texts wait; fewer if negative."""

@@ -9,24 +9,21 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from concurrent.futures import Future, InvalidStateError
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 from attrs import frozen
 
-from relevance_gen.asking.model import Model
-from relevance_gen.errors import RequestCancelledError, RunnerClosedError, TimedOutError
-from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.errors import RequestCancelledError, TimedOutError
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.arrivals import Arrivals, Pieces
+from relevance_gen.serve.work.backends import Backend, NoBackend, OnText
 from relevance_gen.serve.work.loading import load_in_thread
+from relevance_gen.serve.work.prompting import Prompter
 from relevance_gen.types import (
     GenerationRequest,
     GenerationResponse,
     PromptResponse,
-    PromptSource,
     SearchResponse,
     Stats,
 )
@@ -38,7 +35,6 @@ _LONGEST_SILENCE_S = 15.0
 """A stream yields at least this often, so that its reader can show that it lives: proxies cut silent connections."""
 
 Responses: TypeAlias = tuple[GenerationResponse, ...]
-OnText: TypeAlias = Callable[[int, str], None]
 
 
 @frozen
@@ -51,6 +47,7 @@ class GenerationTask:
         is_chat: whether the one request's text is a conversation, written.
         stops_itself: whether the model's own end tokens end a sample.
         spells: whether responses are to say how their tokens are written.
+        client: the id of the key of who asks; empty where that is not known.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -58,92 +55,12 @@ class GenerationTask:
     is_chat: bool = False
     stops_itself: bool = False
     spells: bool = False
+    client: str = ""
 
     @property
     def n_samples(self) -> int:
         """Samples of all prompts."""
         return sum(request.num_samples for request in self.requests)
-
-
-class Backend(Model, Protocol):
-    """What the server needs of `relevance_gen.generation.runner.Runner`."""
-
-    def submit(
-        self,
-        request: GenerationRequest,
-        *,
-        on_text: OnText | None = None,
-        is_chat: bool = False,
-        stops_itself: bool = False,
-        spells: bool = False,
-    ) -> Future[GenerationResponse]:
-        """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
-
-    def write_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Return a conversation as the model's template has it."""
-
-    def stats(self) -> Stats:
-        """Return the backlog and the runners that take work."""
-
-    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Finish (`drain`) or abort what runs, and end the thread."""
-
-
-class NoBackend:
-    """The backend of a server without a model."""
-
-    @property
-    def chat_format(self) -> ChatFormat:
-        """Refuse: there is no runner."""
-        raise RunnerClosedError("this server has no model")
-
-    def count_tokens(self, text: str) -> int:  # noqa: ARG002
-        """Refuse: there is no runner."""
-        raise RunnerClosedError("this server has no model")
-
-    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:  # noqa: ARG002
-        """Refuse: there is no runner."""
-        raise RunnerClosedError("this server has no model")
-
-    def submit(self, request: GenerationRequest, **options: Any) -> Future[GenerationResponse]:  # noqa: ARG002
-        """Refuse: there is no runner."""
-        raise RunnerClosedError("this server has no model")
-
-    def write_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:  # noqa: ARG002
-        """Refuse: there is no runner."""
-        raise RunnerClosedError("this server has no model")
-
-    def stats(self) -> Stats:
-        """Return zeros."""
-        return Stats(backlog=0, num_total_runners=0)
-
-    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Do nothing."""
-
-
-def load_backend(settings: Settings) -> Backend:
-    """Load the model that `settings` name.
-
-    Raises:
-        ModelLoadError: it cannot be loaded.
-        ClusterError: the settings name a cluster, and it does not answer as it must.
-    """
-    if settings.model == NO_MODEL:
-        return NoBackend()
-    given: dict[str, Any] = attrs.asdict(settings.model_options, filter=lambda one, value: value != one.default)
-    given |= {"max_queue": settings.max_queue, "prefix_cache_bytes": settings.prefix_cache_bytes}
-    given = {name: value for name, value in given.items() if value is not None}
-    if settings.cluster is None:
-        from relevance_gen.generation.runner import Runner
-
-        return Runner(settings.model, **given)
-    from relevance_gen.cluster import ClusterRunner
-
-    # Servers of one model share its runners.
-    name = f"of servers: {settings.model or 'the embedded model'}"
-    return ClusterRunner(
-        settings.model, address=settings.cluster, n_runners=settings.cluster_runners, name=name, **given
-    )
 
 
 class Generator:
@@ -153,6 +70,7 @@ class Generator:
         self._backend: Backend = NoBackend()
         self._metrics = metrics
         self._timeout_s = timeout_s
+        self._prompter = Prompter(timeout_s)
         self.is_loading = False
 
     def start_loading(self, load: Callable[[], Backend]) -> None:
@@ -174,23 +92,8 @@ class Generator:
         await asyncio.to_thread(self._backend.close, drain=False, timeout_s=_CLOSE_S)
 
     async def prompt(self, question: str, found: SearchResponse) -> PromptResponse:
-        """Write what the model is to be asked, from what a search with spans has found.
-
-        Raises:
-            InvalidRequestError: there is no room for a source.
-            RelevanceGenError: what the runner raises.
-        """
-        from relevance_gen.asking.api import prepare
-
-        # Tokens are counted by the model's thread, between two of its steps.
-        sources, fields = await asyncio.to_thread(prepare, question, found, self._backend)
-        is_chat = "messages" in fields
-        kept = ("messages", "max_tokens", "temperature") if is_chat else tuple(fields)
-        return PromptResponse(
-            tuple(PromptSource(source.result.original_index, source.start, source.end) for source in sources),
-            "/v1/chat/completions" if is_chat else "/generate",
-            {name: fields[name] for name in kept},
-        )
+        """Write what the model is to be asked: see `Prompter.write`."""
+        return await self._prompter.write(question, found, self._backend)
 
     def written(self, task: GenerationTask) -> GenerationTask:
         """Return `task` with its conversation written, which takes milliseconds, and with a bad template seconds.
@@ -202,7 +105,7 @@ class Generator:
         if task.messages is None:
             return task
         (request,) = task.requests
-        text = self._backend.write_chat(task.messages)
+        text = self._backend.write_chat(task.messages, client=task.client)
         return attrs.evolve(task, requests=(attrs.evolve(request, text=text),), messages=None, is_chat=True)
 
     async def complete(self, task: GenerationTask) -> Responses:
@@ -274,12 +177,18 @@ class Generator:
             if on_text is not None:
                 on_text(first_sample + sample, piece)
 
-        options = {"is_chat": task.is_chat, "stops_itself": task.stops_itself, "spells": task.spells}
+        submit = partial(
+            self._backend.submit,
+            is_chat=task.is_chat,
+            stops_itself=task.stops_itself,
+            spells=task.spells,
+            client=task.client,
+        )
         futures: list[Future[GenerationResponse]] = []
         n_samples = 0
         try:
             for request in task.requests:
-                futures.append(self._backend.submit(request, on_text=partial(note, n_samples), **options))
+                futures.append(submit(request, on_text=partial(note, n_samples)))
                 n_samples += request.num_samples
             yield _joined(futures)
         finally:

@@ -55,10 +55,10 @@ class IndexCache(Generic[Index]):
             self._kept.move_to_end(key)
             return self._kept[key][0]
 
-    def holds(self, key: bytes, index: Index) -> bool:
-        """Tell whether this index is kept under `key`."""
+    def peek(self, key: bytes) -> Index | None:
+        """Return the index kept under `key`, or ``None``, and count this as no use."""
         with self._lock:
-            return key in self._kept and self._kept[key][0] is index
+            return self._kept[key][0] if key in self._kept else None
 
     def has_come_before(self, key: bytes) -> bool:
         """Tell whether this was asked about `key` before, and remember that it is asked now."""

@@ -15,10 +15,9 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from relevance_gen.embedding.jobs import Vectors
 from relevance_gen.errors import EncoderError, OverloadedError, RelevanceGenError, TimedOutError, TooLargeError
-from relevance_gen.retrieval.passages import PASSAGE_CHARS
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.embedding import Embedder, TextEncoder
+from relevance_gen.serve.work.embedding import Embedder, EmbeddingTask, TextEncoder
 
 Reason: TypeAlias = Literal["loading", "unavailable", "busy", "too-much"]
 """Why a search went by words alone: the encoder is being loaded, could not be or has failed, has too much to do, or
@@ -27,7 +26,7 @@ the chunks have too many passages."""
 Found = TypeVar("Found")
 
 _MAX_PENDING: Final = 16
-"""Sets of chunks that may wait for vectors."""
+"""Indexes that may wait for vectors."""
 _log = logging.getLogger(__name__)
 
 
@@ -59,17 +58,20 @@ class _SearchEncoder:
             if self._n_left < 0:
                 raise SkippedError("too-much")
         try:
-            return self._embedder.embed_now(texts, kind=kind, timeout_s=self._timeout_s).vectors
+            return self._embedder.embed_now(EmbeddingTask(texts, kind), self._timeout_s).vectors
         except (OverloadedError, TimedOutError, TooLargeError):
             raise SkippedError("busy") from None
         except EncoderError:
             raise SkippedError("unavailable") from None
 
 
+IsWanted: TypeAlias = Callable[[], bool]
+
+
 class _PatientEncoder:
     """The encoder as the background has it: it waits its turn as long as it takes, while it is wanted."""
 
-    def __init__(self, encoder: TextEncoder, is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, encoder: TextEncoder, is_wanted: IsWanted) -> None:
         self._encoder = encoder
         self._is_wanted = is_wanted
         self.fingerprint = encoder.fingerprint
@@ -99,7 +101,7 @@ class Lifting:
         self._metrics = metrics
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(max(1, settings.n_search_threads // 2))
-        self._pending: queue.Queue[tuple[Make, Callable[[], bool]]] = queue.Queue(_MAX_PENDING)
+        self._pending: queue.Queue[tuple[Make, IsWanted]] = queue.Queue(_MAX_PENDING)
         self._thread: threading.Thread | None = None
 
     def lift(self, search: Callable[[_SearchEncoder], Found]) -> Found:
@@ -123,15 +125,14 @@ class Lifting:
                 self._metrics.add("searches_without_encoder_total")
             raise
 
-    def encode_later(self, texts: Sequence[str], make: Make, is_wanted: Callable[[], bool]) -> bool:
+    def encode_later(self, n_passages: int, make: Make, is_wanted: IsWanted) -> bool:
         """Have `make` called with an encoder in the background; tell whether it will be.
 
         Args:
-            texts: what it will encode: not more than the settings allow.
-            make: encodes, and keeps what comes of it.
+            n_passages: how many it will encode: not more than the settings allow.
+            make: encodes, and keeps what comes of it. It may wait for long: it shall hold no texts until it is called.
             is_wanted: tells whether that is still of use.
         """
-        n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
         if self._embedder.encoder is None or n_passages > self._settings.encoder_index_passages:
             return False
         with self._lock:
@@ -155,4 +156,3 @@ class Lifting:
                     _log.info("chunks are kept without vectors: %s", error)
                 except Exception:
                     _log.exception("chunks are kept without vectors")
-            del make, is_wanted  # and with them the chunks, while there is nothing to do

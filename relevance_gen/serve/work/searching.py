@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import attrs
 from attrs import define, field, frozen
@@ -14,14 +15,14 @@ from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError
 from relevance_gen.retrieval.chunks import Blank, Chunks
 from relevance_gen.retrieval.filtering import mask_of
-from relevance_gen.retrieval.passages import TextEncoder
+from relevance_gen.retrieval.passages import PASSAGE_CHARS, TextEncoder
 from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
 from relevance_gen.serve.work.lifting import Lifting, Reason, SkippedError
 from relevance_gen.serve.work.named import Named, NamedIndexes
-from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
+from relevance_gen.types import Chunk, Explanation, Metadata, SearchResponse, SearchResult
 
 Found = TypeVar("Found")
 
@@ -87,6 +88,10 @@ class Index(Protocol):
     """What the server needs of `relevance_gen.retrieval.index.ChunkIndex`."""
 
     @property
+    def chunks(self) -> Sequence[Chunk]:
+        """Its chunks."""
+
+    @property
     def nbytes(self) -> int:
         """Its memory."""
 
@@ -145,7 +150,7 @@ class _Kept:
     """An index of chunks that came before: of their words at first, and with their vectors when these are there."""
 
     index: Index
-    is_encoded: bool = False
+    encoding: Literal["not asked for", "waits", "done"] = "not asked for"
 
 
 class Searcher:
@@ -158,6 +163,7 @@ class Searcher:
         self._retrieval = retrieval
         self._lifting = lifting
         self._named = NamedIndexes(settings.cluster)
+        self._asking = threading.Lock()
         self._cache: IndexCache[_Kept] | None = (
             IndexCache(settings.index_cache_bytes, metrics) if settings.index_cache_bytes else None
         )
@@ -257,20 +263,29 @@ class Searcher:
             self._encode_later(self._cache, key, kept, chunks.texts)
 
     def _encode_later(self, cache: IndexCache[_Kept], key: bytes, kept: _Kept, texts: Sequence[str]) -> None:
-        """Have the vectors of kept chunks made in the background, once."""
-        if self._lifting is None or kept.is_encoded:
+        """Have the vectors of kept chunks made in the background, once; until then only the cache holds their texts."""
+        if self._lifting is None:
             return
 
-        def is_wanted() -> bool:
-            return cache.holds(key, kept)
+        def wanted() -> _Kept | None:
+            now = cache.peek(key)
+            return now if now is not None and now.encoding == "waits" else None
 
         def make(encoder: TextEncoder) -> None:
-            index = self._retrieval.index(Chunks(texts, {}), encoder=encoder)
-            if is_wanted():
-                kept.index = index
-                cache.put(key, kept, index.nbytes)
+            if (now := wanted()) is None:
+                return
+            same = Chunks([chunk.text for chunk in now.index.chunks], {})
+            index = self._retrieval.index(same, encoder=encoder)
+            if wanted() is now:
+                now.index, now.encoding = index, "done"
+                cache.put(key, now, index.nbytes)
 
-        kept.is_encoded = self._lifting.encode_later(texts, make, is_wanted)
+        with self._asking:
+            if kept.encoding == "not asked for":
+                kept.encoding = "waits"
+                n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
+                if not self._lifting.encode_later(n_passages, make, lambda: wanted() is not None):
+                    kept.encoding = "not asked for"
 
 
 def every_chunk(response: SearchResponse, n_chunks: int) -> list[tuple[int, SearchResult | None]]:

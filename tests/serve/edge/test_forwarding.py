@@ -26,7 +26,7 @@ def test_a_stopped_model_process_is_a_503(tmp_path: Path) -> None:
         try:
             assert await forwarder.stats() == Stats(backlog=0, num_total_runners=0)
             with pytest.raises(TimedOutError) as caught:
-                await forwarder.post(request, b"{}")
+                await forwarder.post(request, [b"{}"])
             return caught.value
         finally:
             await forwarder.close()

@@ -12,7 +12,7 @@ import pytest
 from relevance_gen import Encoder, EncoderError, ModelLoadError, OverloadedError, TimedOutError, TooLargeError
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.embedding import Embedder, TextEncoder, load_encoder
+from relevance_gen.serve.work.embedding import Embedder, EmbeddingTask, TextEncoder, load_encoder
 from small_models import ENCODER
 
 LONG = ["a b c d e f g h"] * 100_000
@@ -34,7 +34,7 @@ def with_embedder(
         embedder = Embedder(Settings(**settings), metrics)
         embedder.start_loading(load)
         with pytest.raises(EncoderError, match="the encoder is still being loaded"):
-            await embedder.embed(["a"])
+            await embedder.embed(EmbeddingTask(["a"]))
         while embedder.is_loading:
             await asyncio.sleep(0.01)
         try:
@@ -49,11 +49,11 @@ def test_texts_become_vectors_and_are_counted() -> None:
     """Vectors and tokens are those of the encoder, and metrics count them."""
 
     async def work(embedder: Embedder, metrics: Metrics) -> None:
-        encoded = await embedder.embed(["a b", "c"], kind="query")
+        encoded = await embedder.embed(EmbeddingTask(["a b", "c"], "query"))
         with Encoder(ENCODER) as encoder:
             np.testing.assert_array_equal(encoded.vectors, encoder.encode(["a b", "c"]))
         assert encoded.n_tokens.tolist() == [4, 3]
-        assert (await embedder.embed([])).vectors.shape == (0, 32)
+        assert (await embedder.embed(EmbeddingTask([]))).vectors.shape == (0, 32)
         assert metric(metrics, "encoders") == 1
         assert metric(metrics, "encoded_texts_total") == 2
         assert metric(metrics, "encoded_tokens_total") == 7
@@ -66,14 +66,15 @@ def test_a_request_that_is_cancelled_leaves_the_encoder_free() -> None:
     """Cancelling drops what is left of 100,000 texts, and gives their places in the queue back."""
 
     async def work(embedder: Embedder, metrics: Metrics) -> None:
-        task = asyncio.create_task(embedder.embed(LONG))
-        await asyncio.sleep(0.05)
-        assert metric(metrics, "encoder_texts_waiting") == len(LONG)
+        task = asyncio.create_task(embedder.embed(EmbeddingTask(LONG)))
+        async with asyncio.timeout(60):
+            while metric(metrics, "encoder_texts_waiting") != len(LONG):
+                await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert metric(metrics, "encoder_texts_waiting") == 0
-        assert (await embedder.embed(["a"])).vectors.shape == (1, 32)
+        assert (await embedder.embed(EmbeddingTask(["a"]))).vectors.shape == (1, 32)
         assert metric(metrics, "encoded_texts_total") == 1
 
     with_embedder(work, encoder_queue=len(LONG))
@@ -82,13 +83,16 @@ def test_a_request_that_is_cancelled_leaves_the_encoder_free() -> None:
 def test_more_texts_than_may_wait_are_refused() -> None:
     """More than could ever wait are too many; more than there is room for now may come again."""
 
-    async def work(embedder: Embedder, _: Metrics) -> None:
-        with pytest.raises(TooLargeError, match="at most 100000 texts to encode, got 100001"):
-            await embedder.embed([*LONG, "a"])
-        task = asyncio.create_task(embedder.embed(LONG))
-        await asyncio.sleep(0.05)
+    async def work(embedder: Embedder, metrics: Metrics) -> None:
+        with pytest.raises(TooLargeError, match="input must have at most 100000 items, got 100001") as caught:
+            await embedder.embed(EmbeddingTask([*LONG, "a"], path="input"))
+        assert caught.value.field == "input"
+        task = asyncio.create_task(embedder.embed(EmbeddingTask(LONG)))
+        async with asyncio.timeout(60):
+            while metric(metrics, "encoder_texts_waiting") != len(LONG):
+                await asyncio.sleep(0.001)
         with pytest.raises(OverloadedError, match="too many texts wait to be encoded") as refused:
-            await embedder.embed(["a"])
+            await embedder.embed(EmbeddingTask(["a"]))
         assert refused.value.retry_after_s >= 1
         task.cancel()
 
@@ -100,8 +104,8 @@ def test_what_takes_too_long_is_given_up() -> None:
 
     async def work(embedder: Embedder, _: Metrics) -> None:
         with pytest.raises(TimedOutError, match="were not encoded within"):
-            await embedder.embed(LONG)
-        assert (await embedder.embed(["a"])).vectors.shape == (1, 32)
+            await embedder.embed(EmbeddingTask(LONG))
+        assert (await embedder.embed(EmbeddingTask(["a"]))).vectors.shape == (1, 32)
 
     with_embedder(work, encoder_queue=len(LONG), encoder_timeout_s=0.2)
 
@@ -114,7 +118,7 @@ def test_an_encoder_that_cannot_be_loaded_is_none() -> None:
 
     async def work(embedder: Embedder, metrics: Metrics) -> None:
         with pytest.raises(EncoderError, match="this server has no encoder"):
-            await embedder.embed(["a"])
+            await embedder.embed(EmbeddingTask(["a"]))
         assert metric(metrics, "encoders") == 0
 
     with_embedder(work, fail)

@@ -12,7 +12,8 @@ import pytest
 
 from relevance_gen.errors import BusyError, TimedOutError
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.work.generating import GenerationTask, Generator, NoBackend, OnText
+from relevance_gen.serve.work.backends import NoBackend, OnText
+from relevance_gen.serve.work.generating import GenerationTask, Generator
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
 PIECE = "some text "

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -167,14 +170,14 @@ def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
 
         def hold(_: Any) -> None:
             inside.set()
-            done.wait(10)
+            done.wait(60)
 
         holder = threading.Thread(target=lambda: lifting.lift(hold))
         holder.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
         assert ask(searcher) == (["busy"], words)
         done.set()
-        holder.join(10)
+        holder.join(60)
         assert ask(searcher)[0] == []
 
     with_searcher(work, search_threads=2)
@@ -196,11 +199,43 @@ def test_chunks_that_nobody_keeps_any_more_are_not_encoded() -> None:
             made.append("bug")
             raise ZeroDivisionError
 
-        assert lifting.encode_later(["a"], lambda _: made.append("unwanted"), lambda: False)
-        assert lifting.encode_later(["a"], fail, lambda: True)
-        assert lifting.encode_later(["a"], bug, lambda: True)
-        assert lifting.encode_later(["a"], lambda _: made.append("wanted"), lambda: True)
+        assert lifting.encode_later(1, lambda _: made.append("unwanted"), lambda: False)
+        assert lifting.encode_later(1, fail, lambda: True)
+        assert lifting.encode_later(1, bug, lambda: True)
+        assert lifting.encode_later(1, lambda _: made.append("wanted"), lambda: True)
         assert eventually(lambda: "wanted" in made)
         assert made == ["fails", "bug", "wanted"]
 
     with_searcher(work)
+
+
+def test_what_waits_for_vectors_is_held_by_the_cache_alone() -> None:
+    """Of simultaneous searches one has an index encoded, and texts that the cache has dropped are not kept for it."""
+
+    def work(searcher: Searcher, _: Embedder) -> None:
+        lifting, cache = searcher._lifting, searcher._cache
+        assert lifting is not None
+        assert cache is not None
+        begun, done = threading.Event(), threading.Event()
+
+        def hold(_: Any) -> None:
+            begun.set()
+            done.wait(60)
+
+        assert lifting.encode_later(1, hold, lambda: True)
+        assert begun.wait(60)
+        ask(searcher)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: ask(searcher), range(8)))
+        assert lifting._pending.qsize() == 1
+        ((kept, _),) = cache._kept.values()
+        index = weakref.ref(kept.index)
+        del kept
+        cache.put(b"another", None, cache._limit_bytes)  # type: ignore[arg-type]
+        gc.collect()
+        assert index() is None
+        done.set()
+        ask(searcher)
+        assert eventually(lambda: has_vectors(searcher))
+
+    with_searcher(work, search_threads=8)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from relevance_gen import RunnerClosedError, search
+from relevance_gen.errors import TimedOutError
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.work.generating import Generator, NoBackend
+from relevance_gen.serve.work.backends import NoBackend
+from relevance_gen.serve.work.generating import Generator
 from relevance_gen.types import PromptResponse
 
 CHUNKS = ["The lighthouse was built in 1831.", "Bees tell each other where the flowers are by dancing.", "It rained."]
@@ -38,11 +41,25 @@ class Worded(NoBackend):
         return sum(len(message["content"].split()) for message in messages)
 
 
-def prompt(backend: NoBackend) -> PromptResponse:
+class Slow(Worded):
+    """A model that counts slowly, and for which everything is too long."""
+
+    def __init__(self) -> None:
+        super().__init__(ChatFormat(n_ctx=512))
+        self.n_counted = 0
+
+    def count_tokens(self, text: str) -> int:  # noqa: ARG002
+        """Take a while."""
+        self.n_counted += 1
+        time.sleep(0.1)
+        return 10_000
+
+
+def prompt(backend: NoBackend, timeout_s: float = 10.0) -> PromptResponse:
     """Ask about the chunks."""
 
     async def asked() -> PromptResponse:
-        generator = Generator(Metrics.alone(), 10.0)
+        generator = Generator(Metrics.alone(), timeout_s)
         generator.start_loading(lambda: backend)
         while generator.is_loading:
             await asyncio.sleep(0.01)
@@ -74,6 +91,14 @@ def test_a_chat_model_is_asked_in_a_conversation() -> None:
     (message,) = written.request["messages"]
     assert message["role"] == "user"
     assert f"[1] {CHUNKS[1]}\n\nQuestion: {QUESTION}" in message["content"]
+
+
+def test_a_model_that_counts_for_too_long_is_given_up() -> None:
+    """The request ends in its time, and so does its thread: with what is being counted."""
+    slow = Slow()
+    with pytest.raises(TimedOutError, match="prompt was not written within"):
+        prompt(slow, 0.05)  # leaving the event loop waits for the thread
+    assert slow.n_counted == 1
 
 
 def test_without_a_model_there_is_no_prompt() -> None:

@@ -71,7 +71,7 @@ def read(body: object) -> tuple[EmbeddingTask, Callable[[Encoded], object]]:
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         return {"object": "list", "data": data, "model": request.model, "usage": usage}
 
-    return EmbeddingTask(texts, _KINDS[request.input_type] if request.input_type else None), present
+    return EmbeddingTask(texts, _KINDS[request.input_type] if request.input_type else None, "input"), present
 
 
 def _as_numbers(vector: Vectors) -> object:

@@ -1,0 +1,184 @@
+"""Compile the grammars of requests, so that whoever sends slow ones waits for them alone.
+
+Clients with a name and those without have a lane each: a thread, and the process that tries a grammar first. What takes
+too much time, memory or stack is an error of its request. Within a lane grammars are compiled one after another, and a
+client may have only so many of them compiled for only so long; this process's own requests are not counted. A grammar
+that was compiled before is at hand at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from relevance_gen.errors import OverloadedError
+from relevance_gen.generation.constraints import Grammar, Source, compiling_module
+from relevance_gen.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from relevance_gen.generation.compiling import LLTokenizer
+
+_TRIAL_S = 3.0
+_MOST_WAITING = 32
+"""Grammars of one client that may wait."""
+_MOST_S = 5.0
+_REGAINED = 0.2
+"""A client may use the lane for so many seconds of the processor, and gets back so many in each second."""
+_MOST_KNOWN = 16
+_KNOWN_S = 0.25
+"""A lane remembers so many grammars, of those that took the processor so long at most: what takes longer holds more
+than some 10 MB."""
+
+
+def _trial() -> Sandbox:
+    sandbox = Sandbox(Path(__file__).with_name("compiling.py"), timeout_s=_TRIAL_S, memory_bytes=512 << 20)
+    atexit.register(sandbox.close)
+    return sandbox
+
+
+_TRIALS = {is_open: _trial() for is_open in (True, False)}
+"""Where the grammars of either lane are tried, for all models of this process."""
+
+
+class Grammars:
+    """Compiles grammars for one model.
+
+    Args:
+        pieces: what each token of the vocabulary prints.
+    """
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._lanes = {is_open: _Lane(trial, len(pieces)) for is_open, trial in _TRIALS.items()}
+        # Nothing is before it in the lane.
+        self._tokenizer = self._lanes[False].thread.submit(compiling_module().tokenizer_of, pieces)
+
+    def compile(self, source: Source, client: str | None = None) -> Future[Grammar]:
+        """Return the future of a compiled grammar; it fails with `InvalidRequestError` where that cannot be done.
+
+        Args:
+            source: what to compile.
+            client: who wants it, as in a `Ticket`.
+
+        Raises:
+            OverloadedError: this client has too many that wait, or has had too slow ones.
+        """
+        return self._lanes[client == ""].compile(source, client, self._tokenizer)
+
+    def close(self) -> None:
+        """End the threads with what they are doing."""
+        for lane in self._lanes.values():
+            lane.thread.shutdown(wait=False, cancel_futures=True)
+
+
+@define
+class _Account:
+    """What a client may still ask of a lane, in seconds of the processor."""
+
+    clock: Callable[[], float] = time.monotonic
+    n_waiting: int = 0
+    left_s: float = _MOST_S
+    at_s: float = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.at_s = self.clock()
+
+    def use(self, seconds: float) -> None:
+        """Take so many seconds from what is left."""
+        now_s = self.clock()
+        self.left_s = min(_MOST_S, self.left_s + _REGAINED * (now_s - self.at_s)) - seconds
+        self.at_s = now_s
+
+    def check(self) -> None:
+        """Refuse a client that has used the lane for too long."""
+        self.use(0.0)
+        if self.left_s < 0:
+            wait_s = math.ceil(-self.left_s / _REGAINED)
+            raise OverloadedError("the grammars of this client took too long to compile", retry_after_s=wait_s)
+
+
+class _Lane:
+    """Compiles the grammars of some clients, one after another.
+
+    Args:
+        trial: where they are tried first.
+        n_vocab: size of the model's vocabulary.
+
+    Attributes:
+        thread: where they are compiled.
+    """
+
+    def __init__(self, trial: Sandbox, n_vocab: int) -> None:
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="relevance_gen-grammars")
+        with compiling_module().deep_stack():
+            self.thread.submit(int)  # starts it
+        self._trial = trial
+        self._n_vocab = n_vocab
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Source, Grammar] = OrderedDict()
+        self._accounts: dict[str, _Account] = {}
+        """One for each name: as many as there are keys."""
+
+    def compile(self, source: Source, client: str | None, tokenizer: Future[LLTokenizer]) -> Future[Grammar]:
+        with self._lock:
+            if (grammar := self._known.get(source)) is not None:
+                self._known.move_to_end(source)
+                at_hand: Future[Grammar] = Future()
+                at_hand.set_result(grammar)
+                return at_hand
+            account = None if client is None else self._accounts.setdefault(client, _Account())
+            if account is not None:
+                if account.n_waiting >= _MOST_WAITING:
+                    raise OverloadedError(f"{_MOST_WAITING} grammars of this client wait to be compiled already")
+                account.check()
+                account.n_waiting += 1
+        future = self.thread.submit(self._compile, source, account, tokenizer)
+        future.add_done_callback(lambda _: self._leave(account))
+        return future
+
+    def _leave(self, account: _Account | None) -> None:
+        if account is not None:
+            with self._lock:
+                account.n_waiting -= 1
+
+    def _compile(self, source: Source, account: _Account | None, tokenizer: Future[LLTokenizer]) -> Grammar:
+        lark = source.lark()
+        if account is not None:
+            with self._lock:
+                account.check()
+        why, seconds = self._try(lark)
+        if not why:
+            compiling, began_s = compiling_module(), time.thread_time()
+            matcher = compiling.compiled(tokenizer.result(), lark)
+            compiled_s = time.thread_time() - began_s
+            seconds += compiled_s
+            why = compiling.reason(matcher)
+        with self._lock:
+            if account is not None:
+                account.use(seconds)
+            if why:
+                raise source.refused(f"cannot be compiled: {why}")
+            grammar = Grammar(source, matcher, self._n_vocab, compiling)
+            if compiled_s <= _KNOWN_S:
+                self._known[source] = grammar
+                if len(self._known) > _MOST_KNOWN:
+                    self._known.popitem(last=False)
+        return grammar
+
+    def _try(self, lark: str) -> tuple[str, float]:
+        """Return what a trial finds wrong with a grammar, empty if nothing, and how long that took the processor."""
+        try:
+            found = self._trial.ask({"grammar": lark})
+        except EOFError:
+            return "that takes too much memory or nests too deeply", _TRIAL_S
+        except TimeoutError:
+            return f"that takes more than {_TRIAL_S:g} seconds", _TRIAL_S
+        return found["error"], found["seconds"]

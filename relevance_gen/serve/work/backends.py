@@ -1,0 +1,102 @@
+"""What generates: the runner as the server needs it, or what stands in for one where there is none."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+
+from relevance_gen.asking.model import Model
+from relevance_gen.errors import RunnerClosedError
+from relevance_gen.llama.language_model import ChatFormat
+from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.serve.settings import Settings
+from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
+
+OnText: TypeAlias = Callable[[int, str], None]
+
+
+class Backend(Model, Protocol):
+    """What the server needs of `relevance_gen.generation.runner.Runner`."""
+
+    def submit(
+        self,
+        request: GenerationRequest,
+        *,
+        on_text: OnText | None = None,
+        is_chat: bool = False,
+        stops_itself: bool = False,
+        spells: bool = False,
+        client: str | None = None,
+    ) -> Future[GenerationResponse]:
+        """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
+
+    def write_chat(self, messages: Sequence[Mapping[str, Any]], *, client: str | None = None) -> str:
+        """Return a conversation as the model's template has it."""
+
+    def stats(self) -> Stats:
+        """Return the backlog and the runners that take work."""
+
+    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
+        """Finish (`drain`) or abort what runs, and end the thread."""
+
+
+class NoBackend:
+    """The backend of a server without a model."""
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
+
+    def count_tokens(self, text: str) -> int:  # noqa: ARG002
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
+
+    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:  # noqa: ARG002
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
+
+    def submit(self, request: GenerationRequest, **options: Any) -> Future[GenerationResponse]:  # noqa: ARG002
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
+
+    def write_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:  # noqa: ARG002
+        """Refuse: there is no runner."""
+        raise RunnerClosedError("this server has no model")
+
+    def stats(self) -> Stats:
+        """Return zeros."""
+        return Stats(backlog=0, num_total_runners=0)
+
+    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
+        """Do nothing."""
+
+
+def load_backend(settings: Settings) -> Backend:
+    """Load the model that `settings` name, and what writing prompts for it needs.
+
+    Raises:
+        ModelLoadError: it cannot be loaded.
+        ClusterError: the settings name a cluster, and it does not answer as it must.
+    """
+    if settings.model == NO_MODEL:
+        return NoBackend()
+    importlib.import_module("relevance_gen.asking.api")  # here, where nobody waits for it
+    given: dict[str, Any] = attrs.asdict(settings.model_options, filter=lambda one, value: value != one.default)
+    given |= {"max_queue": settings.max_queue, "prefix_cache_bytes": settings.prefix_cache_bytes}
+    given = {name: value for name, value in given.items() if value is not None}
+    if settings.cluster is None:
+        from relevance_gen.generation.runner import Runner
+
+        return Runner(settings.model, **given)
+    from relevance_gen.cluster import ClusterRunner
+
+    # Servers of one model share its runners.
+    name = f"of servers: {settings.model or 'the embedded model'}"
+    return ClusterRunner(
+        settings.model, address=settings.cluster, n_runners=settings.cluster_runners, name=name, **given
+    )
