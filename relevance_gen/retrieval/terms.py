@@ -316,4 +316,4 @@ def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Off
         mixed ^= mixed >> np.uint64(29)
         hashed[rest] = mixed
         some = np.flatnonzero(n_left > 8)
-        rest, place, n_left, mixed = (values.take(some) for values in (rest, place, n_left, mixed))
+        rest, place, n_left, mixed = rest.take(some), place.take(some), n_left.take(some), mixed.take(some)
