@@ -38,7 +38,7 @@ from relevance_gen.retrieval.cutting import cut_evenly
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.terms import Offsets
 
-_CHARS_PER_FORK: Final = 4 << 20
+_CHARS_PER_FORK: Final = 8 << 20
 _CHARS_PER_NEW_PROCESS: Final = 32 << 20
 """With less text for each, starting processes takes longer than they save: see bench/RESULTS.md. One that is started
 anew first imports numpy, this package and the caller's script: without the script as long as some twelve million
