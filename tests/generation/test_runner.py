@@ -69,7 +69,7 @@ def test_concurrent_greedy_text_is_what_each_gets_alone(n_threads, n_requests):
 
 
 def test_a_device_that_is_not_there_is_refused():
-    """The error says which GPUs there are, also where others of the list are there; on a CPU the numbers mean nothing."""
+    """The error says which GPUs there are, also where others of the list are; on a CPU the numbers mean nothing."""
     with pytest.raises(InvalidRequestError, match=r"devices must be of GPUs that .* sees \(.*\), got 99; leave it out"):
         small_runner(devices=[99])
     with small_runner(devices=[99], n_gpu_layers=0) as runner:
