@@ -24,7 +24,7 @@ print(time.process_time() - started, *sys.modules)
 
 def run(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
