@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -75,16 +76,16 @@ class ProximityScorer:
         self._made_of = matches, idf, said
         self._n_words = len(matches)
         self.total_idf = math.fsum(idf) or 1.0
-        pairs: dict[tuple[int, int], int] = {}
-        for left, right in itertools.pairwise(said):
-            if left >= 0 and right >= 0:
-                pairs[left, right] = pairs.get((left, right), 0) + 1
-        self._pairs = pairs
+        # Of a query as long as a book there are millions.
+        pairs = self._pairs = {
+            pair: n for pair, n in Counter(itertools.pairwise(said)).items() if pair[0] >= 0 and pair[1] >= 0
+        }
         self._pair_weight = [
             (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0 for (left, right), times in pairs.items()
         ]
         self._run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
-        self._run_total = math.fsum(self._run_weight[word] for word in said if word >= 0) or 1.0
+        runs = (itertools.repeat(self._run_weight[word], n) for word, n in Counter(said).items() if word >= 0)
+        self._run_total = math.fsum(itertools.chain.from_iterable(runs)) or 1.0
         self._pair_numbers = _pair_numbers(self._n_words + 1, pairs)
         counted = [rare for rare in idf if rare]
         self._bits = _bits(self._n_words + 1, len(counted))

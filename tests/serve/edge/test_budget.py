@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tracemalloc
 from contextlib import ExitStack
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 from relevance_gen import wire
 from relevance_gen.errors import BusyError, TooLargeError
+from relevance_gen.serve.edge.bodies import Body
 from relevance_gen.serve.edge.budget import Budget
 from relevance_gen.serve.edge.shape import shape_of
 from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
 
 N = 20_000
 SHAPES = {
@@ -56,6 +59,34 @@ def test_parsing_takes_no_more_than_said(shape: str) -> None:
         if not was_tracing:
             tracemalloc.stop()
     assert peak_bytes - before_bytes <= shape_of(body, 1 << 18).peak_bytes + 4096
+
+
+def test_what_comes_out_of_gzip_is_taken_piece_by_piece() -> None:
+    """A body that would become larger than the budget is refused when the first piece too many is there."""
+    settings = Settings()
+    bomb = gzip.compress(bytes(settings.max_body_bytes), 9)
+    with budget(1 << 20).account() as account:
+        body = Body([bomb], "gzip", account, 1 << 18, settings)
+        with pytest.raises(TooLargeError, match="may take 1048576 bytes of memory") as caught:
+            body.parse()
+    assert int(str(caught.value).rsplit(" ", 1)[1]) < settings.max_body_bytes / 4
+
+
+def test_more_values_than_allowed_are_not_parsed() -> None:
+    """They are counted before, and those in strings are none."""
+    for text, is_allowed in (
+        ("[1,2,3,4]", True),
+        ("[1,2,3,4,5]", False),
+        ('["[,,,,,,,,"]', True),
+        ("[[],[],{}]", True),
+    ):
+        with budget(1 << 20).account() as account:
+            body = Body([text.encode()], "identity", account, 5, Settings())
+            if is_allowed:
+                assert body.parse() == json.loads(text)
+            else:
+                with pytest.raises(TooLargeError, match="at most 5 JSON values"):
+                    body.parse()
 
 
 @given(

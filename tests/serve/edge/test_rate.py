@@ -61,6 +61,30 @@ def test_a_window_slides() -> None:
     asyncio.run(run())
 
 
+def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It locks nobody out for longer than a window, and the headers stay numbers that make sense."""
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)
+
+    async def run() -> None:
+        nonlocal now_s
+        rate = RateLimit("2/minute", "memory://", Metrics.alone())
+        for change_s in (0.0, -1.0, -3600.0, -86400.0, 7 * 86400.0):
+            now_s += change_s
+            for _ in range(3):
+                try:
+                    headers = await rate.admit("a")
+                except RateLimitedError as error:
+                    headers = error.headers
+                assert 1 <= int(headers["RateLimit-Reset"]) <= 120
+                assert 0 <= int(headers["RateLimit-Remaining"]) <= 2
+            now_s += 121.0
+            await rate.admit("a")
+            now_s += 121.0
+
+    asyncio.run(run())
+
+
 def test_off_is_off() -> None:
     """Without a limit everything is admitted, and no headers speak of one."""
     rate = RateLimit("off", "memory://", Metrics.alone())
