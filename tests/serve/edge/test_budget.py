@@ -74,18 +74,14 @@ def test_what_comes_out_of_gzip_is_taken_piece_by_piece() -> None:
 
 def test_more_values_than_allowed_are_not_parsed() -> None:
     """They are counted before, and those in strings are none."""
-    for text, is_allowed in (
-        ("[1,2,3,4]", True),
-        ("[1,2,3,4,5]", False),
-        ('["[,,,,,,,,"]', True),
-        ("[[],[],{}]", True),
-    ):
+    allowed = ["[1,2,3,4,5,6]", '["[,,,,,,,,"]', "[[],[],{}]"]
+    for text in (*allowed, "[1,2,3,4,5,6,7]"):
         with budget(1 << 20).account() as account:
-            body = Body([text.encode()], "identity", account, 5, Settings())
-            if is_allowed:
+            body = Body([text.encode()], "identity", account, 7, Settings())
+            if text in allowed:
                 assert body.parse() == json.loads(text)
             else:
-                with pytest.raises(TooLargeError, match="at most 5 JSON values"):
+                with pytest.raises(TooLargeError, match="at most 7 JSON values"):
                     body.parse()
 
 
