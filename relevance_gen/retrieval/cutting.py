@@ -45,10 +45,16 @@ def pieces(text: str, n_chars: int) -> Iterator[str]:
     """
     n_chars = max(n_chars, _LEAST_CHARS)
     start = 0
-    while len(text) - start > n_chars and (place := _PLACE.search(text, start + n_chars)):
+    while len(text) - start > n_chars and (place := _next_place(text, start + n_chars)):
         yield text[start : place.end()]
         start = place.end() - (1 if place[1] else 2 if place[2] else 0)
     yield text[start:]
+
+
+def _next_place(text: str, start: int) -> re.Match[str] | None:
+    """Return the first place from `start` on, looked for step by step, so that other threads go on in between."""
+    steps = range(start, len(text), BLOCK_CHARS)
+    return next(filter(None, (_PLACE.search(text, low, low + BLOCK_CHARS) for low in steps)), None)
 
 
 def lengths(texts: Sequence[str]) -> Offsets:

@@ -7,6 +7,7 @@ import json
 import tracemalloc
 from contextlib import ExitStack
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from relevance_gen import wire
 from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.serve.edge.bodies import Body
 from relevance_gen.serve.edge.budget import Budget
+from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.shape import shape_of
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
@@ -37,6 +39,9 @@ SHAPES = {
     "a text with one wide character": json.dumps({"text": "😀" + "a" * 10 * N}, ensure_ascii=False),
     "a text with one wide character, escaped": json.dumps({"text": "😀" + "a" * 10 * N}),
 }
+
+
+LANE = make_lanes(Settings(), Metrics.alone())["search"]
 
 
 def budget(limit_bytes: int) -> Budget:
@@ -63,13 +68,12 @@ def test_parsing_takes_no_more_than_said(shape: str) -> None:
 
 def test_what_comes_out_of_gzip_is_taken_piece_by_piece() -> None:
     """A body that would become larger than the budget is refused when the first piece too many is there."""
-    settings = Settings()
-    bomb = gzip.compress(bytes(settings.max_body_bytes), 9)
+    bomb = gzip.compress(bytes(64 << 20), 9)
     with budget(1 << 20).account() as account:
-        body = Body([bomb], "gzip", account, 1 << 18, settings)
+        body = Body([bomb], "gzip", account, LANE, 64)
         with pytest.raises(TooLargeError, match="may take 1048576 bytes of memory") as caught:
             body.parse()
-    assert int(str(caught.value).rsplit(" ", 1)[1]) < settings.max_body_bytes / 4
+    assert int(str(caught.value).rsplit(" ", 1)[1]) < 16 << 20
 
 
 def test_more_values_than_allowed_are_not_parsed() -> None:
@@ -77,7 +81,7 @@ def test_more_values_than_allowed_are_not_parsed() -> None:
     allowed = ["[1,2,3,4,5,6]", '["[,,,,,,,,"]', "[[],[],{}]"]
     for text in (*allowed, "[1,2,3,4,5,6,7]"):
         with budget(1 << 20).account() as account:
-            body = Body([text.encode()], "identity", account, 7, Settings())
+            body = Body([text.encode()], "identity", account, attrs.evolve(LANE, most_values=7), 64)
             if text in allowed:
                 assert body.parse() == json.loads(text)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import socket
 import subprocess
@@ -11,10 +12,14 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from limits import WindowStats
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from limits.errors import ConfigurationError
 
 from relevance_gen.serve.edge.problems import RateLimitedError, problem_of
@@ -81,6 +86,35 @@ def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
             now_s += 121.0
             await rate.admit("a")
             now_s += 121.0
+
+    asyncio.run(run())
+
+
+class Odd(SlidingWindowCounterRateLimiter):
+    """Counts as the storage of somebody else: it admits, and tells of the window whatever it is given."""
+
+    def __init__(self, reset_time: Any, remaining: Any) -> None:
+        super().__init__(MemoryStorage())
+        self._told = WindowStats(reset_time, remaining)
+
+    async def get_window_stats(self, *_: Any) -> WindowStats:
+        """Tell of the window."""
+        return self._told
+
+
+@pytest.mark.parametrize(
+    ("reset_time", "remaining"), [(None, 1), ("soon", 1), (math.inf, 1), (math.nan, 1), (1e9, None), (1e9, b"?")]
+)
+def test_a_storage_that_tells_no_numbers_is_lost(reset_time: Any, remaining: Any) -> None:
+    """What it says of the window is no number, or none that ends: this process counts for itself."""
+
+    async def run() -> None:
+        metrics = Metrics.alone()
+        rate = RateLimit("5/minute", "memory://", metrics)
+        rate._shared = Odd(reset_time, remaining)
+        headers = await rate.admit("a")
+        assert (headers["RateLimit-Remaining"], 1 <= int(headers["RateLimit-Reset"]) <= 60) == ("4", True)
+        assert rate._is_lost
 
     asyncio.run(run())
 
