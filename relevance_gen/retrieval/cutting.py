@@ -24,9 +24,7 @@ _BETWEEN_TERMS: Final = (
     "\u060c\u0964\u0f0b\u0f0d\u1362\u3001\u3002\uff01\uff0c\uff1f"  # commas and full stops of other scripts
     "\U0001f300-\U0001f64f\U00020000-\U0002a6df"  # emoji and rare Han, each a term of its own
 )
-_PLACE: Final = re.compile(
-    f"[{_BETWEEN_TERMS}]|(?<=[{PAIRED}]{{2}})(?=([{PAIRED}]))|(?<=[{TRIPLED}]{{3}})(?=([{TRIPLED}]))"
-)
+_PLACE: Final = f"[{_BETWEEN_TERMS}]|(?<=[{PAIRED}]{{2}})(?=([{PAIRED}]))|(?<=[{TRIPLED}]{{3}})(?=([{TRIPLED}]))"
 """Where a text can be cut: behind a character that no term goes on after, or within a run that is cut into n-grams
 anyway, of which the next piece then repeats one character or two. There are more such places than these."""
 _LEAST_CHARS: Final = 4
@@ -45,7 +43,9 @@ def pieces(text: str, n_chars: int) -> Iterator[str]:
     """
     n_chars = max(n_chars, _LEAST_CHARS)
     start = 0
-    while len(text) - start > n_chars and (place := _PLACE.search(text, start + n_chars)):
+    if len(text) > n_chars:
+        pattern = re.compile(_PLACE)  # when first needed, for it takes 3 ms, and from then on remembered by `re`
+    while len(text) - start > n_chars and (place := pattern.search(text, start + n_chars)):
         yield text[start : place.end()]
         start = place.end() - (1 if place[1] else 2 if place[2] else 0)
     yield text[start:]

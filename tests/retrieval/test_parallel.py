@@ -160,7 +160,7 @@ def test_processes_end_when_the_one_that_asked_is_killed() -> None:
         time.sleep(0.5)
         process.kill()
         # Both streams end when the last process that holds them does.
-        assert process.communicate(timeout=30) == (b"", b"")
+        assert process.communicate(timeout=60) == (b"", b"")
 
 
 def build_in_a_pool(n_jobs: int) -> int:
