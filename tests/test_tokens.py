@@ -7,6 +7,7 @@ import pickle
 import re
 import socket
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
@@ -273,7 +274,7 @@ def test_a_renewal_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, s
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(backends.os, "memfd_create", no_room, raising=False)
-    monkeypatch.setattr(backends.tempfile, "TemporaryDirectory", no_room)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_room)
     backend: Any = counter._count_pieces
     backend._tokens_left = 0
     for text in ("What is machine learning?", "one more text, to renew again and again"):
@@ -301,7 +302,7 @@ def test_gigatoken_needs_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_folder(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(backends.tempfile, "TemporaryDirectory", no_folder)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_folder)
     backends.ByGigatoken(encodings.define(encodings.EMBEDDED))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen import checks, wire
+from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import Chunk, Metadata
 
@@ -127,6 +127,8 @@ def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[s
     """Return text and metadata of a chunk that is not plain, or raise the error that says what is wrong with it."""
     if isinstance(value, Chunk):
         return value.text, value.metadata
+    from relevance_gen import wire  # and with it cattrs, which takes 15 ms to load and which few chunks need
+
     if not isinstance(value, str | Mapping):
         is_missing = _is_missing(value)
         if is_missing and blank == "skip":

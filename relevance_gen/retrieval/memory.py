@@ -7,12 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
+Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 _ENTRY_BYTES = 400
 """About what Python itself takes for one key, its value's object and the place in the dictionary."""
-
-_NOTHING = None, 0
 
 
 class Memory(Generic[Value]):
@@ -35,17 +34,16 @@ class Memory(Generic[Value]):
 
     def get(self, key: Hashable) -> Value | None:
         """Return the value under `key`, or None."""
-        return self.get_all((key,))[0]
+        return self.get_all((key,)).get(key)
 
-    def get_all(self, keys: Sequence[Hashable]) -> list[Value | None]:
-        """Return the value under each of some keys, or None."""
-        values, found = self._values, []
+    def get_all(self, keys: Sequence[Key]) -> dict[Key, Value]:
+        """Return the values under those of some keys that have one."""
+        values, found = self._values, {}
         with self._lock:
             for key in keys:
-                value, _ = values.get(key, _NOTHING)
-                if value is not None:
+                if key in values:
+                    found[key] = values[key][0]
                     values.move_to_end(key)
-                found.append(value)
         return found
 
     def put(self, key: Hashable, value: Value) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Final
@@ -99,7 +98,8 @@ def weigh(
 
     def said_of(part: Sequence[bool]) -> Ids:
         """Return the ids of the query's tokens of some terms, and of those that are no term's, ascending."""
-        return np.sort(query.ids[np.array([*part, True]).take(order)])
+        said = query.ids if all(part) else query.ids[np.array([*part, True]).take(order)]
+        return np.sort(said)
 
     def own_score(part: Sequence[bool], length: float) -> OwnScore:
         """Return what some terms of the query, all the known ones among them, would score as a chunk."""
@@ -156,7 +156,8 @@ def _said(order: npt.NDArray[np.int16], near: Sequence[int], is_known: Sequence[
 def _norm(ids: Ids) -> float:
     """Return the norm of a chunk that has tokens of these ids, ascending."""
     if ids.size <= _FEW:
-        return math.sqrt(math.fsum([saturated_one(n) ** 2 for n in Counter(ids.tolist()).values()]))
+        said = ids.tolist()
+        return math.sqrt(math.fsum([saturated_one(said.count(one)) ** 2 for one in set(said)]))
     edges = np.flatnonzero(ids[1:] != ids[:-1])
     n_terms_of = np.bincount(np.diff(edges, prepend=-1, append=ids.size - 1))  # by how often they stand there
     counts = np.flatnonzero(n_terms_of).tolist()
@@ -167,6 +168,6 @@ def _norm(ids: Ids) -> float:
 def _near(df: Sequence[int], idf: Sequence[float], n_near: int) -> tuple[int, ...]:
     """Choose the terms to look for side by side: the rarest that count, and as many that only stand between."""
     known = [number for number, n in enumerate(df) if n]
-    counted = sorted((number for number in known if idf[number]), key=lambda number: -idf[number])
+    counted = sorted([number for number in known if idf[number]], key=lambda number: -idf[number])
     between = [number for number in known if not idf[number]]
     return (*counted[:n_near], *between[:n_near])

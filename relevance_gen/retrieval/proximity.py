@@ -19,10 +19,10 @@ measured in docs/retrieval.md.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -30,9 +30,9 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.matching import Match
-from relevance_gen.retrieval.segment import Floats, Reading
+from relevance_gen.retrieval.segment import BETWEEN, Floats, Reading
 from relevance_gen.retrieval.terms import Ids, Offsets
-from relevance_gen.retrieval.vocabulary import Flags, Vocabulary
+from relevance_gen.retrieval.vocabulary import Vocabulary
 from relevance_gen.retrieval.weighting import saturated, saturated_one
 
 WINDOW: Final = 24
@@ -47,7 +47,7 @@ _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 
 _Words = npt.NDArray[np.uint8]
 _Masks = npt.NDArray[Any]
-_Neighbours: TypeAlias = tuple[Offsets, _Masks, _Words]
+_Neighbours: TypeAlias = tuple[Offsets, npt.NDArray[np.uint16]]
 
 
 @frozen(eq=False)
@@ -76,20 +76,16 @@ class ProximityScorer:
         self._made_of = matches, idf, said
         self._n_words = len(matches)
         self.total_idf = math.fsum(idf) or 1.0
-        # Of a query as long as a book there are millions.
-        pairs = self._pairs = {
-            pair: n for pair, n in Counter(itertools.pairwise(said)).items() if pair[0] >= 0 and pair[1] >= 0
-        }
+        pairs: dict[tuple[int, int], int] = {}
+        for left, right in itertools.pairwise(said):
+            if left >= 0 and right >= 0:
+                pairs[left, right] = pairs.get((left, right), 0) + 1
+        self._pairs = pairs
         self._pair_weight = [
             (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0 for (left, right), times in pairs.items()
         ]
-        self._run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
-        runs = (itertools.repeat(self._run_weight[word], n) for word, n in Counter(said).items() if word >= 0)
-        self._run_total = math.fsum(itertools.chain.from_iterable(runs)) or 1.0
-        self._pair_numbers = _pair_numbers(self._n_words + 1, pairs)
-        counted = [rare for rare in idf if rare]
-        self._bits = _bits(self._n_words + 1, len(counted))
-        self._sums = _sums(counted)
+        self._run_weight = run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
+        self._run_total = math.fsum([run_weight[word] for word in said if word >= 0]) or 1.0
 
     def __reduce__(self) -> tuple[object, ...]:
         return ProximityScorer, self._made_of
@@ -111,24 +107,24 @@ class ProximityScorer:
 
     def score(self, reading: Reading) -> Proximity:
         """Score chunks."""
-        starts, counts = reading.starts, reading.counts
+        starts = reading.starts
         query_word = self._words_of(reading.vocabulary)
         neighbours: list[_Neighbours] = []
-        edges = np.array((starts, starts + counts)).ravel("F")
-        covered, heads = np.zeros(edges.size), np.zeros(edges.size, self._bits.dtype)
+        covered, heads = np.zeros(starts.size), np.zeros(starts.size, self._bits.dtype)
         for begin in range(0, reading.words.size - WINDOW + 1, _STEP):
             # The words behind a step are looked at again in the next one, with all that is in their windows.
             word = query_word.take(reading.words[begin : begin + _STEP + WINDOW - 1])
             neighbours.append(self._neighbours(word, begin))
-            self._cover(word, edges - begin, covered, heads)
+            self._cover(word, starts - begin, covered, heads)
         pairs, run = self._in_order(neighbours, starts)
-        coverage, head = covered[::2], self._weigh(heads)[::2]
-        coverage /= self.total_idf
+        covered /= self.total_idf
+        head = self._weigh(heads)
         head /= self.total_idf
-        return Proximity(pairs, np.minimum(coverage, 1.0), np.minimum(head, 1.0), run)
+        return Proximity(pairs, np.minimum(covered, 1.0), np.minimum(head, 1.0), run)
 
     # ── Which word of the query stands where ─────────────────────────────────────────────────────────────────────────
 
+    @functools.cached_property
     def _matched(self) -> tuple[Ids, _Words]:
         """Ids of all matches and the query's words that they stand for, from 1 on; of equal ids the last is meant."""
         matches = self._made_of[0][::-1]
@@ -141,7 +137,7 @@ class ProximityScorer:
 
     def _words_of(self, vocabulary: Vocabulary) -> _Words:
         """Return for each word of a vocabulary which of the query's it stands for, from 1 on; 0 for none."""
-        ids, word = self._matched()
+        ids, word = self._matched
         words = np.zeros(vocabulary.size + 1, np.uint8)
         words[vocabulary.find(ids)] = word
         words[-1] = 0  # that of no word, and of those that were not found
@@ -149,49 +145,83 @@ class ProximityScorer:
 
     # ── Side by side ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @functools.cached_property
+    def _pair_tables(self) -> tuple[_Masks, Floats, Floats]:
+        """The number of each pair, from 1 on, and what its left and its right word weigh in a run.
+
+        The numbers stand where the left word's number times the number of words, no word counted, and the right word's
+        add up to; 0 stands for two words that are no pair.
+        """
+        size = self._n_words + 1
+        numbers = np.zeros(size * size, np.uint16)
+        weights = [(0.0, 0.0)]
+        for number, (left, right) in enumerate(self._pairs, 1):
+            numbers[(left + 1) * size + right + 1] = number
+            weights.append((self._run_weight[left], self._run_weight[right]))
+        of_left, of_right = np.array(weights).T
+        return numbers, of_left, of_right
+
     def _neighbours(self, word: _Words, begin: int) -> _Neighbours:
-        """Return where the query's pairs stand, the number of each, and its two words.
+        """Return where the query's pairs stand, and the number of each.
 
         Args:
             word: the query's word at each place of a step, and at some of the next.
             begin: the first place.
         """
-        numbers = self._pair_numbers
-        kind = numbers.dtype.type
-        beside = word[:_STEP][: word.size - 1] * kind(self._n_words + 1)
-        beside += word[1 : beside.size + 1]
-        number = numbers.take(beside)
-        left: Offsets = (number != 0).nonzero()[0]  # much quicker on booleans
-        return left + begin, number.take(left), word.take((left, left + 1))
+        word = word[: _STEP + 1]
+        left: Offsets = np.logical_and(word[:-1], word[1:]).nonzero()[0]
+        beside = word.take(left) * np.uint16(self._n_words + 1)
+        beside += word.take(left + 1)
+        number = self._pair_tables[0].take(beside)
+        paired: Offsets = number.nonzero()[0]
+        return left.take(paired) + begin, number.take(paired)
 
     def _in_order(self, neighbours: list[_Neighbours], starts: Offsets) -> tuple[Floats, Floats]:
         """Return the pairs and the longest run of each chunk, told where the query's pairs stand; the list is spent."""
         n, kinds = starts.size, len(self._pairs)
         run = np.zeros(n)
-        left, number, words = neighbours[0]
+        left, number = neighbours[0]
         if len(neighbours) > 1:
-            left, number, words = (np.concatenate(parts, axis=-1) for parts in zip(*neighbours, strict=True))
+            left, number = (np.concatenate(parts) for parts in zip(*neighbours, strict=True))
         neighbours.clear()
         if not left.size:
             return run, run
-        first = _first_of_each(left[1:] - left[:-1] != 1)
+        _, of_left, of_right = self._pair_tables
         chunk = starts.searchsorted(left, "right")
-        del left
-        counted: Offsets = chunk * kinds
-        counted += number
-        tf = np.bincount(counted, minlength=(n + 1) * kinds + 1)[kinds + 1 :].reshape(n, kinds)
-        del counted
+        chunk -= 1
+        tf = np.bincount(chunk * kinds + number, minlength=n * kinds + 1)[1:].reshape(n, kinds)
         values = saturated(tf)
         values *= self._pair_weight
-        weight = np.array([0.0, *self._run_weight])
-        total = np.add.reduceat(weight.take(words[1]), first)
-        total += weight.take(words[0].take(first))
-        chunk = chunk.take(first)
-        first = _first_of_each(chunk[1:] != chunk[:-1])
-        run[chunk.take(first) - 1] = np.maximum.reduceat(total, first) / self._run_total
+        first: Offsets = np.concatenate(([0], (left[1:] - left[:-1] != 1).nonzero()[0] + 1))
+        total = np.add.reduceat(of_right.take(number), first)
+        total += of_left.take(number.take(first))
+        np.maximum.at(run, chunk.take(first), total)
+        run /= self._run_total
         return np.add.reduce(values, axis=1), np.minimum(run, 1.0)
 
     # ── Within a passage ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @functools.cached_property
+    def _bits(self) -> _Masks:
+        """A bit for each word that counts, by its number from 1 on; 0 for all others."""
+        n_counted = len(self._counted)
+        kind = np.uint8 if n_counted <= 8 else np.uint16 if n_counted <= 16 else np.uint32
+        return np.array([0, *[1 << place for place in range(n_counted)], *[0] * (self._n_words - n_counted)], kind)
+
+    @functools.cached_property
+    def _sums(self) -> list[Floats]:
+        """For each byte of a mask the sums of the idf of all its values, each added in the words' order."""
+        tables = []
+        for start in range(0, max(len(self._counted), 1), 8):
+            sums = np.zeros(1)
+            for rare in self._counted[start : start + 8]:
+                sums = np.concatenate((sums, sums + rare))
+            tables.append(sums)
+        return tables
+
+    @functools.cached_property
+    def _counted(self) -> list[float]:
+        return [rare for rare in self._made_of[1] if rare]
 
     def _weigh(self, masks: _Masks) -> Floats:
         """Return the sum of the idf of the words in each mask."""
@@ -203,54 +233,25 @@ class ProximityScorer:
             total += sums.take(parts[:, place])
         return total
 
-    def _cover(self, word: _Words, edges: Offsets, covered: Floats, heads: _Masks) -> None:
+    def _cover(self, word: _Words, starts: Offsets, covered: Floats, heads: _Masks) -> None:
         """Note the best window of each chunk among those that begin in a step, and the words in its head.
 
         Args:
             word: the query's word at each place of a step, and at some of the next.
-            edges: where each chunk begins and ends, counted from the first of these places.
-            covered: idf of the best window from each edge to the next; the chunks' are those with even numbers.
-            heads: the query's words behind each edge.
+            starts: where each chunk begins, counted from the first of these places.
+            covered: idf of each chunk's best window.
+            heads: the query's words in each chunk's head.
         """
         within = self._bits.take(word)
         for n_places in (1, 2, 4):
             within = within[:-n_places] | within[n_places:]
         in_head = within[: -HEAD // 2] | within[HEAD // 2 :]
         values = self._weigh(in_head[: HEAD - WINDOW] | within[HEAD:])
-        low, high = edges.searchsorted((0, min(_STEP, values.size))).tolist()
-        heads[low:high] = in_head.take(edges[low:high])
-        here = slice(max(low - 1, 0), high)  # from the edge on that the step begins behind
-        if high:
-            found = np.maximum.reduceat(values, np.maximum(edges[here], 0))
+        low, high = starts.searchsorted((0, min(_STEP, values.size))).tolist()
+        heads[low:high] = in_head.take(starts[low:high])
+        # A window that begins between two chunks has nothing that the first window of the second does not have.
+        first, last = (starts - BETWEEN).searchsorted((0, values.size)).tolist()
+        here = slice(max(first - 1, 0), last)
+        if last:
+            found = np.maximum.reduceat(values, np.maximum(starts[here] - BETWEEN, 0))
             np.maximum(covered[here], found, out=covered[here])
-
-
-def _pair_numbers(size: int, pairs: Iterable[tuple[int, int]]) -> _Masks:
-    """Return the number of each pair of the query, from 1 on, by its words' numbers from 1 on, and 0 for any other."""
-    numbers = np.zeros(size * size, np.uint8 if size * size <= 256 else np.uint16)
-    for number, (left, right) in enumerate(pairs, 1):
-        numbers[(left + 1) * size + right + 1] = number
-    return numbers
-
-
-def _bits(size: int, n_counted: int) -> _Masks:
-    """Return a bit for each word that counts, by its number from 1 on; 0 for all others."""
-    kind = np.uint8 if n_counted <= 8 else np.uint16 if n_counted <= 16 else np.uint32
-    return np.array([0, *[1 << place for place in range(n_counted)], *[0] * (size - n_counted - 1)], kind)
-
-
-def _sums(idf: Sequence[float]) -> list[Floats]:
-    """Return for each byte of a mask the sums of the idf of all its values, each added in the words' order."""
-    tables = []
-    for start in range(0, max(len(idf), 1), 8):
-        sums = [0.0]
-        for rare in idf[start : start + 8]:
-            sums += [total + rare for total in sums]
-        tables.append(np.array(sums))
-    return tables
-
-
-def _first_of_each(is_new: Flags) -> Offsets:
-    """Return the place of the first of each group, told for every element but the first whether it begins a group."""
-    first: Offsets = np.concatenate(([0], is_new.nonzero()[0] + 1))
-    return first

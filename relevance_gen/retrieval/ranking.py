@@ -15,7 +15,7 @@ _MOST_IN_BLOCK: Final = 128
 _LEAST_IN_BLOCK: Final = 4
 _BLOCKS_PER_PLACE: Final = 4
 _MANY: Final = 1 << 14
-"""Fewer quotients than this are quicker computed all."""
+"""Fewer scores than this are quicker looked at all."""
 _ROUNDING: Final = 1.0 - 1e-9
 _NO_POSITIONS: Final[Offsets] = np.zeros(0, np.int64)
 _NO_SCORES: Final[Floats] = np.zeros(0)
@@ -70,22 +70,12 @@ def at_least_as_good(scores: Floats, n: int) -> Offsets:
     if scores.size <= n:
         few: Offsets = (scores > 0.0).nonzero()[0]
         return few
-    width = min(_MOST_IN_BLOCK, scores.size // (_BLOCKS_PER_PLACE * n))
-    if width >= _LEAST_IN_BLOCK:
-        # At least n scores reach the n-th best of the maxima of blocks, so few have to be looked at one by one.
-        n_blocks = scores.size // width
-        maxima = np.maximum.reduce(scores[: n_blocks * width].reshape(width, n_blocks))
-        maxima.partition(n_blocks - n)
-        bound = maxima[n_blocks - n]
-        positive: Offsets = (scores >= bound if bound > 0.0 else scores > 0.0).nonzero()[0]
-    else:
-        positive = (scores > 0.0).nonzero()[0]
+    maxima = _block_maxima(scores, n)
+    positive = _reaching(scores, maxima, _nth_best(maxima, n) if maxima.size else 0.0)
     if positive.size <= n:
         return positive
     values = scores.take(positive)
-    ordered = values.copy()
-    ordered.partition(positive.size - n)
-    reaching: Offsets = positive[values >= ordered[positive.size - n]]
+    reaching: Offsets = positive[values >= _nth_best(values, n)]
     return reaching
 
 
@@ -98,14 +88,47 @@ def best_quotients(sums: Floats, denominators: Floats, least: float, n: int) -> 
         least: the least of them.
         n: how many.
     """
-    if sums.size < _MANY:
+    if sums.size < _MANY or sums.size < _LEAST_IN_BLOCK * _BLOCKS_PER_PLACE * n:
         return at_least_as_good(sums / denominators, n)
-    greatest = at_least_as_good(sums, n)
+    maxima = _block_maxima(sums, n)
+    greatest = _reaching(sums, maxima, _nth_best(maxima, n))
     quotients = sums.take(greatest) / denominators.take(greatest)
     if greatest.size >= n:
-        quotients.partition(greatest.size - n)
         # At least n quotients reach this one. Whatever else does has a sum that is not much less than it times `least`.
-        bound = float(quotients[greatest.size - n]) * least * _ROUNDING
-        greatest = (sums >= bound).nonzero()[0]
+        greatest = _reaching(sums, maxima, _nth_best(quotients, n) * least * _ROUNDING)
         quotients = sums.take(greatest) / denominators.take(greatest)
     return greatest.take(at_least_as_good(quotients, n))
+
+
+def _nth_best(values: Floats, n: int) -> float:
+    ordered = values.copy()
+    ordered.partition(values.size - n)
+    return float(ordered[values.size - n])
+
+
+def _block_maxima(scores: Floats, n: int) -> Floats:
+    """Return the greatest of each block of scores, so that few have to be looked at one by one.
+
+    At least n scores reach the n-th best of these. A block is every so many-th score, so that numpy compares rows; the
+    last few scores are in none. Where there are too few for blocks, there is none.
+    """
+    n_blocks = max(_BLOCKS_PER_PLACE * n, scores.size // _MOST_IN_BLOCK)
+    n_rows = scores.size // n_blocks
+    if n_rows < _LEAST_IN_BLOCK:
+        return _NO_SCORES
+    maxima: Floats = np.maximum.reduce(scores[: n_rows * n_blocks].reshape(n_rows, n_blocks))
+    return maxima
+
+
+def _reaching(scores: Floats, maxima: Floats, bound: float) -> Offsets:
+    """Return the places, ascending, of the positive scores that reach a bound."""
+    places: Offsets
+    if scores.size >= _MANY and bound > 0.0:
+        blocks = (maxima >= bound).nonzero()[0]
+        if 2 * blocks.size < maxima.size:
+            behind = scores.size // maxima.size * maxima.size
+            rows = np.arange(0, behind, maxima.size)
+            places = np.concatenate((np.add.outer(rows, blocks).ravel(), np.arange(behind, scores.size)))
+            return places[scores.take(places) >= bound]
+    places = (scores >= bound if bound > 0.0 else scores > 0.0).nonzero()[0]
+    return places

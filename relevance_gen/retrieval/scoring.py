@@ -43,14 +43,12 @@ _BATCH_TOKENS: Final = 1 << 17
 """Chunks that have about so many tokens are read together: ties may make them many, and each may be long."""
 _BATCH_PAIRS: Final = 1 << 18
 """Most counts of pairs of words, those of all pairs in all chunks, that are held at once."""
-_POSTINGS_STEP: Final = 1 << 18
-"""Postings added up together: it bounds the memory for queries of many words."""
+_POSTINGS_STEP: Final = 1 << 15
+"""About so many postings are added up together, while they are in the core's cache."""
 _LETTER_STEP: Final = 1 << 15
 """Words whose letters are looked up together: it bounds the memory for long chunks."""
-_DENSE: Final = 8
-_FEW: Final = 1 << 11
-"""Postings are added up in an array of all chunks where there are more of them than this, and than chunks divided by
-that."""
+_DENSE: Final = 16
+"""Postings are added up in an array of all chunks where there are more of them than chunks divided by this."""
 _LEAST_MEMORY_BYTES: Final = 2 << 20
 _EXACT_BYTES: Final = 1 << 17
 """Room for all function words."""
@@ -170,11 +168,11 @@ class SegmentScorer:
     def match(self, terms: tuple[QueryTerm, ...]) -> tuple[TermMatch, ...]:
         """Return what each term of a query stands for here."""
         uninflected = [term.term_id for term in terms if not term.inflected]
-        known = zip(uninflected, self._exact.get_all(uninflected), strict=True)
-        exact = {term_id: found for term_id, found in known if found is not None}
+        exact = self._exact.get_all(uninflected)
         if len(exact) < len(uninflected):
             exact |= self._match_exactly([term_id for term_id in uninflected if term_id not in exact])
-        return tuple([self._find(term).matched if term.inflected else exact[term.term_id] for term in terms])
+        found = self._find([term for term in terms if term.inflected])
+        return tuple([next(found).matched if term.inflected else exact[term.term_id] for term in terms])
 
     def candidates(self, plan: Plan, n: int, chosen: Filter | None = None) -> Candidates:
         """Return the chunks whose cosines reach the n-th best of the segment, and those that say the same.
@@ -276,7 +274,7 @@ class SegmentScorer:
         ]
 
     def _share(self, term: QueryTerm, gain: float, number: int) -> tuple[float, float]:
-        found = self._find(term)
+        found = next(self._find([term]))
         here = found.chunk == number
         return float(found.tf[here].sum()), gain * float(found.weight[here].sum()) / float(self.denominators[number])
 
@@ -287,8 +285,11 @@ class SegmentScorer:
         sums: Floats | None = None
         parts: list[tuple[ChunkNumbers, Floats]] = []
         n_postings = 0
-        for term, gain, match in zip(plan.query.terms, plan.gains, plan.matches, strict=True):
-            if gain and match.ids.size and (found := self._find(term)).chunk.size:
+        counted = [
+            (term, gain) for term, gain, n in zip(plan.query.terms, plan.gains, plan.df, strict=True) if gain and n
+        ]
+        for found, (_, gain) in zip(self._find([term for term, _ in counted]), counted, strict=True):
+            if found.chunk.size:
                 parts.append((found.chunk, gain * found.weight))
                 n_postings += found.chunk.size
                 if n_postings >= _POSTINGS_STEP:
@@ -346,14 +347,16 @@ class SegmentScorer:
             self._exact.put(term_id, matches[term_id])
         return matches
 
-    def _find(self, term: QueryTerm) -> TermPostings:
-        """Find the chunks that hold a term of the query, or remember them."""
-        key = term.term_id, term.word, term.inflected, self._by_prefix
-        found = self.words_found.get(key)
-        if found is None:
-            found = self._find_now(term)
-            self.words_found.put(key, found)
-        return found
+    def _find(self, terms: Sequence[QueryTerm]) -> Iterator[TermPostings]:
+        """Find the chunks that hold each of some terms of the query, one after the other, or remember them."""
+        keys = [(term.term_id, term.word, term.inflected, self._by_prefix) for term in terms]
+        known = self.words_found.get_all(keys)
+        for key, term in zip(keys, terms, strict=True):
+            found = known.get(key)
+            if found is None:
+                found = self._find_now(term)
+                self.words_found.put(key, found)
+            yield found
 
     def _find_now(self, term: QueryTerm) -> TermPostings:
         postings = self.segment.postings
@@ -372,7 +375,7 @@ class SegmentScorer:
 
     def _added(self, chunk: ChunkNumbers, tf: npt.NDArray[Any]) -> tuple[ChunkNumbers, npt.NDArray[Any]]:
         """Add up the postings of several terms, in the order of the terms."""
-        if chunk.size > max(self.segment.size // _DENSE, _FEW):
+        if chunk.size > self.segment.size // _DENSE:
             dense = np.bincount(chunk, tf, self.segment.size)
             some = (dense > 0.0).nonzero()[0]
             return some.astype(np.uint32), dense.take(some)

@@ -62,7 +62,7 @@ class Statistics:
             self.n_chunks + other.n_chunks, self.norm_sum + other.norm_sum, self.votes + other.votes, ids, df
         )
 
-    @property
+    @functools.cached_property
     def mean_norm(self) -> float:
         """Mean of the norms; 0 of no chunks."""
         return self.norm_sum / (self.n_chunks << (_MANTISSA_BITS - _LEAST_EXPONENT)) if self.n_chunks else 0.0

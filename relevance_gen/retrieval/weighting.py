@@ -26,7 +26,6 @@ Source: Manning, Raghavan, Schütze, "Introduction to Information Retrieval", se
 
 from __future__ import annotations
 
-import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -302,10 +301,10 @@ def weighting_named(name: object) -> Weighting:
 
 def saturated(tf: npt.NDArray[Any]) -> Floats:
     """Return ``tf / (tf + 1.6)``, in [0, 1): the second occurrence counts less than the first."""
-    if tf.dtype.kind != "f":
-        with contextlib.suppress(IndexError):  # of a count that the table does not have
-            return _SATURATED.take(tf)
-    return np.asarray(tf / (tf + _SATURATION), np.float64)
+    try:
+        return _SATURATED.take(tf)
+    except (IndexError, TypeError):  # of a count that the table does not have, or of one that is not whole
+        return np.asarray(tf / (tf + _SATURATION), np.float64)
 
 
 _SATURATED: Final[Floats] = np.arange(256) / (np.arange(256) + _SATURATION)

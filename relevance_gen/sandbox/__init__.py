@@ -20,8 +20,12 @@ from attrs import field, frozen
 from relevance_gen.errors import GenerationError
 
 _CHILD = Path(__file__).with_name("child.py")
+
 _PATIENCE = 5
 """How many times its processor time an answer may take on a busy machine."""
+
+_START_S = 60.0
+"""For a process to start: on a busy machine that takes longer than an answer may."""
 
 
 @frozen(eq=False)
@@ -37,6 +41,20 @@ class _Process:
     def lives_here(self) -> bool:
         return self.parent == os.getpid() and self.popen.poll() is None
 
+    def read_line(self, timeout_s: float) -> bytes:
+        end_s = time.monotonic() + timeout_s
+        received = bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.stdout, selectors.EVENT_READ)
+            while not received.endswith(b"\n"):
+                if not selector.select(max(0.0, end_s - time.monotonic())):
+                    raise TimeoutError
+                part = os.read(self.stdout.fileno(), 1 << 20)
+                if not part:
+                    raise TimeoutError if self.popen.wait() == -signal.SIGXCPU else EOFError
+                received += part
+        return bytes(received)
+
     def end(self) -> None:
         if self.parent == os.getpid():
             self.popen.kill()
@@ -51,7 +69,8 @@ class Sandbox:
 
     Args:
         program: a file that defines ``answer``, which takes a mapping and returns one.
-        timeout_s: how long the processor may work on one answer; it may take `_PATIENCE` times as long.
+        timeout_s: how long the processor may work on one answer; once the process has started, it may take `_PATIENCE`
+            times as long.
         memory_bytes: how much memory the process may have, where the system can tell.
     """
 
@@ -87,22 +106,12 @@ class Sandbox:
         if self._process is None or not self._process.lives_here:
             self._end()
             self._process = self._start()
+            self._process.read_line(_START_S)
         process = self._process
-        end_s = time.monotonic() + _PATIENCE * self._timeout_s
         with suppress(BrokenPipeError):  # it has died, and reading tells
             process.stdin.write(b"%g " % self._timeout_s + line)
             process.stdin.flush()
-        received = bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while not received.endswith(b"\n"):
-                if not selector.select(max(0.0, end_s - time.monotonic())):
-                    raise TimeoutError
-                part = os.read(process.stdout.fileno(), 1 << 20)
-                if not part:
-                    raise TimeoutError if process.popen.wait() == -signal.SIGXCPU else EOFError
-                received += part
-        answer: dict[str, Any] = json.loads(received)
+        answer: dict[str, Any] = json.loads(process.read_line(_PATIENCE * self._timeout_s))
         return answer
 
     def _start(self) -> _Process:

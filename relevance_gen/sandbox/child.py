@@ -24,6 +24,8 @@ def main() -> None:
     answer = runpy.run_path(program)["answer"]
     with suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    sys.stdout.buffer.write(b"\n")  # the program is loaded: the time of the first answer begins
+    sys.stdout.buffer.flush()
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     for line in sys.stdin.buffer:
         seconds, _, question = line.partition(b" ")

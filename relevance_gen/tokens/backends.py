@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +58,8 @@ def _as_file(content: bytes) -> Iterator[Path]:
             stream.flush()
             yield Path(f"/proc/self/fd/{stream.fileno()}")
         return
+    import tempfile
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ranks.tiktoken"
         path.write_bytes(content)
@@ -107,6 +108,6 @@ class ByGigatoken:
         n_chars = sum(map(len, texts))
         if not self.releases_lock(n_chars):
             self._chars_before_batches -= n_chars if n_chars >= _LITTLE_CHARS else 0
-            return sum(len(self._encode(text)) for text in texts)
+            return sum(map(len, map(self._encode, texts)))
         # Outside the interpreter's lock, so that other threads go on.
         return int(self._encode_batch(texts, parallel=False).layout.offsets.data[-1])

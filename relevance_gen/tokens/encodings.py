@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import functools
 import hashlib
 from collections.abc import Callable, Mapping
@@ -171,6 +170,8 @@ def modified(path: Path) -> int:
         return path.stat().st_mtime_ns
     except (OSError, ValueError):
         known = published_names()
+        import difflib
+
         nearest = difflib.get_close_matches(path.name[:80], known, n=1)
         hint = f"did you mean {nearest[0]}?" if nearest else f"the names are {', '.join(known)}"
         raise InvalidRequestError(

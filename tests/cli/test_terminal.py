@@ -40,7 +40,7 @@ def in_terminal(*arguments: str, **environment: str) -> str:
         while piece := os.read(ours, 65536):
             shown += piece
     os.close(ours)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     return shown.decode()
 
 
@@ -65,7 +65,7 @@ def test_broken_pipe_is_quiet(folder: Path) -> None:
     assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(30) == 141
+    assert process.wait(60) == 141
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -82,7 +82,7 @@ def test_interrupt_is_quiet(folder: Path) -> None:
     assert process.stderr is not None
     with open("pipe", "wb"):
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -119,7 +119,7 @@ def test_reading_is_shown_while_a_file_takes_long(folder: Path) -> None:
         while piece := os.read(ours, 65536):
             shown += piece
     os.close(ours)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert shown.startswith(b"\rreading 1 files, 0 MiB  slow\x1b[K")
     assert shown.endswith(b"\r\x1b[K")
 
@@ -172,5 +172,5 @@ def test_interrupt_at_any_time(seconds: float, options: list[str], folder: Path)
     assert process.stdout.read(1) == b"\n"
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the command
-    said = process.communicate(timeout=30)
+    said = process.communicate(timeout=60)
     assert (process.returncode, *said) == (130, b"", b"")

@@ -64,7 +64,7 @@ def git(folder: str, *arguments: str) -> str:
         env=alone,
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return os.fsdecode(done.stdout)
 

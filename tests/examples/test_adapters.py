@@ -25,7 +25,7 @@ def printed_by(program: str, package: str, environment: str) -> str:
     python = interpreter_with(package, environment)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [python, EXAMPLES / program], env=environ, capture_output=True, text=True, timeout=120, check=False
+        [python, EXAMPLES / program], env=environ, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

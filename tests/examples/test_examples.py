@@ -15,6 +15,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def test_example_runs(example: Path) -> None:
     """The example ends well and has something to show."""
     command = [sys.executable, "-W", "error", str(example)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.generation import affinity
+from relevance_gen.generation import backlog as backlog_module
 from relevance_gen.generation.affinity import BLOCK_CHARS, MUCH_BUSIER, KnownPrompts, Standing, blocks_of, leaves
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.ticket import Ticket
@@ -126,15 +127,16 @@ def test_a_worker_that_does_not_come_is_not_waited_for_long(pair):
     assert affinity.PATIENCE_S * 0.5 <= time.monotonic() - started_s < 30
 
 
-def test_an_idle_worker_wakes_for_what_it_knows(pair):
+def test_an_idle_worker_wakes_for_what_it_knows(pair, monkeypatch):
     """Of two that wait, the one that knows the prompt gets it, whoever wakes first."""
+    monkeypatch.setattr(backlog_module, "PATIENCE_S", 60)
     backlog, first, second = pair
     got = {}
 
-    def serve(name, puller):
-        got[name] = puller.take(8, timeout_s=2)
+    def serve(name, puller, timeout_s):
+        got[name] = puller.take(8, timeout_s=timeout_s)
 
-    waiting = [threading.Thread(target=serve, args=args) for args in (("second", second), ("first", first))]
+    waiting = [threading.Thread(target=serve, args=args) for args in (("second", second, 0.5), ("first", first, 60))]
     for thread in waiting:
         thread.start()
     time.sleep(0.05)

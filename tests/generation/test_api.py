@@ -20,7 +20,7 @@ def run(code, tmp_path, **environment):
         env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)} | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -247,7 +247,7 @@ def test_waiting_ends_with_a_ticket_a_leave_a_close_or_in_time():
     ):
         timer = threading.Timer(0.02, act)
         timer.start()
-        assert puller.take(1, timeout_s=20) == answer
+        assert puller.take(1, timeout_s=60) == answer
         timer.join()
     assert puller.take(1) is None
 

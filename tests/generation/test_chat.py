@@ -91,14 +91,15 @@ LOOP = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
 
 @pytest.fixture
 def renderer():
-    """A renderer that gives up after two seconds."""
-    renderer = Renderer(timeout_s=2)
+    """A renderer with time enough on a busy machine."""
+    renderer = Renderer(timeout_s=60)
     yield renderer
     renderer.close()
 
 
-def test_slow_templates_of_strangers_delay_nobody_with_a_name():
+def test_slow_templates_of_strangers_delay_nobody_with_a_name(monkeypatch):
     """Clients with a name, and this process itself, have a sandbox that those without one cannot hold."""
+    monkeypatch.setattr(renderer_for("")._sandbox, "_timeout_s", 2)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(prompt_of, HI, MODEL, LOOP, renderer=renderer_for(""))
         for client in ("me", None):
@@ -110,7 +111,6 @@ def test_slow_templates_of_strangers_delay_nobody_with_a_name():
 @pytest.mark.parametrize(
     ("template", "field", "says"),
     [
-        (LOOP, "chat_template", "within 2 seconds"),
         ("{{ 'a' * 10**10 }}", "chat_template", "MemoryError"),
         ("{{ 'a' * 2**25 }}", "chat_template", "more than 16,777,216 characters"),
         ("{{ range(10**9) | list }}", "chat_template", "Range too big"),
@@ -123,15 +123,23 @@ def test_slow_templates_of_strangers_delay_nobody_with_a_name():
         ("{% include '/etc/passwd' %}", "messages", "no loader"),
     ],
 )
-def test_a_template_that_goes_wrong_is_an_error_in_time(renderer, template, field, says):
-    """Whatever a template does, it is refused by its name within the limit, and the next one is rendered."""
-    started = time.monotonic()
+def test_a_template_that_goes_wrong_is_an_error(renderer, template, field, says):
+    """Whatever a template does, it is refused by its name, and the next one is rendered."""
     with pytest.raises(InvalidRequestError, match=says) as caught:
         prompt_of(HI, MODEL, template, renderer=renderer)
     assert caught.value.field == field
-    assert time.monotonic() - started < 30
     assert len(str(caught.value)) < 700
     assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
+
+
+def test_a_template_that_does_not_end_is_an_error_in_time():
+    """What takes too long is refused, and the next one is rendered."""
+    renderer = Renderer(timeout_s=0.5)
+    with pytest.raises(InvalidRequestError, match=r"within 0\.5 seconds") as caught:
+        prompt_of(HI, MODEL, LOOP, renderer=renderer)
+    assert caught.value.field == "chat_template"
+    assert prompt_of(HI, MODEL, PLAIN, renderer=renderer) == "<s>ab"
+    renderer.close()
 
 
 def test_a_process_that_was_killed_is_replaced(renderer):
@@ -308,8 +316,9 @@ def test_a_chat_is_the_same_beside_others(with_template):
         assert [future.result().responses[0].text for future in [pool.submit(ask) for ask in asks]] == alone
 
 
-def test_rendering_does_not_hold_up_the_runner(bigram):
-    """While a template runs to its limit, another request is served."""
+def test_rendering_does_not_hold_up_the_runner(bigram, monkeypatch):
+    """While a template runs to its limit, other requests are served."""
+    monkeypatch.setattr(renderer_for(None)._sandbox, "_timeout_s", 1)
     failed = []
 
     def overrun():
@@ -319,11 +328,12 @@ def test_rendering_does_not_hold_up_the_runner(bigram):
 
     thread = threading.Thread(target=overrun)
     thread.start()
-    time.sleep(0.5)
-    bigram.generate({"text": "a", "max_tokens": 5})
-    assert not failed
+    n_served = 0
+    while not failed:
+        bigram.generate({"text": "a", "max_tokens": 5})
+        n_served += 1
     thread.join()
-    assert failed
+    assert n_served > 5
 
 
 def test_a_closed_runner_takes_no_chat():

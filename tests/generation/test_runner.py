@@ -45,7 +45,7 @@ def engine_of(runner):
     return worker._engine
 
 
-def until(condition, timeout_s=20):
+def until(condition, timeout_s=60):
     """Wait until `condition` holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -144,8 +144,8 @@ def test_waiting_for_several_futures_ends_when_they_are_cancelled(tiny):
     early, late = (tiny.submit(GenerationRequest("a", max_tokens=400)) for _ in range(2))
     early.cancel()
     threading.Timer(0.01, late.cancel).start()
-    assert wait([early, late], timeout=10).not_done == set()
-    assert set(as_completed([early, late], timeout=10)) == {early, late}
+    assert wait([early, late], timeout=60).not_done == set()
+    assert set(as_completed([early, late], timeout=60)) == {early, late}
 
 
 def test_cancelling_a_waiting_request_takes_it_off_the_backlog():
@@ -173,7 +173,7 @@ def test_cancelling_in_the_runners_thread_while_it_takes_requests(monkeypatch):
         monkeypatch.setattr(engine, "add", add_and_cancel)
         with runner._backlog._changed:  # all are there when the first is taken
             futures += [runner.submit(GenerationRequest("a", max_tokens=2)) for _ in range(3)]
-        assert futures[0].result(timeout=10).num_samples == 1
+        assert futures[0].result(timeout=60).num_samples == 1
         assert runner.alive
 
 
@@ -250,8 +250,8 @@ def test_whatever_on_text_raises_fails_its_request_alone(tiny, kind):
     error, before = kind(), tiny.counters()
     beside = tiny.submit(GenerationRequest("a", max_tokens=50))
     failed = tiny.submit(GenerationRequest("a", max_tokens=400, num_samples=8), on_text=explode)
-    assert failed.exception(timeout=10) is error
-    assert beside.result(timeout=10).num_samples == 1
+    assert failed.exception(timeout=60) is error
+    assert beside.result(timeout=60).num_samples == 1
     assert tiny.generate(GenerationRequest("a", max_tokens=2, num_samples=8)).num_samples == 8
     assert tiny.counters().requests_failed - before.requests_failed == 1
     assert tiny.counters().requests_cancelled == before.requests_cancelled
@@ -272,8 +272,8 @@ def test_whatever_a_futures_callback_raises_stays_with_its_request(kind, max_tok
         future, beside = (runner.submit(GenerationRequest("a", max_tokens=max_tokens)) for _ in range(2))
         future.add_done_callback(explode)
         if max_tokens == 50:
-            assert future.result(timeout=10).num_samples == beside.result(timeout=10).num_samples == 1
-            assert called.wait(10)
+            assert future.result(timeout=60).num_samples == beside.result(timeout=60).num_samples == 1
+            assert called.wait(60)
             assert runner.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
             assert runner.alive
         else:
@@ -312,7 +312,7 @@ def test_a_callback_may_cancel_its_own_request(tiny):
     futures.append(tiny.submit(GenerationRequest("a", max_tokens=500), on_text=enough))
     ready.set()
     with pytest.raises(CancelledError):
-        futures[0].result(timeout=10)
+        futures[0].result(timeout=60)
 
 
 def test_closing_with_drain_finishes_everything():
@@ -377,7 +377,7 @@ def test_waiting_inside_a_callback_is_refused(tiny):
     """`generate` in the runner's own thread could never end: the request whose callback it is fails with the reason."""
     future = tiny.submit(GenerationRequest("a"), on_text=lambda *_: tiny.generate(GenerationRequest("b")))
     with pytest.raises(InvalidRequestError, match="call submit"):
-        future.result(timeout=10)
+        future.result(timeout=60)
     assert tiny.generate(GenerationRequest("a", max_tokens=1)).num_samples == 1
 
 
@@ -440,7 +440,7 @@ def test_requests_may_come_while_the_model_loads():
     """A loading runner counts for nothing, accepts requests, and serves them when it is ready."""
     runner = Runner(BIGRAM, n_threads=1, wait=False)
     future = runner.submit(GenerationRequest("a", max_tokens=3))
-    assert future.result(timeout=20).responses[0].generated_tokens == 3
+    assert future.result(timeout=60).responses[0].generated_tokens == 3
     runner.wait_ready(timeout_s=0)
     assert runner.stats().num_total_runners == 1
     runner.close()
@@ -453,7 +453,7 @@ def test_an_exception_in_the_thread_reaches_every_waiter_and_kills_the_runner():
     until(lambda: runner.counters().generated_tokens > 3)
     engine_of(runner)._model.piece = None
     for future in futures:
-        assert isinstance(future.exception(timeout=10), GenerationError)
+        assert isinstance(future.exception(timeout=60), GenerationError)
     until(lambda: runner.error is not None)
     assert (runner.alive, runner.stats()) == (False, Stats(0, 0))
     with pytest.raises(RunnerClosedError, match="the runner's thread failed"):
@@ -469,7 +469,7 @@ def test_a_failing_llama_decode_is_a_generation_error():
     batch = engine_of(runner)._model._batch
     what_llama_sees, batch.sequence = batch.sequence, batch.sequence.copy()
     what_llama_sees.fill(99)  # a sequence that does not exist
-    assert "llama_decode failed" in str(future.exception(timeout=10))
+    assert "llama_decode failed" in str(future.exception(timeout=60))
     runner.close()
 
 
@@ -488,7 +488,7 @@ except ModelLoadError as error:
 bad.close()
 print(bad.alive, good.generate(GenerationRequest("a", max_tokens=3)).responses[0].generated_tokens)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "GGML_ASSERT" in ended.stdout
     assert ended.stdout.endswith("False 3\n")
@@ -546,7 +546,7 @@ def test_a_runner_that_nobody_holds_finishes_what_it_has_and_ends():
     gc.disable()
     try:
         future = small_runner().submit(GenerationRequest("a", max_tokens=50))
-        assert future.result(timeout=10).num_samples == 1
+        assert future.result(timeout=60).num_samples == 1
         until(lambda: set(threading.enumerate()) <= before)
     finally:
         gc.enable()
@@ -570,7 +570,7 @@ def test_a_forked_process_is_told_that_the_runner_is_not_its_own(tiny):
     child.start()
     assert receiver.poll(20)
     message, stats, alive = receiver.recv()
-    child.join(20)
+    child.join(60)
     assert "forked" in message
     assert "spawn" in message
     assert (stats, alive, child.exitcode) == (Stats(0, 0), False, 0)

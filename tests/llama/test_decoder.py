@@ -129,7 +129,7 @@ from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.source import EMBEDDED_MODEL
 print(len(Decoder({str(model)!r}, ModelOptions(n_ctx=8192, n_slots=1)).tokenize({character!r} * 100_000, 0)))
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert int(ended.stdout) == 100_000 * len(character.encode())
 
 

@@ -97,7 +97,7 @@ def run(hub: Hub, home: Path, *arguments: str) -> subprocess.CompletedProcess[st
     environment = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("HF_")}
     environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(home)}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_repository_is_downloaded_once(hub: Hub, tmp_path: Path) -> None:

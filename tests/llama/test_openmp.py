@@ -24,7 +24,7 @@ def load(before="", **environment):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     if "GOMP_SPINCOUNT" not in done.stderr:
         pytest.skip("this build of llama.cpp has no libgomp")

@@ -17,14 +17,24 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.serve.edge.test_sockets import peak_kb
-from tests.serve.harness import JSON, KEYED, REAL, SMALL_MODEL, Answer, Server, eventually, request_bytes
+from tests.serve.harness import (
+    JSON,
+    KEYED,
+    REAL,
+    SMALL_MODEL,
+    Answer,
+    Server,
+    eventually,
+    processor_seconds,
+    request_bytes,
+)
 
 GENERATION = {"text": "x", "max_tokens": 1}
 SEARCH = {"query": "x", "chunk_txts": ["x"]}
@@ -59,20 +69,21 @@ def test_a_million_empty_lists() -> None:
     bomb_of_generation = gzip.compress(b'{"text":[' + b"[]," * (1 << 20) + b"[]]}", 9)
     with Server("--model", "none", "--rate-limit", "off", program=REAL) as server:
         assert eventually(lambda: server.search(SEARCH).status == 200)
-        before_kb, started_s = peak_kb(server), time.monotonic()
+        before_kb, before_s = peak_kb(server), processor_seconds(server.process.pid)
         assert server.search(bomb, {**KEYED, "Content-Encoding": "gzip"}).status == 413
         assert server.generate(bomb_of_generation, {**JSON, "Content-Encoding": "gzip"}).status == 413
-        assert time.monotonic() - started_s < 6
+        assert processor_seconds(server.process.pid) - before_s < 6
         assert peak_kb(server) - before_kb < 400_000
 
 
 def test_token_ids_that_collide(server: Server) -> None:
     """4,096 multiples of 2^61 − 1 have one hash; a set of them held the event loop for 0.2 seconds."""
     ids = [(2**61 - 1) * n for n in range(1, 4097)]
-    started_s = time.monotonic()
-    answer = server.generate({**GENERATION, "eos_token_ids": ids})
-    assert (answer.status, answer.error["field"]) == (400, "eos_token_ids[0]")
-    assert time.monotonic() - started_s < 0.15
+    before_s = processor_seconds(server.process.pid)
+    for _ in range(10):
+        answer = server.generate({**GENERATION, "eos_token_ids": ids})
+        assert (answer.status, answer.error["field"]) == (400, "eos_token_ids[0]")
+    assert processor_seconds(server.process.pid) - before_s < 1
 
 
 def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
@@ -82,19 +93,17 @@ def test_a_client_that_leaves_while_reading_is_paused(server: Server) -> None:
         sock.sendall(request_bytes("POST", "/generate", body, JSON))
         assert eventually(lambda: server.stats()["backlog"] == 4)
         sock.settimeout(0.5)
-        try:
+        with suppress(TimeoutError):
             while True:
                 sock.sendall(b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
-        except TimeoutError:
-            pass
-    assert eventually(lambda: server.stats()["backlog"] == 0, 20)
+    assert eventually(lambda: server.stats()["backlog"] == 0)
 
 
 def test_slow_grammars_without_a_key() -> None:
     """Grammars were compiled one after another for all, so that whoever had no key kept the others waiting."""
     slow = [{**GENERATION, "json_schema": {"type": "integer", "multipleOf": 999_983 + 2 * n}} for n in range(40)]
     with Server(*SMALL_MODEL, "--rate-limit", "off", program=REAL) as server, ExitStack() as stack:
-        assert eventually(lambda: server.call("GET", "/health").status == 200, 60), server.log
+        assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
         sockets = [stack.enter_context(server.raw(120)) for _ in slow]
         for sock, body in zip(sockets, slow, strict=True):
             sock.sendall(request_bytes("POST", "/generate", json.dumps(body).encode(), JSON))
@@ -115,7 +124,7 @@ def test_no_more_files() -> None:
     # The one thread for searches warms up before it answers.
     with Server("--rate-limit", "off", "--search-threads", "1", program=REAL) as server:
         assert eventually(lambda: server.search(SEARCH).status == 200)
-        assert eventually(lambda: server.call("GET", "/health").status == 200, 30)
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
         n_open = len(os.listdir(f"/proc/{server.process.pid}/fd"))
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (n_open + 20, n_open + 20))
         with ExitStack() as stack:
@@ -131,7 +140,7 @@ def test_no_more_files() -> None:
             n_lines = server.log.count("no connection can be accepted")
             assert 1 <= n_lines <= 2 + time.monotonic() - started_s
             assert len(server.log_lines) < 30
-        assert eventually(lambda: server.search(SEARCH).status == 200, 5)
+        assert eventually(lambda: server.search(SEARCH).status == 200)
 
 
 def test_the_temporary_folder_is_cleaned(tmp_path: Path) -> None:
@@ -143,7 +152,7 @@ def test_the_temporary_folder_is_cleaned(tmp_path: Path) -> None:
         for pid in server.has_children():
             if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: server.call("GET", "/health").status == 200, 20)
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
         assert server.search(SEARCH).status == server.generate(GENERATION).status == 200
         # A worker counts an answer once it is sent; the other one may be asked for the metrics before that.
         assert eventually(lambda: server.metric('http_requests_total{endpoint="generate",status="200"}') == 1)
@@ -206,15 +215,16 @@ def test_a_server_takes_over_the_port(workers: str) -> None:
         old = stack.enter_context(Server(*flags))
         loads = [pool.submit(ask, old.port) for _ in range(4)]
         try:
-            for _ in range(2):
-                new = stack.enter_context(Server(*flags, "--port", str(old.port)))
-                time.sleep(0.3 if workers == "1" else 1.5)
-                assert old.end(20)
-                old = new
-            time.sleep(0.3)
+            for n_servers in (1, 2, 3):
+                n_answered = len(statuses)
+                assert eventually(lambda least=n_answered + 50: len(statuses) >= least)
+                if n_servers < 3:
+                    new = stack.enter_context(Server(*flags, "--port", str(old.port)))
+                    assert eventually(lambda one=new: '"path":"/search"' in one.log)
+                    assert old.end()
+                    old = new
         finally:
             stopped.set()
         for load in loads:
             load.result()
-    assert len(statuses) > 100
     assert set(statuses) == {200}

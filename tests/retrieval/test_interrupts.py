@@ -45,7 +45,7 @@ def test_an_interrupt_is_a_keyboard_interrupt(work: str, n_signals: int) -> None
             for _ in range(n_signals):
                 process.send_signal(signal.SIGINT)
                 time.sleep(0.005)
-            _, told = process.communicate(timeout=20)
+            _, told = process.communicate(timeout=60)
         finally:
             process.kill()
             process.communicate()

@@ -12,7 +12,7 @@ from relevance_gen.retrieval.ranking import at_least_as_good, best_quotients
 from relevance_gen.retrieval.weighting import below_one
 
 KNEE = 1.0 - 5e-7
-scores = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5000000000000001, 1.0, 3.0]), max_size=40)
+scores = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5000000000000001, 1.0, 3.0]), max_size=70)
 
 
 @given(st.lists(st.floats(0.0, 1e3), max_size=10))
@@ -30,9 +30,14 @@ def test_ratios_above_one_are_told_apart() -> None:
     assert (np.diff(below_one(ratios)) > 0.0).all()
 
 
-@given(scores, st.one_of(st.integers(1, 50), st.integers(2**62, 2**80)))
-def test_the_best_are_those_that_reach_the_nth_best(values: list[float], n: int) -> None:
+@pytest.mark.parametrize("many", [0, 1 << 14])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(scores, st.one_of(st.integers(1, 4), st.integers(1, 50), st.integers(2**62, 2**80)))
+def test_the_best_are_those_that_reach_the_nth_best(
+    monkeypatch: pytest.MonkeyPatch, many: int, values: list[float], n: int
+) -> None:
     """All positive scores that are as good as the n-th best are found, in ascending place, and no other."""
+    monkeypatch.setattr(ranking, "_MANY", many)
     places = at_least_as_good(np.array(values), n).tolist()
     bound = (sorted((value for value in values if value), reverse=True)[:n] or [1.0])[-1]
     assert places == [place for place, value in enumerate(values) if value and value >= bound]
@@ -40,8 +45,8 @@ def test_the_best_are_those_that_reach_the_nth_best(values: list[float], n: int)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.3, 1 / 3, 1.0, 7.0]), st.floats(0.4, 9.0)), max_size=40),
-    st.integers(1, 50),
+    st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.3, 1 / 3, 1.0, 7.0]), st.floats(0.4, 9.0)), max_size=70),
+    st.one_of(st.integers(1, 4), st.integers(1, 50)),
 )
 def test_the_best_quotients_are_those_of_dividing_all(
     monkeypatch: pytest.MonkeyPatch, pairs: list[tuple[float, float]], n: int

@@ -24,8 +24,8 @@ def server() -> Iterator[Server]:
 def real() -> Iterator[Server]:
     """The real server with real search, a tiny model and a tiny encoder."""
     with Server(*SMALL_MODEL, "--encoder", str(ENCODER), "--rate-limit", "off", program=REAL) as started:
-        assert eventually(lambda: started.call("GET", "/health").status == 200, 60), started.log
-        assert eventually(lambda: started.metric("encoders") == 1, 60), started.log
+        assert eventually(lambda: started.call("GET", "/health").status == 200), started.log
+        assert eventually(lambda: started.metric("encoders") == 1), started.log
         yield started
 
 
@@ -40,7 +40,7 @@ def chatting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def writing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The same with a model that has a token for every byte, so that it can write JSON, and with an encoder."""
     with chat_server(TINY, tmp_path_factory.mktemp("chat"), "--encoder", str(ENCODER)) as started:
-        assert eventually(lambda: started.metric("encoders") == 1, 60), started.log
+        assert eventually(lambda: started.metric("encoders") == 1), started.log
         yield started
 
 
@@ -51,5 +51,5 @@ def chat_server(model: Path, directory: Path, *flags: str) -> Iterator[Server]:
     add_chat_template(model, path, "{{ bos_token }}{{ messages[-1].content }}")
     sizes = ("--n-ctx", "256", "--n-slots", "4", "--n-threads", "1")
     with Server("--model", str(path), *sizes, "--rate-limit", "off", *flags, program=REAL) as started:
-        assert eventually(lambda: started.call("GET", "/health").status == 200, 60), started.log
+        assert eventually(lambda: started.call("GET", "/health").status == 200), started.log
         yield started

@@ -89,7 +89,7 @@ class Server:
             self.process.stdout.close()
         self._log.close()
 
-    def end(self, timeout_s: float = 10) -> bool:
+    def end(self, timeout_s: float = 60) -> bool:
         """Ask the server to end; tell whether it did."""
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -106,8 +106,17 @@ class Server:
 
     @property
     def log_lines(self) -> list[dict[str, Any]]:
-        """Return the parsed lines of the log."""
-        return [json.loads(line) for line in self.log.splitlines()]
+        """Return the parsed lines of the log, without one that is being written."""
+        return [json.loads(line) for line in self.log.splitlines(keepends=True) if line.endswith("\n")]
+
+    def logged(self, request_id: str) -> dict[str, Any]:
+        """Return the line of the log that tells of a request, which is written once its answer is sent."""
+
+        def lines() -> list[dict[str, Any]]:
+            return [line for line in self.log_lines if line.get("request_id") == request_id and "status" in line]
+
+        assert eventually(lambda: bool(lines()))
+        return lines()[0]
 
     def call(
         self,
@@ -116,7 +125,7 @@ class Server:
         body: object = None,
         headers: Mapping[str, str] | None = None,
         *,
-        timeout_s: float = 30,
+        timeout_s: float = 60,
     ) -> Answer:
         """Make one request on a connection of its own. A body that is not bytes is sent as JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
@@ -148,12 +157,12 @@ class Server:
         return float(found[1]) if found else 0.0
 
     @contextmanager
-    def raw(self, timeout_s: float = 10) -> Iterator[socket.socket]:
+    def raw(self, timeout_s: float = 60) -> Iterator[socket.socket]:
         """Open a plain socket."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as sock:
             yield sock
 
-    def exchange(self, sent: bytes, timeout_s: float = 10) -> bytes:
+    def exchange(self, sent: bytes, timeout_s: float = 60) -> bytes:
         """Send bytes, and return all that comes until the server closes or is silent."""
         with self.raw(timeout_s) as sock:
             sock.sendall(sent)
@@ -163,6 +172,43 @@ class Server:
         """Return the ids of the server's own processes."""
         text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(pid) for pid in text.split()]
+
+
+class Held:
+    """Work that a scripted server goes on with until it is let go, or the context ends.
+
+    Attributes:
+        words: what to give as a query, a prompt or a model.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._file = Path(self._folder.name) / "held"
+        self.words = f"hold {self._file}"
+        self.hold()
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """A search that lasts."""
+        return {"query": self.words, "chunk_txts": [self.words]}
+
+    def hold(self) -> None:
+        """Hold what begins from now on."""
+        self._file.touch()
+
+    def has_begun(self) -> bool:
+        """Tell whether the server is at work; a model that loads does not say so."""
+        return Path(f"{self._file}.begun").exists()
+
+    def let_go(self) -> None:
+        """Let the work end."""
+        self._file.unlink()
 
 
 class _Headers(dict[str, str]):
@@ -189,9 +235,19 @@ def read_all(sock: socket.socket) -> bytes:
     return received
 
 
-def eventually(holds: Callable[[], bool], timeout_s: float = 60) -> bool:
-    """Wait until `holds`, looking every 20 ms."""
-    end_s = time.monotonic() + timeout_s
+def processor_seconds(pid: int) -> float:
+    """Return what a process has computed; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            user, system = stat.read().rsplit(") ", 1)[1].split()[11:13]
+    except FileNotFoundError:
+        return 0.0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Wait until `holds`, looking every 20 ms; what takes a minute does not come, however busy the machine."""
+    end_s = time.monotonic() + 60
     while not holds():
         if time.monotonic() > end_s:
             return False

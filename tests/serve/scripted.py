@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from attrs import define, field
@@ -41,6 +42,17 @@ from relevance_gen.types import (
 OnText = Callable[[int, str], None]
 
 
+def begin(text: str) -> None:
+    """Tell a test that holds work by the words ``hold FILE`` that it has begun: see `harness.Held`."""
+    Path(f"{text.split()[1]}.begun").touch()
+
+
+def is_held(text: str) -> bool:
+    """Tell whether `text` is ``hold FILE``, and the file is still there."""
+    words = text.split()
+    return words[:1] == ["hold"] and Path(words[1]).exists()
+
+
 class ObviousIndex:
     """Scores a chunk by the share of the query's words that it has."""
 
@@ -58,10 +70,12 @@ class ObviousIndex:
         spans: bool = False,
         min_share: float = 0.0,
     ) -> SearchResponse:
-        """Rank the chunks; the query ``"sleep 0.5"`` takes that long, and ``"crash"`` is a bug."""
+        """Rank the chunks; the query ``"hold FILE"`` lasts while the file is there, and ``"crash"`` is a bug."""
         words = query.lower().split()
-        if words[0] == "sleep":
-            time.sleep(float(words[1]))
+        if is_held(query):
+            begin(query)
+        while is_held(query):
+            time.sleep(0.005)
         if words[0] == "crash":
             raise ZeroDivisionError("secret internals")
         scores = [sum(word in text.lower().split() for word in words) / len(words) for text in self._texts]
@@ -114,7 +128,8 @@ class _Job:
 class ScriptedBackend:
     """One thread that says ``word0 word1 …`` in each sample, one word of every job in each step.
 
-    The prompt ``"die"`` is an exception in that thread.
+    The prompt ``"die"`` is an exception in that thread, and ``"hold FILE"`` gets its first word alone while the file is
+    there.
     """
 
     slots = 4
@@ -204,11 +219,15 @@ class ScriptedBackend:
         request = job.request
         if request.text == "die":
             raise RuntimeError("scripted death")
+        if job.words and is_held(request.text):
+            return
         word = f"word{len(job.words)} "
         job.words.append(word)
         if job.on_text is not None:
             for sample in range(request.num_samples):
                 job.on_text(sample, word)
+        if is_held(request.text):
+            begin(request.text)
         if len(job.words) == request.max_tokens and not job.future.done():
             job.future.set_result(_response(job))
 
@@ -237,10 +256,10 @@ def _response(job: _Job) -> GenerationResponse:
 def load(settings: Settings) -> ScriptedBackend:
     """Load nothing.
 
-    The model ``slow:SECONDS`` takes that long to load, ``fast`` takes no time for a step, and ``chat`` has a template.
+    The model ``hold FILE`` loads while the file is there, ``fast`` takes no time for a step, ``chat`` has a template.
     """
-    if settings.model is not None and settings.model.startswith("slow:"):
-        time.sleep(float(settings.model.removeprefix("slow:")))
+    while settings.model is not None and is_held(settings.model):
+        time.sleep(0.005)
     return ScriptedBackend(0.0 if settings.model == "fast" else 0.005, is_chat=settings.model == "chat")
 
 

@@ -21,7 +21,7 @@ def test_the_unit_is_hardened() -> None:
         [program, "security", "--offline=true", "--no-pager", str(unit)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
         check=False,
     )
     found = re.search(r"exposure level for relevance_gen.service: ([0-9.]+)", done.stdout)

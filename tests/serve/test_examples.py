@@ -32,7 +32,7 @@ def open_server() -> Iterator[Server]:
 def run(server: Server, *command: str | Path) -> str:
     """Run an example and return what it prints."""
     environ = {**os.environ, "SERVER_URL": server.url, "SERVER_KEY": KEY}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

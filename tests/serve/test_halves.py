@@ -92,14 +92,14 @@ def test_a_client_that_leaves_frees_the_real_slots(real: Server) -> None:
         _, events = events_of(real, {"text": "hello", "max_tokens": 200, "num_samples": 4})
         next(events)
         events.close()
-    assert eventually(lambda: real.stats()["backlog"] == 0, 5)
+    assert eventually(lambda: real.stats()["backlog"] == 0)
     assert real.generate(GREEDY).status == 200
 
 
 def test_several_processes_serve_the_real_halves() -> None:
     """With --workers, search and generation are the same from whatever worker a connection meets."""
     with Server("--workers", "2", *SMALL_MODEL, program=REAL) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200, 60), server.log
+        assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
         found = [server.search({"query": "fruit", "chunk_txts": ["red fruit", "sky"]}).json for _ in range(6)]
         made = [server.generate(GREEDY).json["responses"][0]["tokens"] for _ in range(6)]
         assert all(one == found[0] for one in found)
@@ -120,7 +120,7 @@ def test_a_wrong_path_stops_the_server_before_it_listens(tmp_path: Path, setting
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert (done.returncode, done.stdout) == (2, "")

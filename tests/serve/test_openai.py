@@ -291,7 +291,7 @@ def test_failures_have_the_clients_form() -> None:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         full = server.call("POST", COMPLETIONS, {"prompt": ["x"] * 100}, JSON)
         assert (full.status, peer_error(full.json)["type"], full.headers["Retry-After"]) == (429, "overloaded", "3")
-        assert eventually(lambda: server.stats()["backlog"] == 0, 2)
+        assert eventually(lambda: server.stats()["backlog"] == 0)
         *_, last = events_of(server, CHAT, {**HELLO, "max_tokens": 100_000})
         assert peer_error(last)["type"] == "timeout"
 
@@ -365,7 +365,7 @@ def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
     without = server.call("POST", EMBEDDINGS, {"input": "x"}, KEYED)
     assert (without.status, "--encoder" in peer_error(without.json)["message"]) == (400, True)
     with Server("--model", "none", "--encoder", str(ENCODER), "--encoder-queue", "2", program=REAL) as small:
-        assert eventually(lambda: small.metric("encoders") == 1, 60), small.log
+        assert eventually(lambda: small.metric("encoders") == 1), small.log
         assert small.call("POST", EMBEDDINGS, {"input": ["x"] * 2}, KEYED).status == 200
         too_many = small.call("POST", EMBEDDINGS, {"input": ["x"] * 3}, KEYED)
         assert (too_many.status, peer_error(too_many.json)["param"]) == (413, "input")
@@ -494,7 +494,7 @@ def test_what_only_the_model_can_refuse_is_named(chatting: Server) -> None:
 def test_several_processes_answer_alike() -> None:
     """With --workers the process that holds the model answers, errors and streams included."""
     with Server("--workers", "2", *SMALL_MODEL, program=REAL) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200, 60), server.log
+        assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
         body = {"prompt": ["hello", "you"], "max_tokens": 4, "temperature": 0}
         texts = [[choice["text"] for choice in post(server, COMPLETIONS, body)["choices"]] for _ in range(4)]
         assert texts[1:] == texts[:1] * 3

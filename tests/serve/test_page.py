@@ -91,7 +91,7 @@ class Visit:
 
     def __init__(self, browser: Any, url: str, *, key: str | None = KEY, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(60_000)
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.page.add_init_script(WATCH)

@@ -97,7 +97,7 @@ def test_idle_and_slow_clients(real: Server, sent: bytes) -> None:
     socks: list[socket.socket] = []
     try:
         for _ in range(2000):
-            socks.append(socket.create_connection(("127.0.0.1", real.port), timeout=10))
+            socks.append(socket.create_connection(("127.0.0.1", real.port), timeout=60))
             socks[-1].sendall(sent)
         for _ in range(20):
             started_s = time.monotonic()
@@ -186,12 +186,12 @@ def children(server: Server) -> list[int]:
 def test_killed_workers_and_models() -> None:
     """While a worker or the model is killed every second, few searches are lost, and none by the model's death."""
     with Server("--workers", "3", *SMALL_MODEL, "--rate-limit", "off", program=REAL) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200, 60)
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
         model = children(server)[-1]
         with load(lambda: server.search(SEARCH).status) as counts:
             for _ in range(5):
                 os.kill(model, signal.SIGKILL)
-                assert eventually(lambda: server.call("GET", "/health").status == 200, 60)
+                assert eventually(lambda: server.call("GET", "/health").status == 200)
                 model = children(server)[-1]
         assert set(counts) == {200}, counts
         with load(lambda: server.search(SEARCH).status) as counts:
@@ -200,7 +200,7 @@ def test_killed_workers_and_models() -> None:
                 time.sleep(2)
         assert counts[0] < 40 < 100 < counts[200], counts
         assert set(counts) <= {0, 200}
-        assert eventually(lambda: server.generate({"text": "x", "max_tokens": 2}).status == 200, 60)
+        assert eventually(lambda: server.generate({"text": "x", "max_tokens": 2}).status == 200)
 
 
 def test_keys_that_change_under_load(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_the_command_converts(tmp_path):
     """From the command line it writes a file that an encoder opens, and refuses in one line."""
     folder, output = layout(tmp_path / "model"), tmp_path / "out.gguf"
     command = [sys.executable, "tools/convert_bert.py", str(folder), str(output), "--type", "q8_0"]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
     assert vectors(output).shape == (4, WIDTH)
     refused = subprocess.run(
         [*command[:2], str(tmp_path), str(output)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False

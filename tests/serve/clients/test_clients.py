@@ -34,7 +34,7 @@ def run(server: Server, program: str, python: str) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ |= {"SERVER_URL": server.url, "SERVER_KEY": KEY, "HAYSTACK_TELEMETRY_ENABLED": "False"}
     done = subprocess.run(
-        [python, HERE / program], env=environ, capture_output=True, text=True, timeout=120, check=False, cwd=HERE
+        [python, HERE / program], env=environ, capture_output=True, text=True, timeout=300, check=False, cwd=HERE
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not [line for line in server.log_lines if line["level"] in ("error", "critical")]

@@ -82,7 +82,7 @@ def test_a_malformed_digest_is_no_key(tmp_path: Path, monkeypatch: pytest.Monkey
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2
@@ -112,7 +112,7 @@ def test_a_server_reads_its_key_file_again(tmp_path: Path) -> None:
         replacement = tmp_path / "replacement"
         replacement.write_text("second\n")
         os.replace(replacement, file)
-        assert eventually(lambda: server.search(BODY, {**JSON, "X-API-Key": "second"}).status == 200, 5)
+        assert eventually(lambda: server.search(BODY, {**JSON, "X-API-Key": "second"}).status == 200)
         assert server.search(BODY, {**JSON, "X-API-Key": "first"}).status == 401
 
 
@@ -121,10 +121,9 @@ def test_the_log_has_neither_keys_nor_bodies(server: Server) -> None:
     headers = {**KEYED, "X-Request-ID": "log-test"}
     server.call("POST", "/search?token=query-secret", {"query": "body-secret", "chunk_txts": ["body-secret"]}, headers)
     server.search(BODY, {**JSON, "X-API-Key": "wrong-secret"})
-    assert eventually(lambda: any(line.get("request_id") == "log-test" for line in server.log_lines))
+    line = server.logged("log-test")
     assert not re.search(f"secret(?! internals)|{KEY}", server.log)
     assert KEY not in "".join(server.said)
-    line = next(line for line in server.log_lines if line.get("request_id") == "log-test")
     assert line["key"] == hashlib.sha256(KEY.encode()).hexdigest()[:12]
     assert (line["method"], line["path"], line["status"]) == ("POST", "/search", 200)
 
@@ -146,9 +145,7 @@ def test_a_bearer_key_is_as_good(server: Server) -> None:
         assert status == 200 or "Bearer" in answer.headers["WWW-Authenticate"]
     bearer = {**JSON, "Authorization": f"Bearer {KEY}", "X-Request-ID": "bearer"}
     server.search(BODY, bearer)
-    assert eventually(lambda: any(line.get("request_id") == "bearer" for line in server.log_lines))
-    line = next(line for line in server.log_lines if line.get("request_id") == "bearer")
-    assert line["key"] == hashlib.sha256(KEY.encode()).hexdigest()[:12]
+    assert server.logged("bearer")["key"] == hashlib.sha256(KEY.encode()).hexdigest()[:12]
 
 
 def test_generation_can_be_closed() -> None:

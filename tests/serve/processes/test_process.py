@@ -8,58 +8,61 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
-from tests.serve.harness import KEYED, ROOT, SCRIPTED, Server, eventually
+from tests.serve.harness import KEYED, ROOT, SCRIPTED, Held, Server, eventually
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
 
 
 def test_search_is_served_while_the_model_loads() -> None:
     """The start does not wait for the model: until it is loaded /health is 503, generation 503, and search served."""
-    with Server("--model", "slow:0.8") as server:
+    with Held() as loading, Server("--model", loading.words) as server:
         assert server.call("GET", "/health").status == 503
         assert server.stats() == {"backlog": 0, "num_total_runners": 0}
         answer = server.generate({"text": "x"})
         assert (answer.status, answer.error["type"]) == (503, "no_runner")
         assert int(answer.headers["Retry-After"]) >= 1
         assert server.search(BODY).status == 200
+        loading.let_go()
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         assert server.generate({"text": "x", "max_tokens": 1}).status == 200
 
 
 def test_sigterm_lets_running_work_finish() -> None:
     """After SIGTERM /health is 503 and new work refused, what runs is finished and answered, and the status is 0."""
-    with Server() as server, ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, Server() as server, Held() as searching, Held() as generating:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
-        search = pool.submit(server.search, {"query": "sleep 0.8", "chunk_txts": ["sleep 0.8"]})
-        generation = pool.submit(server.generate, {"text": "x", "max_tokens": 100})
-        assert eventually(lambda: server.stats()["backlog"] == 0)
-        time.sleep(0.2)
+        search = pool.submit(server.search, searching.search)
+        generation = pool.submit(server.generate, {"text": generating.words, "max_tokens": 100})
+        assert eventually(lambda: searching.has_begun() and generating.has_begun())
         server.process.send_signal(signal.SIGTERM)
         assert eventually(lambda: server.call("GET", "/health").status == 503)
         refused = server.search(BODY)
         assert (refused.status, refused.error["type"], refused.headers["Connection"]) == (503, "draining", "close")
+        searching.let_go()
+        generating.let_go()
         assert search.result().status == 200
         assert generation.result().json["responses"][0]["generated_tokens"] == 100
-        assert server.process.wait(5) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_the_drain_has_a_limit() -> None:
     """Work that outlasts the limit is cut with a 503, a stream that has begun without a word; the status is 0."""
-    with Server("--drain-timeout-s", "0.3") as server, ThreadPoolExecutor(3) as pool:
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(3))
+        server = stack.enter_context(Server("--drain-timeout-s", "0.3"))
         assert eventually(lambda: server.call("GET", "/health").status == 200)
-        stuck = pool.submit(outcome, server, "/search", {"query": "sleep 20", "chunk_txts": ["x"]})
-        endless = pool.submit(outcome, server, "/generate", {"text": "x", "max_tokens": 10**6})
-        cut = pool.submit(outcome, server, "/generate_stream", {"text": "x", "max_tokens": 10**6})
-        time.sleep(0.3)
-        started_s = time.monotonic()
-        assert server.end(5)
+        searching, generating, streaming = held = [stack.enter_context(Held()) for _ in range(3)]
+        stuck = pool.submit(outcome, server, "/search", searching.search)
+        endless = pool.submit(outcome, server, "/generate", {"text": generating.words, "max_tokens": 100})
+        cut = pool.submit(outcome, server, "/generate_stream", {"text": streaming.words, "max_tokens": 100})
+        assert eventually(lambda: all(one.has_begun() for one in held))
+        assert server.end()
         assert server.process.returncode == 0
-        assert time.monotonic() - started_s < 4
         assert (stuck.result(), endless.result(), cut.result()) == (503, 503, 0)
         logged = [line["status"] for line in server.log_lines if line.get("method") == "POST"]
         assert logged == [503, 503, 503]
@@ -75,25 +78,23 @@ def outcome(server: Server, path: str, body: object) -> int:
 
 def test_a_second_signal_ends_at_once() -> None:
     """A second signal, SIGTERM or SIGINT after either, does not wait for anything."""
-    with Server() as server, ThreadPoolExecutor(1) as pool:
-        pool.submit(outcome, server, "/search", {"query": "sleep 20", "chunk_txts": ["x"]})
-        time.sleep(0.3)
+    with ThreadPoolExecutor(1) as pool, Server("--drain-timeout-s", "600") as server, Held() as searching:
+        pool.submit(outcome, server, "/search", searching.search)
+        assert eventually(searching.has_begun)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        assert eventually(lambda: server.call("GET", "/health").status == 503)
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(2) == 128 + signal.SIGINT
+        assert server.process.wait(60) == 128 + signal.SIGINT
 
 
-def test_an_idle_server_ends_within_a_second() -> None:
+def test_an_idle_server_ends_at_once() -> None:
     """Open connections without a request do not hold the end up."""
-    with Server() as server, server.raw() as sock:
+    with Server("--drain-timeout-s", "600", "--idle-timeout-s", "600") as server, server.raw() as sock:
         sock.sendall(b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n")
         assert sock.recv(1000)
-        started_s = time.monotonic()
         assert server.end()
         assert server.process.returncode == 0
-        assert time.monotonic() - started_s < 1.5
 
 
 def refused_start(flags: list[str]) -> subprocess.CompletedProcess[str]:
@@ -103,7 +104,7 @@ def refused_start(flags: list[str]) -> subprocess.CompletedProcess[str]:
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=300,
         check=False,
     )
 
@@ -149,20 +150,38 @@ def test_pages_of_allowed_origins_may_call() -> None:
             assert "Access-Control-Allow-Origin" not in there.headers
 
 
-def test_a_queue_that_is_full_is_a_429_and_a_long_wait_a_503() -> None:
-    """Searches wait for a thread so many at once and so long, then they are refused with Retry-After."""
-    flags = ("--search-threads", "1", "--search-queue", "2", "--queue-timeout-s", "0.4")
-    with Server(*flags) as server, ThreadPoolExecutor(6) as pool:
+def test_a_queue_that_is_full_is_a_429() -> None:
+    """So many searches wait for a thread at once; more are refused with Retry-After."""
+    flags = ("--search-threads", "1", "--search-queue", "2")
+    with ThreadPoolExecutor(3) as pool, Server(*flags) as server, Held() as searching:
         assert eventually(lambda: server.search(BODY).status == 200)
-        slow = {"query": "sleep 1", "chunk_txts": ["x"]}
-        first = pool.submit(server.search, slow)
-        time.sleep(0.2)
-        others = [pool.submit(server.search, BODY) for _ in range(4)]
-        answers = [other.result() for other in others]
-        assert sorted(answer.status for answer in answers) == [429, 429, 503, 503]
+        first = pool.submit(server.search, searching.search)
+        assert eventually(searching.has_begun)
+        others = [pool.submit(server.search, BODY) for _ in range(2)]
+        assert eventually(lambda: server.metric('requests_waiting{lane="search"}') == 2)
+        answers = [server.search(BODY) for _ in range(2)]
+        assert [answer.status for answer in answers] == [429, 429]
         assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers)
+        searching.let_go()
+        assert [one.result().status for one in (first, *others)] == [200] * 3
+        assert server.metric('requests_rejected_total{lane="search"}') == 2
+
+
+def test_too_long_a_wait_is_a_503() -> None:
+    """A search that waited for a thread so long is refused with Retry-After."""
+    flags = ("--search-threads", "1", "--queue-timeout-s", "1")
+    with ThreadPoolExecutor(1) as pool, Server(*flags) as server, Held() as searching:
+        assert eventually(lambda: server.search(BODY).status == 200)
+        rejected = 'requests_rejected_total{lane="search"}'
+        before = server.metric(rejected)
+        first = pool.submit(server.search, searching.search)
+        assert eventually(searching.has_begun)
+        late = server.search(BODY)
+        assert (late.status, late.error["type"]) == (503, "overloaded")
+        assert int(late.headers["Retry-After"]) >= 1
+        searching.let_go()
         assert first.result().status == 200
-        assert server.metric('requests_rejected_total{lane="search"}') == 4
+        assert server.metric(rejected) == before + 1
 
 
 def test_text_logs_are_one_line_for_each_request() -> None:

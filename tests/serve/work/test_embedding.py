@@ -67,8 +67,9 @@ def test_a_request_that_is_cancelled_leaves_the_encoder_free() -> None:
 
     async def work(embedder: Embedder, metrics: Metrics) -> None:
         task = asyncio.create_task(embedder.embed(EmbeddingTask(LONG)))
-        await asyncio.sleep(0.05)
-        assert metric(metrics, "encoder_texts_waiting") == len(LONG)
+        async with asyncio.timeout(60):
+            while metric(metrics, "encoder_texts_waiting") != len(LONG):
+                await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -82,12 +83,14 @@ def test_a_request_that_is_cancelled_leaves_the_encoder_free() -> None:
 def test_more_texts_than_may_wait_are_refused() -> None:
     """More than could ever wait are too many; more than there is room for now may come again."""
 
-    async def work(embedder: Embedder, _: Metrics) -> None:
+    async def work(embedder: Embedder, metrics: Metrics) -> None:
         with pytest.raises(TooLargeError, match="input must have at most 100000 items, got 100001") as caught:
             await embedder.embed(EmbeddingTask([*LONG, "a"], path="input"))
         assert caught.value.field == "input"
         task = asyncio.create_task(embedder.embed(EmbeddingTask(LONG)))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(60):
+            while metric(metrics, "encoder_texts_waiting") != len(LONG):
+                await asyncio.sleep(0.001)
         with pytest.raises(OverloadedError, match="too many texts wait to be encoded") as refused:
             await embedder.embed(EmbeddingTask(["a"]))
         assert refused.value.retry_after_s >= 1

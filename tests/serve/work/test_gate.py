@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -66,22 +67,31 @@ def test_first_come_first_served() -> None:
     assert order == list(range(20))
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until `holds`, a minute at most."""
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
 def test_a_cancelled_waiter_leaves_no_gap() -> None:
     """A caller cancelled while it waits, or while its work runs, costs the gate no place."""
 
     async def run() -> None:
-        tried = gate(1, 10)
-        slow = asyncio.create_task(tried.run(lambda: time.sleep(0.1)))
-        await asyncio.sleep(0.02)
+        tried, go_on = gate(1, 10), threading.Event()
+        slow = asyncio.create_task(tried.run(go_on.wait))
+        await until(lambda: tried.n_running == 1)
         waiting = asyncio.create_task(tried.run(lambda: None))
-        await asyncio.sleep(0.02)
+        await until(lambda: tried.n_waiting == 1)
         waiting.cancel()
         slow.cancel()
-        started_s = time.monotonic()
-        assert await tried.run(lambda: 7) == 7
-        assert time.monotonic() - started_s > 0.03  # the thread was still at work
-        assert (tried.n_waiting, tried.n_running) == (0, 0) or await asyncio.sleep(0.05) is None
-        assert (tried.n_waiting, tried.n_running) == (0, 0)
+        await asyncio.gather(waiting, slow, return_exceptions=True)
+        assert (tried.n_waiting, tried.n_running) == (0, 1)  # the thread is still at work
+        last = asyncio.create_task(tried.run(lambda: 7))
+        await until(lambda: tried.n_waiting == 1)
+        go_on.set()
+        assert await last == 7
+        await until(lambda: (tried.n_waiting, tried.n_running) == (0, 0))
 
     asyncio.run(run())
 
@@ -102,13 +112,13 @@ def test_a_long_wait_is_refused() -> None:
     """Who waits too long is sent away, and told when to come again."""
 
     async def run() -> None:
-        tried = gate(1, 1, 0.02)
-        slow = asyncio.create_task(tried.run(lambda: time.sleep(0.2)))
-        await asyncio.sleep(0.01)
+        tried, go_on = gate(1, 1, 0.02), threading.Event()
+        tried.submit(go_on.wait)
+        await until(lambda: tried.n_running == 1)
         with pytest.raises(BusyError) as caught:
             await tried.run(lambda: None)
         assert caught.value.retry_after_s == 1
-        await slow
+        go_on.set()
 
     asyncio.run(run())
 
@@ -117,14 +127,15 @@ def test_a_closed_gate_takes_nothing() -> None:
     """Who still waits when the gate is closed, or comes later, is told that the server ends."""
 
     async def run() -> list[Any]:
-        tried = gate(1, 10)
-        callers = [asyncio.create_task(tried.run(lambda: time.sleep(0.05))) for _ in range(4)]
-        await asyncio.sleep(0.02)
+        tried, go_on = gate(1, 10), threading.Event()
+        callers = [asyncio.create_task(tried.run(go_on.wait)) for _ in range(4)]
+        await until(lambda: (tried.n_running, tried.n_waiting) == (1, 3))
         tried.close()
+        go_on.set()
         return await asyncio.gather(*callers, tried.run(lambda: None), return_exceptions=True)
 
     first, *others = asyncio.run(run())
-    assert first is None
+    assert first is True
     assert [type(other) for other in others] == [ShuttingDownError] * 4
 
 

@@ -170,14 +170,14 @@ def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
 
         def hold(_: Any) -> None:
             inside.set()
-            done.wait(10)
+            done.wait(60)
 
         holder = threading.Thread(target=lambda: lifting.lift(hold))
         holder.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
         assert ask(searcher) == (["busy"], words)
         done.set()
-        holder.join(10)
+        holder.join(60)
         assert ask(searcher)[0] == []
 
     with_searcher(work, search_threads=2)
