@@ -1,16 +1,10 @@
-"""Test-wide settings: hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``."""
+"""What holds for all tests."""
 
-import os
 import sys
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-_slow_is_fine = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("dev", max_examples=25, **_slow_is_fine)
-settings.register_profile("ci", max_examples=100, derandomize=True, **_slow_is_fine)
-settings.register_profile("soak", max_examples=300, **_slow_is_fine)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+import tests.profiles  # noqa: F401 - loads the profile that the settings of all laws come from
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -155,13 +155,20 @@ sys.exit(main())
 """Runs the command, and tells when it has taken over what Ctrl-C does: what was before is the interpreter's."""
 
 
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text that takes some seconds to search."""
+    path = tmp_path_factory.mktemp("big") / "big.txt"
+    path.write_text("\n".join(f"apple number {n} is number {n % 1999}" for n in range(1_000_000)))
+    return path
+
+
 @pytest.mark.parametrize("options", [[], ["--jobs", "2"]])
 @pytest.mark.parametrize("seconds", [0, 0.1, 0.2, 0.4, 0.8, 1.6])
-def test_interrupt_at_any_time(seconds: float, options: list[str], folder: Path) -> None:
+def test_interrupt_at_any_time(seconds: float, options: list[str], big: Path) -> None:
     """Ctrl-C ends the command and its processes while it loads, reads, builds or counts, with 130 and not a word."""
-    Path("big.txt").write_text("\n".join(f"apple number {n} is number {n % 1999}" for n in range(1_000_000)))
     process = subprocess.Popen(
-        [sys.executable, "-c", START, "search", "apple", *["big.txt"] * 3, *options],
+        [sys.executable, "-c", START, "search", "apple", *[str(big)] * 3, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=ENVIRONMENT,
