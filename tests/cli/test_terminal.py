@@ -163,8 +163,14 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("options", [[], ["--jobs", "2"]])
-@pytest.mark.parametrize("seconds", [0, 0.1, 0.2, 0.4, 0.8, 1.6])
+@pytest.mark.parametrize(
+    ("seconds", "options"),
+    [
+        pytest.param(seconds, options, marks=() if (place + len(options) // 2) % 2 == 0 else pytest.mark.soak)
+        for place, seconds in enumerate((0, 0.1, 0.2, 0.4, 0.8, 1.6))
+        for options in ([], ["--jobs", "2"])
+    ],
+)
 def test_interrupt_at_any_time(seconds: float, options: list[str], big: Path) -> None:
     """Ctrl-C ends the command and its processes while it loads, reads, builds or counts, with 130 and not a word."""
     process = subprocess.Popen(
