@@ -1,10 +1,15 @@
-"""What holds for all tests."""
+"""What holds for all tests: how often laws are tried, and that ^C is heard."""
 
+import signal
 import sys
 
 import pytest
 
 import tests.profiles  # noqa: F401 - loads the profile that the settings of all laws come from
+
+# A shell starts jobs in the background, as `make soak` does, so that they ignore ^C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
