@@ -48,7 +48,7 @@ class ClusterCollection(Collection):
         self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs
     ) -> list[Answer]:
         """Return what the scorer of each segment answers, wherever it is."""
-        return self._round(self._shards, "ask", (method.__name__, args, kwargs))
+        return self._wait(self._call(self._shards, method, *args, **kwargs))
 
     def read(
         self,
@@ -61,11 +61,11 @@ class ClusterCollection(Collection):
         found = self._read_before(positions, method)
         if found is not None:
             return found
-        shards = [shard for shard in self._shards if shard.may_hold(positions)]
-        calls = self._call(shards, "read", (method.__name__, positions, args, kwargs))
+        shards = [shard for shard in self._shards if shard.spans.hold(positions).any()]
+        calls = self._call(shards, SegmentScorer.at, positions, method, *args, **kwargs)
         if method is SegmentScorer.look and positions.size <= _MAX_AHEAD:
             plan: Any = args[0]
-            self._ahead.calls = self._call(shards, "read_ahead", (positions, plan.reads_letters))
+            self._ahead.calls = self._call(shards, Ahead.read, positions, plan.reads_letters)
         return self._wait(calls)
 
     def _read_before(self, positions: Offsets, method: Callable[..., Any]) -> list[tuple[Offsets, Any]] | None:
@@ -90,13 +90,10 @@ class ClusterCollection(Collection):
                 found.append((here, [part.contents[place] for place in kept.tolist()]))
         return found if sum(here.size for here, _ in found) == positions.size else None
 
-    def _round(self, shards: Sequence[ShardState], verb: str, question: tuple[Any, ...]) -> list[Any]:
-        return self._wait(self._call(shards, verb, question))
-
-    def _call(self, shards: Sequence[ShardState], verb: str, question: tuple[Any, ...]) -> list[Any]:
+    def _call(self, shards: Sequence[ShardState], function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Ask shards the same, all at once; pickled only once, for there may be a thousand of them."""
-        pickled = cloudpickle.dumps(question)
-        return [getattr(shard.choose(), verb).remote(self.state.epoch, pickled) for shard in shards]
+        question = cloudpickle.dumps((function, args, kwargs))
+        return [shard.choose().ask.remote(self.state.epoch, question) for shard in shards]
 
     @staticmethod
     def _wait(calls: list[Any]) -> list[Any]:

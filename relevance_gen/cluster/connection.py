@@ -6,14 +6,12 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Sequence
 from typing import Any, Final
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported
 
 import numpy as np
 import ray
-from attrs import frozen
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -65,32 +63,14 @@ def _check_reachable(address: str) -> None:
         raise ClusterError(f"no cluster answers at {address}: {error}") from None
 
 
-# ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def check_name(name: object) -> None:
+    """Check a name that other processes find something by.
 
-
-@frozen
-class Node:
-    """A machine of the cluster.
-
-    Attributes:
-        id: what Ray calls it.
-        n_cpus: the processors that it offers.
-        n_gpus: the GPUs that it offers.
+    Raises:
+        InvalidRequestError: it is none.
     """
-
-    id: str
-    n_cpus: float
-    n_gpus: float
-
-
-def living_nodes() -> list[Node]:
-    """Return the nodes that live, as far as is known: of one that died a moment ago nothing may be known yet."""
-    nodes = [
-        Node(one["NodeID"], one["Resources"].get("CPU", 0.0), one["Resources"].get("GPU", 0.0))
-        for one in ray.nodes()
-        if one["Alive"]
-    ]
-    return sorted(nodes, key=lambda node: node.id)
+    if not isinstance(name, str) or not name:
+        raise InvalidRequestError.must_be("name", "a string that is not empty", name)
 
 
 def own_node() -> str:
@@ -130,73 +110,33 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
         raise TimedOutError(f"the cluster did not answer within {timeout_s:g} seconds") from None
 
 
-# ── Versions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def versions() -> str:
+    """Return what must be the same everywhere, so that results are the same bits and objects understand each other."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return f"relevance_gen {relevance_gen.__version__}, numpy {np.__version__} and Python {python}"
 
 
-@frozen
-class Versions:
-    """What must be the same everywhere, so that results are the same bits and objects understand each other."""
-
-    relevance_gen: str
-    numpy: str
-    python: tuple[int, int]
-
-    @classmethod
-    def here(cls) -> Versions:
-        """Return those of this process."""
-        return cls(relevance_gen.__version__, np.__version__, sys.version_info[:2])
-
-
-def check_versions(node_id: str, theirs: Versions) -> None:
-    """Compare versions of another process with those of this one.
+def check(handle: Any) -> str:
+    """Wait until an actor of this library has started, compare its versions, and return the id of its node.
 
     Raises:
-        ClusterError: they are not the same.
-    """
-    ours = Versions.here()
-    if theirs != ours:
-        raise ClusterError(
-            f"node {node_id} has {_told(theirs)}, and this process {_told(ours)}: install the same on all nodes"
-        )
-
-
-def _told(versions: Versions) -> str:
-    python = ".".join(map(str, versions.python))
-    return f"relevance_gen {versions.relevance_gen}, numpy {versions.numpy} and Python {python}"
-
-
-def start_checked(kind: type, node_id: str, *args: Any, **options: Any) -> tuple[Any, str]:
-    """Start an actor that can tell its whereabouts, compare its versions, and return its handle and its node's id.
-
-    Raises:
-        ClusterError: it does not start there, or has other versions.
+        ClusterError: it cannot start, or has other versions.
         RayActorError: it died.
     """
-    handle = start(kind, node_id, *args, **options)
     try:
-        real_node_id, versions = get(handle.whereabouts.remote())
+        node_id, theirs = get(handle.whereabouts.remote())
     except RayActorError:
         raise
     except Exception as error:
-        raise ClusterError(f"node {node_id} cannot run relevance_gen: {error}") from None
-    check_versions(real_node_id, versions)
-    return handle, real_node_id
+        raise ClusterError(f"a node cannot run relevance_gen: {error}") from None
+    if theirs != (ours := versions()):
+        raise ClusterError(f"node {node_id} has {theirs}, and this process {ours}: install the same on all nodes")
+    return str(node_id)
 
 
 class Actor:
     """What all actors of this library can tell."""
 
-    def whereabouts(self) -> tuple[str, Versions]:
+    def whereabouts(self) -> tuple[str, str]:
         """Return the id of the node that it runs on, and the versions there."""
-        return own_node(), Versions.here()
-
-
-def least_loaded(nodes: Sequence[Node], loads: dict[str, float], avoided: Sequence[str] = ()) -> Node:
-    """Return the node with the least load for each of its processors, one that is not to be avoided if there is one.
-
-    Raises:
-        ClusterError: there is no node.
-    """
-    if not nodes:
-        raise ClusterError("the cluster has no node")
-    return min(nodes, key=lambda node: (node.id in avoided, loads.get(node.id, 0.0) / max(node.n_cpus, 1.0), node.id))
+        return own_node(), versions()

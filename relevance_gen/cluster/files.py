@@ -15,14 +15,15 @@ from os import PathLike
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import frozen
 
 from relevance_gen.chunking import split
 from relevance_gen.cluster.folder import as_address, file_system
-from relevance_gen.cluster.parts import CountTokens, Made, make
+from relevance_gen.cluster.parts import Made, make
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.chunks import Blank, Chunks
+from relevance_gen.tokens import TokenCounter
 
 Source: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
 """A file, a folder, or several of both; paths that all nodes share, or addresses that `fsspec` knows."""
@@ -66,16 +67,18 @@ class Read:
         pieces: the pieces, in order.
         text_field: the field, or column, that holds a chunk's text; all others are its metadata.
         blank: what to do with blank chunks.
-        first: position of the first chunk.
     """
 
     pieces: tuple[Piece, ...]
     text_field: str
     blank: Blank
-    first: int = 0
 
-    def make(self, count_tokens: CountTokens, progress: Progress | None) -> Made:
+    def make(self, counter: TokenCounter, progress: Progress | None) -> Made:
         """Read the chunks and make them searchable.
+
+        Args:
+            counter: counts their tokens.
+            progress: called after every piece, while nobody knows how many chunks there are, and every block.
 
         Raises:
             InvalidRequestError: something in a file is no chunk; the error names file and place.
@@ -84,21 +87,24 @@ class Read:
         texts: list[str] = []
         metadata: dict[int, Any] = {}
         for piece in self.pieces:
-            for place, value in _READERS[piece.kind](piece):
-                chunks = Chunks.read(
-                    [_chunk(value, self.text_field)], path=f"{piece.address} {place}", blank=self.blank
-                )
-                if chunks.metadata:
-                    metadata[len(texts)] = chunks.metadata[0]
-                texts += chunks.texts
-        return make(Chunks(texts, metadata), self.first, count_tokens, progress)
+            chunks = self._read(piece)
+            metadata |= {len(texts) + number: one for number, one in chunks.metadata.items()}
+            texts += chunks.texts
+            if progress is not None:
+                progress(0, len(texts))
+        return make(Chunks(texts, metadata), counter, progress)
 
-    def placed(self, first: int) -> Read:
-        """Return the same chunks with another position of the first."""
-        return evolve(self, first=first)
+    def _read(self, piece: Piece) -> Chunks:
+        read = [(place, _chunk(value, self.text_field)) for place, value in _READERS[piece.kind](piece)]
+        try:
+            return Chunks.read([value for _, value in read], blank=self.blank)
+        except InvalidRequestError:
+            for place, value in read:  # one by one, so that the error names the place
+                Chunks.read([value], path=f"{piece.address} {place}", blank=self.blank)
+            raise
 
 
-def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: Blank, n_cpus: int) -> list[list[Read]]:
+def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: Blank, n_cpus: int) -> list[Read]:
     """Say which shard reads which pieces.
 
     Args:
@@ -115,18 +121,22 @@ def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: B
     if not isinstance(text_field, str) or not text_field:
         raise InvalidRequestError.must_be("text_field", "a string that is not empty", text_field)
     listed = [source] if isinstance(source, str | PathLike) else source
-    if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, str | PathLike) for one in listed):
+    if not isinstance(listed, Sequence) or not listed or not all(map(_is_path, listed)):
         raise InvalidRequestError.must_be("source", "a file, a folder or a list of these", source)
     pieces = [
         piece for one in listed for address, n_bytes in _files(as_address(one)) for piece in _cut(address, n_bytes)
     ]
     if not pieces:  # of files without a byte or a row: an index without a chunk
-        return [[Read((), text_field, blank)]]
+        return [Read((), text_field, blank)]
     ends = np.cumsum([max(piece.n_bytes, 1) for piece in pieces])
     wanted = min(len(pieces), max(1, n_cpus) if n_shards is None else n_shards)
     shard_of = np.minimum((ends - 1) * wanted // ends[-1], wanted - 1).tolist()
     numbered = itertools.groupby(zip(shard_of, pieces, strict=True), key=lambda pair: pair[0])
-    return [[Read(tuple(piece for _, piece in some), text_field, blank)] for _, some in numbered]
+    return [Read(tuple(piece for _, piece in some), text_field, blank) for _, some in numbered]
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | PathLike) and bool(os.fspath(value))
 
 
 # ── Which files ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,43 +21,20 @@ from relevance_gen.retrieval import storage
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 
 _MANIFEST: Final = "index.json"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _SHARD_FILE: Final = re.compile(r"[0-9a-f]{16}-[0-9]{5}\.shard")
 
 
-def _is_shard_file(name: Any) -> bool:
-    return isinstance(name, str) and _SHARD_FILE.fullmatch(name) is not None
-
-
-def _as_pairs(spans: Any) -> Any:
-    return tuple(map(checks.as_tuple, spans)) if isinstance(spans, list | tuple) else spans
-
-
-def _is_span(span: Any) -> bool:
-    return isinstance(span, tuple) and len(span) == 2 and all(map(checks.is_integer, span)) and 0 <= span[0] < span[1]
-
-
-def _as_shards(values: Any) -> Any:
-    if not isinstance(values, list):
-        return values
-    return tuple(wire.structure(SavedShard, value, path=f"shards[{place}]") for place, value in enumerate(values))
-
-
-@frozen
-class SavedShard:
-    """One shard's file.
-
-    Attributes:
-        file: its name in the folder.
-        spans: runs of positions that hold its chunks: first, and behind the last.
-        n_tokens: tokens in its chunks.
-    """
-
-    file: str = field(validator=checks.must_be("the name of a shard's file", _is_shard_file))
-    spans: tuple[tuple[int, int], ...] = field(
-        converter=_as_pairs, validator=checks.items("two positions, ascending", _is_span)
+def _are_files(shards: Any) -> bool:
+    """Tell whether these are names of shards' files, each with a number of tokens."""
+    return (
+        isinstance(shards, dict)
+        and bool(shards)
+        and all(
+            _SHARD_FILE.fullmatch(name) and checks.is_integer(n_tokens) and n_tokens >= 0
+            for name, n_tokens in shards.items()
+        )
     )
-    n_tokens: int = field(validator=checks.integer(0))
 
 
 @frozen
@@ -65,22 +42,20 @@ class Manifest:
     """What belongs together.
 
     Attributes:
-        format: version of this format.
         weighting: name of the weighting.
         encoding: name of the encoding that tokens are counted in.
         fingerprint: a hash of what that encoding is.
         n_positions: number of positions that were ever given.
-        shards: the shards.
+        shards: the tokens in each shard, by the name of its file, in the order of the shards.
+        format: version of this format.
     """
 
-    format: int
     weighting: WeightingName = field(validator=lambda _, __, value: weighting_named(value))
     encoding: str = field(validator=checks.string)
     fingerprint: str = field(validator=checks.string)
     n_positions: int = field(validator=checks.integer(0))
-    shards: tuple[SavedShard, ...] = field(
-        converter=_as_shards, validator=checks.items("a shard", lambda v: isinstance(v, SavedShard))
-    )
+    shards: dict[str, int] = field(validator=checks.must_be("files of shards with their tokens", _are_files))
+    format: int = _FORMAT
 
 
 def as_address(folder: str | PathLike[str]) -> str:
@@ -134,11 +109,11 @@ def write_manifest(folder: str, manifest: Manifest) -> None:
         OSError: it cannot be written.
     """
     _write(join(folder, _MANIFEST), wire.serialize(manifest))
-    kept = {shard.file for shard in manifest.shards}
+
     files, root = file_system(folder)
     for path in files.ls(root, detail=False):
         name = path.rsplit("/", 1)[-1]
-        if _SHARD_FILE.fullmatch(name) and name not in kept:
+        if _SHARD_FILE.fullmatch(name) and name not in manifest.shards:
             files.rm_file(path)
 
 
@@ -149,8 +124,9 @@ def read_manifest(folder: str) -> Manifest:
         IndexFormatError: no index of a cluster was saved in this folder, or by another version.
         OSError: the folder cannot be read.
     """
+    files, path = file_system(join(folder, _MANIFEST))
     try:
-        content = wire.parse(_read(join(folder, _MANIFEST)))
+        content = wire.parse(files.cat_file(path))
         if isinstance(content, dict) and content.get("format") != _FORMAT:
             raise IndexFormatError(f"{folder} has format {content.get('format')!r}; this version reads {_FORMAT}")
         return wire.structure(Manifest, content)
@@ -176,10 +152,17 @@ def join(folder: str, name: str) -> str:
 
 
 def file_system(address: str) -> tuple[Any, str]:
-    """Return the file system of an address, as `fsspec` has it, and the path there."""
+    """Return the file system of an address, as `fsspec` has it, and the path there.
+
+    Raises:
+        InvalidRequestError: `fsspec` does not know such addresses, or lacks the package for them.
+    """
     import fsspec
 
-    files, path = fsspec.core.url_to_fs(address)
+    try:
+        files, path = fsspec.core.url_to_fs(address)
+    except (ImportError, ValueError) as error:
+        raise InvalidRequestError(f"{address} must be an address that fsspec can open: {error}") from None
     return files, path
 
 

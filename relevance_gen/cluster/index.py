@@ -5,27 +5,29 @@ The file is long because it documents every method of the one public class; what
 
 from __future__ import annotations
 
+import atexit
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from os import PathLike
 from typing import Any, Final, Self, TypeVar, get_args, overload
 
 import ray
-from attrs import evolve, frozen
+from attrs import evolve
 from ray.exceptions import RayActorError
 
 from relevance_gen.checks import check_integer
 from relevance_gen.cluster import folder as folders
 from relevance_gen.cluster.collection import ClusterCollection
-from relevance_gen.cluster.connection import NAMESPACE, connect, get, living_nodes, own_node, start_checked
+from relevance_gen.cluster.connection import NAMESPACE, check, check_name, connect, get, own_node, start
 from relevance_gen.cluster.files import Source, plan_reading
 from relevance_gen.cluster.keeper import Keeper
 from relevance_gen.cluster.parts import HandedOver, Part, Saved
+from relevance_gen.cluster.placing import living_nodes
 from relevance_gen.cluster.shard import OutdatedError
-from relevance_gen.cluster.state import IndexState
+from relevance_gen.cluster.state import IndexStats, ShardStats
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answering import Wanted, answer
@@ -36,7 +38,7 @@ from relevance_gen.retrieval.filtering import Where
 from relevance_gen.retrieval.positions import check_position
 from relevance_gen.retrieval.query import Question, questions
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
-from relevance_gen.tokens import Encoding, TokenCounter, token_counter
+from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
 from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse
 
 T = TypeVar("T")
@@ -51,43 +53,6 @@ _NEWS_S: Final = 5.0
 """How long a question waits for the news of a shard that did not answer."""
 _QUESTIONS_AT_ONCE: Final = 16
 _PROGRESS_S: Final = 0.1
-
-
-@frozen
-class ShardStats:
-    """One shard of an index.
-
-    Attributes:
-        num_chunks: number of its chunks.
-        nodes: ids of the nodes that have it; none while it is lost.
-        size_bytes: memory of its texts and arrays in one replica; 0 while it is lost.
-    """
-
-    num_chunks: int
-    nodes: tuple[str, ...]
-    size_bytes: int
-
-
-@frozen
-class IndexStats:
-    """An index in a cluster.
-
-    Attributes:
-        num_chunks: number of chunks.
-        num_missing_chunks: those among them that cannot be searched now.
-        shards: the shards.
-        errors: why lost shards could not be restored yet.
-    """
-
-    num_chunks: int
-    num_missing_chunks: int
-    shards: tuple[ShardStats, ...]
-    errors: tuple[str, ...]
-
-    @property
-    def num_shards(self) -> int:
-        """Number of shards."""
-        return len(self.shards)
 
 
 class ClusterIndex:
@@ -115,7 +80,8 @@ class ClusterIndex:
         blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
         weighting: ``"pivoted"`` or ``"cosine"``.
         encoding: what tokens are counted in; a file of ranks must be there on every node.
-        progress: called with (chunks done, all chunks) while the index is built; True shows a bar.
+        encoder: refused, for an index of a cluster goes by words alone.
+        progress: called with (chunks done, all chunks known of) while the index is built; True shows a bar.
 
     Raises:
         InvalidRequestError: an argument is not allowed; the error names it.
@@ -135,31 +101,31 @@ class ClusterIndex:
         blank: Blank = "error",
         weighting: WeightingName = "pivoted",
         encoding: Encoding | None = None,
+        encoder: object = None,
         progress: Progress | bool | None = None,
     ) -> None:
         if (chunks is None) == (source is None):
             raise InvalidRequestError("chunks or source must be given, and not both", field="chunks")
+        if encoder is not None:
+            remedy = "leave it out: indexes of a cluster go by words alone"
+            raise InvalidRequestError.must_be("encoder", "None", encoder, remedy=remedy)
         if blank not in get_args(Blank):
             raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
         weighting_named(weighting)
         counter = token_counter(encoding)
-        wanted = None if n_shards is None else check_integer("n_shards", n_shards, 1, _MAX_SHARDS)
+        if n_shards is not None:
+            check_integer("n_shards", n_shards, 1, _MAX_SHARDS)
         check_integer("replicas", replicas, 1)
         checked = Chunks.read(() if chunks is None else chunks, blank=blank)
         with reporting(progress) as report:
             connect(address)
-            parts: Sequence[Sequence[Part]]
-            n_positions: int | None = None
-            spans = None
+            parts: Sequence[Part]
             if source is not None:
-                parts = plan_reading(source, wanted, text_field, blank, _n_cpus())
+                parts = plan_reading(source, n_shards, text_field, blank, _n_cpus())
             else:
-                n_parts = _n_shards(sum(map(len, checked.texts))) if wanted is None else wanted
-                cuts = list(cut_evenly(checked.texts, n_parts)) or [slice(0, 0)]
-                parts = [[HandedOver([ray.put(checked.take(range(cut.start, cut.stop)))], cut.start)] for cut in cuts]
-                n_positions, spans = len(checked.texts), [((cut.start, cut.stop),) for cut in cuts]
-            self._start(_start_keeper(name, weighting, counter, replicas), name)
-            self._build(parts, n_positions, spans, report)
+                parts = _hand_over(checked, n_shards)
+            self._begin(_start_keeper(name, weighting, counter, replicas))
+            self._build(parts, None, report)
 
     @classmethod
     def load(
@@ -189,12 +155,12 @@ class ClusterIndex:
         check_integer("replicas", replicas, 1)
         address_of = folders.as_address(folder)
         manifest = folders.read_manifest(address_of)
-        counter = _counter_of(manifest, encoding)
+        counter = counter_of_saved(manifest.encoding, manifest.fingerprint, encoding, address_of)
         connect(address)
-        parts = [[Saved(folders.join(address_of, shard.file), shard.n_tokens)] for shard in manifest.shards]
+        parts = [Saved(folders.join(address_of, file), n_tokens) for file, n_tokens in manifest.shards.items()]
         index = cls.__new__(cls)
-        index._start(_start_keeper(name, manifest.weighting, counter, replicas), name)
-        index._build(parts, manifest.n_positions, [shard.spans for shard in manifest.shards], None)
+        index._begin(_start_keeper(name, manifest.weighting, counter, replicas))
+        index._build(parts, manifest.n_positions, None)
         return index
 
     @classmethod
@@ -205,37 +171,36 @@ class ClusterIndex:
             UnknownIndexError: there is none of that name.
             ClusterError: there is no such cluster, or this process has other versions.
         """
-        _check_name(name)
+        check_name(name)
         connect(address)
         try:
-            keeper = ray.get_actor(_keeper_name(name), namespace=NAMESPACE)
+            keeper = ray.get_actor(f"index {name}", namespace=NAMESPACE)
         except ValueError:
             raise UnknownIndexError(f"no index of the cluster has the name {name!r}") from None
         index = cls.__new__(cls)
-        index._start(keeper, name)
+        with _keeper_alive():
+            check(keeper)
+        index._begin(keeper)
         index._refresh()
         return index
 
-    def _start(self, keeper: Any, name: str | None) -> None:
+    def _begin(self, keeper: Any) -> None:
         self._keeper = keeper
-        self._name = name
-        self._pool: ThreadPoolExecutor | None = None
         self._collection: ClusterCollection | None = None
         self._known_s = 0.0
-        self._end = weakref.finalize(self, _kill, keeper)
-        self._end.atexit = False
-        if name is not None:
-            self._end.detach()
+        self._closed = False
+        self._pool = ThreadPoolExecutor(_QUESTIONS_AT_ONCE, thread_name_prefix="ask-shards")
+        if isinstance(keeper, Keeper):  # it goes with this object, and with the process before Ray does
+            weakref.finalize(self, _end, keeper).atexit = False
+            atexit.register(keeper.close)
 
-    def _build(
-        self, parts: Sequence[Sequence[Part]], n_positions: int | None, spans: Any, report: Progress | None
-    ) -> None:
-        built = self._keeper.build.remote(parts, n_positions, spans)
+    def _build(self, parts: Sequence[Part], n_positions: int | None, report: Progress | None) -> None:
+        built = self._pool.submit(self._call, "build", parts, n_positions)
         try:
-            while not ray.wait([built], timeout=_PROGRESS_S)[0]:
+            while not wait([built], _PROGRESS_S).done:
                 if report is not None:
-                    report(*get(self._keeper.progress.remote()))
-            get(built)
+                    report(*self._call("progress"))
+            built.result()
             self._refresh()
         except BaseException:
             self.close()
@@ -309,8 +274,7 @@ class ClusterIndex:
         asked = questions(query, top_n, true_order)
         if isinstance(asked, Question):
             return self._answer(asked, wanted, allow_partial)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_QUESTIONS_AT_ONCE, thread_name_prefix="ask-shards")
+        self._fresh()
         return list(self._pool.map(lambda question: self._answer(question, wanted, allow_partial), asked))
 
     def _answer(self, question: Question, wanted: Wanted, allow_partial: bool) -> SearchResponse:
@@ -378,7 +342,7 @@ class ClusterIndex:
         if not n_positions:
             first = self._fresh().state.n_positions
         else:
-            first = self._tell(self._keeper.add.remote(HandedOver([ray.put(checked)]), n_positions))
+            first = self._change("add", HandedOver([ray.put(checked)]), n_positions)
         return range(first, first + n_positions)
 
     def remove(self, positions: Iterable[int]) -> None:
@@ -389,7 +353,7 @@ class ClusterIndex:
             ChunksMissingError: a shard is lost, and not restored yet; none was removed.
         """
         listed = list(positions) if isinstance(positions, Iterator | range) else positions
-        self._tell(self._keeper.remove.remote(listed))
+        self._change("remove", listed)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write every shard to a file in a folder, from where lost ones are restored from now on.
@@ -402,18 +366,18 @@ class ClusterIndex:
             InvalidRequestError: metadata that is not JSON.
             OSError: the folder cannot be written.
         """
-        self._tell(self._keeper.save.remote(folders.as_address(folder)))
+        self._change("save", folders.as_address(folder))
 
     def rebalance(self) -> int:
         """Move shards to nodes that have fewer than their share, such as have joined; return how many were moved.
 
         Questions go on meanwhile.
         """
-        return int(self._tell(self._keeper.rebalance.remote()))
+        return int(self._change("rebalance"))
 
     def stats(self) -> IndexStats:
         """Return what the index holds, and where."""
-        sizes = self._told(self._keeper.nbytes.remote())
+        sizes = self._call("nbytes")
         state = self._refresh().state
         return IndexStats(
             state.statistics.n_chunks,
@@ -427,10 +391,9 @@ class ClusterIndex:
 
     def close(self) -> None:
         """Free the memory on all nodes; an index with a name is gone for everybody. Safe to call twice."""
-        self._end.detach()
-        _kill(self._keeper)
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._closed, self._collection = True, None
+        self._pool.shutdown(wait=False)
+        _end(self._keeper)
 
     def __enter__(self) -> Self:
         return self
@@ -448,70 +411,67 @@ class ClusterIndex:
 
     def _refresh(self, after: int = -1) -> ClusterCollection:
         """Ask the keeper; if `after` is given, wait a little for news that are later."""
-        state: IndexState = self._told(self._keeper.state.remote(after, _NEWS_S if after >= 0 else 0.0))
+        state = self._call("state", after, _NEWS_S if after >= 0 else 0.0)
         collection = self._collection
         if collection is None or state.version != collection.state.version:
             self._collection = collection = ClusterCollection(state)
         self._known_s = time.monotonic()
         return collection
 
-    def _tell(self, call: Any) -> Any:
-        """Wait until the keeper has done something, and take note of what is so now."""
-        result = self._told(call)
+    def _change(self, verb: str, *args: Any) -> Any:
+        """Have the keeper change something, and take note of what is so now."""
+        result = self._call(verb, *args)
         self._refresh()
         return result
 
-    def _told(self, call: Any) -> Any:
-        try:
-            return get(call)
-        except RayActorError:
-            raise ClusterError("this index was closed, or the node that kept it is gone; load it again") from None
+    def _call(self, verb: str, *args: Any) -> Any:
+        """Have the keeper do something, and wait for it."""
+        if self._closed:
+            raise ClusterError("this index was closed")
+        method = getattr(self._keeper, verb)
+        if isinstance(self._keeper, Keeper):
+            return method(*args)
+        with _keeper_alive():
+            return get(method.remote(*args))
 
 
 def _n_cpus() -> int:
     return int(sum(node.n_cpus for node in living_nodes()))
 
 
-def _n_shards(n_chars: int) -> int:
-    return max(1, min(_n_cpus(), n_chars // _CHARS_PER_SHARD, _MAX_SHARDS))
+def _hand_over(chunks: Chunks, n_shards: int | None) -> list[HandedOver]:
+    """Put chunks where other processes can fetch them, about as many characters for each shard."""
+    n_parts = n_shards or max(1, min(_n_cpus(), sum(map(len, chunks.texts)) // _CHARS_PER_SHARD, _MAX_SHARDS))
+    cuts = list(cut_evenly(chunks.texts, n_parts)) or [slice(0, 0)]
+    return [HandedOver([ray.put(chunks.take(range(cut.start, cut.stop)))]) for cut in cuts]
 
 
-def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not name:
-        raise InvalidRequestError.must_be("name", "a string that is not empty", name)
-
-
-def _keeper_name(name: str) -> str:
-    return f"index {name}"
-
-
-def _start_keeper(name: str | None, weighting: str, counter: TokenCounter, replicas: int) -> Any:
-    """Start a keeper beside this process, with which it ends unless it has a name."""
-    options: dict[str, Any] = {"max_concurrency": 64}
-    if name is not None:
-        _check_name(name)
-        options |= {"name": _keeper_name(name), "namespace": NAMESPACE, "lifetime": "detached"}
+def _start_keeper(name: str | None, weighting: WeightingName, counter: TokenCounter, replicas: int) -> Any:
+    """Return a keeper in this process, or where other processes are to find it by a name, the handle of an actor."""
+    if name is None:
+        return Keeper(weighting, counter, replicas)
+    check_name(name)
+    options = {"name": f"index {name}", "namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": 64}
     try:
-        keeper, _ = start_checked(Keeper, own_node(), weighting, counter, replicas, **options)
+        return start(Keeper, own_node(), weighting, counter, replicas, **options)
     except ValueError:
         raise ClusterError(f"another index of the cluster has the name {name!r}; close it, or take another") from None
-    return keeper
 
 
-def _counter_of(manifest: folders.Manifest, encoding: Encoding | None) -> TokenCounter:
-    embedded = token_counter()
-    if encoding is None and manifest.encoding == embedded.name:
-        counter = embedded
+@contextmanager
+def _keeper_alive() -> Iterator[None]:
+    """Say what it means if a keeper turns out to be dead."""
+    try:
+        yield
+    except RayActorError:
+        raise ClusterError("this index was closed, or the node that kept it is gone; load it again") from None
+
+
+def _end(keeper: Any) -> None:
+    """End a keeper, and so its shards."""
+    if isinstance(keeper, Keeper):
+        atexit.unregister(keeper.close)
+        keeper.close()
     else:
-        counter = token_counter(manifest.encoding if encoding is None else encoding)
-    if (counter.name, counter.fingerprint) != (manifest.encoding, manifest.fingerprint):
-        raise InvalidRequestError(
-            f"encoding must be {manifest.encoding}, as when the index was saved, got {counter.name}", field="encoding"
-        )
-    return counter
-
-
-def _kill(keeper: Any) -> None:
-    """End a keeper, and so the shards that it owns."""
-    with suppress(Exception):  # the cluster may be gone
-        ray.kill(keeper)
+        with suppress(Exception):  # the cluster may be gone
+            ray.kill(keeper)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,8 +15,7 @@ from relevance_gen.retrieval.building import build
 from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.terms import Offsets
-
-CountTokens = Callable[[Chunks], int]
+from relevance_gen.tokens import TokenCounter
 
 
 @frozen(eq=False)
@@ -25,12 +23,12 @@ class Made:
     """What a part becomes.
 
     Attributes:
-        segments: its chunks, searchable.
+        segment: its chunks, searchable.
         n_positions: number of positions that they take, those of blank chunks included.
         n_tokens: tokens in all of them.
     """
 
-    segments: list[Segment]
+    segment: Segment
     n_positions: int
     n_tokens: int
 
@@ -38,11 +36,8 @@ class Made:
 class Part(Protocol):
     """Some chunks, and where they are to be had."""
 
-    def make(self, count_tokens: CountTokens, progress: Progress | None) -> Made:
-        """Fetch the chunks and make them searchable."""
-
-    def placed(self, first: int) -> Part:
-        """Return the same part with another position of its first chunk."""
+    def make(self, counter: TokenCounter, progress: Progress | None) -> Made:
+        """Fetch the chunks and make them searchable; positions count from 0, unless they were saved with the chunks."""
 
 
 @frozen(eq=False)
@@ -51,13 +46,11 @@ class HandedOver:
 
     Attributes:
         chunks: the reference to them, in a list lest Ray fetches them where nobody asks.
-        first: position of the first.
     """
 
     chunks: list[Any]
-    first: int = 0
 
-    def make(self, count_tokens: CountTokens, progress: Progress | None) -> Made:
+    def make(self, counter: TokenCounter, progress: Progress | None) -> Made:
         """Fetch the chunks from the process that handed them over.
 
         Raises:
@@ -70,11 +63,7 @@ class HandedOver:
                 f"chunks cannot be fetched from the process that handed them over; save an index that shall outlive "
                 f"that process: {type(error).__name__}"
             ) from None
-        return make(chunks, self.first, count_tokens, progress)
-
-    def placed(self, first: int) -> HandedOver:
-        """Return the same chunks with another position of the first."""
-        return evolve(self, first=first)
+        return make(chunks, counter, progress)
 
 
 @frozen(eq=False)
@@ -89,32 +78,25 @@ class Saved:
     address: str
     n_tokens: int
 
-    def make(self, count_tokens: CountTokens, progress: Progress | None) -> Made:
+    def make(self, counter: TokenCounter, progress: Progress | None) -> Made:
         """Open the file; it is mapped into memory where it lies in this machine's file system."""
-        del count_tokens, progress
+        del counter, progress
         saved = folder.read_index(self.address)
         if saved.n_context_tokens != self.n_tokens:
             raise ClusterError(f"{self.address} is not the file that belongs to this index")
-        return Made([saved.segment], saved.n_positions, saved.n_context_tokens)
-
-    def placed(self, first: int) -> Saved:
-        """Return it as it is: the positions are in the file."""
-        del first
-        return self
+        return Made(saved.segment, saved.n_positions, saved.n_context_tokens)
 
 
-def make(chunks: Chunks, first: int, count_tokens: CountTokens, progress: Progress | None) -> Made:
+def make(chunks: Chunks, counter: TokenCounter, progress: Progress | None) -> Made:
     """Make chunks searchable.
 
     Args:
         chunks: the chunks, blank ones as "".
-        first: position of the first.
-        count_tokens: counts the tokens in all of them.
+        counter: counts their tokens.
         progress: called after every block.
     """
-    kept, numbers = chunks.without_blank()
-    positions: Offsets = numbers + np.int64(first)
-    return Made([build(kept, positions, progress=progress)], len(chunks.texts), count_tokens(kept))
+    kept, positions = chunks.without_blank()
+    return Made(build(kept, positions, progress=progress), len(chunks.texts), counter.count_all(kept.texts))
 
 
 @frozen(eq=False)
@@ -122,16 +104,21 @@ class Recipe:
     """How a shard is made.
 
     Attributes:
-        parts: its chunks, in the order of their positions.
+        parts: its chunks, in the order of their positions, and for each part the position that counts as its 0.
         removed: positions of those that were removed since, ascending.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[tuple[Part, int], ...]
     removed: Offsets = field(factory=lambda: np.zeros(0, np.int64))
 
-    def with_part(self, part: Part) -> Recipe:
+    @classmethod
+    def of(cls, part: Part, first: int = 0) -> Recipe:
+        """Return the recipe of one part."""
+        return cls(((part, first),))
+
+    def with_part(self, part: Part, first: int) -> Recipe:
         """Return it with further chunks."""
-        return evolve(self, parts=(*self.parts, part))
+        return evolve(self, parts=(*self.parts, (part, first)))
 
     def without(self, positions: Offsets) -> Recipe:
         """Return it without the chunks at some positions."""

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Final, Unpack
 
 from relevance_gen.checks import check_integer
-from relevance_gen.cluster.connection import connect, least_loaded, living_nodes
+from relevance_gen.cluster.connection import check_name, connect
+from relevance_gen.cluster.placing import least_loaded, living_nodes
 from relevance_gen.cluster.worker import ClusterWorker, Place
 from relevance_gen.errors import ClusterError, InvalidRequestError
 from relevance_gen.generation.backlog import Backlog
@@ -67,8 +68,8 @@ class ClusterRunner(Runner):
             raise InvalidRequestError.must_be("model", "the path of a GGUF file or the name of a repository", model)
         if n_runners is not None:
             check_integer("n_runners", n_runners, 1)
-        if name is not None and (not isinstance(name, str) or not name):
-            raise InvalidRequestError.must_be("name", "a string that is not empty", name)
+        if name is not None:
+            check_name(name)
         model = None if model is None else os.fspath(model)
         chosen = model_options(options)
         self._load = partial(load_model, model, chosen)
@@ -121,7 +122,7 @@ class ClusterRunner(Runner):
             if number and others:
                 return None
             loads = Counter(one.node_id for one in others if one.node_id is not None)
-            own = least_loaded(nodes, {node: float(load) for node, load in loads.items()})
+            own = least_loaded(nodes, loads)
         worker.node_id = own.id
         return Place(own.id, int(own.n_gpus > 0), None if self._name is None else f"runner {self._name} {key}")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,14 +13,14 @@ from attrs import evolve, frozen
 
 from relevance_gen.cluster import folder
 from relevance_gen.cluster.connection import Actor
-from relevance_gen.cluster.parts import Made, Part, Recipe
+from relevance_gen.cluster.parts import Part, Recipe
+from relevance_gen.cluster.state import Spans
 from relevance_gen.retrieval import storage
 from relevance_gen.retrieval.bags import Bag
-from relevance_gen.retrieval.chunks import Chunks
 from relevance_gen.retrieval.merging import in_tiers, merge, without
 from relevance_gen.retrieval.scoring import SegmentScorer
 from relevance_gen.retrieval.segment import Segment, Statistics
-from relevance_gen.retrieval.terms import Offsets
+from relevance_gen.retrieval.terms import Ids, Offsets
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 from relevance_gen.tokens import TokenCounter
 from relevance_gen.types import Metadata
@@ -42,12 +42,14 @@ class Contribution:
 
     Attributes:
         statistics: of its chunks.
-        n_positions: number of positions that it was made with.
-        n_tokens: tokens in the chunks that were made, added or removed.
-        digest: a sum of hashes of all chunks, each of its words and its position.
+        spans: their positions.
+        n_positions: number of positions that its chunks took when it was made, those of blank ones included.
+        n_tokens: tokens in its chunks.
+        digest: a sum of hashes of its chunks, each of its words and its position.
     """
 
     statistics: Statistics
+    spans: Spans
     n_positions: int
     n_tokens: int
     digest: int
@@ -91,7 +93,9 @@ class Shard(Actor):
         self._weighting = weighting_named(weighting)
         self._counter = counter
         self._epochs: OrderedDict[int, list[SegmentScorer]] = OrderedDict()
-        self._changed: list[Segment] | None = None
+        self._n_tokens = 0
+        self._next: tuple[list[Segment], int] | None = None
+        """What the last change made, and the tokens in it, until it is adopted."""
         self._progress = 0, 0
 
     def end(self) -> None:
@@ -102,94 +106,80 @@ class Shard(Actor):
 
     def build(self, recipe: Recipe) -> Contribution:
         """Make the segments of a recipe."""
-        made = self._make(recipe.parts)
-        self._changed, texts = without(made.segments, recipe.removed)
-        return self._contribution(made.n_positions, made.n_tokens - self._count(texts))
+        made = [part.make(self._counter, self._note) for part, _ in recipe.parts]
+        firsts = [first for _, first in recipe.parts]
+        segments, texts = without(_moved([one.segment for one in made], firsts), recipe.removed)
+        n_tokens = sum(one.n_tokens for one in made) - self._counter.count_all(texts)
+        return self._propose(segments, n_tokens, sum(one.n_positions for one in made))
 
-    def add(self, part: Part) -> Contribution:
-        """Add chunks behind those that are there."""
-        made = self._make((part,))
-        self._changed = in_tiers([*self._segments(), *made.segments])
-        return self._contribution(made.n_positions, made.n_tokens)
+    def add(self, part: Part, first: int) -> Contribution:
+        """Add chunks behind those that are there, at positions from `first` on."""
+        made = part.make(self._counter, self._note)
+        segments = in_tiers([*self._segments(), *_moved([made.segment], [first])])
+        return self._propose(segments, self._n_tokens + made.n_tokens)
 
     def remove(self, positions: Offsets) -> Contribution:
         """Remove the chunks at some positions."""
-        self._changed, texts = without(self._segments(), positions)
-        return self._contribution(0, self._count(texts))
+        segments, texts = without(self._segments(), positions)
+        return self._propose(segments, self._n_tokens - self._counter.count_all(texts))
 
     def move(self, first: int) -> Contribution:
-        """Move what was made, and not adopted yet, to other positions: those that follow `first`."""
-        changed = self._changed or []
-        self._changed = [evolve(segment, positions=segment.positions + first) for segment in changed]
-        return self._contribution(0, 0)
+        """Move what was made, and is not adopted yet, to positions that begin with `first`."""
+        segments, n_tokens = self._next or ([], 0)
+        return self._propose(_moved(segments, [first] * len(segments)), n_tokens)
 
     def adopt(self, epoch: int, statistics: Statistics) -> None:
         """Make the last change searchable, if there was one, as a part of an index with these statistics."""
-        segments = self._segments() if self._changed is None else self._changed
+        segments, self._n_tokens = self._next or (self._segments(), self._n_tokens)
         words = {id(scorer.segment): scorer.words_found for scorer in self._last()}
         self._epochs[epoch] = [
             SegmentScorer(segment, self._weighting, statistics, words.get(id(segment))) for segment in segments
         ]
-        self._changed = None
+        self._next = None
         while len(self._epochs) > _KEPT_EPOCHS:
             self._epochs.popitem(last=False)
 
     def forget(self) -> None:
         """Forget a change that is not to be."""
-        self._changed = None
+        self._next = None
 
     # ── Questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ask(self, epoch: int, question: bytes) -> list[Any]:
-        """Return what the scorer of each segment answers.
+        """Return what a function tells of each segment.
 
         Args:
             epoch: which state of the index is asked.
-            question: the name of a method of `SegmentScorer` and its arguments, pickled.
+            question: the function, which takes a `SegmentScorer` first, and its other arguments, pickled.
 
         Raises:
             OutdatedError: that state is forgotten.
         """
-        name, args, kwargs = pickle.loads(question)  # noqa: S301 from a process of the cluster
-        return [getattr(scorer, name)(*args, **kwargs) for scorer in self._scorers(epoch)]
-
-    def read(self, epoch: int, question: bytes) -> list[Any]:
-        """Return what the scorer of each segment tells of the chunks at some positions, which are in the question.
-
-        Raises:
-            OutdatedError: that state is forgotten.
-        """
-        name, positions, args, kwargs = pickle.loads(question)  # noqa: S301 from a process of the cluster
-        method = getattr(SegmentScorer, name)
-        return [scorer.at(positions, method, *args, **kwargs) for scorer in self._scorers(epoch)]
-
-    def read_ahead(self, epoch: int, question: bytes) -> list[Ahead]:
-        """Return what will be asked of chunks at some positions, once proximity has been looked at.
-
-        Args:
-            epoch: which state of the index is asked.
-            question: the positions, and whether letters will be compared; pickled.
-
-        Raises:
-            OutdatedError: that state is forgotten.
-        """
-        positions, reads_letters = pickle.loads(question)  # noqa: S301 from a process of the cluster
-        return [Ahead.read(scorer, positions, reads_letters) for scorer in self._scorers(epoch)]
+        function, args, kwargs = pickle.loads(question)  # noqa: S301 from a process of the cluster
+        try:
+            scorers = self._epochs[epoch]
+        except KeyError:
+            raise OutdatedError from None
+        return [function(scorer, *args, **kwargs) for scorer in scorers]
 
     # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def save(self, address: str, n_positions: int, n_tokens: int) -> None:
-        """Write all chunks to a file of their own, which `relevance_gen.ChunkIndex.load` can read, too."""
-        segments = self._segments()
-        whole = len(segments) == 1 and segments[0].postings.live is None
+    def save(self, address: str, n_positions: int) -> None:
+        """Write all chunks to a file of their own, which `relevance_gen.ChunkIndex.load` can read, too.
+
+        Args:
+            address: of the file.
+            n_positions: number of positions that were ever given in the whole index.
+        """
+        counter = self._counter
         saved = storage.SavedIndex(
-            segments[0] if whole else merge(segments),
+            merge(self._segments()),
             self._weighting.name,
-            self._counter.name,
-            self._counter.fingerprint,
+            counter.name,
+            counter.fingerprint,
             None,
             n_positions,
-            n_tokens,
+            self._n_tokens,
         )
         folder.write_index(address, saved)
 
@@ -203,12 +193,6 @@ class Shard(Actor):
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _scorers(self, epoch: int) -> list[SegmentScorer]:
-        try:
-            return self._epochs[epoch]
-        except KeyError:
-            raise OutdatedError from None
-
     def _last(self) -> list[SegmentScorer]:
         """Return what scores the last state; nothing before there is one."""
         return self._epochs[next(reversed(self._epochs))] if self._epochs else []
@@ -216,29 +200,25 @@ class Shard(Actor):
     def _segments(self) -> list[Segment]:
         return [scorer.segment for scorer in self._last()]
 
-    def _make(self, parts: tuple[Part, ...]) -> Made:
-        made = [part.make(self._count_chunks, self._note) for part in parts]
-        return Made(
-            list(itertools.chain.from_iterable(one.segments for one in made)),
-            sum(one.n_positions for one in made),
-            sum(one.n_tokens for one in made),
-        )
-
     def _note(self, done: int, total: int) -> None:
         self._progress = done, total
 
-    def _count_chunks(self, chunks: Chunks) -> int:
-        return self._count(chunks.texts)
+    def _propose(self, segments: list[Segment], n_tokens: int, n_positions: int = 0) -> Contribution:
+        """Keep what a change made until it is adopted, and tell what it contributes."""
+        self._next = segments, n_tokens
+        live = [(segment.positions[segment.live], segment.hashes[segment.live]) for segment in segments]
+        return Contribution(
+            statistics=sum(map(self._weighting.statistics, segments), Statistics()),
+            spans=Spans.of(np.sort(np.concatenate([positions for positions, _ in live]))),
+            n_positions=n_positions,
+            n_tokens=n_tokens,
+            digest=sum(_digest(positions, hashes) for positions, hashes in live) % _DIGESTS,
+        )
 
-    def _count(self, texts: Any) -> int:
-        return self._counter.count_all(texts)
 
-    def _contribution(self, n_positions: int, n_tokens: int) -> Contribution:
-        segments = self._changed or []
-        statistics = sum(map(self._weighting.statistics, segments), Statistics())
-        return Contribution(statistics, n_positions, n_tokens, sum(map(_digest, segments)) % _DIGESTS)
+def _moved(segments: Sequence[Segment], firsts: Sequence[int]) -> list[Segment]:
+    return [evolve(one, positions=one.positions + first) for one, first in zip(segments, firsts, strict=True)]
 
 
-def _digest(segment: Segment) -> int:
-    live = segment.live
-    return int((segment.hashes[live] * (2 * segment.positions[live].astype(np.uint64) + np.uint64(1))).sum())
+def _digest(positions: Offsets, hashes: Ids) -> int:
+    return int((hashes * (2 * positions.astype(np.uint64) + np.uint64(1))).sum())

@@ -5,12 +5,43 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 from attrs import frozen
 
 from relevance_gen.retrieval.segment import Statistics
 from relevance_gen.retrieval.terms import Offsets
+from relevance_gen.retrieval.vocabulary import Flags
 from relevance_gen.retrieval.weighting import WeightingName
 from relevance_gen.tokens import TokenCounter
+
+
+@frozen(eq=False)
+class Spans:
+    """Positions, as runs of them.
+
+    Attributes:
+        first: the first position of each run, ascending.
+        behind: the position behind the last of each run.
+
+    >>> spans = Spans.of(np.array([0, 1, 2, 7, 8]))
+    >>> spans.first, spans.behind, spans.hold(np.array([2, 3, 8]))
+    (array([0, 7]), array([3, 9]), array([ True, False,  True]))
+    """
+
+    first: Offsets
+    behind: Offsets
+
+    @classmethod
+    def of(cls, positions: Offsets) -> Spans:
+        """Return the runs of positions that ascend."""
+        breaks = np.flatnonzero(np.diff(positions, prepend=-2) != 1)
+        lasts = np.append(breaks[1:], positions.size)[: breaks.size] - 1
+        return cls(positions[breaks], positions[lasts] + 1)
+
+    def hold(self, positions: Offsets) -> Flags:
+        """Tell of some positions which are among these."""
+        inside: Flags = self.first.searchsorted(positions, "right") > self.behind.searchsorted(positions, "right")
+        return inside
 
 
 @frozen(eq=False)
@@ -18,22 +49,18 @@ class ShardState:
     """Where a shard is, and what it holds.
 
     Attributes:
-        spans: runs of positions that hold all its chunks: first, and behind the last.
+        spans: the positions of its chunks.
         n_chunks: number of chunks.
         replicas: the actors that have it, all of them the same; none while it is lost.
         node_ids: the node of each.
         error: why it could not be restored yet.
     """
 
-    spans: tuple[tuple[int, int], ...]
+    spans: Spans
     n_chunks: int
     replicas: tuple[Any, ...]
     node_ids: tuple[str, ...]
     error: str | None
-
-    def may_hold(self, positions: Offsets) -> bool:
-        """Tell whether any of some positions is in its spans."""
-        return any(bool(((positions >= first) & (positions < behind)).any()) for first, behind in self.spans)
 
     def choose(self) -> Any:
         """Return one of the replicas; each gets its share of the questions."""
@@ -75,14 +102,38 @@ class IndexState:
         return tuple(shard.error for shard in self.shards if shard.error is not None and not shard.replicas)
 
 
-def add_span(spans: tuple[tuple[int, int], ...], first: int, behind: int) -> tuple[tuple[int, int], ...]:
-    """Return runs of positions with one more run behind them.
+@frozen
+class ShardStats:
+    """One shard of an index.
 
-    >>> add_span(((0, 3),), 3, 5), add_span(((0, 3),), 7, 9)
-    (((0, 5),), ((0, 3), (7, 9)))
+    Attributes:
+        num_chunks: number of its chunks.
+        nodes: ids of the nodes that have it; none while it is lost.
+        size_bytes: memory of its texts and arrays in one replica; 0 while it is lost.
     """
-    if first == behind:
-        return spans
-    if spans and spans[-1][1] == first:
-        return (*spans[:-1], (spans[-1][0], behind))
-    return (*spans, (first, behind))
+
+    num_chunks: int
+    nodes: tuple[str, ...]
+    size_bytes: int
+
+
+@frozen
+class IndexStats:
+    """An index in a cluster.
+
+    Attributes:
+        num_chunks: number of chunks.
+        num_missing_chunks: those among them that cannot be searched now.
+        shards: the shards.
+        errors: why lost shards could not be restored yet.
+    """
+
+    num_chunks: int
+    num_missing_chunks: int
+    shards: tuple[ShardStats, ...]
+    errors: tuple[str, ...]
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return len(self.shards)

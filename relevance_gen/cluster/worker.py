@@ -13,7 +13,7 @@ import ray
 from attrs import evolve, frozen
 from ray.exceptions import RayActorError
 
-from relevance_gen.cluster.connection import NAMESPACE, Actor, get, start_checked
+from relevance_gen.cluster.connection import NAMESPACE, Actor, check, get, start
 from relevance_gen.cluster.mailbox import Mailbox, Told
 from relevance_gen.errors import ClusterError, GenerationError
 from relevance_gen.generation.backlog import Backlog
@@ -160,7 +160,8 @@ class ClusterWorker(Worker):
                 options |= {"name": place.name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
             args = self._load, self._prefix_cache_bytes, self._made_of, place.name is not None
             try:
-                self._handle, self.node_id = start_checked(RunnerActor, place.node_id, *args, **options)
+                self._handle = start(RunnerActor, place.node_id, *args, **options)
+                self.node_id = check(self._handle)
                 self.chat_format, made_of = get(self._handle.loaded.remote())
             except RayActorError:
                 continue  # the node has died, and Ray did not know

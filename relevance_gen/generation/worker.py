@@ -60,7 +60,7 @@ class State(Enum):
 
 
 _NEXT = {
-    State.LOADING: {State.READY, State.STOPPING, State.FAILED, State.LOST},
+    State.LOADING: {State.READY, State.STOPPING, State.CLOSED, State.FAILED, State.LOST},
     State.READY: {State.STOPPING, State.CLOSED, State.FAILED, State.LOST},
     State.STOPPING: {State.CLOSED, State.LOST},
 }

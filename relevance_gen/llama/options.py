@@ -48,7 +48,8 @@ class ModelOptions:
         integer(1, MAX_SLOTS),
     )
     n_batch: int | None = _option(
-        "most prompt tokens computed between two steps of running sequences; by default 128 on a CPU, 512 on a GPU",
+        "most prompt tokens computed between two steps of running sequences, rounded up to a multiple of 8; by default "
+        "128 on a CPU, 512 on a GPU",
         integer(1),
     )
     n_threads: int | None = _option(

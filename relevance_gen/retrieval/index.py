@@ -30,7 +30,7 @@ from relevance_gen.retrieval.positions import check_position, check_positions
 from relevance_gen.retrieval.query import Question, questions
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import Weighting, WeightingName, weighting_named
-from relevance_gen.tokens import Encoding, TokenCounter, token_counter
+from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
 from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse
 
 
@@ -328,10 +328,8 @@ class ChunkIndex:
 
     def _saved(self) -> storage.SavedIndex:
         state = self._state
-        segments = state.collection.segments
-        whole = len(segments) == 1 and segments[0].postings.live is None
         return storage.SavedIndex(
-            segments[0] if whole else merge(segments),
+            merge(state.collection.segments),
             state.collection.weighting.name,
             self._counter.name,
             self._counter.fingerprint,
@@ -358,17 +356,7 @@ class ChunkIndex:
             OSError: the file cannot be read.
         """
         saved = storage.read(path)
-        embedded = token_counter()
-        counter = (
-            embedded
-            if encoding is None and saved.encoding == embedded.name
-            else token_counter(saved.encoding if encoding is None else encoding)
-        )
-        if (counter.name, counter.fingerprint) != (saved.encoding, saved.fingerprint):
-            other = "another encoding of that name" if counter.name == saved.encoding else counter.name
-            raise InvalidRequestError(
-                f"encoding must be {saved.encoding}, as when {path} was saved, got {other}", field="encoding"
-            )
+        counter = counter_of_saved(saved.encoding, saved.fingerprint, encoding, path)
         encoder = checked_encoder(encoder)
         if encoder is not None and encoder.fingerprint != saved.encoder:
             what = "holds no vectors" if saved.encoder is None else "holds the vectors of another model or prefix"

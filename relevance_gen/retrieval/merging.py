@@ -49,6 +49,8 @@ def without(segments: Sequence[Segment], positions: Offsets) -> tuple[list[Segme
 
 def merge(segments: Sequence[Segment]) -> Segment:
     """Return one segment of the chunks of several, without those that were taken out. Their tokens must be kept."""
+    if len(segments) == 1 and segments[0].postings.live is None:
+        return segments[0]
     live = [np.flatnonzero(segment.live) for segment in segments]
     positions = np.concatenate([segment.positions[kept] for segment, kept in zip(segments, live, strict=True)])
     order = np.argsort(positions, kind="stable")

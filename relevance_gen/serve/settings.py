@@ -119,7 +119,9 @@ class Settings:
         f"{NO_MODEL} to serve search alone",
     )
     cluster: str | None = _generation(
-        None, "run the model on a Ray cluster: auto for the one this machine is in, or HOST:PORT of its head"
+        None,
+        "run the model, and search indexes by their name, on a Ray cluster: auto for the one this machine is in, or "
+        "HOST:PORT of its head",
     )
     cluster_runners: int | None = _generation(
         None, "runners in the cluster; one for each GPU, and for each node without, if not given", integer(1)

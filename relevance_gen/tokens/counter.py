@@ -209,6 +209,29 @@ def token_counter(encoding: Encoding | None = None, *, backend: Backend | None =
     return _counter(encoding, 0, backend)
 
 
+def counter_of_saved(name: str, fingerprint: str, encoding: Encoding | None, path: str | PathLike[str]) -> TokenCounter:
+    """Return the counter of the encoding in which the tokens of a saved index were counted.
+
+    Args:
+        name: the encoding's name, as it was saved.
+        fingerprint: likewise.
+        encoding: what the caller says it is; may be None for the embedded encoding and for a published one.
+        path: where the index was saved.
+
+    Raises:
+        InvalidRequestError: it is another one, or cannot be loaded.
+    """
+    embedded = token_counter()
+    if encoding is None and name == embedded.name:
+        counter = embedded
+    else:
+        counter = token_counter(name if encoding is None else encoding)
+    if (counter.name, counter.fingerprint) != (name, fingerprint):
+        other = "another encoding of that name" if counter.name == name else counter.name
+        raise InvalidRequestError(f"encoding must be {name}, as when {path} was saved, got {other}", field="encoding")
+    return counter
+
+
 @functools.lru_cache(maxsize=8)
 def _counter(source: Encoding, _modified: int, backend: Backend | None) -> TokenCounter:
     """Make the counter of a published name, of a file as it was when last modified, or of a tiktoken encoding."""

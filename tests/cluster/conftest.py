@@ -8,23 +8,31 @@ from typing import Any
 
 import pytest
 
+# Read when Ray is imported. Without it, Ray replaces 127.0.0.1 by the address that other machines see.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+# Whoever uses Ray after its end shall fail, and not start a cluster of its own.
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+
 pytest.importorskip("ray", reason="the extra cluster is not installed")
 
 from relevance_gen.cluster import connection
 
-NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80 << 20}
+NODE: dict[str, Any] = {
+    "num_cpus": 2,
+    "object_store_memory": 80 << 20,
+    "node_ip_address": "127.0.0.1",
+    "include_log_monitor": False,
+}
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """Start three nodes, and join them."""
-    os.environ |= {"RAY_enable_metrics_collection": "0", "RAY_health_check_period_ms": "500"}
+    # A node that was killed refuses five checks of its health in a row within a second.
+    os.environ |= {"RAY_enable_metrics_collection": "0", "RAY_health_check_period_ms": "200"}
     from ray.cluster_utils import Cluster
 
-    started = Cluster(
-        initialize_head=True,
-        head_node_args=NODE | {"include_dashboard": False},
-    )
+    started = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False, "no_monitor": True})
     try:
         for _ in range(2):
             started.add_node(**NODE)

@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from relevance_gen.cluster import connection
+from relevance_gen.cluster import ClusterIndex, connection
+from relevance_gen.errors import ChunksMissingError
 from tests import strategies
 
+OPTIONS: dict[str, Any] = {"n_slots": 4, "n_ctx": 1024, "n_threads": 1}
+"""Of the runners."""
 QUERIES = ["What do cats do?", "running connections", "Москва столицы", "getUserName in café", "zebra zebra"]
 
 
@@ -22,7 +25,8 @@ def texts(n: int, seed: int = 0) -> list[str]:
     return [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(n)]
 
 
-RESTORED_S = 30.0
+RESTORED_S = 120.0
+"""However loaded the machine is; whatever is waited for comes within a second or two on a quiet one."""
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -36,3 +40,19 @@ def until(holds: Callable[[], bool], what: str) -> None:
 def kill_process(handle: Any) -> None:
     """Kill the process of an actor, as the system does when memory runs out."""
     os.kill(connection.get(handle.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+
+
+def answers(index: ClusterIndex, expected: list[Any]) -> int:
+    """Ask until there is a whole answer, and return how often it was refused; no answer may be less."""
+    refused = 0
+    end_s = time.monotonic() + RESTORED_S
+    while True:
+        try:
+            assert index.search(QUERIES) == expected
+        except ChunksMissingError as error:
+            assert error.n_missing_chunks > 0
+            assert time.monotonic() < end_s
+            refused += 1
+            time.sleep(0.05)
+        else:
+            return refused

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from relevance_gen import ChunkIndex, InvalidRequestError, split
 from relevance_gen.cluster import ClusterIndex, files
 from relevance_gen.errors import ClusterError
+from relevance_gen.tokens import token_counter
 from tests.cluster.shared import QUERIES, kill_process, texts, until
 
 
 def read(source: Any, n_shards: int | None = None, n_cpus: int = 2) -> list[tuple[str, Any]]:
     """Return what the parts of a source hold, in order, as their segments hold it."""
     found = []
-    for (part,) in files.plan_reading(source, n_shards, "text", "error", n_cpus):
-        for segment in part.make(lambda chunks: len(chunks.texts), None).segments:
-            found += [(chunk.text, chunk.metadata) for chunk in segment.chunks]
+    for part in files.plan_reading(source, n_shards, "text", "error", n_cpus):
+        found += [(chunk.text, chunk.metadata) for chunk in part.make(token_counter(), None).segment.chunks]
     return found
 
 
@@ -114,6 +114,8 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes,
         ({"chunks": ["a"], "source": "b"}, "not both"),
         ({"source": "/nowhere"}, "source must be there"),
         ({"source": []}, "source must be a file"),
+        ({"source": [__file__, ""]}, "source must be a file"),
+        ({"source": "nowhere://a"}, "nowhere://a must be an address that fsspec can open"),
         ({"source": __file__}, "source must be one of"),
         ({"source": __file__, "text_field": ""}, "text_field must be"),
         ({"source": __file__, "blank": "maybe"}, "blank must be"),

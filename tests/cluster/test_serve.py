@@ -11,51 +11,63 @@ import pytest
 
 from relevance_gen import ChunkIndex, Runner, wire
 from relevance_gen.cluster import ClusterIndex, connection
+from relevance_gen.serve.processes import command
 from small_models import TINY
 from tests.cluster.shared import QUERIES, texts, until
-from tests.serve.harness import KEYED, REAL, SMALL_MODEL, Server
+from tests.serve.harness import KEY, KEYED, REAL, SMALL_MODEL, Server
 
 BODY = {"text": "once", "max_tokens": 20, "seed": 7, "temperature": 1.0}
 
 
-def test_two_servers_share_runners(cluster: Any) -> None:
-    """Two servers tell of the same two runners, and both give the samples of a runner alone."""
-    flags = (*SMALL_MODEL, "--cluster", cluster.address, "--cluster-runners", "2")
-    quiet = {"PYTHONWARNINGS": "default"}
-    with Server(*flags, program=REAL, **quiet) as one, Server(*flags, program=REAL, **quiet) as other:
-        servers = one, other
-        for server in servers:
-            until(lambda server=server: server.call("GET", "/health").status == 200, "the model is loaded")
-            until(lambda server=server: server.call("GET", "/stats").json["num_total_runners"] == 2, "both runners")
-            assert server.metric("runners") == 2
-        with Runner(TINY, n_ctx=256, n_slots=4, n_threads=1) as alone:
-            expected = alone.generate(BODY).responses[0].text
-        for server in servers:
-            answer = server.call("POST", "/generate", BODY, KEYED)
-            assert answer.json["responses"][0]["text"] == expected
-
-
-def test_a_cluster_that_is_not_there(cluster: Any) -> None:
-    """A server without its cluster serves search, and says in its log why there is no runner."""
-    with Server(*SMALL_MODEL, "--cluster", "127.0.0.1:1", program=REAL, PYTHONWARNINGS="default") as server:
-        until(lambda: "no cluster answers at 127.0.0.1:1" in server.log, "the log says so")
-        assert server.call("GET", "/health").status == 503
-        assert server.call("POST", "/search", {"query": "a", "chunk_txts": ["a"]}, KEYED).status == 200
+@pytest.mark.parametrize(("model", "said"), [("none", "there is no model"), ("m.gguf", "it runs the model")])
+def test_a_server_says_what_the_cluster_does(capsys: pytest.CaptureFixture[str], model: str, said: str) -> None:
+    """The first lines tell which work goes to the cluster, with a model or without."""
+    flags = ["--port", "0", "--model", model, "--cluster", "auto"]
+    assert command.main(flags, {"RELEVANCE_GEN_API_KEYS": KEY}, lambda plan: plan.listener.close()) == 0
+    told = capsys.readouterr().out
+    assert f"cluster auto: {said}; searches that name an index go there, those that bring chunks are done here" in told
 
 
 @pytest.fixture(scope="module")
-def searching(cluster: Any) -> Iterator[tuple[Server, Server]]:
-    """Two servers in the cluster that serve search alone."""
-    flags, quiet = ("--model", "none", "--cluster", cluster.address), {"PYTHONWARNINGS": "default"}
+def servers(cluster: Any) -> Iterator[tuple[Server, Server]]:
+    """Two servers in the cluster."""
+    flags = (*SMALL_MODEL, "--cluster", cluster.address, "--cluster-runners", "2")
+    quiet = {"PYTHONWARNINGS": "default"}
     with Server(*flags, program=REAL, **quiet) as one, Server(*flags, program=REAL, **quiet) as other:
         yield one, other
 
 
-def test_two_servers_share_an_index(searching: tuple[Server, Server]) -> None:
+def test_two_servers_share_runners(servers: tuple[Server, Server]) -> None:
+    """Two servers tell of the same two runners, and both give the samples of a runner alone."""
+    for server in servers:
+        until(lambda server=server: server.call("GET", "/health").status == 200, "the model is loaded")
+        until(lambda server=server: server.call("GET", "/stats").json["num_total_runners"] == 2, "both runners")
+        assert server.metric("runners") == 2
+        assert any("it runs the model; searches that name an index go there" in line for line in server.said)
+        until(lambda server=server: "the cluster is joined" in server.log, "the log says so")
+    with Runner(TINY, n_ctx=256, n_slots=4, n_threads=1) as alone:
+        expected = alone.generate(BODY).responses[0].text
+    for server in servers:
+        answer = server.call("POST", "/generate", BODY, KEYED)
+        assert answer.json["responses"][0]["text"] == expected
+
+
+def test_a_cluster_that_is_not_there(cluster: Any) -> None:
+    """A server without its cluster serves search, and says why it has no runner, and no index by a name."""
+    with Server(*SMALL_MODEL, "--cluster", "127.0.0.1:1", program=REAL, PYTHONWARNINGS="default") as server:
+        until(lambda: server.log.count("no cluster answers at 127.0.0.1:1") == 2, "the log says so twice")
+        assert "searches that name an index will fail" in server.log
+        assert server.call("GET", "/health").status == 503
+        assert server.call("POST", "/search", {"query": "a", "chunk_txts": ["a"]}, KEYED).status == 200
+        named = server.call("POST", "/search", {"query": "a", "index": "library"}, KEYED)
+        assert (named.status, named.error["type"]) == (503, "no_cluster")
+
+
+def test_two_servers_share_an_index(servers: tuple[Server, Server]) -> None:
     """Servers answer from a named index with the bits of one machine, and say what is wrong with a name or a place."""
     chunks = [{"text": text, "metadata": {"page": place % 2}} for place, text in enumerate(texts(30))]
     alone = ChunkIndex(chunks)
-    one, other = searching
+    one, other = servers
     with ClusterIndex(chunks, n_shards=2, name="shared") as index:
         for server in (one, other):
             for query in QUERIES:
@@ -88,13 +100,13 @@ def test_two_servers_share_an_index(searching: tuple[Server, Server]) -> None:
         until(lambda: one.call("POST", "/search", body, KEYED).status == 404, "the name is gone")
 
 
-def test_a_lost_shard_is_told(searching: tuple[Server, Server], tmp_path: Path) -> None:
+def test_a_lost_shard_is_told(servers: tuple[Server, Server], tmp_path: Path) -> None:
     """While a shard is lost a server answers 503, or where that is allowed, says how many chunks it did not search."""
     body = {"query": "cats", "index": "hurt"}
     first, second = tmp_path / "1.txt", tmp_path / "2.txt"
     first.write_text("cats purr")
     second.write_text("cats meow")
-    server, _ = searching
+    server, _ = servers
     with ClusterIndex(source=[first, second], n_shards=2, name="hurt") as index:
         assert len(server.call("POST", "/search", body, KEYED).json["results"]) == 2
         (lost, _) = index._fresh().state.shards

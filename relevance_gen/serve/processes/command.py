@@ -48,6 +48,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
         sys.stderr.write(f"{flags.PROGRAM}: cannot listen on {place}: {error.strerror}{hint}\n")
         return 1
     digests = _key_digests(settings, environ)
+    if settings.cluster is not None:
+        _say(_what_the_cluster_does(settings.cluster, settings.model))
     host, port = listeners[0].getsockname()[:2]
     _say(f"relevance_gen listens on http://{f'[{host}]' if ':' in host else host}:{port}")
     if settings.workers > 1:
@@ -79,6 +81,12 @@ def _check_models(settings: Settings) -> None:
             refuse_no_model(model)
     if settings.cluster is not None and importlib.util.find_spec("ray") is None:
         raise ValueError("--cluster needs Ray: pip install 'relevance_gen[cluster]'")
+
+
+def _what_the_cluster_does(address: str, model: str | None) -> str:
+    """Say which work is done in the cluster, and which here."""
+    model_is = "there is no model" if model == NO_MODEL else "it runs the model"
+    return f"cluster {address}: {model_is}; searches that name an index go there, those that bring chunks are done here"
 
 
 def _key_digests(settings: Settings, environ: Mapping[str, str]) -> tuple[bytes, ...]:

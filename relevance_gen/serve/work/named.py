@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,11 +11,19 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from attrs import field, frozen
 
 from relevance_gen import checks
-from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
+from relevance_gen.errors import (
+    ChunksMissingError,
+    ClusterError,
+    InvalidRequestError,
+    RelevanceGenError,
+    UnknownIndexError,
+)
 from relevance_gen.types import Explanation, Metadata, SearchResponse
 
 if TYPE_CHECKING:
     from relevance_gen.cluster import ClusterIndex
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -54,6 +63,22 @@ class NamedIndexes:
         self._address = address
         self._known: OrderedDict[str, ClusterIndex] = OrderedDict()
         self._lock = threading.Lock()
+
+    def join(self) -> None:
+        """Join the cluster in a thread, so that no client waits for that; the log says whether it answers."""
+        if self._address is not None:
+            threading.Thread(target=self._join, args=(self._address,), name="join-cluster", daemon=True).start()
+
+    @staticmethod
+    def _join(address: str) -> None:
+        from relevance_gen.cluster.connection import connect  # loads Ray
+
+        try:
+            connect(address)
+        except RelevanceGenError as error:
+            _log.error("searches that name an index will fail: %s", error)
+        else:
+            _log.info("the cluster is joined; searches that name an index are asked there")
 
     def search(
         self,

@@ -177,6 +177,7 @@ class Searcher:
             self._retrieval.search("begin 猫", much, **asked)
             index.search("begin 猫", **asked)
         index.explain("begin", 0)
+        self._named.join()
 
     def search(self, task: SearchTask, scope: str) -> SearchResponse:
         """Rank the chunks of `task`.

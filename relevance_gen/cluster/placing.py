@@ -1,0 +1,67 @@
+"""Say on which node an actor is to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import ray
+from attrs import frozen
+
+from relevance_gen.errors import ClusterError
+
+
+@frozen
+class Node:
+    """A machine of the cluster.
+
+    Attributes:
+        id: what Ray calls it.
+        n_cpus: the processors that it offers.
+        n_gpus: the GPUs that it offers.
+    """
+
+    id: str
+    n_cpus: float
+    n_gpus: float
+
+
+def living_nodes() -> list[Node]:
+    """Return the nodes that live, as far as is known: of one that died a moment ago nothing may be known yet."""
+    nodes = [
+        Node(one["NodeID"], one["Resources"].get("CPU", 0.0), one["Resources"].get("GPU", 0.0))
+        for one in (ray.nodes() if ray.is_initialized() else [])  # Ray would start a cluster of its own
+        if one["Alive"]
+    ]
+    return sorted(nodes, key=lambda node: node.id)
+
+
+def least_loaded(nodes: Sequence[Node], loads: Mapping[str, int], avoided: Sequence[str] = ()) -> Node:
+    """Return the node with the fewest actors for each of its processors; one that is not to be avoided if there is one.
+
+    Args:
+        nodes: to choose from.
+        loads: number of actors by the id of their node.
+        avoided: ids of nodes.
+
+    Raises:
+        ClusterError: there is no node.
+    """
+    if not nodes:
+        raise ClusterError("the cluster has no node")
+    return min(nodes, key=lambda node: (node.id in avoided, loads.get(node.id, 0) / max(node.n_cpus, 1.0), node.id))
+
+
+def better_place(nodes: Sequence[Node], loads: Mapping[str, int], held: Sequence[str]) -> tuple[str, Node] | None:
+    """Return from which node, of those that hold replicas of a shard, to move one, and where to; None if no move helps.
+
+    Args:
+        nodes: those that live.
+        loads: number of actors by the id of their node.
+        held: ids of the nodes that hold a replica of the shard.
+    """
+    n_cpus = {node.id: max(node.n_cpus, 1.0) for node in nodes}
+    target = least_loaded(nodes, loads)
+    if target.id in held or not held:
+        return None
+    load, source = max((loads[node_id] / n_cpus.get(node_id, 1.0), node_id) for node_id in held)
+    return (source, target) if load > (loads.get(target.id, 0) + 1) / n_cpus[target.id] else None

@@ -1,0 +1,36 @@
+"""Nodes die and join while an index is asked and a runner generates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relevance_gen import ChunkIndex
+from relevance_gen.cluster import ClusterIndex, ClusterRunner
+from relevance_gen.cluster.placing import living_nodes
+from small_models import BIGRAM
+from tests.cluster.conftest import NODE
+from tests.cluster.shared import OPTIONS, QUERIES, answers, texts, until
+
+
+def test_a_node_that_joins_gets_work(cluster: Any) -> None:
+    """A node that joins gets a runner, and shards by `rebalance`; when it dies nothing is lost, and all comes back."""
+    chunks = texts(40, seed=7)
+    expected = ChunkIndex(chunks).search(QUERIES)
+    n_nodes = len(living_nodes())
+    with ClusterRunner(BIGRAM, **OPTIONS) as runner, ClusterIndex(chunks, n_shards=4) as index:
+        assert runner.stats().num_total_runners == n_nodes
+        assert index.rebalance() == 0
+        node = cluster.add_node(**NODE)
+        until(lambda: runner.stats().num_total_runners == n_nodes + 1, "the new node has a runner")
+        assert index.rebalance() == 1
+        assert any(node.node_id in shard.nodes for shard in index.stats().shards)
+        assert answers(index, expected) == 0
+        futures = [runner.submit({"text": "a", "max_tokens": 100}) for _ in range(60)]
+        cluster.remove_node(node, allow_graceful=False)
+        assert len([future.result(120) for future in futures]) == 60
+        answers(index, expected)
+        until(lambda: all(set(shard.nodes) - {node.node_id} for shard in index.stats().shards), "the shard has moved")
+        until(lambda: runner.stats().num_total_runners == n_nodes, "the dead node has no runner")
+        until(lambda: node.node_id not in [one.id for one in living_nodes()], "the node is known to be dead")
+        assert index.rebalance() == 0
+        assert runner.generate("a").responses
