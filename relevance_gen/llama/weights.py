@@ -21,9 +21,9 @@ OnProgress: TypeAlias = Callable[[float], bool]
 _MAGIC = b"GGUF"
 _LONGEST_VALUE = 256
 _HALF_BYTES = 2
-_ONE_THREAD_BYTES = 4 << 20
-"""Weights of less are computed by one thread, a token in half a millisecond: several would save half of that while the
-machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
+_ONE_THREAD_BYTES = 8 << 20
+"""Weights of less are computed by one thread, a token in less than a millisecond: several would save half of that while
+the machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
 
 
 class Weights:
