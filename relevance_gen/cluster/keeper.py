@@ -285,6 +285,7 @@ class Keeper(Actor):
         try:
             with self._changing:
                 self._replicas.fill(shards)
-                self._adopt(self._epoch)
+                if not self._replicas.closed:
+                    self._adopt(self._epoch)
         except Exception:
             _log.exception("lost shards could not be restored")

@@ -128,6 +128,11 @@ class Replicas:
         loads.update(one.node_id for shard in self.shards for one in shard.replicas)
         return loads
 
+    @property
+    def closed(self) -> bool:
+        """Whether all replicas were ended."""
+        return self._closed.is_set()
+
     def call(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
         """Call all replicas of some shards at once, and strike those out that turn out to be dead.
 
@@ -183,7 +188,7 @@ class Replicas:
     def start(self, shard: KeptShard, node_id: str | None = None) -> bool:
         """Start a replica, on a node with room unless one is named; tell whether that was done, or note why not."""
         for _ in range(_ATTEMPTS):
-            if self._closed.is_set():
+            if self.closed:
                 break
             with self.changed:
                 held = [one.node_id for one in shard.replicas]
@@ -222,11 +227,11 @@ class Replicas:
 
     def _watch(self) -> None:
         restoring: threading.Thread | None = None
-        while ray.is_initialized() and not self._closed.is_set():
+        while ray.is_initialized() and not self.closed:
             with self.changed:
                 ends = {one.end: (shard, one) for shard in self.shards for one in shard.replicas}
             dead, _ = ray.wait(list(ends), timeout=_WATCH_S) if ends else ([], self._closed.wait(_WATCH_S))
-            for end in [] if self._closed.is_set() else dead:
+            for end in [] if self.closed else dead:
                 shard, replica = ends[end]
                 _log.warning("a shard of %d chunks was lost on node %s", shard.statistics.n_chunks, replica.node_id)
                 self.strike(shard, replica)
@@ -248,5 +253,5 @@ class Replicas:
         for handle in handles if ray.is_initialized() else []:  # Ray would start a cluster of its own
             with suppress(Exception):  # the cluster may be gone
                 ray.kill(handle)
-        if self._watching.ident is not None:
+        if self._watching.ident not in (None, threading.get_ident()):  # the collector may run this in any thread
             self._watching.join(2 * _WATCH_S)
