@@ -118,7 +118,10 @@ def main() -> None:
         if model is None:
             parser.error(minilm.MISSING)
         encoders[name] = KeptEncoder(Encoder(model, n_threads=args.threads), args.vectors)
-    smallest = min(args.folders, key=lambda folder: (folder / "corpus.jsonl.gz").stat().st_size)
+    by_size = sorted(args.folders, key=lambda folder: (folder / "corpus.jsonl.gz").stat().st_size)
+    if args.quick:
+        args.folders = by_size[:1]
+    largest = read_collection(by_size[0 if args.quick else -1])
     collections = map(read_collection, args.folders)
     long = (
         text[:PASSAGE_CHARS]
@@ -131,10 +134,9 @@ def main() -> None:
         rivals["sentence-transformers"] = peer
     with Record("encoder", args) as record:
         measure_speed(record, long, rivals, args.threads, 1 if args.quick else args.rounds)
-        some = read_collection(smallest)
-        chunks = [text for text in some.chunks.values() if text.strip()]
-        measure_questions(record, chunks, list(some.queries.values())[:N_QUESTIONS], encoders["F16"])
-        measure_quality(record, [smallest] if args.quick else args.folders, encoders)
+        chunks = [text for text in largest.chunks.values() if text.strip()]
+        measure_questions(record, chunks, list(largest.queries.values())[:N_QUESTIONS], encoders["F16"])
+        measure_quality(record, args.folders, encoders)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Test-wide settings: hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``."""
+"""Test-wide settings: hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``, and that ^C is heard."""
 
 import os
+import signal
 import sys
 
 import pytest
@@ -11,6 +12,10 @@ settings.register_profile("dev", max_examples=25, **_slow_is_fine)
 settings.register_profile("ci", max_examples=100, derandomize=True, **_slow_is_fine)
 settings.register_profile("soak", max_examples=300, **_slow_is_fine)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+# A shell starts jobs in the background, as `make soak` does, so that they ignore ^C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

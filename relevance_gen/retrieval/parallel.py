@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle, send_handle
@@ -37,7 +38,7 @@ from relevance_gen.retrieval.cutting import cut_evenly
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.terms import Offsets
 
-_CHARS_PER_FORK: Final = 4 << 20
+_CHARS_PER_FORK: Final = 8 << 20
 _CHARS_PER_NEW_PROCESS: Final = 32 << 20
 """With less text for each, starting processes takes longer than they save: see bench/RESULTS.md. One that is started
 anew first imports numpy, this package and the caller's script: without the script as long as some twelve million
@@ -136,6 +137,9 @@ def _start(part: slice, texts: Sequence[str] | None, workers: list[_Worker]) -> 
     held = [ours, *(worker.connection for worker in workers)] if forks else []
     process = context.Process(target=_work, args=(theirs, part.start, texts, held), daemon=True)
     # A ^C that came while the process is forked would be swallowed by the hooks of `logging`, and leave its lock taken.
+    # One that is started anew inherits the mask, and so is silent while it imports.
+    if not forks:
+        resource_tracker.ensure_running()  # starting it later would lift the mask
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with warnings.catch_warnings():  # Python warns of forking beside any thread. Those of numpy do no harm.

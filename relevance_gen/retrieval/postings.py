@@ -74,8 +74,9 @@ def count_terms(ids: Ids, counts: Offsets, *, keep_tokens: bool = False) -> Term
     keys = ids << np.uint64(16)
     keys |= chunk_of
     keys = keys.take(order)
-    edges = np.flatnonzero(keys[1:] != keys[:-1]) + 1
-    edges = np.concatenate(([0], edges, [ids.size])) if ids.size else np.zeros(1, np.int64)
+    edge = np.ones(ids.size + 1, bool)
+    np.not_equal(keys[1:], keys[:-1], out=edge[1:-1])
+    edges = np.flatnonzero(edge)
     token, tf = order.take(edges[:-1]), np.diff(edges)
     chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).view(np.int64)
     of_token = None
@@ -83,8 +84,8 @@ def count_terms(ids: Ids, counts: Offsets, *, keep_tokens: bool = False) -> Term
         of_token = np.empty(ids.size, np.int64)
         of_token[order] = np.repeat(np.arange(tf.size), tf)
     found = TermCounts(token, ids.take(token), chunk, tf, of_token)
-    beside = (chunk[1:] == chunk[:-1]) & ((found.ids[1:] ^ found.ids[:-1]) < np.uint64(1 << 48))
-    middle = np.flatnonzero(beside[1:] & beside[:-1]) + 1
+    between = (chunk[2:] == chunk[:-2]) & ((found.ids[2:] ^ found.ids[:-2]) < np.uint64(1 << 48))
+    middle = np.flatnonzero(between) + 1
     return _join_split_runs(found, middle) if middle.size else found
 
 
@@ -92,7 +93,7 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
     """Join counts of one term in one chunk that other terms of the same bucket stand between.
 
     Args:
-        found: the counts, one for each run of equal tokens.
+        found: the counts, one for each run of equal tokens; its arrays are used up.
         middle: numbers of the runs that have one of the same bucket and chunk on either side.
     """
     suspects = different(np.concatenate((middle - 1, middle, middle + 1)))
@@ -101,7 +102,7 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
     if not again.any():
         return found
     leads = np.concatenate(([True], ~again))
-    tf = found.tf.copy()
+    tf = found.tf
     tf[order[leads]] = np.add.reduceat(tf[order], np.flatnonzero(leads))
     joined = np.sort(order[~leads])
     of_token = found.of_token
@@ -120,8 +121,10 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
 
 
 def _without(values: npt.NDArray[Number], dropped: list[int]) -> npt.NDArray[Number]:
-    """Return the values but for those at `dropped`, a few places ascending between -1 and the length."""
-    return np.concatenate([values[before + 1 : place] for before, place in itertools.pairwise(dropped)])
+    """Move the values up over those at `dropped`, a few places ascending between -1 and the length."""
+    for n_dropped, (before, place) in enumerate(itertools.pairwise(dropped)):
+        values[before + 1 - n_dropped : place - n_dropped] = values[before + 1 : place]
+    return values[: values.size - len(dropped) + 2]
 
 
 @frozen(eq=False)

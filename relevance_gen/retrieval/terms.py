@@ -47,8 +47,6 @@ _LONG_BYTES: Final = 64
 """Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
 _IDENTIFIER_BYTES: Final = 1 << 16
 """A longer word with capitals or underscores in it is data, not a name, and has no parts."""
-_BLOCK_BYTES: Final = 1 << 21
-"""More than a block folds to; longer is only an endless word."""
 _FEW: Final = 128
 """Up to so many tokens are quicker inserted one by one than merged."""
 _PADDING: Final = b"\n" * (_LONG_BYTES + 8)
@@ -116,19 +114,23 @@ def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Tokens:
     lowered = cased.lower()
     letters = np.frombuffer(lowered, np.uint8)
     word = _word_bytes(letters)
-    ngrams = _cut_ngrams(letters, word)
+    is_ascii = folded.isascii()
+    ngrams = None if is_ascii else _cut_ngrams(letters, word)
     cut = _identifier_cuts(np.frombuffer(cased, np.uint8), letters, word)
-    edges = np.flatnonzero(word[1:] != word[:-1]) + 1
-    start, length = edges[::2], edges[1::2] - edges[::2]
+    edge = np.zeros(word.size, bool)
+    np.not_equal(word[1:], word[:-1], out=edge[1:])
+    edges = np.flatnonzero(edge)
+    start = edges[::2].copy()  # side by side, for all that follows
+    length = edges[1::2] - start
     for endless in (length > _IDENTIFIER_BYTES).nonzero()[0].tolist():
         cut[start[endless] : start[endless] + length[endless]] = False
     cuts = np.flatnonzero(cut)
     parts = _identifier_parts(letters, start, length, cuts) if cuts.size else None
-    if not folded.isascii() and (_ARTICLES[-2] in lowered or _ARTICLES[-1] in lowered):
+    if not is_ascii and (_ARTICLES[-2] in lowered or _ARTICLES[-1] in lowered):
         start, length = _without_articles(lowered, start, length, cuts)
     if parts is not None:
         start, length = _merge(start, length, *parts)
-    if ngrams[0].size:
+    if ngrams is not None and ngrams[0].size:
         start, length = _merge(start, length, *ngrams)
     counts = np.diff(np.searchsorted(start, ends + 1), prepend=0)  # +1: `cased` begins with a line end
     return Tokens(lowered, start, length, _identify(lowered, start, length), counts)
@@ -136,7 +138,7 @@ def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Tokens:
 
 def _without_articles(lowered: bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
     """Take the Arabic article off the words that keep two letters or more, but for identifiers, those that are cut."""
-    first = _at(eight_bytes(lowered), start)
+    first = eight_bytes(lowered)[start]
     cut = np.zeros(start.size, np.int64)
     for article in _ARTICLES:
         n = len(article)
@@ -249,11 +251,6 @@ def different(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
     return ordered[new]
 
 
-def _at(words: Ids, start: Offsets) -> Ids:
-    """Return some of the strided words; of a block, `take` copies all of them first, and still beats indexing."""
-    return words.take(start) if words.size <= _BLOCK_BYTES else words[start]
-
-
 def eight_bytes(lowered: bytes) -> Ids:
     """Return a view of the eight bytes from each offset on, as one number."""
     return np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
@@ -283,7 +280,7 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
         triples = long & (np.frombuffer(lowered, np.uint8).take(start) == TRIPLE_LEAD)
         long &= ~triples
         start = start + triples
-    first = _at(words, start)
+    first = words[start]  # `take` would copy all words first
     first &= LOW_BYTES.take(length, mode="clip")
     hashed: Ids = first * _MIX[0]
     hashed ^= hashed >> np.uint64(32)
@@ -305,14 +302,18 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
 
 def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Offsets, length: Offsets) -> None:
     """Mix the bytes behind the eighth into the hashes of the tokens numbered `rest`."""
-    for token in rest[length[rest] > _LONG_BYTES]:
+    is_long = length.take(rest) > _LONG_BYTES
+    for token in rest[is_long]:
         spelling = lowered[start[token] : start[token] + length[token]]
         hashed[token] = int.from_bytes(hashlib.blake2b(spelling, digest_size=8).digest(), "little")
-    rest = rest[length[rest] <= _LONG_BYTES]
-    for offset in range(8, _LONG_BYTES, 8):
-        if not rest.size:
-            return
-        word = words[start[rest] + offset] & LOW_BYTES.take(length[rest] - offset, mode="clip")
-        mixed = (hashed[rest] ^ word) * _MIX[1]
-        hashed[rest] = mixed ^ (mixed >> np.uint64(29))
-        rest = rest[length[rest] > offset + 8]
+    rest = rest[~is_long]
+    place, n_left, mixed = start.take(rest), length.take(rest), hashed.take(rest)
+    while rest.size:
+        place += 8
+        n_left -= 8
+        mixed ^= words[place] & LOW_BYTES.take(n_left, mode="clip")
+        mixed *= _MIX[1]
+        mixed ^= mixed >> np.uint64(29)
+        hashed[rest] = mixed
+        some = np.flatnonzero(n_left > 8)
+        rest, place, n_left, mixed = rest.take(some), place.take(some), n_left.take(some), mixed.take(some)

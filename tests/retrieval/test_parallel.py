@@ -108,11 +108,18 @@ def test_an_interrupt_ends_the_processes() -> None:
 
 
 INTERRUPTED = """
+import threading
 from relevance_gen import ChunkIndex
 from relevance_gen.retrieval import parallel
 parallel._CHARS_PER_FORK = parallel._CHARS_PER_NEW_PROCESS = 1
 chunks = [f"text number {number} of very many " * 20 for number in range(100_000)]
-print("ready", flush=True)
+if BESIDE_A_THREAD:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+start = parallel._start
+def told(*args):
+    start(*args)
+    print("ready", flush=True)
+parallel._start = told
 try:
     ChunkIndex(chunks, n_jobs=2)
 except KeyboardInterrupt:
@@ -121,10 +128,15 @@ except KeyboardInterrupt:
 """
 
 
-def test_control_c_ends_with_130_and_without_a_traceback() -> None:
-    """^C in a terminal reaches all processes: the one that asked says so once, and the others are silent."""
+@pytest.mark.parametrize("delay_s", [0.0, 0.3])
+@pytest.mark.parametrize("beside_a_thread", [False, True])
+def test_control_c_ends_with_130_and_without_a_traceback(beside_a_thread: bool, delay_s: float) -> None:
+    """^C in a terminal reaches all processes: the one that asked says so once, and the others are silent.
+
+    Those that are started anew beside a thread are, too, while they still import.
+    """
     with subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED],
+        [sys.executable, "-c", f"BESIDE_A_THREAD = {beside_a_thread}\n{INTERRUPTED}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -132,7 +144,8 @@ def test_control_c_ends_with_130_and_without_a_traceback() -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.3)
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "interrupted\n", "")
