@@ -79,6 +79,10 @@ class Keeper(Actor):
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def prepare(self, n_shards: int) -> None:
+        """Start the actors of so many shards, and do not wait for them."""
+        self._replicas.prepare(n_shards)
+
     def build(self, parts: Sequence[Part], n_positions: int | None = None) -> None:
         """Make the shards.
 
