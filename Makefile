@@ -67,9 +67,9 @@ results: $(VENV)/development  ## Make tables, plots and the figures in the docum
 	$(BIN)/python -m bench.rendering
 
 soak: export HYPOTHESIS_PROFILE = soak
-soak: $(VENV)/development  ## Run the long tests, and the laws with many examples: half an hour on two cores.
-	$(BIN)/python -m pytest -m "hypothesis and not soak" & laws=$$!; \
-	$(BIN)/python -m pytest -m soak; long=$$?; wait $$laws && exit $$long
+soak: $(VENV)/development  ## Run the laws with many examples, and the long tests, some of which measure: half an hour on two cores.
+	$(BIN)/python -m pytest -m "hypothesis and not soak"; laws=$$?; \
+	$(BIN)/python -m pytest -m soak && exit $$laws
 
 serve: $(VENV)/library  ## Serve both halves on http://127.0.0.1:8000.
 	$(BIN)/python -m relevance_gen.serve

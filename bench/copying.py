@@ -47,13 +47,14 @@ class Copyist:
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
 
-    def prefill(self, slot: int, tokens: np.ndarray, start: int) -> np.ndarray:
-        """Compute a slice, and prefer the answer's first token after the last."""
-        self._prompts[slot] = np.concatenate((self._prompts[slot], tokens)) if start else tokens
-        logits = self._model.prefill(slot, tokens, start)
-        answer = self._answers.get(self._prompts[slot].tobytes())
-        if answer is not None:
-            logits[answer[0]] = 1e4
+    def prefill(self, slots: list[int], slices: list[np.ndarray], starts: list[int]) -> np.ndarray:
+        """Compute slices, and prefer the answer's first token after the last of a prompt."""
+        logits = self._model.prefill(slots, slices, starts)
+        for row, slot, tokens, start in zip(logits, slots, slices, starts, strict=True):
+            self._prompts[slot] = np.concatenate((self._prompts[slot], tokens)) if start else tokens
+            answer = self._answers.get(self._prompts[slot].tobytes())
+            if answer is not None:
+                row[answer[0]] = 1e4
         return logits
 
     def decode(self, slots: list[int], tokens: list[int], positions: list[int]) -> np.ndarray:

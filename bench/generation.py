@@ -31,6 +31,7 @@ from relevance_gen.generation.ticket import Ticket
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.library import system_info
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.source import EMBEDDED_MODEL
 from relevance_gen.machine import usable_cores
 from relevance_gen.types import GenerationRequest, GenerationResponse
 from small_models.make import write_random
@@ -116,7 +117,7 @@ def raw_seconds(model: Decoder, n_samples: int) -> float:
 
     def work() -> None:
         for start in range(0, N_PROMPT, model.n_batch):
-            model.prefill(0, prompt[start : start + model.n_batch], start)
+            model.prefill([0], [prompt[start : start + model.n_batch]], [start])
         state = model.save(0) if n_samples > 1 else None
         for slot in range(1, n_samples):
             model.restore(slot, state)
@@ -156,7 +157,7 @@ def different(n: int) -> list[GenerationRequest]:
 class NullModel:
     """A model that answers at once with the same logits: what is left is the engine's own work."""
 
-    n_ctx, n_slots, n_batch, can_rewind = 4096, 16, 128, False
+    n_ctx, n_slots, n_batch, slice_multiple, can_rewind = 4096, 16, 128, 1, False
 
     def __init__(self, n_vocab: int) -> None:
         self.n_vocab = n_vocab
@@ -171,7 +172,7 @@ class NullModel:
 
     def prefill(self, *_: object) -> np.ndarray:
         """Answer at once."""
-        return self._logits[0]
+        return self._logits[:1]
 
     def tokenize(self, *_: object) -> np.ndarray:
         """Make one token of any text."""
@@ -357,6 +358,37 @@ def measure_prefix_cache(record: Record, args: argparse.Namespace) -> None:
     record.add("Prefix cache", "first token of 2,000: first time / repeated", value, "×", at_least=8)
 
 
+class OneByOne:
+    """A model that takes one prompt at a time, and is the same otherwise."""
+
+    slice_multiple = 1
+
+    def __init__(self, model: Decoder) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+
+def measure_first_tokens(record: Record, args: argparse.Namespace) -> None:
+    """Measure how soon 16 short prompts that arrive at once have all their first tokens."""
+    make_model()
+    for path, name in ((MODEL, "125M"), (EMBEDDED_MODEL, "embedded")):
+        with Decoder(path, ModelOptions(n_ctx=512, n_slots=16, n_threads=args.threads)) as model:
+            for n_tokens in (8, 32):
+                requests = [GenerationRequest(prompt_text(n_tokens, seed), max_tokens=1) for seed in range(16)]
+                results = rounds(
+                    5 * args.rounds,
+                    apart=lambda model=model, requests=requests: engine_seconds(OneByOne(model), requests),
+                    together=lambda model=model, requests=requests: engine_seconds(model, requests),
+                )
+                group = f"All first tokens of 16 prompts at once, {name}"
+                for how, seconds in results.items():
+                    record.add(group, f"{n_tokens} letters, {how}", statistics.median(seconds) * 1000, "ms")
+                gain = ratio(results, "apart", "together")
+                record.add(group, f"{n_tokens} letters, apart / together", gain, "×", at_least=1)
+
+
 def measure_own_work(record: Record) -> None:
     """Measure what the engine itself costs for a token, at three sizes of vocabulary."""
     for n_vocab, bar in ((512, 30), (32_000, 120), (152_000, 180)):
@@ -380,6 +412,7 @@ PARTS: dict[str, Callable[[Record, argparse.Namespace], None]] = {
     "own-work": lambda record, _: measure_own_work(record),
     "modes": measure_modes,
     "prefix-cache": measure_prefix_cache,
+    "first-tokens": measure_first_tokens,
 }
 
 

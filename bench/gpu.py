@@ -20,8 +20,8 @@ from bench.generation import LARGER_MODEL, MODEL, engine_seconds, make_larger_mo
 from bench.recording import Record, add_quick
 from relevance_gen.generation.sampling import Settings, sample
 from relevance_gen.llama.decoder import Decoder
+from relevance_gen.llama.gpus import gpus
 from relevance_gen.llama.library import lib
-from relevance_gen.llama.memory import gpus
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 
@@ -41,8 +41,8 @@ def median_ms(work: Callable[[], object], n: int) -> float:
 
 def step(model: Decoder, n: int, n_wanted: int) -> np.ndarray:
     """Compute one token of `n` sequences, and return the logits of `n_wanted`."""
-    model._batch.fill([300] * n, [N_SHORT] * n, range(n), n_wanted=n_wanted)
-    logits = model._compute(n_wanted)
+    model._batch.fill([300] * n, [N_SHORT] * n, range(n))
+    logits = model._compute(np.arange(n) >= n - n_wanted)
     for slot in range(n):
         model.rewind(slot, N_SHORT)
     return logits
@@ -51,7 +51,7 @@ def step(model: Decoder, n: int, n_wanted: int) -> np.ndarray:
 def measure_steps(record: Record, model: Decoder, name: str, n_times: int) -> None:
     """Measure one step at several widths: with one row of logits, with all of them, and drawing from these."""
     for slot in range(model.n_slots):
-        model.prefill(slot, model.tokenize(prompt_text(N_SHORT, slot), 0), 0)
+        model.prefill([slot], [model.tokenize(prompt_text(N_SHORT, slot), 0)], [0])
     group = f"One step, {name}"
     for n in [n for n in (1, 16, 64, 128) if n <= model.n_slots]:
         settings, uniforms, logits = [Settings()] * n, np.full(n, 0.5), step(model, n, n).copy()
@@ -82,7 +82,7 @@ def measure_requests(record: Record, model: Decoder, name: str, n_rounds: int) -
         record.add(group, what, seconds * 1000, "ms", places=1)
     prompt = model.tokenize(prompt_text(long), 0)
     for start in range(0, long, model.n_batch):
-        model.prefill(0, prompt[start : start + model.n_batch], start)
+        model.prefill([0], [prompt[start : start + model.n_batch]], [start])
     for what, on_device in (("through the host", False), ("on the device", True)):
         model.copies_on_device = on_device
         copied = median_ms(lambda: copy_and_decode(model, long), 3)
@@ -109,7 +109,7 @@ def main() -> int:
     if not args.cpu and not (lib.llama_supports_gpu_offload() and devices):
         print("llama.cpp as built here sees no GPU: see docs/generation.md on building it, or add --cpu")
         return 2
-    print(", ".join(f"{device.where}, {(device.free_bytes or 0) >> 20:,} MiB free" for device in devices) or "no GPU")
+    print(", ".join(f"{device.name}, {device.free_bytes >> 20:,} MiB free" for device in devices) or "no GPU")
     is_small = args.cpu or args.quick
     make_model()
     models = {"125M": MODEL}

@@ -188,12 +188,13 @@ def _prompt(text: str) -> str:
 
 def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:
     """Write the first sample as it comes, and the others, if any, under headings when all is there."""
-    output.write(_heading(0, num_samples))
+    heading = _heading(0, num_samples)
     for piece in stream:
         if piece.sample == 0:
-            output.write(showable(piece.text, output))
+            output.write(heading + showable(piece.text, output))
             output.flush()
-    output.write("\n")
+            heading = ""  # not before there is something: what is refused prints nothing
+    output.write(heading + "\n")
     others = stream.response.responses[1:] if stream.response is not None else ()
     output.writelines(
         f"{_heading(number, num_samples)}{showable(completion.text, output)}\n"

@@ -13,6 +13,8 @@ from relevance_gen.errors import InvalidRequestError
 _TAKEN_AS_IT_IS = "\0"
 """Marks an argument behind ``--``. No argument of a process can hold a NUL."""
 _SENTENCE_WITH_DASH = re.compile(r"-\S*\s")
+# What stands in quotation marks is what was typed.
+_FURTHER_FIELD = re.compile(r"(?<=beside )\w+|(?<![\w'\"-])[a-z]+(?:_[a-z]+)+(?![\w'\"])")
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,13 +47,17 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def in_its_words(self, error: InvalidRequestError) -> InvalidRequestError:
-        """Return an error with the option or argument in place of the field that it is the value of."""
+        """Return an error with options and arguments in place of the fields that they are the values of."""
         field = (error.field or "").partition("[")[0]
-        for action in self._actions:
-            if action.dest == field and str(error).startswith(field):
-                name = next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar))
-                return InvalidRequestError(name + str(error).removeprefix(field), field=error.field)
-        return error
+        names = {
+            action.dest: next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar))
+            for action in self._actions
+        }
+        if field not in names or not str(error).startswith(field):
+            return error
+        rest = str(error).removeprefix(field)
+        rest = _FURTHER_FIELD.sub(lambda found: names.get(found[0], found[0]), rest)
+        return InvalidRequestError(names[field] + rest, field=error.field)
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """End the process with status 2 after the names of arguments that are not known, and what they may mean."""

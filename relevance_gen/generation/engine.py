@@ -2,6 +2,8 @@
 
 The engine lives in one thread; only `interrupt` may be called from another. It speaks to the model through
 `LanguageModel`, and says what became of a ticket through `Reports`.
+
+The file is long because every action of the scheduler is a method here; they share the queue and the model.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Engine:
         self, model: LanguageModel, cache: PrefixCache, reports: Reports, clock: Callable[[], float] = time.time
     ) -> None:
         self.counters = Counters()
-        self._prefilling: int | None = None
+        self._prefilling: set[int] = set()
         self._model = model
         self._cache = cache
         self._reports = reports
@@ -93,8 +95,11 @@ class Engine:
             self._model.rewind(slot, 0)
 
     def interrupt(self, ticket_id: int | None = None) -> None:
-        """Stop computing that ticket's prompt, or whatever is being computed; what is not dropped is computed again."""
-        if ticket_id in (None, self._prefilling):
+        """Stop computing that ticket's prompt, or whatever is being computed; what is not dropped is computed again.
+
+        A prompt that is computed together with others is not worth computing theirs again: its slice is short.
+        """
+        if ticket_id is None or self._prefilling == {ticket_id}:
             self._model.interrupt()
 
     def clear(self) -> None:
@@ -119,8 +124,8 @@ class Engine:
                         self._queue[place].slot = slot
                     case scheduler.Read(place, slot):
                         self._read(self._queue[place], slot)
-                    case scheduler.Prefill(place, slot, start, stop):
-                        self._prefill(self._queue[place], slot, start, stop)
+                    case scheduler.Prefill(slices):
+                        self._prefill(slices)
                     case scheduler.Start(place, slots):
                         self._start(self._queue[place], slots)
                     case scheduler.Move(source, target):
@@ -144,7 +149,9 @@ class Engine:
     def _state(self) -> scheduler.State:
         return scheduler.State(
             n_slots=self._model.n_slots,
+            n_ctx=self._model.n_ctx,
             n_batch=self._model.n_batch,
+            slice_multiple=self._model.slice_multiple,
             budget=self._budget,
             may_read=self._n_read < _READ_PER_STEP,
             running=self._running.keys(),
@@ -174,29 +181,37 @@ class Engine:
             self.counters.prefix_cache_hits += 1
             self.counters.prompt_tokens_reused += n_reused
 
-    def _prefill(self, prompt: Prompt, slot: int, start: int, stop: int) -> None:
-        self._prefilling = prompt.ticket.id
+    def _prefill(self, slices: Items[scheduler.Slice]) -> None:
+        prompts = [self._queue[each.place] for each in slices]
+        self._prefilling = {prompt.ticket.id for prompt in prompts}
         try:
-            if prompt.ticket.request.prompt_logprobs:
-                rows = self._model.prefill_all(slot, prompt.tokens[start:stop], start)
-                prompt.note_logprobs(rows, start)
-                logits = rows[-1]
-            else:
-                logits = self._model.prefill(slot, prompt.tokens[start:stop], start)
-        except Interrupted:  # the running sequences get their tokens all the same, and the slice is computed again
-            self._model.rewind(slot, start)
+            logits = self._logits_after(prompts, slices)
+        except Interrupted:  # the running sequences get their tokens all the same, and the slices are computed again
+            for each in slices:
+                self._model.rewind(each.slot, each.start)
             self._budget = 0
             return
         finally:
-            self._prefilling = None
-        self._budget -= stop - start
-        prompt.n_done = stop
-        if stop < len(prompt.tokens):
-            return
-        prompt.logits = logits.copy()
-        self.counters.prompt_tokens += stop
-        if self._model.can_rewind and self._whole_slices(stop - 1) > 0:
-            self._remember(prompt, slot)
+            self._prefilling = set()
+        self._budget -= len(slices) * scheduler.padded(slices, self._model.slice_multiple)
+        for prompt, each, row in zip(prompts, slices, logits, strict=True):
+            prompt.n_done = each.stop
+            if each.stop == len(prompt.tokens):
+                prompt.logits = row.copy()
+                self.counters.prompt_tokens += each.stop
+        for prompt, each in zip(prompts, slices, strict=True):
+            if each.stop == len(prompt.tokens) and self._model.can_rewind and self._whole_slices(each.stop - 1) > 0:
+                self._remember(prompt, each.slot)
+
+    def _logits_after(self, prompts: Items[Prompt], slices: Items[scheduler.Slice]) -> Logits:
+        """Compute slices of prompts, and return the logits after the last token of each."""
+        slots, starts = [each.slot for each in slices], [each.start for each in slices]
+        tokens = [prompt.tokens[each.start : each.stop] for prompt, each in zip(prompts, slices, strict=True)]
+        if prompts[0].joins:
+            return self._model.prefill(slots, tokens, starts)
+        rows = self._model.prefill_all(slots[0], tokens[0], starts[0])
+        prompts[0].note_logprobs(rows, starts[0])
+        return rows[-1:]
 
     def _remember(self, prompt: Prompt, slot: int) -> None:
         """Save a prompt that has a slice no entry has, if there can be room for it."""

@@ -65,6 +65,11 @@ class Prompt:
         return len(self.tokens)
 
     @property
+    def joins(self) -> bool:
+        """Whether it may be computed along with others: not where the logits of every token are wanted."""
+        return not self.ticket.request.prompt_logprobs
+
+    @property
     def n_samples(self) -> int:
         """Samples that were asked for."""
         return self.ticket.request.num_samples

@@ -5,11 +5,14 @@ at most `n_batch` tokens of prompts are computed, samples start, and every runni
 
 A free slot goes to the request that has the fewest, and among equals to the one whose last turn is longest ago. So
 while a request waits for its first slot, each of the others gets one at most. In its first slot its prompt is computed,
-and it gets no second before that is done. Prompts are computed one after another; a long one delays the running
-sequences by one slice a step. No slot stays free while samples wait, but for one bound: see `most_held`.
+and it gets no second before that is done. Prompts are computed one after another, slice by slice; a long one delays
+the running sequences by one slice a step. Short slices of several prompts are computed together, where that takes
+less time: the first in turn is always among them. No slot stays free while samples wait, but for one bound: see
+`most_held`.
 
 Slices of a prompt always end at multiples of `n_batch`, whatever else is going on: what is computed for a request, and
-so its result, does not depend on its neighbours.
+so its result, does not depend on its neighbours. (What is computed together has the same bits as alone: see
+`LanguageModel.prefill`.)
 """
 
 from __future__ import annotations
@@ -19,6 +22,10 @@ from collections.abc import Collection, Sequence
 from typing import Protocol, TypeAlias
 
 from attrs import frozen
+
+_MOST_PADDING = 16
+"""Rows by which a slice may be padded to be computed along with a longer one: about what a computation costs beyond its
+rows, for which the weights have to be read."""
 
 
 class Waiting(Protocol):
@@ -31,6 +38,10 @@ class Waiting(Protocol):
     @property
     def n_done(self) -> int:
         """How many of them are computed."""
+
+    @property
+    def joins(self) -> bool:
+        """Whether it may be computed along with others."""
 
     @property
     def slot(self) -> int | None:
@@ -51,15 +62,19 @@ class State:
 
     Args:
         n_slots: sequences that the context can hold.
+        n_ctx: tokens that a slot holds.
         n_batch: most prompt tokens of one slice.
-        budget: prompt tokens that may still be computed in this step.
+        slice_multiple: slices are padded to a multiple of so many tokens; where it is 1 each is computed alone.
+        budget: prompt tokens, padding included, that may still be computed in this step.
         may_read: whether a further prompt may be read in this step.
         running: slots of the running sequences.
         waiting: the requests with samples to start, in turn: the one that got a slot last is at the end.
     """
 
     n_slots: int
+    n_ctx: int
     n_batch: int
+    slice_multiple: int
     budget: int
     may_read: bool
     running: Collection[int]
@@ -83,13 +98,20 @@ class Read:
 
 
 @frozen
-class Prefill:
-    """Compute, in `slot`, the prompt of the request at `place` from token `start` up to, not including, `stop`."""
+class Slice:
+    """A part, in `slot`, of the prompt of the request at `place`: from token `start` up to, not including, `stop`."""
 
     place: int
     slot: int
     start: int
     stop: int
+
+
+@frozen
+class Prefill:
+    """Compute these slices together."""
+
+    slices: tuple[Slice, ...]
 
 
 @frozen
@@ -120,7 +142,7 @@ Action: TypeAlias = Seat | Read | Prefill | Start | Move | Decode
 
 def next_action(state: State) -> Action | None:
     """Return what to do next in this step, which a `Decode` or ``None`` ends."""
-    if state.waiting and (action := _give_slots(state) or _compute_prompt(state)):
+    if state.waiting and (action := _give_slots(state) or _compute_prompts(state)):
         return action
     if not state.running:
         return None
@@ -197,16 +219,43 @@ def _wanted(state: State) -> list[int]:
     return n_wanted
 
 
-def _compute_prompt(state: State) -> Read | Prefill | None:
-    """Go on with the first prompt that has a slot."""
+def _compute_prompts(state: State) -> Read | Prefill | None:
+    """Read the prompts that have slots; then go on with the first, and with others whose slices are about as long."""
+    slices: list[Slice] = []
     for place, request in enumerate(state.waiting):
         if request.slot is None or _is_computed(request):
             continue
         if not request.n_prompt:
-            return Read(place, request.slot) if state.may_read else None
+            if state.may_read:
+                return Read(place, request.slot)
+            break
         stop = min(request.n_prompt, (request.n_done // state.n_batch + 1) * state.n_batch)
-        return Prefill(place, request.slot, request.n_done, stop) if stop - request.n_done <= state.budget else None
-    return None
+        joined = [*slices, Slice(place, request.slot, request.n_done, stop)]
+        if _may_compute(joined, state):
+            slices = joined
+        if not slices:
+            break
+    return Prefill(tuple(slices)) if slices else None
+
+
+def padded(slices: Sequence[Slice], multiple: int) -> int:
+    """Return how long each of some slices is while they are computed together."""
+    longest = max(each.stop - each.start for each in slices)
+    return longest + -longest % multiple
+
+
+def _may_compute(slices: Sequence[Slice], state: State) -> bool:
+    """Tell whether slices may be computed together, or one alone, within the budget and with little padding."""
+    length = padded(slices, state.slice_multiple)
+    if length * len(slices) > state.budget:
+        return False
+    return len(slices) == 1 or all(
+        state.slice_multiple > 1
+        and state.waiting[each.place].joins
+        and each.start + length <= state.n_ctx
+        and padded([each], state.slice_multiple) + _MOST_PADDING >= length
+        for each in slices
+    )
 
 
 def _closing_move(state: State) -> Move | None:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relevance_gen.llama.language_model import Tokens
 from relevance_gen.llama.library import lib, pointer
 
 _Integers: TypeAlias = Sequence[int] | Tokens
+Wanted: TypeAlias = bool | NDArray[np.bool_]
 
 
 class Batch:
@@ -33,15 +35,19 @@ class Batch:
             logits=pointer(self.wanted, ctypes.c_int8),
         )
 
-    def fill(self, tokens: _Integers, positions: _Integers, sequences: _Integers | int, *, n_wanted: int) -> None:
-        """Hold these tokens and no others; logits are wanted for the last `n_wanted` of them."""
+    def fill(self, tokens: _Integers, positions: _Integers, sequences: _Integers | int) -> None:
+        """Hold these tokens and no others."""
         n = len(tokens)
         self.token[:n] = tokens
         self.position[:n] = positions
         self.sequence[:n] = sequences
-        self.wanted[: n - n_wanted] = 0
-        self.wanted[n - n_wanted : n] = 1
         self.struct.n_tokens = n
+
+    def want(self, wanted: Wanted = True) -> int:
+        """Have logits computed after the tokens where `wanted` is true; return of how many."""
+        n = self.struct.n_tokens
+        self.wanted[:n] = wanted
+        return int(np.count_nonzero(self.wanted[:n]))
 
 
 def abort_while_set(flag: ctypes.Array[ctypes.c_char]) -> tuple[Any, ctypes.c_void_p]:

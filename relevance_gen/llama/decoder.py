@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from relevance_gen.errors import GenerationError, ModelLoadError
-from relevance_gen.llama.batch import Batch, abort_while_set
+from relevance_gen.llama.batch import Batch, Wanted, abort_while_set
 from relevance_gen.llama.fitting import MIN_N_CTX, Demand, fitting
 from relevance_gen.llama.language_model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.llama.library import lib, pointer, reasons
@@ -24,6 +24,9 @@ _RAM_SHARE, _GPU_SHARE = 0.5, 0.8
 """How much of the free memory a context takes without being asked for: others need of the machine's, too."""
 _FLOAT_BYTES = 4
 _CPU_SLICE, _GPU_SLICE = 128, 512
+_SLICE_MULTIPLE = 8
+"""llama.cpp multiplies fewer than eight rows with other kernels than more, and for some formats four rows at a time and
+those left over one by one, which round differently. In multiples of eight every row is computed in the same way."""
 _ABORTED = 2
 _DEFAULTS = ModelOptions()
 _WARM_UP = np.zeros(2, np.int32)
@@ -42,6 +45,8 @@ class Decoder(OpenContext):
         ModelLoadError: the file is missing, no GGUF, damaged or unsupported, or memory does not suffice.
 
     Attributes:
+        slice_multiple: slices are padded to a multiple of so many tokens, so that neighbours change no bit of them; 1
+            for a model that cannot forget the padding.
         copies_on_device: whether `copy` leaves data where it is: by default where that is a GPU.
     """
 
@@ -61,6 +66,7 @@ class Decoder(OpenContext):
             self.n_vocab = weights.n_vocab
             self._uncopied: set[int] = set()
             self.can_rewind = not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+            self.slice_multiple = _SLICE_MULTIPLE if self.can_rewind else 1
             self.copies_on_device = weights.uses_gpu and self.can_rewind
             self._fit(options, memory_for(weights, options))
             vocabulary = Vocabulary(weights.vocabulary, self.n_ctx)
@@ -87,6 +93,7 @@ class Decoder(OpenContext):
         share = memory.share(_GPU_SHARE if uses_gpu else _RAM_SHARE)
         self.n_ctx, self.n_slots = fitting(demand, share, longest, options.n_ctx is not None, options.n_slots)
         self.n_batch = min(n_batch, self.n_ctx)
+        self.n_batch += -self.n_batch % self.slice_multiple
         needed = f"{self.n_slots} slots need {demand.of(self.n_ctx, self.n_slots) >> 20:,} MiB of {memory}"
         if self.n_ctx * (self.n_slots + 1) >= 2**31 or not memory.holds(demand.of(self.n_ctx, self.n_slots)):
             raise ModelLoadError(f"n_ctx={self.n_ctx} for {needed}; choose a smaller n_ctx or n_slots")
@@ -112,7 +119,7 @@ class Decoder(OpenContext):
     def _warm_up(self) -> None:
         """Decode once: what cannot generate fails here, and the first request is no slower than the next."""
         try:
-            logits = self.prefill(0, _WARM_UP, 0)
+            logits = self.prefill([0], [_WARM_UP], [0])
         except GenerationError as error:
             raise ModelLoadError(f"the model cannot generate: {error}") from None
         if not np.isfinite(logits.max()):
@@ -121,24 +128,55 @@ class Decoder(OpenContext):
 
     # ── Computing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def prefill(self, slot: int, tokens: Tokens, start: int) -> Logits:
-        """Append `tokens` to a slot that holds `start`; return the last one's logits, shape (V,).
+    def prefill(self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]) -> Logits:
+        """Append a slice to each slot; return the logits after the last token of each, shape (n, V).
+
+        The logits of a slice have the same bits alone and beside others.
+
+        Args:
+            slots: different ones; only one where `slice_multiple` is 1.
+            slices: tokens for each, `n_batch` altogether at most, each as long as the longest, padded.
+            starts: where each begins: the number of tokens that its slot holds.
 
         Raises:
-            Interrupted: `interrupt` was called; `rewind` the slot before going on.
+            Interrupted: `interrupt` was called; `rewind` the slots before going on.
             GenerationError: llama.cpp failed.
         """
-        self._batch.fill(tokens, range(start, start + len(tokens)), slot, n_wanted=1)
-        logits: Logits = self._compute(1)[0]
-        return logits
+        length = self._lay_out(slots, slices, starts)
+        ends = np.arange(len(slices)) * length + [len(tokens) - 1 for tokens in slices]
+        wanted = np.zeros(len(slices) * length, bool)
+        wanted[ends] = True
+        # The last matrix multiplies as many rows as logits are wanted of, so these are padded as well.
+        wanted[np.flatnonzero(~wanted)[: -len(slices) % self.slice_multiple]] = True
+        logits = self._compute(wanted)
+        self._forget_padding(slots, slices, starts, length)
+        return logits[np.searchsorted(np.flatnonzero(wanted), ends)]
 
     def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
-        """Append `tokens` as `prefill` does; return the logits after each of them, shape (n, V).
+        """Append a slice as `prefill` does; return the logits after each of its tokens, shape (n, V).
 
         llama.cpp keeps the memory for them: 4 · n_batch · V bytes.
         """
-        self._batch.fill(tokens, range(start, start + len(tokens)), slot, n_wanted=len(tokens))
-        return self._compute(len(tokens))
+        length = self._lay_out([slot], [tokens], [start])
+        logits = self._compute()
+        self._forget_padding([slot], [tokens], [start], length)
+        return logits[: len(tokens)]
+
+    def _lay_out(self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]) -> int:
+        """Fill the batch with slices, each padded by its last token; return how long they are then."""
+        longest = max(map(len, slices))
+        length = longest + -longest % self.slice_multiple
+        tokens = np.concatenate([np.pad(each, (0, length - len(each)), mode="edge") for each in slices])
+        positions = np.add.outer(np.asarray(starts, np.int32), np.arange(length, dtype=np.int32)).ravel()
+        self._batch.fill(tokens, positions, np.repeat(np.asarray(slots, np.int32), length))
+        return length
+
+    def _forget_padding(
+        self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int], length: int
+    ) -> None:
+        for slot, tokens, start in zip(slots, slices, starts, strict=True):
+            if len(tokens) < length:
+                self.rewind(slot, start + len(tokens))
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
         """Append tokens to slots; return the logits after each, shape (B, V), valid until the next call.
@@ -153,11 +191,12 @@ class Decoder(OpenContext):
             Interrupted: `interrupt` was called; `rewind` the slots before going on.
             GenerationError: llama.cpp failed.
         """
-        self._batch.fill(tokens, positions, slots, n_wanted=len(tokens))
-        return self._compute(len(tokens))
+        self._batch.fill(tokens, positions, slots)
+        return self._compute()
 
-    def _compute(self, n_rows: int) -> Logits:
-        """Decode the batch; return the logits of the `n_rows` tokens for which they are wanted."""
+    def _compute(self, wanted: Wanted = True) -> Logits:
+        """Decode the batch; return the logits after the tokens where `wanted` is true."""
+        n_rows = self._batch.want(wanted)
         status = lib.llama_decode(self._context, self._batch.struct)
         self._uncopied.clear()
         if status == _ABORTED:
@@ -214,7 +253,7 @@ class Decoder(OpenContext):
         n_tokens = lib.llama_memory_seq_pos_max(self._memory, slot) + 1
         while slot in self._uncopied:
             try:
-                self.prefill(slot, _WARM_UP[:1], n_tokens)
+                self.decode([slot], [0], [n_tokens])
             except Interrupted:
                 pass
             finally:

@@ -107,7 +107,8 @@ class Embedder(OpenContext):
             EncoderError: llama.cpp failed.
         """
         tokens = self.tokenize(text)
-        self._batch.fill(tokens, range(len(tokens)), 0, n_wanted=len(tokens))
+        self._batch.fill(tokens, range(len(tokens)), 0)
+        self._batch.want()
         if self._memory:
             lib.llama_memory_clear(self._memory, True)
         compute = lib.llama_decode if self._memory else lib.llama_encode

@@ -19,6 +19,8 @@ _NAME = re.compile(
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _PREFERRED = ("Q4_K_M", "Q8_0")
 _MOST_SHOWN = 300
+_TIMEOUT_S = 5.0
+"""How long the hub may take to connect, and to answer what files a repository has."""
 _log = logging.getLogger(__name__)
 
 
@@ -63,16 +65,19 @@ class HubModel:
             except Exception as error:  # of its own, of its HTTP client, or of the file system
                 file = self._cached(hub, self.wanted)
                 if file is None:
-                    reason = " ".join(str(error).split())[:_MOST_SHOWN]
+                    reason = " ".join(str(error).split())[:_MOST_SHOWN] or type(error).__name__
                     raise ModelLoadError(
                         f"{self.repository} is no file here, and cannot be downloaded from the Hugging Face hub: "
-                        f"{reason}"
+                        f"{reason}; check the name and the network, or give the path of a GGUF file (a model that was "
+                        "downloaded before needs no network)"
                     ) from error
         _log.info("using %s of %s", file.name, self.repository)
         return file
 
     def _downloaded(self, hub: Any) -> Path:
-        file = choose_file(hub.list_repo_files(self.repository), self.wanted)
+        # Not list_repo_files, which tries five times and more, half a minute, where there is no network.
+        siblings = hub.HfApi().model_info(self.repository, timeout=_TIMEOUT_S).siblings
+        file = choose_file([each.rfilename for each in siblings or ()], self.wanted)
         _log.info("downloading %s of %s from the Hugging Face hub", file, self.repository)
         first, *_ = [Path(hub.hf_hub_download(self.repository, part)) for part in _parts(file)]
         return first

@@ -54,7 +54,9 @@ class LanguageModel(Protocol):
     """Most tokens of one sequence, prompt and generated."""
     n_slots: int
     n_batch: int
-    """Most tokens of one `prefill`."""
+    """Most tokens of one `prefill`, padding included: a multiple of `slice_multiple`."""
+    slice_multiple: int
+    """Slices are padded to a multiple of so many tokens; where it is 1 they are not, and `prefill` takes one alone."""
     n_vocab: int
     chat_format: ChatFormat
     can_rewind: bool
@@ -69,11 +71,14 @@ class LanguageModel(Protocol):
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token prints."""
 
-    def prefill(self, slot: int, tokens: Tokens, start: int) -> Logits:
-        """Append `tokens` at position `start`; return the last one's logits, shape (V,), valid until the next call."""
+    def prefill(self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]) -> Logits:
+        """Append a slice to each slot; return the logits after the last token of each, shape (n, V).
+
+        They are valid until the next call. All slices are padded to the length of the longest while they are computed.
+        """
 
     def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
-        """Append `tokens` as `prefill` does; return the logits after each of them, shape (n, V)."""
+        """Append a slice to one slot; return the logits after each of its tokens, shape (n, V)."""
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
         """Append tokens to slots; return the logits after each, shape (B, V), valid until the next call.

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator
-
 from attrs import frozen
 
+from relevance_gen.llama.gpus import gpus
 from relevance_gen.llama.library import lib
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.weights import Weights
 from relevance_gen.machine import available_memory
-
-_GPU_TYPES = (1, 2)
-"""ggml's numbers for a GPU of its own memory and one that shares the machine's."""
-
 
 _UNKNOWN_BYTES = 2 << 30
 """What a context takes without being asked for where nobody tells how much is free."""
@@ -59,8 +53,8 @@ def memory_for(weights: Weights, options: ModelOptions) -> Memory:
         n_on_gpu = 0
     parts: list[Memory] = []
     if devices:
-        free_bytes = sum(gpu.free_bytes or 0 for gpu in devices) * n_layers // n_on_gpu
-        parts.append(Memory(" and ".join(gpu.where for gpu in devices), free_bytes))
+        free_bytes = sum(gpu.free_bytes for gpu in devices) * n_layers // n_on_gpu
+        parts.append(Memory(" and ".join(gpu.name for gpu in devices), free_bytes))
     if n_on_gpu < n_layers:
         parts.append(Memory("the machine's memory", _free_here(weights, (n_layers - n_on_gpu) / n_layers)))
     return min(parts, key=lambda part: float("inf") if part.free_bytes is None else part.free_bytes)
@@ -73,19 +67,3 @@ def _free_here(weights: Weights, share: float) -> int | None:
         return None
     # Weights that are mapped from their file count as free, but evicting them would mean to read them at every token.
     return int(max(0, available - weights.n_bytes * share) / share)
-
-
-def gpus() -> Iterator[Memory]:
-    """Yield the memory of each GPU that llama.cpp sees."""
-    library = lib._lib
-    for name in ("ggml_backend_dev_get", "ggml_backend_dev_name"):
-        getattr(library, name).restype = ctypes.c_void_p
-    library.ggml_backend_dev_count.restype = ctypes.c_size_t
-    for number in range(library.ggml_backend_dev_count()):
-        device = ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(number)))
-        if library.ggml_backend_dev_type(device) not in _GPU_TYPES:
-            continue
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-        name = ctypes.string_at(library.ggml_backend_dev_name(device)).decode(errors="replace")
-        yield Memory(name, free.value)

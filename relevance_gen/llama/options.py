@@ -48,11 +48,12 @@ class ModelOptions:
         integer(1, MAX_SLOTS),
     )
     n_batch: int | None = _option(
-        "most prompt tokens computed between two steps of running sequences; by default 128 on a CPU, 512 on a GPU",
+        "most prompt tokens computed between two steps of running sequences, rounded up to a multiple of 8; by default "
+        "128 on a CPU, 512 on a GPU",
         integer(1),
     )
     n_threads: int | None = _option(
-        "CPU threads that decode; by default the physical cores, and one for a model of less than 4 MiB",
+        "CPU threads that decode; by default the physical cores, and one for a model of less than 8 MiB",
         integer(1, _MAX_THREADS),
     )
     n_gpu_layers: int | None = _option("layers on the GPU, -1 for all; by default all if there is one", integer(-1))

@@ -20,7 +20,7 @@ def main() -> None:
     with Decoder(TRIAL_MODEL, options) as decoder:
         prompt = decoder.tokenize("probe" * 8, 0)
         for slot in range(2):
-            decoder.prefill(slot, prompt, 0)
+            decoder.prefill([slot], [prompt], [0])
         decoder.decode([0, 1], [3, 4], [len(prompt)] * 2)
 
 

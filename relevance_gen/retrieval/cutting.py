@@ -43,12 +43,17 @@ def pieces(text: str, n_chars: int) -> Iterator[str]:
     """
     n_chars = max(n_chars, _LEAST_CHARS)
     start = 0
-    if len(text) > n_chars:
-        pattern = re.compile(_PLACE)  # when first needed, for it takes 3 ms, and from then on remembered by `re`
-    while len(text) - start > n_chars and (place := pattern.search(text, start + n_chars)):
+    while len(text) - start > n_chars and (place := _next_place(text, start + n_chars)):
         yield text[start : place.end()]
         start = place.end() - (1 if place[1] else 2 if place[2] else 0)
     yield text[start:]
+
+
+def _next_place(text: str, start: int) -> re.Match[str] | None:
+    """Return the first place from `start` on, looked for step by step, so that other threads go on in between."""
+    pattern = re.compile(_PLACE)  # when first needed, for it takes 3 ms, and from then on remembered by `re`
+    steps = range(start, len(text), BLOCK_CHARS)
+    return next(filter(None, (pattern.search(text, low, low + BLOCK_CHARS) for low in steps)), None)
 
 
 def lengths(texts: Sequence[str]) -> Offsets:

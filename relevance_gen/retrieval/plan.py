@@ -160,7 +160,8 @@ def _norm(ids: Ids) -> float:
         return math.sqrt(math.fsum([saturated_one(said.count(one)) ** 2 for one in set(said)]))
     edges = np.flatnonzero(ids[1:] != ids[:-1])
     n_terms_of = np.bincount(np.diff(edges, prepend=-1, append=ids.size - 1))  # by how often they stand there
-    squares = (repeat(saturated_one(n) ** 2, times) for n, times in enumerate(n_terms_of.tolist()) if n)
+    counts = np.flatnonzero(n_terms_of).tolist()
+    squares = (repeat(saturated_one(n) ** 2, int(n_terms_of[n])) for n in counts if n)
     return math.sqrt(math.fsum(chain.from_iterable(squares)))
 
 

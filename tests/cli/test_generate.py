@@ -72,6 +72,23 @@ def test_a_schema_and_a_grammar_are_files(tmp_path, capsys):
         assert str(tmp_path / wrong) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--min-tokens", "20"], "--min-tokens must be at most --max-tokens (12), got 20"),
+        (["--regex", "a", "--grammar", str(BIGRAM.with_name("make.py"))], "--grammar must not be given beside --regex"),
+        (["--n-ctx", "40", "--num-samples", "2"], "PROMPT must hold fewer than 40 tokens, got 101; shorten it, set "
+         "--max-input-tokens, or load the model with a larger n_ctx"),
+    ],
+)  # fmt: skip
+def test_an_error_names_every_option_as_it_was_typed(capsys, options, message):
+    """Not the option alone that is wrong, but also those that it is compared with."""
+    assert main([*COMMAND, "zz" * 50, *options]) == 2
+    printed = capsys.readouterr()
+    assert message.replace("n_ctx", "--n-ctx") in printed.err
+    assert not printed.out
+
+
 def test_every_parameter_of_a_request_is_an_option():
     """No field of `GenerationRequest` is missing."""
     assert {"text", *_PARAMETERS} == {field.name for field in attrs.fields(GenerationRequest)}

@@ -26,6 +26,7 @@ class ScriptedModel:
     """
 
     can_rewind = True
+    slice_multiple = 2
     chat_format = ChatFormat()
 
     def __init__(
@@ -35,6 +36,7 @@ class ScriptedModel:
         self.slots: list[list[int]] = [[] for _ in range(n_slots)]
         self.n_computed = 0
         self.n_saved = 0
+        self.n_together = 0
         self.interrupted = False
         self._on_call = on_call or (lambda _: None)
 
@@ -57,17 +59,29 @@ class ScriptedModel:
         """Print a token as a letter."""
         return bytes([ord("a") + token])
 
-    def prefill(self, slot: int, tokens: np.ndarray, start: int) -> np.ndarray:
-        """Append tokens, if the slot holds exactly `start`."""
-        assert len(self.slots[slot]) == start
-        assert 0 < len(tokens) <= self.n_batch
-        self._compute("prefill", len(tokens))
-        self.slots[slot] += tokens.tolist()
-        return next_logits(self.slots[slot])
+    def prefill(self, slots, slices, starts) -> np.ndarray:
+        """Append slices to different slots, if each holds exactly what it says; padded, they fill no more than a batch.
+
+        Several also fit into the context with their padding.
+        """
+        assert len(set(slots)) == len(slots) > 0
+        length = max(map(len, slices))
+        length += length % self.slice_multiple
+        assert length * len(slots) <= self.n_batch
+        assert len(slots) == 1 or max(starts) + length <= self.n_ctx
+        self.n_together = max(self.n_together, len(slots))
+        self._compute("prefill", sum(map(len, slices)))
+        rows = []
+        for slot, tokens, start in zip(slots, slices, starts, strict=True):
+            assert len(self.slots[slot]) == start
+            assert len(tokens)
+            self.slots[slot] += tokens.tolist()
+            rows.append(next_logits(self.slots[slot]))
+        return np.array(rows)
 
     def prefill_all(self, slot: int, tokens: np.ndarray, start: int) -> np.ndarray:
         """Append tokens one by one, all in one computation."""
-        self.prefill(slot, tokens, start)
+        self.prefill([slot], [tokens], [start])
         return np.array([next_logits(self.slots[slot][: start + n]) for n in range(1, len(tokens) + 1)])
 
     def decode(self, slots, tokens, positions) -> np.ndarray:

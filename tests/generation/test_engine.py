@@ -16,6 +16,7 @@ from relevance_gen.generation.stopping import NO_STOPS
 from relevance_gen.generation.ticket import Ticket
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, next_logits
+from tests.profiles import costly
 from tests.reference_generation import greedy
 
 requests = st.builds(
@@ -96,6 +97,7 @@ def alone(request):
     return recorder.outcomes[0][0]
 
 
+@costly
 @given(
     requests=st.lists(requests, max_size=6),
     gaps=st.lists(st.integers(0, 6), max_size=6),
@@ -114,6 +116,7 @@ def test_batched_is_the_same_as_alone(requests, gaps, n_slots, n_bytes):
     assert recorder.n_unstarted == [0] * len(requests)
 
 
+@costly
 @given(
     requests=st.lists(requests, min_size=1, max_size=6),
     cancels=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20)), max_size=6),
@@ -186,6 +189,44 @@ def test_long_texts_that_are_refused_delay_the_others_by_one_text_a_step():
         assert sum(map(len, recorder.outcomes[1:6])) == steps
     engine.step()
     assert all(recorder.outcomes[6:])
+
+
+def test_short_prompts_get_their_first_tokens_together():
+    """Eight prompts of one to eight tokens that arrive at once are computed in two batches, of five and of three."""
+    model = ScriptedModel(8, n_batch=32)
+    engine, recorder = make_engine(model)
+    for n_tokens in range(1, 9):
+        engine.add(recorder.ticket(GenerationRequest("a" * n_tokens, max_tokens=1)))
+    engine.step()
+    assert model.n_together == 5
+    engine.step()
+    assert all(recorder.outcomes)
+    assert model.n_computed == sum(range(1, 9))
+
+
+def test_a_prompt_that_is_refused_does_not_disturb_those_beside_it():
+    """One without room for a token, and one of no tokens, fail alone; the others are computed together."""
+    model = ScriptedModel(4, n_batch=16)
+    engine, recorder = make_engine(model)
+    requests = [GenerationRequest(text, max_tokens=2, seed=1) for text in ("ab", "", "a" * 40, "abc")]
+    run(engine, [recorder.ticket(request) for request in requests])
+    assert [outcome for (outcome,) in recorder.outcomes[::3]] == [alone(request) for request in requests[::3]]
+    assert all(isinstance(outcome, InvalidRequestError) for (outcome,) in recorder.outcomes[1:3])
+    assert model.n_together == 2
+
+
+def test_cancelling_one_of_several_prompts_lets_the_others_be_computed():
+    """While prompts are computed together, cancelling one interrupts nothing; alone it does."""
+    model = ScriptedModel(2, on_call=lambda _: engine.interrupt(0))
+    engine, recorder = make_engine(model)
+    for text in ("ab", "cd"):
+        engine.add(recorder.ticket(GenerationRequest(text, max_tokens=1)))
+    engine.step()
+    assert model.n_together == 2
+    assert all(recorder.outcomes)
+    engine.add(Ticket(0, GenerationRequest("ab", max_tokens=1), 0, 0.0))
+    engine.step()
+    assert not engine.idle
 
 
 def test_a_known_prefix_is_not_computed_again():
@@ -270,6 +311,7 @@ def test_more_samples_than_slots_take_turns():
     assert len(set(tokens)) > 15
 
 
+@costly
 @given(requests=st.lists(requests, min_size=2, max_size=12), n_slots=st.integers(1, 4))
 def test_computed_prompts_are_held_for_so_many_requests_only(requests, n_slots):
     """However many requests of several samples there are, states and logits of few prompts are kept at once."""

@@ -13,11 +13,13 @@ from relevance_gen.generation.scheduler import (
     Prefill,
     Read,
     Seat,
+    Slice,
     Start,
     State,
     holds,
     most_held,
     next_action,
+    padded,
 )
 
 
@@ -30,6 +32,7 @@ class Request:
     slot: int | None = None
     n_unstarted: int = 1
     n_running: int = 0
+    joins: bool = True
 
     @property
     def computed(self):
@@ -41,7 +44,8 @@ class Request:
 def states(draw):
     n_slots = draw(st.integers(1, 6))
     running = draw(st.sets(st.integers(0, n_slots - 1)))
-    n_batch = draw(st.integers(1, 8))
+    slice_multiple = draw(st.integers(1, 3))
+    n_batch = draw(st.integers(1, 8)) * slice_multiple
     free = draw(st.permutations(sorted(set(range(n_slots)) - running)))
     waiting = []
     for _ in range(draw(st.integers(0, 6))):
@@ -56,8 +60,10 @@ def states(draw):
             if kind == "read":
                 request.n_prompt = draw(st.integers(1, 30))
                 request.n_done = draw(st.integers(0, request.n_prompt))
+                request.joins = draw(st.booleans())
         waiting.append(request)
-    return State(n_slots, n_batch, draw(st.integers(0, n_batch)), draw(st.booleans()), running, waiting)
+    budget, may_read, n_ctx = draw(st.integers(0, n_batch)), draw(st.booleans()), draw(st.integers(31, 60))
+    return State(n_slots, n_ctx, n_batch, slice_multiple, budget, may_read, running, waiting)
 
 
 def free_slots(state):
@@ -66,7 +72,10 @@ def free_slots(state):
 
 @given(states())
 def test_an_action_only_ever_uses_slots_it_may(state):
-    """Free slots are free, decoded slots run and ascend, slices fit the budget and end at a multiple of n_batch."""
+    """Free slots are free, decoded slots run and ascend, slices fit the budget and end at a multiple of n_batch.
+
+    Several slices are of requests that join, and have room for their padding.
+    """
     free = free_slots(state)
     match next_action(state):
         case Seat(place, slot):
@@ -77,12 +86,17 @@ def test_an_action_only_ever_uses_slots_it_may(state):
             assert state.may_read
             assert slot == state.waiting[place].slot is not None
             assert not state.waiting[place].n_prompt
-        case Prefill(place, slot, start, stop):
-            request = state.waiting[place]
-            assert slot == request.slot is not None
-            assert start == request.n_done < stop <= request.n_prompt
-            assert stop - start <= state.budget
-            assert stop == request.n_prompt or stop % state.n_batch == 0
+        case Prefill(slices):
+            length = padded(slices, state.slice_multiple)
+            assert length * len(slices) <= state.budget
+            assert [each.place for each in slices] == sorted({each.place for each in slices})
+            for each in slices:
+                request = state.waiting[each.place]
+                assert each.slot == request.slot is not None
+                assert each.start == request.n_done < each.stop <= request.n_prompt
+                assert each.stop == request.n_prompt or each.stop % state.n_batch == 0
+                assert len(slices) == 1 or (request.joins and each.start + length <= state.n_ctx)
+            assert len(slices) == 1 or state.slice_multiple > 1
         case Start(place, slots):
             request = state.waiting[place]
             assert request.computed
@@ -148,7 +162,7 @@ class Simulation:
     """An engine in a few lines: carries actions out on counts alone."""
 
     def __init__(self, n_slots, n_batch):
-        self.n_slots, self.n_batch = n_slots, n_batch
+        self.n_slots, self.n_batch = n_slots, 2 * n_batch
         self.step_number = 0
         self.queue, self.running = [], {}  # slot -> [who, tokens left]
         self.gifts = []  # (in which step, who got a slot)
@@ -162,7 +176,8 @@ class Simulation:
 
     def state(self, budget, waiting):
         """Return what the scheduler sees."""
-        return State(self.n_slots, self.n_batch, budget, may_read=True, running=self.running.keys(), waiting=waiting)
+        counts = self.n_slots, 100, self.n_batch, 2, budget
+        return State(*counts, may_read=True, running=self.running.keys(), waiting=waiting)
 
     def note_slots(self, who, n_slots):
         """Note who gets slots."""
@@ -183,9 +198,8 @@ class Simulation:
                     self.note_slots(self.queue[place], 1)
                 case Read(place):
                     self.queue[place].request.n_prompt = self.queue[place].n_prompt
-                case Prefill(place, _, start, stop):
-                    budget -= stop - start
-                    self.queue[place].request.n_done = stop
+                case Prefill(slices):
+                    budget -= self.compute(slices)
                 case Start(place, slots):
                     self.start(self.queue.pop(place), slots)
                 case Move(source, target):
@@ -196,6 +210,12 @@ class Simulation:
                     return
                 case None:
                     return
+
+    def compute(self, slices):
+        """Compute slices; return how many tokens that takes, padding included."""
+        for each in slices:
+            self.queue[each.place].request.n_done = each.stop
+        return len(slices) * padded(slices, 2)
 
     def start(self, who, slots):
         """Start samples; the first token of each comes from the prompt."""
@@ -244,7 +264,7 @@ def test_every_request_is_served_whole_and_none_starves(arrivals, n_slots, n_bat
     """All samples end. While a request waits for a slot no other gets two, and its first sample is there in time."""
     simulation, served = simulate(arrivals, n_slots, n_batch)
     assert simulation.finished == {id(who): n_samples for who, (*_, n_samples, _) in zip(served, arrivals, strict=True)}
-    n_slices = sum(-(-who.n_prompt // n_batch) for who in served)
+    n_slices = sum(-(-who.n_prompt // simulation.n_batch) for who in served)
     longest = max((who.n_tokens for who in served), default=0)
     many = sum(n_samples > 1 for *_, n_samples, _ in arrivals) > most_held(n_slots)
     for who, (*_, n_samples, _) in zip(served, arrivals, strict=True):
@@ -284,7 +304,7 @@ def test_requests_take_turns(n_slots, names, n_samples, expected):
 def test_a_free_slot_goes_to_who_has_the_fewest():
     """One request has three samples running, one has one: it gets two, and of equals the one whose turn is older."""
     waiting = [Request(n_unstarted=9, n_running=3), Request(n_unstarted=9, n_running=1)]
-    state = State(8, 4, 4, may_read=True, running={0, 1, 2, 3}, waiting=waiting)
+    state = State(8, 99, 4, 2, 4, may_read=True, running={0, 1, 2, 3}, waiting=waiting)
     assert next_action(evolve(state, n_slots=6)) == Start(1, (4, 5))
     assert next_action(evolve(state, n_slots=7)) == Start(1, (4, 5))
     assert next_action(evolve(state, n_slots=8)) == Start(1, (4, 5, 7))
@@ -292,7 +312,41 @@ def test_a_free_slot_goes_to_who_has_the_fewest():
 
 def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_it():
     """Slots {0, 2, 3} become {0, 1, 2} when nobody waits, and stay while somebody's prompt is computed for the gap."""
-    state = State(8, 4, 4, may_read=True, running={0, 2, 3}, waiting=[])
+    state = State(8, 99, 4, 2, 4, may_read=True, running={0, 2, 3}, waiting=[])
     assert next_action(state) == Move(3, 1)
     assert next_action(evolve(state, running={0, 1, 2})) == Decode((0, 1, 2))
     assert next_action(evolve(state, budget=0, waiting=[Request(5, 0, slot=1)])) == Decode((0, 2, 3))
+
+
+def slices_of(*requests, budget=64):
+    """Return what is computed together of requests, by place, start and stop."""
+    state = State(8, 200, 64, 8, budget, may_read=False, running=(), waiting=requests)
+    action = next_action(state)
+    return [(each.place, each.start, each.stop) for each in action.slices] if isinstance(action, Prefill) else []
+
+
+def test_short_slices_are_computed_together():
+    """The first in turn goes on, and with it whoever's slice is about as long, as many as a step has room for."""
+    short = [Request(n, 0, slot) for slot, n in enumerate((9, 12, 16, 1, 10))]
+    assert slices_of(*short) == [(0, 0, 9), (1, 0, 12), (2, 0, 16), (3, 0, 1)]
+    assert slices_of(*short, budget=40) == [(0, 0, 9), (1, 0, 12)]
+    assert slices_of(*short, budget=15) == []
+    much_longer = Request(25, 0, 5)
+    assert slices_of(short[3], much_longer, short[0]) == [(0, 0, 1), (2, 0, 9)]
+    assert slices_of(much_longer, short[3], short[0]) == [(0, 0, 25), (2, 0, 9)]
+    assert slices_of(Request(70, 64, 5), short[0]) == [(0, 64, 70), (1, 0, 9)]
+
+
+def test_a_prompt_whose_every_logit_is_wanted_is_computed_alone():
+    """So is one that does not fit into its slot with the padding of its neighbours."""
+    lone = Request(9, 0, 0, joins=False)
+    assert slices_of(lone, Request(9, 0, 1)) == [(0, 0, 9)]
+    assert slices_of(Request(9, 0, 1), lone, Request(9, 0, 2)) == [(0, 0, 9), (2, 0, 9)]
+    assert slices_of(Request(199, 192, 0), Request(9, 0, 1)) == [(0, 192, 199)]
+
+
+def test_a_model_that_cannot_forget_padding_computes_slices_one_by_one():
+    """Where slices are not padded, each is computed alone."""
+    waiting = [Request(4, 0, slot) for slot in range(3)]
+    state = State(8, 99, 64, 1, 64, may_read=True, running=(), waiting=waiting)
+    assert next_action(state) == Prefill((Slice(0, 0, 0, 4),))

@@ -1,5 +1,6 @@
 """llama.cpp behind `Decoder`: what is relied on elsewhere, on a quantized transformer, and every way not to load."""
 
+import ctypes
 import logging
 import re
 import subprocess
@@ -14,9 +15,11 @@ from relevance_gen.errors import InvalidRequestError, ModelLoadError
 from relevance_gen.llama import weights
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import Interrupted
+from relevance_gen.llama.library import lib
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.source import EMBEDDED_MODEL
 from small_models import BIGRAM, ENCODER, TINY
+from small_models.make import byte_level_vocabulary, random_tensors, write_model
 
 PROMPT = np.random.default_rng(0).integers(2, 512, 300).astype(np.int32)
 
@@ -39,7 +42,7 @@ def _empty_slots(request):
 def prefill(model, slot, tokens=PROMPT, start=0):
     """Compute `tokens` in slices, as the engine does, and return the last one's logits."""
     for first in range(0, len(tokens), model.n_batch):
-        logits = model.prefill(slot, tokens[first : first + model.n_batch], start + first)
+        (logits,) = model.prefill([slot], [tokens[first : first + model.n_batch]], [start + first])
     return logits.copy()
 
 
@@ -77,6 +80,67 @@ def test_neighbours_change_no_bit():
             np.testing.assert_array_equal(logits, np.repeat(step[None], n, axis=0))
 
 
+@pytest.fixture(scope="module")
+def unquantized(tmp_path_factory):
+    """A random transformer in float32, wide enough for every quantization."""
+    path = tmp_path_factory.mktemp("models") / "F32.gguf"
+    tokens, merges = byte_level_vocabulary(512)
+    shape = {"n_embd": 256, "n_ff": 256, "n_layer": 2}
+    tensors = random_tensors(n_vocab=512, **shape)
+    written = {"tokens": tokens, "merges": merges, "n_ctx": 512, "n_head": 4, "add_bos": False, "quantized": False}
+    write_model(path, tensors, **shape, **written)
+    return path
+
+
+@pytest.fixture(scope="module", params=["ALL_F32", "MOSTLY_F16", "MOSTLY_Q8_0", "MOSTLY_Q4_K_M", "MOSTLY_Q2_K"])
+def quantized(request, unquantized):
+    """The same transformer in one of the formats that people use."""
+    path = unquantized.with_name(f"{request.param}.gguf")
+    params = lib.llama_model_quantize_default_params()
+    params.ftype, params.nthread = getattr(lib, f"LLAMA_FTYPE_{request.param}"), 1
+    assert lib.llama_model_quantize(bytes(unquantized), bytes(path), ctypes.byref(params)) == 0
+    return path
+
+
+@pytest.mark.parametrize("use_extra_bufts", [None, False], ids=["repacked", "as in the file"])
+def test_prompts_that_are_computed_together_change_no_bit_of_each_other(quantized, use_extra_bufts):
+    """Whatever is computed along with a prompt, its logits and those of its next token are the ones that it has alone.
+
+    One to twelve prompts of one to thirty tokens.
+    """
+    options = ModelOptions(n_ctx=512, n_slots=12, n_batch=384, n_threads=1, use_extra_bufts=use_extra_bufts)
+    chance = np.random.default_rng(0)
+    with Decoder(quantized, options) as model:
+        for n in range(1, 13):
+            prompts = [np.resize(PROMPT[7 * place :], chance.integers(1, 31)) for place in range(n)]
+            expected = []
+            for tokens in prompts:
+                (logits,) = model.prefill([0], [tokens], [0]).copy()
+                expected += [logits, model.decode([0], [7], [len(tokens)])[0].copy()]
+                model.rewind(0, 0)
+            together = model.prefill(range(n), prompts, [0] * n).copy()
+            for slot, tokens in enumerate(prompts):
+                np.testing.assert_array_equal(together[slot], expected[2 * slot])
+                np.testing.assert_array_equal(model.decode([slot], [7], [len(tokens)])[0], expected[2 * slot + 1])
+                model.rewind(slot, 0)
+
+
+def test_slices_of_several_prompts_go_on_where_each_of_them_stands():
+    """The last slices of prompts, each behind another number of tokens, give the bits that each gives alone."""
+    with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=3, n_batch=64, n_threads=1)) as model:
+        prompts = [PROMPT[:70], PROMPT[3:14], PROMPT[5:200]]
+        expected = []
+        for tokens in prompts:
+            expected.append(prefill(model, 0, tokens))
+            model.rewind(0, 0)
+        starts = [len(tokens) // 64 * 64 for tokens in prompts]
+        for slot, (tokens, start) in enumerate(zip(prompts, starts, strict=True)):
+            if start:
+                prefill(model, slot, tokens[:start])
+        slices = [tokens[start:] for tokens, start in zip(prompts, starts, strict=True)]
+        np.testing.assert_array_equal(model.prefill(range(3), slices, starts), expected)
+
+
 def test_flash_attention_computes_the_same():
     """With and without it the logits of a transformer differ by rounding alone."""
     plain, flash = (
@@ -94,7 +158,7 @@ def test_interrupting_stops_a_computation_and_leaves_the_model_usable(model):
     model.rewind(0, 0)
     model.interrupt()
     with pytest.raises(Interrupted):
-        model.prefill(0, PROMPT[:100], 0)
+        model.prefill([0], [PROMPT[:100]], [0])
     model.rewind(0, 0)
     np.testing.assert_array_equal(prefill(model, 0, PROMPT[:100]), expected)
 
@@ -187,7 +251,7 @@ def test_where_memory_is_scarce_slots_are_given_up_before_tokens(monkeypatch, fr
     with Decoder(TINY, ModelOptions(n_threads=1, **options)) as model:
         assert (model.n_ctx, model.n_slots) == expected
         for slot in range(model.n_slots):
-            model.prefill(slot, np.zeros(2, np.int32), 0)
+            model.prefill([slot], [np.zeros(2, np.int32)], [0])
 
 
 def test_keys_and_values_are_counted_as_llama_cpp_allocates_them(caplog):
@@ -228,7 +292,7 @@ def test_a_copy_goes_on_with_the_same_bits(on_device):
         assert not model.copies_on_device
         model.copies_on_device = on_device
         prompt = model.tokenize("the quick brown fox jumps over the lazy dog", 0)
-        model.prefill(0, prompt, 0)
+        model.prefill([0], [prompt], [0])
         model.copy(0, 2)
         model.copy(2, 1)
         model.rewind(2, 0)
@@ -243,7 +307,7 @@ def test_what_is_to_be_copied_later_does_not_overwrite_what_came_since():
     with Decoder(TINY, ModelOptions(n_ctx=512, n_slots=4, n_threads=1)) as model:
         texts = [model.tokenize(text, 0) for text in ("the quick brown fox", "over the lazy dog again")]
         for slot, tokens in enumerate(texts):
-            model.prefill(slot, tokens, 0)
+            model.prefill([slot], [tokens], [0])
         states = [model.save(slot) for slot in range(2)]
         expected = [model.decode([slot], [7], [len(texts[slot])])[0].copy() for slot in range(2)]
         for slot in range(2):
@@ -270,6 +334,14 @@ def test_an_embedding_model_is_refused():
         Decoder(ENCODER, ModelOptions(n_ctx=32, n_slots=1))
 
 
+def test_a_gpu_that_is_not_there_is_refused():
+    """It would be left out in silence, or fail for a reason of llama.cpp's; on a CPU alone no GPU is looked for."""
+    with pytest.raises(ModelLoadError, match=r"there is no 99, but .*; leave it out, or keep the model on the CPU"):
+        Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, main_gpu=99))
+    with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, main_gpu=99, n_gpu_layers=0)) as model:
+        assert model.n_slots == 1
+
+
 def test_a_directory_is_no_model(tmp_path):
     """A directory is refused like any unreadable file."""
     with pytest.raises(ModelLoadError, match="cannot be read: Is a directory"):
@@ -284,11 +356,11 @@ def test_a_context_too_large_for_the_machine_is_refused_before_it_is_made(n_ctx)
 
 
 def test_a_slice_is_no_longer_than_the_context():
-    """A slice that no prompt can fill gets no memory: n_batch is n_ctx at most."""
+    """A slice that no prompt can fill gets no memory: n_batch is n_ctx at most, rounded up to a multiple of 8."""
     with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, n_batch=10**9, n_threads=1)) as model:
         assert model.n_batch == 256
     with Decoder(TINY, ModelOptions(n_ctx=1, n_slots=1, n_threads=1)) as model:
-        assert model.n_batch == 1
+        assert model.n_batch == 8
 
 
 def test_loading_can_be_given_up(tmp_path):
@@ -313,7 +385,7 @@ def test_interrupting_works_from_another_thread_while_a_prompt_is_computed():
         tokens = np.resize(PROMPT, 2000)
         with pytest.raises(Interrupted):  # noqa: PT012 - whichever of the calls is under way
             while True:
-                model.prefill(0, tokens, 0)
+                model.prefill([0], [tokens], [0])
                 model.rewind(0, 0)
 
 

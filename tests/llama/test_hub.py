@@ -52,7 +52,7 @@ class Hub(ThreadingHTTPServer):
             return 200, json.dumps({"id": "owner/name", "sha": "a" * 40, "siblings": siblings}).encode()
         if path.startswith("/owner/name/resolve/main/"):
             return 200, self.files[path.removeprefix("/owner/name/resolve/main/")]
-        return 404, b""
+        return (503 if path.endswith("/busy") else 404), b""
 
     def stop(self) -> None:
         """Be gone."""
@@ -134,6 +134,17 @@ def test_what_the_hub_has_not_is_said_in_one_line(hub: Hub, tmp_path: Path, mode
     assert done.stderr.startswith(f"relevance-gen: {message}")
     assert done.stderr.count("\n") == 1
     assert "404" in done.stderr or model != "owner/other"
+
+
+def test_a_hub_that_cannot_answer_is_asked_once(hub: Hub, tmp_path: Path) -> None:
+    """The error says what was tried and what to do, at once: five further tries would take half a minute."""
+    done = run(hub, tmp_path, "-m", "relevance_gen", "generate", "z", "--model", "owner/busy")
+    assert hub.asked.count("/api/models/owner/busy") == 1
+    assert done.stderr.startswith(
+        "relevance-gen: owner/busy is no file here, and cannot be downloaded from the Hugging"
+    )
+    assert "503" in done.stderr
+    assert "give the path of a GGUF file (a model that was downloaded before needs no network)" in done.stderr
 
 
 def test_a_repository_needs_the_hub_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, TooLargeError
 from relevance_gen.serve.edge import codings
 from relevance_gen.serve.edge.budget import Account
+from relevance_gen.serve.edge.lanes import Lane
 from relevance_gen.serve.edge.problems import ExactMediaTypeError, MediaTypeError, SlowBodyError
 from relevance_gen.serve.edge.service import HELD, LANE, SERVICE
 from relevance_gen.serve.edge.shape import shape_of
-from relevance_gen.serve.settings import Settings
 
 _READ_AHEAD_BYTES = 1 << 20
 """A large body otherwise stops and starts every 16 KiB."""
@@ -31,14 +31,14 @@ class Body:
         pieces: its bytes, as they came. Joining many takes too long for the event loop.
         coding: their content coding.
         account: what the request holds of its lane's memory.
-        most_values: JSON values that it may hold.
+        lane: whose bounds it has to keep.
     """
 
     pieces: list[bytes]
     coding: str
     account: Account
-    most_values: int
-    _settings: Settings
+    lane: Lane
+    _max_depth: int
 
     @property
     def is_small(self) -> bool:
@@ -60,15 +60,15 @@ class Body:
             BusyError: there is not enough memory now.
             InvalidRequestError: it is not what its coding says, or not strict JSON.
         """
-        settings, raw = self._settings, b"".join(self.pieces)
+        raw, most_values = b"".join(self.pieces), self.lane.most_values
         self.pieces = []
-        plain = codings.decode(raw, self.coding, limit_bytes=settings.max_body_bytes, take=self.account.take)
-        shape = shape_of(plain, self.most_values)
-        if shape.n_values > self.most_values:
-            raise TooLargeError(f"the body must hold at most {self.most_values} JSON values")
+        plain = codings.decode(raw, self.coding, limit_bytes=self.lane.most_bytes, take=self.account.take)
+        shape = shape_of(plain, most_values)
+        if shape.n_values > most_values:
+            raise TooLargeError(f"the body must hold at most {most_values} JSON values")
         n_bytes = shape.kept_bytes + work_factor * len(plain)
         self.account.take_in_time(max(n_bytes, shape.peak_bytes), patience_s)
-        value = wire.parse(plain, max_depth=settings.max_depth)
+        value = wire.parse(plain, max_depth=self._max_depth)
         self.account.replace(n_bytes)
         return value
 
@@ -87,9 +87,9 @@ async def receive(request: web.Request) -> Body:
     settings = service.settings
     lane = request[LANE]
     account = request[HELD].enter_context(lane.budget.account())
-    pieces = await _read(request, account, settings.max_body_bytes, settings.body_timeout_s)
+    pieces = await _read(request, account, lane.most_bytes, settings.body_timeout_s)
     service.metrics.add("http_request_body_bytes_total", sum(map(len, pieces)))
-    return Body(pieces, coding, account, lane.most_values, settings)
+    return Body(pieces, coding, account, lane, settings.max_depth)
 
 
 def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:

@@ -20,7 +20,8 @@ _MAX_WAITING_GENERATIONS = 256
 _VALUES_PER_CHUNK = 16
 """JSON values that a body may hold for each chunk allowed: its text and its metadata."""
 _MOST_VALUES_OF_GENERATION = 1 << 18
-"""JSON values in a generation's body. The parser holds the interpreter's lock for some 50 ms at most."""
+_MOST_BYTES_OF_OPEN_GENERATION = 16 << 20
+"""Of a generation's body, and of one without a key. The parser holds the interpreter's lock for some 50 ms at most."""
 
 
 @frozen
@@ -30,11 +31,13 @@ class Lane:
     Attributes:
         gate: its threads and queue.
         budget: its memory.
+        most_bytes: size that one body may have, after decompression.
         most_values: JSON values that one body may hold.
     """
 
     gate: Gate
     budget: Budget
+    most_bytes: int
     most_values: int
 
 
@@ -47,6 +50,9 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
         name: Lane(
             gate,
             Budget(name, settings.max_buffered_bytes, metrics),
+            min(settings.max_body_bytes, _MOST_BYTES_OF_OPEN_GENERATION)
+            if name == "open_generation"
+            else settings.max_body_bytes,
             _VALUES_PER_CHUNK * settings.max_chunks if name == "search" else _MOST_VALUES_OF_GENERATION,
         )
         for name, gate in gates.items()

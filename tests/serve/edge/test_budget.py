@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tracemalloc
 from contextlib import ExitStack
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import wire
 from relevance_gen.errors import BusyError, TooLargeError
+from relevance_gen.serve.edge.bodies import Body
 from relevance_gen.serve.edge.budget import Budget
+from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.shape import shape_of
 from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
 
 N = 20_000
 SHAPES = {
@@ -34,6 +39,9 @@ SHAPES = {
     "a text with one wide character": json.dumps({"text": "😀" + "a" * 10 * N}, ensure_ascii=False),
     "a text with one wide character, escaped": json.dumps({"text": "😀" + "a" * 10 * N}),
 }
+
+
+LANE = make_lanes(Settings(), Metrics.alone())["search"]
 
 
 def budget(limit_bytes: int) -> Budget:
@@ -56,6 +64,29 @@ def test_parsing_takes_no_more_than_said(shape: str) -> None:
         if not was_tracing:
             tracemalloc.stop()
     assert peak_bytes - before_bytes <= shape_of(body, 1 << 18).peak_bytes + 4096
+
+
+def test_what_comes_out_of_gzip_is_taken_piece_by_piece() -> None:
+    """A body that would become larger than the budget is refused when the first piece too many is there."""
+    bomb = gzip.compress(bytes(64 << 20), 9)
+    with budget(1 << 20).account() as account:
+        body = Body([bomb], "gzip", account, LANE, 64)
+        with pytest.raises(TooLargeError, match="may take 1048576 bytes of memory") as caught:
+            body.parse()
+    assert int(str(caught.value).rsplit(" ", 1)[1]) < 16 << 20
+
+
+def test_more_values_than_allowed_are_not_parsed() -> None:
+    """They are counted before, and those in strings are none."""
+    allowed = ["[1,2,3,4,5,6]", '["[,,,,,,,,"]', "[[],[],{}]"]
+    for text in (*allowed, "[1,2,3,4,5,6,7]"):
+        with budget(1 << 20).account() as account:
+            body = Body([text.encode()], "identity", account, attrs.evolve(LANE, most_values=7), 64)
+            if text in allowed:
+                assert body.parse() == json.loads(text)
+            else:
+                with pytest.raises(TooLargeError, match="at most 7 JSON values"):
+                    body.parse()
 
 
 @given(

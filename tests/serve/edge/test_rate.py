@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from limits import WindowStats
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from limits.errors import ConfigurationError
 
 from relevance_gen.serve.edge import rate as rate_module
@@ -58,6 +64,59 @@ def test_a_window_slides() -> None:
             await rate.admit("a")
         await asyncio.sleep(2.01)
         await rate.admit("a")
+
+    asyncio.run(run())
+
+
+def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It locks nobody out for longer than a window, and the headers stay numbers that make sense."""
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)
+
+    async def run() -> None:
+        nonlocal now_s
+        rate = RateLimit("2/minute", "memory://", Metrics.alone())
+        for change_s in (0.0, -1.0, -3600.0, -86400.0, 7 * 86400.0):
+            now_s += change_s
+            for _ in range(3):
+                try:
+                    headers = await rate.admit("a")
+                except RateLimitedError as error:
+                    headers = error.headers
+                assert 1 <= int(headers["RateLimit-Reset"]) <= 120
+                assert 0 <= int(headers["RateLimit-Remaining"]) <= 2
+            now_s += 121.0
+            await rate.admit("a")
+            now_s += 121.0
+
+    asyncio.run(run())
+
+
+class Odd(SlidingWindowCounterRateLimiter):
+    """Counts as the storage of somebody else: it admits, and tells of the window whatever it is given."""
+
+    def __init__(self, reset_time: Any, remaining: Any) -> None:
+        super().__init__(MemoryStorage())
+        self._told = WindowStats(reset_time, remaining)
+
+    async def get_window_stats(self, *_: Any) -> WindowStats:
+        """Tell of the window."""
+        return self._told
+
+
+@pytest.mark.parametrize(
+    ("reset_time", "remaining"), [(None, 1), ("soon", 1), (math.inf, 1), (math.nan, 1), (1e9, None), (1e9, b"?")]
+)
+def test_a_storage_that_tells_no_numbers_is_lost(reset_time: Any, remaining: Any) -> None:
+    """What it says of the window is no number, or none that ends: this process counts for itself."""
+
+    async def run() -> None:
+        metrics = Metrics.alone()
+        rate = RateLimit("5/minute", "memory://", metrics)
+        rate._shared = Odd(reset_time, remaining)
+        headers = await rate.admit("a")
+        assert (headers["RateLimit-Remaining"], 1 <= int(headers["RateLimit-Reset"]) <= 60) == ("4", True)
+        assert rate._is_lost
 
     asyncio.run(run())
 

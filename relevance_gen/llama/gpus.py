@@ -1,0 +1,42 @@
+"""The GPUs that llama.cpp sees."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from relevance_gen.llama.library import lib
+
+_GPU_TYPES = (1, 2)
+"""ggml's numbers for a GPU of its own memory and one that shares the machine's."""
+
+
+@frozen
+class Gpu:
+    """A GPU.
+
+    Args:
+        name: llama.cpp's, such as ``CUDA0``.
+        free_bytes: of its memory.
+    """
+
+    name: str
+    free_bytes: int
+
+
+def gpus() -> Iterator[Gpu]:
+    """Yield each GPU; its place is the number that `main_gpu` and `devices` mean."""
+    library = lib._lib
+    for name in ("ggml_backend_dev_get", "ggml_backend_dev_name"):
+        getattr(library, name).restype = ctypes.c_void_p
+    library.ggml_backend_dev_count.restype = ctypes.c_size_t
+    for number in range(library.ggml_backend_dev_count()):
+        device = ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(number)))
+        if library.ggml_backend_dev_type(device) not in _GPU_TYPES:
+            continue
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        name = ctypes.string_at(library.ggml_backend_dev_name(device)).decode(errors="replace")
+        yield Gpu(name, free.value)
