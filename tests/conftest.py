@@ -1,17 +1,11 @@
-"""Test-wide settings: hypothesis profiles, chosen by ``HYPOTHESIS_PROFILE``, and that ^C is heard."""
+"""What holds for all tests: how often laws are tried, and that ^C is heard."""
 
-import os
 import signal
 import sys
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-_slow_is_fine = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("dev", max_examples=25, **_slow_is_fine)
-settings.register_profile("ci", max_examples=100, derandomize=True, **_slow_is_fine)
-settings.register_profile("soak", max_examples=300, **_slow_is_fine)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+import tests.profiles  # noqa: F401 - loads the profile that the settings of all laws come from
 
 # A shell starts jobs in the background, as `make soak` does, so that they ignore ^C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -28,6 +28,7 @@ N_EXAMPLES = 200
 N_SAMPLES = 100
 LONGEST_ANSWER = 100  # tokens
 LONGEST_PROMPT = 480
+LONGEST_TEXT = 1000
 DERAILED_BELOW = 0.6  # likeness of the answer to the nearest sentence; an answer that does not end derailed as well
 SENTENCE_SPLIT = re.compile(r"(?<=[.?!])\s+")
 
@@ -116,16 +117,17 @@ def judged_examples(folder: Path, llama: Llama) -> list[tuple[list[str], str, st
     return random.Random(0).sample(found, min(N_EXAMPLES, len(found)))
 
 
-def text_loss(llama: Llama, build: Path, tokenizer: Tokenizer) -> tuple[float, float]:
+def text_loss(llama: Llama, build: Path) -> tuple[float, float]:
     """Return nats a token and bits a byte on held-out paragraphs, each after the begin token, end token included."""
     total = n_tokens = n_bytes = 0.0
-    for paragraph in read_paragraphs(build / "prose" / "held_out.txt", tokenizer)[::4]:
-        tokens = [BEGIN_ID, *(token for sentence in paragraph for token in sentence.tokens), END_ID][:1000]
+    for paragraph in (build / "prose" / "held_out.txt").read_text().strip().split("\n\n")[::4]:
+        text = paragraph.replace("\n", " ")
+        tokens = [*llama.tokens(f" {text}"), END_ID][:LONGEST_TEXT]
         logits = llama.decode(tokens[:-1], every=True).astype(np.float64)
         logits -= logits.max(-1, keepdims=True)
         total += float((np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(tokens) - 1), tokens[1:]]).sum())
         n_tokens += len(tokens) - 1
-        n_bytes += len(" ".join(sentence.text for sentence in paragraph))
+        n_bytes += len(llama.text(tokens).encode()) - 1
     return total / n_tokens, total / n_bytes / np.log(2)
 
 
@@ -158,14 +160,13 @@ if __name__ == "__main__":
     parser.add_argument("--questions", nargs="*", default=[])
     arguments = parser.parse_args()
     tiny, vocabulary = Llama(arguments.model), Tokenizer.from_file(str(arguments.build / "vocabulary.json"))
-    for n in (3, 5, 8, 12):
+    for n in (3, 5, 8, 12, 25):
         report(f"held-out text, {n} sentences", tiny, held_out_examples(arguments.build, vocabulary, n))
     report("held-out text with marks and tables, 5 sentences", tiny, marked_examples(arguments.build, vocabulary))
     for name, _, folder in (argument.partition("=") for argument in arguments.questions):
         report(f"people's questions, {name}", tiny, judged_examples(Path(folder), tiny))
-    print(
-        "held-out text: {:.3f} nats a token, {:.3f} bits a byte".format(*text_loss(tiny, arguments.build, vocabulary))
-    )
+    nats, bits = text_loss(tiny, arguments.build)
+    print(f"held-out text: {nats:.3f} nats a token, {bits:.3f} bits a byte", flush=True)
     known_share, ended_share, samples = sampled(tiny, arguments.build)
     print(f"sampled: {known_share:.3f} of the words are in the training text, {ended_share:.2f} of the texts end")
     print("\n".join(f"  {sample}" for sample in samples[:12]))

@@ -2,9 +2,8 @@ r"""Make the model's training rows from the prose: running text, and "context, q
 
     python training/rows.py BUILD [--stage NAME]
 
-writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16), `kinds` (uint8), which tells the loss
-what each token is, and `hints` (rows x length x 2, uint16): the first two tokens of the sentence that a token of the
-context stands in, or that a token of a question asks for. An example is
+writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16) and `kinds` (uint8), which tells the
+loss what each token is. An example is
 
     <|begin|>Context: S1 S2 ... Sn\nQuestion: words of Si\nAnswer: Si<|end|>
 
@@ -27,9 +26,8 @@ from tokenizers import Tokenizer
 from train_vocabulary import BEGIN_ID, END_ID
 
 SEED = 20240229
-UNTRAINED, TEXT, ANSWER, ANSWER_START, BRANCH, QUESTION = range(6)  # kinds of token
+UNTRAINED, TEXT, ANSWER, ANSWER_START, BRANCH = range(5)  # kinds of token
 # A branch is a token of the answer before which the context has another one elsewhere.
-NO_HINT = (BEGIN_ID, BEGIN_ID)
 N_START_TOKENS = 2  # these decide which sentence is copied
 QUESTION_SHARE = 0.88  # of the rows; the others are running text
 MOST_QUESTIONS = 12  # of one row
@@ -73,11 +71,6 @@ class Sentence:
     text: str
     tokens: tuple[int, ...]
     words: tuple[str, ...]
-
-    @property
-    def beginning(self) -> tuple[int, int]:
-        """The first two tokens; the end token where there is one only."""
-        return (*self.tokens, END_ID)[:2]
 
     @property
     def word_set(self) -> frozenset[str]:
@@ -182,8 +175,8 @@ class ExampleMaker:
             return question[0].upper() + question[1:] if draw.random() < 0.7 else question
         return None
 
-    def question_row(self, length: int, longest: int) -> tuple[list[int], list[int], list[tuple[int, int]]]:
-        """Make one context with as many questions as fit; return tokens, kinds and hints."""
+    def question_row(self, length: int, longest: int) -> tuple[list[int], list[int]]:
+        """Make one context with as many questions as fit; return tokens and kinds."""
         budget = self._random.uniform(0.25, 0.75) * length
         context: list[Sentence] = []
         for sentence in self.disturb(drawn := self.draw_context(40, longest), longest):
@@ -192,9 +185,7 @@ class ExampleMaker:
                 break
             context.append(sentence)
         is_prose = all(sentence in drawn for sentence in context)
-        joined, hints = self._joined(context)
-        tokens = [BEGIN_ID, *self._context, *joined]
-        hints = [NO_HINT] * (1 + len(self._context)) + hints
+        tokens = [BEGIN_ID, *self._context, *self._joined(context)]
         kinds = [UNTRAINED] * (1 + len(self._context))
         kinds += [TEXT if is_prose else UNTRAINED] * (len(tokens) - len(kinds))
         following: dict[int, set[int]] = {}
@@ -208,21 +199,18 @@ class ExampleMaker:
             if len(tokens) + len(asked) + len(target.tokens) + 1 > length:
                 break
             tokens += [*asked, *target.tokens, END_ID]
-            hints += [target.beginning] * len(asked) + [NO_HINT] * (len(target.tokens) + 1)
-            kinds += [QUESTION] * len(asked) + [ANSWER_START] * N_START_TOKENS
+            kinds += [UNTRAINED] * len(asked) + [ANSWER_START] * N_START_TOKENS
             pairs = list(itertools.pairwise([*target.tokens, END_ID]))[N_START_TOKENS - 1 :]
             kinds += [BRANCH if len(following.get(token, ())) > 1 else ANSWER for token, _ in pairs]
-        return tokens[:length], kinds[:length], hints[:length]
+        return tokens[:length], kinds[:length]
 
-    def _joined(self, context: list[Sentence]) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the tokens of a context's text, on one line or with a line for each sentence, and their hints."""
+    def _joined(self, context: list[Sentence]) -> list[int]:
+        """Return the tokens of a context's text, on one line or with a line for each sentence."""
         if self._random.random() < NEW_LINE_SHARE:
-            tokens = self._tokenizer.encode(" " + "\n".join(sentence.text for sentence in context)).ids
-            return tokens, [NO_HINT] * len(tokens)
-        tokens = list(itertools.chain.from_iterable(sentence.tokens for sentence in context))
-        return tokens, [sentence.beginning for sentence in context for _ in sentence.tokens]
+            return self._tokenizer.encode(" " + "\n".join(sentence.text for sentence in context)).ids
+        return list(itertools.chain.from_iterable(sentence.tokens for sentence in context))
 
-    def text_row(self, length: int) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+    def text_row(self, length: int) -> tuple[list[int], list[int]]:
         """Pack running text: whole paragraphs, each begun and ended."""
         tokens: list[int] = []
         at = self._random.randrange(len(self._paragraphs))
@@ -231,18 +219,17 @@ class ExampleMaker:
             tokens += [BEGIN_ID, *itertools.chain.from_iterable(s.tokens for s in paragraph), END_ID]
             at = at + 1 if self._random.random() < 0.5 else self._random.randrange(len(self._paragraphs))
         kinds = [UNTRAINED if token == BEGIN_ID else TEXT for token in tokens]
-        return tokens[:length], kinds[:length], [NO_HINT] * length
+        return tokens[:length], kinds[:length]
 
     def rows(self, n_rows: int, length: int, longest: int) -> dict[str, np.ndarray]:
         """Make an array of rows, padded with end tokens that are not trained."""
         tokens = np.full((n_rows, length), END_ID, np.uint16)
         kinds = np.full((n_rows, length), UNTRAINED, np.uint8)
-        hints = np.full((n_rows, length, 2), NO_HINT, np.uint16)
         for i in range(n_rows):
             is_question = self._random.random() < QUESTION_SHARE
-            row, kind, hint = self.question_row(length, longest) if is_question else self.text_row(length)
-            tokens[i, : len(row)], kinds[i, : len(row)], hints[i, : len(row)] = row, kind, hint
-        return {"tokens": tokens, "kinds": kinds, "hints": hints}
+            row, kind = self.question_row(length, longest) if is_question else self.text_row(length)
+            tokens[i, : len(row)], kinds[i, : len(row)] = row, kind
+        return {"tokens": tokens, "kinds": kinds}
 
 
 def inflected(word: str, draw: random.Random) -> str:

@@ -1,9 +1,10 @@
 """Train the model on the rows of rows.py, on the CPU, with checkpoints to resume from.
 
-    python training/train_model.py BUILD --steps 2200
+    python training/train_model.py BUILD --steps 4000
 
-The rows come in the order of the stages, short ones first, and each batch has the same number of tokens. The learning
-rate rises, stays, and falls to zero over the last quarter of the steps; until then a run that is resumed with another
+The rows come in the order of the stages, short ones first. Each of the workers, a process on one core, takes its own
+rows of a step; all of them then take the same step with the mean of their gradients. The learning rate rises, is level
+at a half, then level, and falls to zero over the last part of the steps; until then a run that is resumed with another
 number of steps is the run it would have been. Writes `BUILD/model/last.pt` and `log.jsonl`.
 """
 
@@ -11,34 +12,39 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from model import Hints, Model, Shape, n_parameters
-from rows import ANSWER, ANSWER_START, BRANCH, QUESTION, STAGES, TEXT, UNTRAINED
-from torch import Tensor
+from circuit import construct
+from model import Model, Shape, n_parameters
+from rows import ANSWER, ANSWER_START, BRANCH, STAGES, TEXT, UNTRAINED
+from tokenizers import Tokenizer
+from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 
 SEED = 20240229
-BATCH_TOKENS = 6272  # a multiple of every stage's length
-PEAK_RATE_MUON = 5e-3
-PEAK_RATE_ADAMW = 3e-3
-WARM_UP_STEPS = 100
-DECAY_SHARE = 0.27
-SHORT_STEPS = 1350  # the stage "short", then "medium"
-LONG_SHARE = 0.1  # of the steps, the last ones: the stage "long"
-LOSS_WEIGHTS = {UNTRAINED: 0.0, TEXT: 0.1, ANSWER: 1.0, ANSWER_START: 8.0, BRANCH: 3.0, QUESTION: 0.0}
-HINT_WEIGHT = 0.4
-N_HINTS = 16  # places of a row
+WORKER_TOKENS = 4032  # of a step
+PEAK_RATE_MUON = 3e-3
+PEAK_RATE_ADAMW = 1.4e-3
+WARM_UP_STEPS = 80
+CAREFUL_STEPS = 600  # the first ones, at half of the peak rate, so that the circuit is not lost
+DECAY_SHARE = 0.6
+SHORT_STEPS = 700  # the stage "short", then "medium"
+LONG_SHARE = 0.09  # of the steps, the last ones: the stage "long"
+LOSS_WEIGHTS = {UNTRAINED: 0.0, TEXT: 0.1, ANSWER: 1.0, ANSWER_START: 8.0, BRANCH: 3.0}
+LATER_TEXT_WEIGHT = 0.25  # after the stage "short"
+TARGET_SHARE = 0.4  # of a step's tokens: the answers, and as much of the text as there is room for
 CHECKPOINT_STEPS = 100
+LOG_STEPS = 20
 
 
 def rate(step: int, n_steps: int) -> float:
-    """Return the learning rate of a step as a share of its peak: linear up, level, linear down."""
+    """Return the learning rate of a step as a share of its peak: linear up, level at a half, level, linear down."""
     remaining = (n_steps - step) / (DECAY_SHARE * n_steps)
-    return min(1.0, (step + 1) / WARM_UP_STEPS, remaining)
+    return min(0.5 if step < CAREFUL_STEPS else 1.0, (step + 1) / WARM_UP_STEPS, remaining)
 
 
 def optimizers(model: Model) -> tuple[torch.optim.Optimizer, ...]:
@@ -52,119 +58,109 @@ def optimizers(model: Model) -> tuple[torch.optim.Optimizer, ...]:
 
 
 class Batches:
-    """Serves each stage's rows in order, from the step asked for; a stage that is used up starts again."""
+    """Serves one worker's rows of each stage in order, by the step; a stage that is used up starts again."""
 
-    def __init__(self, build: Path, n_steps: int) -> None:
+    def __init__(self, build: Path, n_steps: int, worker: int, n_workers: int) -> None:
         self._bounds = (SHORT_STEPS, round((1 - LONG_SHARE) * n_steps), n_steps)
+        self._worker, self._n_workers = worker, n_workers
         self._rows = []
         for name in STAGES:
             with np.load(build / "examples" / f"{name}.npz") as arrays:
-                self._rows.append((arrays["tokens"], arrays["kinds"], arrays["hints"]))
+                self._rows.append((arrays["tokens"], arrays["kinds"]))
 
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
-        """Return inputs, targets, the kinds of the targets, and hints: for context and questions places and tokens."""
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return inputs, the places of what is trained, the tokens that follow there, and their kinds."""
         stage = next(i for i, bound in enumerate(self._bounds) if step < bound)
-        tokens, kinds, hints = self._rows[stage]
-        n_rows = BATCH_TOKENS // tokens.shape[1]
-        offset = step - (self._bounds[stage - 1] if stage else 0)
-        chosen = np.arange(offset * n_rows, (offset + 1) * n_rows) % len(tokens)
-        row = torch.from_numpy(tokens[chosen].astype(np.int64))
-        kind = torch.from_numpy(kinds[chosen].astype(np.int64))
-        hint = torch.from_numpy(hints[chosen].astype(np.int64))[:, :-1]
-        has_hint = hint[..., 0] > 0
-        is_question = has_hint & (kind[:, :-1] == QUESTION)
-        return row[:, :-1], row[:, 1:], kind[:, 1:], [_places(hint, w) for w in (has_hint & ~is_question, is_question)]
+        tokens, kinds = self._rows[stage]
+        n_rows = WORKER_TOKENS // tokens.shape[1]
+        first = (step - (self._bounds[stage - 1] if stage else 0)) * self._n_workers + self._worker
+        chosen = np.arange(first * n_rows, (first + 1) * n_rows) % len(tokens)
+        row, kind = (torch.from_numpy(array[chosen].astype(np.int64)) for array in (tokens, kinds))
+        inputs, wanted, kind = row[:, :-1].contiguous(), row[:, 1:].flatten(), kind[:, 1:].flatten()
+        # the answers, then text drawn by chance, then what is not trained
+        generator = torch.Generator().manual_seed(SEED + step * self._n_workers + self._worker)
+        order = torch.rand(len(kind), generator=generator) + (kind == TEXT) + 2 * (kind == UNTRAINED)
+        places = order.argsort()[: int(TARGET_SHARE * WORKER_TOKENS)]
+        return inputs, places, wanted[places], kind[places]
 
 
-def _places(hint: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw places with a hint from each row: return (rows, N_HINTS) of them and their hints, 0 where there is none."""
-    places = torch.multinomial(wanted + 1e-6, N_HINTS, replacement=True)
-    found = hint.gather(1, places[..., None].expand(-1, -1, 2))
-    return places, found * wanted.gather(1, places)[..., None]
-
-
-def losses(
-    model: Model, hints: Hints, inputs: Tensor, targets: Tensor, places: list[tuple[Tensor, Tensor]]
-) -> tuple[Tensor, Tensor]:
-    """Return the loss of every target, in natural log, and of the hints; the matrices multiply in bfloat16."""
+def losses(model: Model, inputs: Tensor, places: Tensor, wanted: Tensor) -> Tensor:
+    """Return the loss, in natural log, at each of the places; the matrices multiply in bfloat16."""
     with torch.autocast("cpu", torch.bfloat16):
-        streams = model.streams(inputs)
-        logits = functional.linear(model.output_norm(streams[-1]), model.token_embd.weight)
-        blocks = (Hints.CONTEXT_BLOCK, Hints.QUESTION_BLOCK)
-        hint = sum(hints.loss(model, streams[block], *place) for block, place in zip(blocks, places, strict=True))
-    flat = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
-    return flat.view(targets.shape), hint
+        chosen = model.hidden(inputs).flatten(0, 1).index_select(0, places)
+        logits = functional.linear(chosen, model.token_embd.weight)
+    return functional.cross_entropy(logits.float(), wanted, reduction="none")
 
 
-def train(build: Path, n_steps: int, n_threads: int) -> None:
-    """Train from the last checkpoint, or from the start."""
-    torch.set_num_threads(n_threads)
-    torch.manual_seed(SEED)
+def average_gradients(parameters: list[Tensor]) -> None:
+    """Replace every worker's gradients by their mean."""
+    flat = torch.cat([p.grad.flatten() for p in parameters])
+    distributed.all_reduce(flat)
+    flat /= distributed.get_world_size()
+    for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        p.grad = part.view_as(p)
+
+
+def work(worker: int, build: Path, n_steps: int, n_workers: int, port: int) -> None:
+    """Train as one of the workers, from the last checkpoint, or from the start."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=worker, world_size=n_workers)
     target = build / "model"
     target.mkdir(exist_ok=True)
     model = Model(Shape())
-    hints = Hints(model.shape.width)
-    optims = (*optimizers(model), torch.optim.AdamW(hints.parameters(), lr=PEAK_RATE_ADAMW, weight_decay=0.0))
-    schedulers = [torch.optim.lr_scheduler.LambdaLR(optim, lambda step: rate(step, n_steps)) for optim in optims]
-    first_step = 0
+    construct(model, Tokenizer.from_file(str(build / "vocabulary.json")).get_vocab())
+    optims, first_step = optimizers(model), 0
     if (target / "last.pt").exists():
         state = torch.load(target / "last.pt")
         model.load_state_dict(state["model"])
-        hints.load_state_dict(state["hints"])
         first_step = state["step"]
-        for optim, scheduler, saved in zip(optims, schedulers, state["optimizers"], strict=True):
+        for optim, saved in zip(optims, state["optimizers"], strict=True):
             optim.load_state_dict(saved)
-            scheduler.last_epoch = first_step
-            for group, peak in zip(optim.param_groups, scheduler.base_lrs, strict=True):
-                group["lr"] = peak * rate(first_step, n_steps)
-    print(f"{n_parameters(model):,} parameters, from step {first_step} of {n_steps}", flush=True)
-    batches = Batches(build, n_steps)
+    if worker == 0:
+        print(f"{n_parameters(model):,} parameters, from step {first_step} of {n_steps}", flush=True)
+    batches, parameters = Batches(build, n_steps, worker, n_workers), list(model.parameters())
     weights = torch.tensor([LOSS_WEIGHTS[kind] for kind in sorted(LOSS_WEIGHTS)])
     compiled = torch.compile(losses, dynamic=False)
     sums, counts, started = torch.zeros(len(LOSS_WEIGHTS)), torch.zeros(len(LOSS_WEIGHTS)), time.monotonic()
     for step in range(first_step, n_steps):
-        inputs, targets, kinds, places = batches[step]
-        loss, hint = compiled(model, hints, inputs, targets, places)
-        weight = weights[kinds]
-        ((loss * weight).sum() / weight.sum() + HINT_WEIGHT * hint).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optim, scheduler in zip(optims, schedulers, strict=True):
+        inputs, places, wanted, kinds = batches[step]
+        if step >= SHORT_STEPS:
+            weights[TEXT] = LATER_TEXT_WEIGHT
+        loss, weight = compiled(model, inputs, places, wanted), weights[kinds]
+        ((loss * weight).sum() / weight.sum()).backward()
+        average_gradients(parameters)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        for optim, peak in zip(optims, (PEAK_RATE_MUON, PEAK_RATE_ADAMW), strict=True):
+            for group in optim.param_groups:
+                group["lr"] = peak * rate(step, n_steps)
             optim.step()
             optim.zero_grad()
-            scheduler.step()
-        sums.index_add_(0, kinds.flatten(), loss.detach().flatten())
-        counts += torch.bincount(kinds.flatten(), minlength=len(LOSS_WEIGHTS))
-        if (step + 1) % 20 == 0:
-            text, answer, start, branch = (sums / counts)[1:5].tolist()
-            record = {
-                "step": step + 1,
-                "text": round(text, 3),
-                "answer": round(answer, 3),
-                "answer_start": round(start, 3),
-                "branch": round(branch, 3),
-                "hints": round(hint.item(), 3),
-                "seconds": round(time.monotonic() - started, 1),
-            }
+        sums.index_add_(0, kinds, loss.detach())
+        counts += torch.bincount(kinds, minlength=len(LOSS_WEIGHTS))
+        if (step + 1) % LOG_STEPS == 0 and worker == 0:
+            means = (round(mean, 3) for mean in (sums / counts).tolist()[TEXT:])
+            record = {"step": step + 1, **dict(zip(("text", "answer", "answer_start", "branch"), means, strict=True))}
+            record["seconds"] = round(time.monotonic() - started, 1)
             with (target / "log.jsonl").open("a") as log:
                 log.write(json.dumps(record) + "\n")
             print(record, flush=True)
             sums.zero_()
             counts.zero_()
-        if (step + 1) % CHECKPOINT_STEPS == 0 or step + 1 == n_steps:
-            state = {
-                "model": model.state_dict(),
-                "hints": hints.state_dict(),
-                "optimizers": [o.state_dict() for o in optims],
-                "step": step + 1,
-            }
-            torch.save(state, target / "new.pt")
+        if ((step + 1) % CHECKPOINT_STEPS == 0 or step + 1 == n_steps) and worker == 0:
+            optim_states = [optim.state_dict() for optim in optims]
+            torch.save({"model": model.state_dict(), "optimizers": optim_states, "step": step + 1}, target / "new.pt")
             (target / "new.pt").replace(target / "last.pt")
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, help="the folder given to corpus.py")
-    parser.add_argument("--steps", type=int, default=2200)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--workers", type=int, default=2, help="processes, each on a core")
+    parser.add_argument("--port", type=int, default=29517)
     arguments = parser.parse_args()
-    train(arguments.build, arguments.steps, arguments.threads)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    multiprocessing.spawn(
+        work, (arguments.build, arguments.steps, arguments.workers, arguments.port), nprocs=arguments.workers
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from relevance_gen.asking.answer import Source
@@ -14,7 +13,6 @@ INSTRUCTIONS = (
 )
 EMBEDDED_NAME = "relevance_gen embedded"
 """What the embedded model's file calls it. It has a chat template, and was trained on no instructions."""
-_NOT_PLAIN = re.compile(r"[^\w\s,;:'()/.?!-]|--+|_+")
 
 
 def follows_instructions(model: ChatFormat) -> bool:
@@ -31,11 +29,7 @@ def chat_message(question: str, sources: Sequence[Source], instructions: str = I
 def completion_prompt(question: str, sources: Sequence[Source]) -> str:
     """Return the text that a model continues with an answer, in the form that the embedded one was trained on.
 
-    Markup is left out, for it derails small models, and the sources stand in one line.
+    The sources stand in one line, and so does the question.
     """
-    context = " ".join(_plain(source.text) for source in sources)
-    return f"Context: {context}\nQuestion: {_plain(question)}\nAnswer:"
-
-
-def _plain(text: str) -> str:
-    return " ".join(_NOT_PLAIN.sub("", text.replace("’", "'")).split())
+    context = " ".join(word for source in sources for word in source.text.split())
+    return f"Context: {context}\nQuestion: {' '.join(question.split())}\nAnswer:"

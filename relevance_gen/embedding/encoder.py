@@ -42,7 +42,7 @@ class Encoder:
             the extra ``hub`` a repository of the Hugging Face hub, ``"owner/name"`` or ``"owner/name:Q8_0"``.
         n_ctx: most tokens of a text that are read; of a longer one the beginning counts. By default 1,024, or what the
             model was trained on if that is less. Memory grows with its square.
-        n_threads: CPU threads; by default the physical cores, and one for a model of less than 4 MiB.
+        n_threads: CPU threads; by default the physical cores, and one for a model of less than 8 MiB.
         n_gpu_layers: layers on the GPU, -1 for all; by default all if there is one.
         query_prefix: what goes in front of a query, as ``"query: "``; by default what the model's name asks for, if it
             is known.

@@ -10,21 +10,18 @@ import importlib
 import json
 from collections.abc import Collection, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.sampling import Mask
 from relevance_gen.generation.ticket import GRAMMAR_FIELDS
 from relevance_gen.types import GenerationRequest
 
 if TYPE_CHECKING:
     from relevance_gen.generation.compiling import LLMatcher
-
-Mask: TypeAlias = NDArray[np.uint8]
-"""Which tokens may come next, a bit for each: bit i % 8 of byte i // 8 is that of token i."""
 
 _WHITE_SPACE = r"( |\n{1,2}[ \t]{0,20})?"
 """What may stand between the parts of JSON: without a bound, small models write white space for ever."""

@@ -54,7 +54,7 @@ class Runner:
 
     Raises:
         ModelLoadError: the model cannot be loaded (where `wait`).
-        InvalidRequestError: an option is out of range.
+        InvalidRequestError: an option is out of range, or there is no such GPU.
         TypeError: there is no such option.
     """
 
@@ -71,6 +71,10 @@ class Runner:
         if model is not None and not isinstance(model, str | os.PathLike):
             raise InvalidRequestError.must_be("model", "the path of a GGUF file or the name of a repository", model)
         each = on_devices(model_options(options), devices)
+        if devices is not None and each[0].n_gpu_layers != 0:
+            from relevance_gen.llama.gpus import check_gpus  # not at the top: this loads llama.cpp
+
+            check_gpus("devices", devices)
         loads = [partial(load_model, model, one) for one in each]
         self._start(partial(_workers, loads, prefix_cache_bytes), max_queue, prefix_cache_bytes, wait)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.library import lib
 
 _GPU_TYPES = (1, 2)
@@ -40,3 +41,21 @@ def gpus() -> Iterator[Gpu]:
         library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
         name = ctypes.string_at(library.ggml_backend_dev_name(device)).decode(errors="replace")
         yield Gpu(name, free.value)
+
+
+def check_gpus(name: str, numbers: Sequence[int]) -> None:
+    """Refuse what is not the number of a GPU.
+
+    Raises:
+        InvalidRequestError: there is no such GPU; the error calls what names it `name`, and says which there are.
+    """
+    names = [gpu.name for gpu in gpus()]
+    for number in numbers:
+        if number >= len(names):
+            there_are = ", ".join(f"{place} is {each}" for place, each in enumerate(names)) or "there is none"
+            raise InvalidRequestError.must_be(
+                name,
+                f"of GPUs that llama.cpp, as built here, sees ({there_are})",
+                number,
+                remedy="leave it out, or keep the model on the CPU with n_gpu_layers=0",
+            )

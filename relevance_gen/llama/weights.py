@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 from relevance_gen.errors import ModelLoadError
-from relevance_gen.llama.gpus import gpus
+from relevance_gen.llama.gpus import check_gpus
 from relevance_gen.llama.library import build, forget_reasons, lib, reasons, system_info
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.probe import extra_buffers_are_safe
@@ -21,9 +21,9 @@ OnProgress: TypeAlias = Callable[[float], bool]
 _MAGIC = b"GGUF"
 _LONGEST_VALUE = 256
 _HALF_BYTES = 2
-_ONE_THREAD_BYTES = 4 << 20
-"""Weights of less are computed by one thread, a token in half a millisecond: several would save half of that while the
-machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
+_ONE_THREAD_BYTES = 8 << 20
+"""Weights of less are computed by one thread, a token in less than a millisecond: several would save half of that while
+the machine is quiet, and take twenty milliseconds and more where it is busy, waiting for each other."""
 
 
 class Weights:
@@ -36,6 +36,7 @@ class Weights:
 
     Raises:
         ModelLoadError: the file is missing, no GGUF, damaged or unsupported, or memory does not suffice.
+        InvalidRequestError: there is no such GPU.
 
     Attributes:
         handle: llama.cpp's ``llama_model``; ``None`` once closed.
@@ -51,7 +52,7 @@ class Weights:
     def __init__(self, path: Path, options: ModelOptions, on_progress: OnProgress | None = None) -> None:
         _check_file(path)
         if options.main_gpu is not None and options.n_gpu_layers != 0:
-            _check_gpu(options.main_gpu)
+            check_gpus("main_gpu", [options.main_gpu])
         forget_reasons()
         self.uses_gpu = bool(lib.llama_supports_gpu_offload()) and options.n_gpu_layers != 0
         params = lib.llama_model_default_params()
@@ -103,15 +104,6 @@ def _check_file(path: Path) -> None:
         raise ModelLoadError(f"{path} cannot be read: {error.strerror}") from None
     if magic != _MAGIC:
         raise ModelLoadError(f"{path} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
-
-
-def _check_gpu(number: int) -> None:
-    names = [f"{place} ({gpu.name})" for place, gpu in enumerate(gpus())]
-    if number >= len(names):
-        raise ModelLoadError(
-            f"main_gpu and devices must name GPUs that llama.cpp, as built here, sees: there is no {number}, but "
-            f"{', '.join(names) or 'none'}; leave it out, or keep the model on the CPU with n_gpu_layers=0"
-        )
 
 
 class OpenContext:

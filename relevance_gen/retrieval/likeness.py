@@ -97,19 +97,18 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     value = saturated(tally.tf)
     value *= idf.repeat(tally.df)
     norms = tally.norms(value)
+    norms[norms == 0.0] = 1.0
+    value /= norms.take(tally.chunk)
     best = at_least_as_good(scores, _N_BEST)
     best = best.take((-scores.take(best)).argsort(kind="stable"))
     weight = (scores[best] / scores[best[0]]) ** _SHARPNESS
     share = np.zeros(scores.size)
     share[best] = weight / weight.sum() * scores[best]
-    of_best: Offsets = (share > 0.0).take(tally.chunk).nonzero()[0]
-    chunk = tally.chunk.take(of_best)
-    added = value.take(of_best) / norms.take(chunk) * share.take(chunk)
     # The sum of the vectors of the best, each times its weight, is added up by size: the same in any order of chunks.
+    given = share.take(tally.chunk)
+    of_best: Offsets = (given > 0.0).nonzero()[0]
+    feature, added = tally.place.take(of_best), value.take(of_best) * given.take(of_best)
     order = added.argsort()
-    feature = tally.place.take(of_best.take(order))
-    profile = np.bincount(feature, added.take(order), tally.features.size).repeat(tally.df)
-    shared: Offsets = (profile > 0.0).nonzero()[0]
-    chunk = tally.chunk.take(shared)
-    value = value.take(shared) / norms.take(chunk) * profile.take(shared)
-    return np.asarray(np.minimum(np.bincount(chunk, value, tally.n_chunks), scores.max()))
+    profile = np.bincount(feature.take(order), added.take(order), tally.features.size)
+    value *= profile.repeat(tally.df)
+    return np.asarray(np.minimum(np.bincount(tally.chunk, value, tally.n_chunks), scores.max()))

@@ -14,6 +14,8 @@ from relevance_gen.retrieval.terms import Offsets
 _MOST_IN_BLOCK: Final = 128
 _LEAST_IN_BLOCK: Final = 4
 _BLOCKS_PER_PLACE: Final = 4
+_FEW_BLOCKS: Final = 16
+"""Blocks are looked at one by one where they are fewer than all divided by this."""
 _MANY: Final = 1 << 14
 """Fewer scores than this are quicker looked at all."""
 _ROUNDING: Final = 1.0 - 1e-9
@@ -125,7 +127,7 @@ def _reaching(scores: Floats, maxima: Floats, bound: float) -> Offsets:
     places: Offsets
     if scores.size >= _MANY and bound > 0.0:
         blocks = (maxima >= bound).nonzero()[0]
-        if 2 * blocks.size < maxima.size:
+        if blocks.size < maxima.size // _FEW_BLOCKS:
             behind = scores.size // maxima.size * maxima.size
             rows = np.arange(0, behind, maxima.size)
             places = np.concatenate((np.add.outer(rows, blocks).ravel(), np.arange(behind, scores.size)))

@@ -47,7 +47,7 @@ _POSTINGS_STEP: Final = 1 << 15
 """About so many postings are added up together, while they are in the core's cache."""
 _LETTER_STEP: Final = 1 << 15
 """Words whose letters are looked up together: it bounds the memory for long chunks."""
-_DENSE: Final = 16
+_DENSE: Final = 8
 """Postings are added up in an array of all chunks where there are more of them than chunks divided by this."""
 _LEAST_MEMORY_BYTES: Final = 2 << 20
 _EXACT_BYTES: Final = 1 << 17

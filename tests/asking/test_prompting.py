@@ -1,4 +1,4 @@
-"""The prompts: numbered sources for chat models, one line of plain text for the embedded one."""
+"""The prompts: numbered sources for chat models, one line for the embedded one."""
 
 from relevance_gen import Runner, search
 from relevance_gen.asking.answer import Source
@@ -30,7 +30,7 @@ def test_a_chat_model_gets_one_message():
     assert chat_message("what?", [], "Be brief.") == {"role": "user", "content": "Be brief.\n\nQuestion: what?"}
 
 
-def test_the_embedded_model_gets_plain_text():
-    """Its form has one line for all sources; markup is left out, and no text can begin a line of its own."""
+def test_the_embedded_model_gets_one_line():
+    """Its form has one line for all sources; markup stays as it is, and no text can begin a line of its own."""
     prompt = completion_prompt("what’s\nAnswer: #x?", SOURCES)
-    assert prompt == "Context: a one - two b three 'four'\nQuestion: what's Answer: x?\nAnswer:"
+    assert prompt == "Context: a *one* - `two` b \"three\" 'four'\nQuestion: what’s Answer: #x?\nAnswer:"

@@ -9,6 +9,8 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import costly
+
 RANK_FILE = resources.files("relevance_gen") / "assets" / "embedded.tiktoken"
 CL100K_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
@@ -48,6 +50,7 @@ def test_fits_the_wheel() -> None:
     assert len(gzip.compress(raw)) <= 450_000
 
 
+@costly
 @given(st.text())
 def test_lossless(encoding: tiktoken.Encoding, text: str) -> None:
     """Decoding what was encoded gives the text back, whatever the text."""

@@ -54,6 +54,21 @@ QUESTIONS = (
     ),
 )
 
+MARKED = (
+    "| ferry | 7:00 | harbour |",
+    'The guide calls the lighthouse "the old lady of the bay".',
+    "Run `make install` before you start the server.",
+    "The keeper (born in 1802) kept bees, geese and a “talking” raven.",
+    "| generator | 1931 | 400 W |",
+)
+MARKED_QUESTIONS = (
+    "When does the ferry leave the harbour?",
+    "What does the guide call the lighthouse?",
+    "What to run before the server starts?",
+    "Which keeper kept geese and bees?",
+    "How many W has the generator?",
+)
+
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
@@ -93,5 +108,26 @@ def test_copies_the_sentence_asked_for(runner: Runner) -> None:
             text = response.text.strip()
             closest += max(context, key=lambda other: SequenceMatcher(None, text, other, False).ratio()) == sentence
             word_for_word += text == sentence
-    assert closest >= 8
-    assert word_for_word >= 5
+    assert closest >= 11
+    assert word_for_word >= 11
+
+
+def test_copies_marks_as_they_are(runner: Runner) -> None:
+    """Quotation marks, backticks, brackets and lines of a table neither derail it nor get lost."""
+    copied = 0
+    for sentence, question in zip(MARKED, MARKED_QUESTIONS, strict=True):
+        response = answer(runner, MARKED, question).responses[0]
+        text = response.text.strip()
+        assert response.finish_reason == "eos"
+        assert max(SequenceMatcher(None, text, other, False).ratio() for other in MARKED) > 0.8
+        copied += text == sentence
+    assert copied >= 4
+
+
+def test_its_file_has_the_form_as_a_chat_template(runner: Runner) -> None:
+    """The system's words are the context and the user's the question, so that chat asks what the form asks."""
+    context, question = " ".join(PARAGRAPHS[2]), QUESTIONS[2][2]
+    messages = [{"role": "system", "content": context}, {"role": "user", "content": question}]
+    response = runner.chat(messages, temperature=0.0, max_tokens=60)
+    assert response.responses[0].text.strip() == PARAGRAPHS[2][2]
+    assert response.prompt == f"<|begin|>Context: {context}\nQuestion: {question}\nAnswer:"

@@ -18,6 +18,7 @@ from relevance_gen.generation.constraints import Source
 from relevance_gen.generation.runner import Runner
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, BIGRAM_TOKENS, END, LETTER_A, bigram_table
+from tests.profiles import costly
 
 SLOW = [{"type": "integer", "multipleOf": 999_983 + 2 * n} for n in range(36)]
 """Schemas that take more than three seconds to compile."""
@@ -70,6 +71,7 @@ def nested(inner):
 schemas = st.recursive(scalars, nested, max_leaves=5).filter(lambda schema: "type" in schema or "anyOf" in schema)
 
 
+@costly
 @given(schema=schemas, seed=st.integers(0, 99))
 @pytest.mark.parametrize("model", ["tiny", "embedded"])
 def test_json_fits_its_schema(request, model, schema, seed):
@@ -92,6 +94,7 @@ expressions = st.recursive(
 )
 
 
+@costly
 @given(expression=expressions, seed=st.integers(0, 99))
 @pytest.mark.parametrize("model", ["tiny", "embedded"])
 def test_text_matches_its_regular_expression(request, model, expression, seed):
@@ -159,6 +162,7 @@ def test_where_the_model_has_no_token_for_what_must_come_the_request_fails(bigra
 # ── Nobody else notices ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@costly
 @given(seed=st.integers(0, 10**6))
 def test_a_neighbour_has_the_same_bits(tiny, seed):
     """Requests without a constraint get the same tokens and log probabilities beside constrained ones as without."""

@@ -16,6 +16,7 @@ from relevance_gen.generation.stopping import NO_STOPS
 from relevance_gen.generation.ticket import Ticket
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, next_logits
+from tests.profiles import costly
 from tests.reference_generation import greedy
 
 requests = st.builds(
@@ -96,6 +97,7 @@ def alone(request):
     return recorder.outcomes[0][0]
 
 
+@costly
 @given(
     requests=st.lists(requests, max_size=6),
     gaps=st.lists(st.integers(0, 6), max_size=6),
@@ -114,6 +116,7 @@ def test_batched_is_the_same_as_alone(requests, gaps, n_slots, n_bytes):
     assert recorder.n_unstarted == [0] * len(requests)
 
 
+@costly
 @given(
     requests=st.lists(requests, min_size=1, max_size=6),
     cancels=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20)), max_size=6),
@@ -308,6 +311,7 @@ def test_more_samples_than_slots_take_turns():
     assert len(set(tokens)) > 15
 
 
+@costly
 @given(requests=st.lists(requests, min_size=2, max_size=12), n_slots=st.integers(1, 4))
 def test_computed_prompts_are_held_for_so_many_requests_only(requests, n_slots):
     """However many requests of several samples there are, states and logits of few prompts are kept at once."""

@@ -13,6 +13,7 @@ from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, STORY
 from tests.generation.scripted import ScriptedModel
 from tests.generation.test_engine import Recorder, run
+from tests.profiles import costly
 
 
 def obvious_guess(history, n_most):
@@ -65,6 +66,7 @@ def completions(runner, request, **fields):
     return [attrs.evolve(one, finished=0.0) for one in responses]
 
 
+@costly
 @given(
     text=st.text("abcz", min_size=1, max_size=60),
     temperature=st.sampled_from([0.0, 0.3, 1.0]),

@@ -68,6 +68,14 @@ def test_concurrent_greedy_text_is_what_each_gets_alone(n_threads, n_requests):
     assert [(c.tokens, c.logprobs) for c in together] == [(c.tokens, c.logprobs) for c in alone]
 
 
+def test_a_device_that_is_not_there_is_refused():
+    """The error says which GPUs there are, also where others of the list are; on a CPU the numbers mean nothing."""
+    with pytest.raises(InvalidRequestError, match=r"devices must be of GPUs that .* sees \(.*\), got 99; leave it out"):
+        small_runner(devices=[99])
+    with small_runner(devices=[99], n_gpu_layers=0) as runner:
+        assert runner.alive
+
+
 def test_a_worker_for_each_device_gives_what_one_gives():
     """Two workers, each with the model, share requests; each gets, bit for bit, what it gets alone."""
     requests = [GenerationRequest("ABC" * n, max_tokens=100, seed=n, return_tokens=True) for n in range(1, 13)]

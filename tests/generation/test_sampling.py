@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from relevance_gen.errors import GenerationError
 from relevance_gen.generation.sampling import NO_TOKEN, Settings, largest_ids, likeliest, log_probabilities, sample
 from relevance_gen.types import GenerationRequest
+from tests.profiles import costly
 from tests.reference_generation import distribution
 
 settings_of_any_kind = st.builds(
@@ -24,6 +25,7 @@ def random_logits(seed: int, n_rows: int, n_vocab: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 2, (n_rows, n_vocab)).astype(np.float32)
 
 
+@costly
 @given(seed=st.integers(0, 10**6), n_vocab=st.integers(1, 80), settings=settings_of_any_kind)
 @example(seed=1, n_vocab=60, settings=Settings())
 @example(seed=1, n_vocab=60, settings=Settings(top_k=0, top_p=0.5, min_p=0.2))
@@ -39,6 +41,7 @@ def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_say
     np.testing.assert_allclose(counts, n * distribution(row[0], request), atol=1.01)
 
 
+@costly
 @given(
     seed=st.integers(0, 10**6),
     spread=st.sampled_from([0.0, 0.5, 4.0]),
@@ -151,6 +154,7 @@ def test_a_broken_model_is_an_error_not_a_token(settings, broken):
         sample(np.array([[0, broken, 0, 0]], np.float32), [settings], np.array([0.5]))
 
 
+@costly
 @given(seed=st.integers(0, 10**6), n_vocab=st.sampled_from([1, 5, 30, 5000]), n=st.integers(1, 20))
 def test_the_likeliest_are_what_sorting_all_log_probabilities_finds(seed, n_vocab, n):
     """The first n of a full sort, ties by the lower id, with the log probabilities that single tokens have."""

@@ -336,7 +336,9 @@ def test_an_embedding_model_is_refused():
 
 def test_a_gpu_that_is_not_there_is_refused():
     """It would be left out in silence, or fail for a reason of llama.cpp's; on a CPU alone no GPU is looked for."""
-    with pytest.raises(ModelLoadError, match=r"there is no 99, but .*; leave it out, or keep the model on the CPU"):
+    with pytest.raises(
+        InvalidRequestError, match=r"main_gpu must be of GPUs that llama\.cpp, .* sees \(.*\), got 99; "
+    ):
         Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, main_gpu=99))
     with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, main_gpu=99, n_gpu_layers=0)) as model:
         assert model.n_slots == 1

@@ -25,6 +25,7 @@ from relevance_gen.retrieval.passages import Passages, question_vector
 from relevance_gen.retrieval.stopwords import ENGLISH
 from small_models import ENCODER
 from tests import strategies
+from tests.profiles import costly
 from tests.retrieval.asking import ALL, spread
 
 DIMS = 8
@@ -115,6 +116,7 @@ def test_the_formula_keeps_its_promises(less: float, more: float, far: float, ne
     assert fusing.fuse(np.array([more]), np.array([-1.0]))[0] == pytest.approx(more ** (5 / 7), abs=1e-12)
 
 
+@costly
 @given(strategies.queries, strategies.chunk_lists, candidates)
 def test_scores_are_those_of_the_formula(query: str, chunks: list[str], n: int | None) -> None:
     """Every candidate scores what the formula gives of words and cosine, and no other chunk changes."""
@@ -131,6 +133,7 @@ def test_scores_are_those_of_the_formula(query: str, chunks: list[str], n: int |
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
+@costly
 @given(strategies.queries, strategies.chunk_lists, candidates, st.randoms())
 def test_a_chunk_that_says_exactly_the_query_is_first(
     query: str, chunks: list[str], n: int | None, chance: Any
@@ -235,6 +238,7 @@ def test_a_tie_of_very_many_chunks_is_not_encoded() -> None:
 # ── An index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@costly
 @given(strategies.queries, st.lists(strategies.chunk_lists, min_size=1, max_size=4), candidates, st.data())
 def test_however_an_index_came_about_it_answers_the_same(
     query: str, parts: list[list[str]], n: int | None, data: st.DataObject

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
 from relevance_gen.retrieval import parallel
 from tests import corpus, strategies
+from tests.profiles import costly
 
 PETS = ["Dogs bark.", "Cats purr.", "A cat and a dog."]
 
@@ -117,6 +118,7 @@ blanks = st.sampled_from(
 )
 
 
+@costly
 @given(strategies.queries, st.lists(strategies.chunk_texts | blanks, max_size=8))
 def test_skipped_chunks_are_as_if_not_there(query: str, chunks: list[Any]) -> None:
     """Without the blank ones all is the same, but that every chunk keeps its position."""

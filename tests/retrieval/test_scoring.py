@@ -15,6 +15,7 @@ from relevance_gen import ChunkIndex, search
 from relevance_gen.retrieval.weighting import WeightingName
 from relevance_gen.types import Explanation
 from tests import reference, strategies
+from tests.profiles import costly
 from tests.retrieval.asking import ALL, WEIGHTINGS, ranking, scores
 
 weightings = st.sampled_from(WEIGHTINGS)
@@ -129,6 +130,7 @@ def test_a_word_that_no_chunk_has_changes_no_order(
         assert after == pytest.approx([factor * score for score in before], rel=1e-12)
 
 
+@costly
 @given(strategies.word_texts(max_words=5), strategies.chunk_lists)
 def test_function_words_that_no_chunk_has_change_nothing(query: str, chunks: list[str]) -> None:
     """A function word in the query that no chunk has is as if it were not there."""

@@ -29,6 +29,7 @@ from relevance_gen.retrieval.merging import merge
 from relevance_gen.retrieval.segment import Segment
 from relevance_gen.retrieval.weighting import WeightingName, weighting_named
 from tests import corpus, strategies
+from tests.profiles import costly
 from tests.retrieval.asking import ALL, WEIGHTINGS
 
 weightings = st.sampled_from(WEIGHTINGS)
@@ -66,6 +67,7 @@ def test_the_law_of_segments(drawn: tuple[str, list[str], list[list[int]]], name
         assert explain(cut, query, position) == explain(whole, query, position)
 
 
+@costly
 @given(cut_chunks(), weightings)
 def test_merging_changes_nothing(drawn: tuple[str, list[str], list[list[int]]], name: WeightingName) -> None:
     """Merged segments are one segment of the same chunks, those that were taken out not among them."""
@@ -119,6 +121,7 @@ def as_rebuilt(response: SearchResponse, positions: list[int]) -> SearchResponse
     return evolve(response, results=tuple(results))
 
 
+@costly
 @given(strategies.queries, st.data(), weightings, st.integers(1, 8))
 def test_a_changed_index_answers_as_one_built_anew(
     query: str, data: st.DataObject, weighting: WeightingName, top_n: int
@@ -281,6 +284,7 @@ def test_plans_hold_no_postings() -> None:
 # ── Pickling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@costly
 @given(strategies.queries, st.lists(strategies.chunk_texts, min_size=1, max_size=5))
 def test_public_values_survive_pickling_and_copying(query: str, chunks: list[str]) -> None:
     """Responses, explanations and an index come back equal from a pickle and from a copy."""

@@ -22,6 +22,7 @@ from relevance_gen import ChunkIndex, IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.weighting import WeightingName
 from relevance_gen.types import Chunk
 from tests import strategies
+from tests.profiles import costly
 from tests.retrieval.asking import ALL, WEIGHTINGS
 
 json_values = st.recursive(
@@ -45,6 +46,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@costly
 @given(st.lists(chunks, max_size=6), strategies.queries, st.sampled_from(WEIGHTINGS))
 def test_a_loaded_index_answers_as_the_saved_one(
     folder: Path, given_chunks: list[Chunk], query: str, weighting: WeightingName

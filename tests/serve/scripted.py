@@ -256,11 +256,13 @@ def _response(job: _Job) -> GenerationResponse:
 def load(settings: Settings) -> ScriptedBackend:
     """Load nothing.
 
-    The model ``hold FILE`` loads while the file is there, ``fast`` takes no time for a step, ``chat`` has a template.
+    The model ``hold FILE`` loads while the file is there, ``fast`` takes no time for a step, ``slow`` ten times the
+    usual, and ``chat`` has a template.
     """
     while settings.model is not None and is_held(settings.model):
         time.sleep(0.005)
-    return ScriptedBackend(0.0 if settings.model == "fast" else 0.005, is_chat=settings.model == "chat")
+    step_s = {"fast": 0.0, "slow": 0.05}.get(settings.model or "", 0.005)
+    return ScriptedBackend(step_s, is_chat=settings.model == "chat")
 
 
 def run(plan: Plan) -> None:

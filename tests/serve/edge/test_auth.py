@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from relevance_gen.serve.edge import auth
-from relevance_gen.serve.edge.auth import Keys, digest
+from relevance_gen.serve.edge.auth import Keys, digest, read_digests
 from tests.serve.harness import JSON, KEY, KEYED, ROOT, SCRIPTED, Server, eventually
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
@@ -77,6 +77,14 @@ def test_a_malformed_digest_is_no_key(tmp_path: Path, monkeypatch: pytest.Monkey
     keys = Keys([], str(file))
     file.write_text(f"# new\nother\n{line}\n")
     assert [holds(keys, key) for key in ("plain", "other", line)] == [True, False, False]
+    with pytest.raises(ValueError, match="line 3 of the key file"):
+        read_digests(file)
+
+
+def test_a_server_does_not_start_with_a_malformed_key_file(tmp_path: Path) -> None:
+    """The refusal is one line that says where, and status 2."""
+    file = tmp_path / "keys"
+    file.write_text("# new\nother\nsha256:abc\n")
     done = subprocess.run(
         [sys.executable, *SCRIPTED, "--port", "0", "--api-keys-file", str(file)],
         env={"PYTHONPATH": str(ROOT)},
