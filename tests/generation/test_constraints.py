@@ -352,7 +352,7 @@ def test_a_client_whose_grammars_took_too_long_is_told_when_to_come_again():
 
 
 def test_one_grammar_for_many_requests_waits_once():
-    """However many requests of a client come with one grammar before it is compiled, none is refused for their number."""
+    """However many requests of a client come with one grammar before it is compiled, none is refused."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
     source = Source("regex", "abc")
     futures = [compiler.compile(source, "busy") for _ in range(100)]
