@@ -210,6 +210,7 @@ def test_a_server_takes_over_the_port(workers: str) -> None:
                 while piece := sock.recv(65536):
                     received += piece
             statuses.append(int(received.split(b" ", 2)[1]))
+            stopped.wait(0.005)
 
     with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
         old = stack.enter_context(Server(*flags))
