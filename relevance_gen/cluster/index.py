@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from os import PathLike
 from typing import Any, Final, Self, TypeVar, get_args, overload
 
@@ -71,8 +72,8 @@ class ClusterIndex:
             knows. Each line of ``.jsonl`` or ``.ndjson`` and each row of ``.parquet`` is a chunk; ``.txt`` and ``.md``
             are cut as `relevance_gen.split` does. Other files of a folder are left alone.
         text_field: the field, or column, of a source that holds a chunk's text; all others are its metadata.
-        n_shards: how many shards; by default one for each processor of the cluster that has 4 Mi characters of text,
-            and of a source one for each processor.
+        n_shards: how many shards at most; by default one for each processor of the cluster that has 4 Mi characters of
+            text, or of a source 4 MiB of files.
         replicas: how many nodes have each shard; with two or more, losing one changes nothing.
         address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; None for the same or,
             where there is none, for one that is started on this machine.
@@ -119,13 +120,16 @@ class ClusterIndex:
         checked = Chunks.read(() if chunks is None else chunks, blank=blank)
         with reporting(progress) as report:
             connect(address)
-            parts: Sequence[Part]
+            plan: Callable[[], Sequence[Part]]
             if source is not None:
-                parts = plan_reading(source, n_shards, text_field, blank, _n_cpus())
+                pieces = plan_reading(source, n_shards, text_field, blank, _n_cpus())
+                plan, n_parts = lambda: pieces, len(pieces)
             else:
-                parts = _hand_over(checked, n_shards)
+                n_parts = n_shards or min(_n_cpus(), sum(map(len, checked.texts)) // _CHARS_PER_SHARD)
+                n_parts = max(1, min(n_parts, len(checked.texts)))
+                plan = partial(_hand_over, checked, n_parts)
             self._begin(_start_keeper(name, weighting, counter, replicas))
-            self._build(parts, None, report)
+            self._build(n_parts, plan, None, report)
 
     @classmethod
     def load(
@@ -160,7 +164,7 @@ class ClusterIndex:
         parts = [Saved(folders.join(address_of, file), n_tokens) for file, n_tokens in manifest.shards.items()]
         index = cls.__new__(cls)
         index._begin(_start_keeper(name, manifest.weighting, counter, replicas))
-        index._build(parts, manifest.n_positions, None)
+        index._build(len(parts), lambda: parts, manifest.n_positions, None)
         return index
 
     @classmethod
@@ -194,9 +198,15 @@ class ClusterIndex:
             weakref.finalize(self, _end, keeper).atexit = False
             atexit.register(keeper.close)
 
-    def _build(self, parts: Sequence[Part], n_positions: int | None, report: Progress | None) -> None:
-        built = self._pool.submit(self._call, "build", parts, n_positions)
+    def _build(
+        self, n_shards: int, plan: Callable[[], Sequence[Part]], n_positions: int | None, report: Progress | None
+    ) -> None:
+        """Start actors for so many shards; plan meanwhile what each is made of; and have them made."""
         try:
+            prepared = self._pool.submit(self._call, "prepare", n_shards)
+            parts = plan()
+            prepared.result()
+            built = self._pool.submit(self._call, "build", parts, n_positions)
             while not wait([built], _PROGRESS_S).done:
                 if report is not None:
                     report(*self._call("progress"))
@@ -436,12 +446,11 @@ class ClusterIndex:
 
 
 def _n_cpus() -> int:
-    return int(sum(node.n_cpus for node in living_nodes()))
+    return min(int(sum(node.n_cpus for node in living_nodes())), _MAX_SHARDS)
 
 
-def _hand_over(chunks: Chunks, n_shards: int | None) -> list[HandedOver]:
-    """Put chunks where other processes can fetch them, about as many characters for each shard."""
-    n_parts = n_shards or max(1, min(_n_cpus(), sum(map(len, chunks.texts)) // _CHARS_PER_SHARD, _MAX_SHARDS))
+def _hand_over(chunks: Chunks, n_parts: int) -> list[HandedOver]:
+    """Put chunks where other processes can fetch them, in at most so many parts of about as many characters."""
     cuts = list(cut_evenly(chunks.texts, n_parts)) or [slice(0, 0)]
     return [HandedOver([ray.put(chunks.take(range(cut.start, cut.stop)))]) for cut in cuts]
 

@@ -79,6 +79,10 @@ class Keeper(Actor):
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def prepare(self, n_shards: int) -> None:
+        """Start the actors of so many shards, and do not wait for them."""
+        self._replicas.prepare(n_shards)
+
     def build(self, parts: Sequence[Part], n_positions: int | None = None) -> None:
         """Make the shards.
 
@@ -285,6 +289,7 @@ class Keeper(Actor):
         try:
             with self._changing:
                 self._replicas.fill(shards)
-                self._adopt(self._epoch)
+                if not self._replicas.closed:
+                    self._adopt(self._epoch)
         except Exception:
             _log.exception("lost shards could not be restored")

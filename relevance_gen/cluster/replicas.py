@@ -118,6 +118,7 @@ class Replicas:
         self._on_loss = on_loss
         self._restore = restore
         self._n_coming: Counter[str] = Counter()
+        self._prepared: list[tuple[Any, str]] = []
         self._closed = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="watch-shards", daemon=True)
 
@@ -127,6 +128,11 @@ class Replicas:
         loads = Counter(self._n_coming)
         loads.update(one.node_id for shard in self.shards for one in shard.replicas)
         return loads
+
+    @property
+    def closed(self) -> bool:
+        """Whether all replicas were ended."""
+        return self._closed.is_set()
 
     def call(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
         """Call all replicas of some shards at once, and strike those out that turn out to be dead.
@@ -169,11 +175,21 @@ class Replicas:
 
     # ── Starting ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def prepare(self, n_shards: int) -> None:
+        """Start the actors of shards that are to come, and do not wait for them."""
+        with self.changed:
+            self._prepared += [self._new() for _ in range(n_shards * self._n_wanted)]
+
     def fill(self, shards: Sequence[KeptShard]) -> None:
         """Start the replicas that shards lack; for those for which that fails, say when to try again."""
         lacking = [shard for shard in shards for _ in range(self._n_wanted - len(shard.replicas))]
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(self.start, lacking))
+        with self.changed:
+            while self._prepared:
+                handle, node_id = self._prepared.pop()
+                self._n_coming[node_id] -= 1
+                ray.kill(handle)
         for shard in shards:
             shard.n_failures = 0 if len(shard.replicas) >= self._n_wanted else shard.n_failures + 1
             shard.next_try_s = time.monotonic() + min(2.0**shard.n_failures - 1.0, _LONGEST_PAUSE_S)
@@ -183,14 +199,14 @@ class Replicas:
     def start(self, shard: KeptShard, node_id: str | None = None) -> bool:
         """Start a replica, on a node with room unless one is named; tell whether that was done, or note why not."""
         for _ in range(_ATTEMPTS):
-            if self._closed.is_set():
+            if self.closed:
                 break
             with self.changed:
+                is_free = node_id is None and bool(self._prepared)
                 held = [one.node_id for one in shard.replicas]
-                chosen = least_loaded(living_nodes(), self.loads, held).id if node_id is None else node_id
-                self._n_coming[chosen] += 1
+                handle, chosen = self._prepared.pop(0) if is_free else self._new(node_id, held)
+                shard.newest = handle
             try:
-                shard.newest = handle = start(Shard, chosen, *self._made_with, max_concurrency=_THREADS)
                 real_node_id = check(handle)
                 made = get(handle.build.remote(shard.recipe))
             except RayActorError as error:
@@ -205,7 +221,7 @@ class Replicas:
             with self.changed:
                 if shard.contribution is NOT_MADE:
                     shard.contribution = made
-                if made.digest != shard.contribution.digest:
+                if self.closed or made.digest != shard.contribution.digest:
                     ray.kill(handle)
                     shard.error = "its source has changed since the index was built"
                     break
@@ -213,6 +229,13 @@ class Replicas:
                 shard.error = None
             return True
         return False
+
+    def _new(self, node_id: str | None = None, avoided: Sequence[str] = ()) -> tuple[Any, str]:
+        """Start an actor, on a node with room unless one is named; return it, and its node's id."""
+        chosen = least_loaded(living_nodes(), self.loads, avoided).id if node_id is None else node_id
+        handle = start(Shard, chosen, *self._made_with, max_concurrency=_THREADS)
+        self._n_coming[chosen] += 1
+        return handle, chosen
 
     # ── Watching ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -222,11 +245,11 @@ class Replicas:
 
     def _watch(self) -> None:
         restoring: threading.Thread | None = None
-        while ray.is_initialized() and not self._closed.is_set():
+        while ray.is_initialized() and not self.closed:
             with self.changed:
                 ends = {one.end: (shard, one) for shard in self.shards for one in shard.replicas}
             dead, _ = ray.wait(list(ends), timeout=_WATCH_S) if ends else ([], self._closed.wait(_WATCH_S))
-            for end in [] if self._closed.is_set() else dead:
+            for end in [] if self.closed else dead:
                 shard, replica = ends[end]
                 _log.warning("a shard of %d chunks was lost on node %s", shard.statistics.n_chunks, replica.node_id)
                 self.strike(shard, replica)
@@ -245,8 +268,9 @@ class Replicas:
         with self.changed:
             handles = [one.handle for shard in self.shards for one in shard.replicas]
             handles += [shard.newest for shard in self.shards if shard.newest is not None]
+            handles += [handle for handle, _ in self._prepared]
         for handle in handles if ray.is_initialized() else []:  # Ray would start a cluster of its own
             with suppress(Exception):  # the cluster may be gone
                 ray.kill(handle)
-        if self._watching.ident is not None:
+        if self._watching.ident not in (None, threading.get_ident()):  # the collector may run this in any thread
             self._watching.join(2 * _WATCH_S)

@@ -2,8 +2,8 @@
 
 Clients with a name and those without have a lane each: a thread, and the process that tries a grammar first. What takes
 too much time, memory or stack is an error of its request. Within a lane grammars are compiled one after another, and a
-client may have only so many of them compiled for only so long; this process's own requests are not counted. A grammar
-that was compiled before is at hand at once.
+client may have only so many different ones of them compiled for only so long; this process's own requests are not
+counted. A grammar that was compiled before is at hand at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import atexit
 import math
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _TRIAL_S = 3.0
 _MOST_WAITING = 32
-"""Grammars of one client that may wait."""
+"""Different grammars of one client that may wait."""
 _MOST_S = 5.0
 _REGAINED = 0.2
 """A client may use the lane for so many seconds of the processor, and gets back so many in each second."""
@@ -81,10 +81,10 @@ class Grammars:
 
 @define
 class _Account:
-    """What a client may still ask of a lane, in seconds of the processor."""
+    """What a client may still ask of a lane, in seconds of the processor, and what it waits for, how many times."""
 
     clock: Callable[[], float] = time.monotonic
-    n_waiting: int = 0
+    waiting: Counter[Source] = field(factory=Counter)
     left_s: float = _MOST_S
     at_s: float = field(init=False)
 
@@ -129,31 +129,38 @@ class _Lane:
 
     def compile(self, source: Source, client: str | None, tokenizer: Future[LLTokenizer]) -> Future[Grammar]:
         with self._lock:
-            if (grammar := self._known.get(source)) is not None:
-                self._known.move_to_end(source)
+            if (grammar := self._recall(source)) is not None:
                 at_hand: Future[Grammar] = Future()
                 at_hand.set_result(grammar)
                 return at_hand
             account = None if client is None else self._accounts.setdefault(client, _Account())
             if account is not None:
-                if account.n_waiting >= _MOST_WAITING:
+                if source not in account.waiting and len(account.waiting) >= _MOST_WAITING:
                     raise OverloadedError(f"{_MOST_WAITING} grammars of this client wait to be compiled already")
                 account.check()
-                account.n_waiting += 1
+                account.waiting[source] += 1
         future = self.thread.submit(self._compile, source, account, tokenizer)
-        future.add_done_callback(lambda _: self._leave(account))
+        future.add_done_callback(lambda _: self._leave(source, account))
         return future
 
-    def _leave(self, account: _Account | None) -> None:
+    def _recall(self, source: Source) -> Grammar | None:
+        """Return a grammar that was compiled before, if it is still known; the lock is held."""
+        if source in self._known:
+            self._known.move_to_end(source)
+        return self._known.get(source)
+
+    def _leave(self, source: Source, account: _Account | None) -> None:
         if account is not None:
             with self._lock:
-                account.n_waiting -= 1
+                account.waiting -= Counter([source])  # which forgets what is waited for no more
 
     def _compile(self, source: Source, account: _Account | None, tokenizer: Future[LLTokenizer]) -> Grammar:
-        lark = source.lark()
-        if account is not None:
-            with self._lock:
+        with self._lock:
+            if (grammar := self._recall(source)) is not None:  # since this was asked for
+                return grammar
+            if account is not None:
                 account.check()
+        lark = source.lark()
         why, seconds = self._try(lark)
         if not why:
             compiling, began_s = compiling_module(), time.thread_time()

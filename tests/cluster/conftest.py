@@ -18,7 +18,7 @@ pytest.importorskip("ray", reason="the extra cluster is not installed")
 from relevance_gen.cluster import connection
 
 NODE: dict[str, Any] = {
-    "num_cpus": 2,
+    "num_cpus": 1,  # for each, Ray starts a process in advance
     "object_store_memory": 80 << 20,
     "node_ip_address": "127.0.0.1",
     "include_log_monitor": False,

@@ -18,7 +18,7 @@ def test_example_runs(cluster: Any) -> None:
         env=os.environ | {"RAY_ADDRESS": cluster.address},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

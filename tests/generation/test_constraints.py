@@ -20,7 +20,7 @@ from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, BIGRAM_TOKENS, END, LETTER_A, bigram_table
 from tests.profiles import costly
 
-SLOW = [{"type": "integer", "multipleOf": 999_983 + 2 * n} for n in range(12)]
+SLOW = [{"type": "integer", "multipleOf": 999_983 + 2 * n} for n in range(36)]
 """Schemas that take more than three seconds to compile."""
 CHAIN = "start: r0\n" + "".join(f'r{n}: "a" r{n + 1}\n' for n in range(9000)) + 'r9000: "z"'
 """A grammar whose compilation overflows a stack of 8 MiB."""
@@ -300,7 +300,7 @@ def test_masks_that_take_too_long_end_their_request(tiny):
 def test_others_do_not_wait_for_slow_grammars():
     """However many slow grammars come first, a request without one is served at once, and one with in its turn."""
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
-        slow = [runner.submit({"text": "a", "json_schema": schema, "num_samples": 3}) for schema in SLOW]
+        slow = [runner.submit({"text": "a", "json_schema": schema, "num_samples": 3}) for schema in SLOW[:12]]
         started = time.monotonic()
         for n_samples in (1, 2, 3):
             runner.generate({"text": "z", "max_tokens": 3, "num_samples": n_samples})
@@ -317,12 +317,12 @@ def test_strangers_with_slow_grammars_delay_nobody_with_a_name():
     known = {"text": "z", "regex": "abc"}
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
         runner.submit(known, client="").result(60)
-        slow = [runner.submit({"text": "a", "json_schema": schema}, client="") for schema in SLOW * 3]
+        slow = [runner.submit({"text": "a", "json_schema": schema}, client="") for schema in SLOW]
         at_hand = runner.submit(known, client="")
         named = runner.submit({"text": "z", "regex": "abcd"}, client="me")
         assert at_hand.result(60).responses[0].text == "abc"
         assert named.result(60).responses[0].text == "abcd"
-        assert not any(future.done() for future in slow[1:32])  # it waited for none of them
+        assert not any(future.done() for future in slow[3:32])  # they have not waited for the slow ones
         with pytest.raises(OverloadedError, match="32 grammars of this client wait"):
             slow[-1].result(60)
         for future in slow:
@@ -348,6 +348,18 @@ def test_a_client_whose_grammars_took_too_long_is_told_when_to_come_again():
         assert compiler.compile(new, client).result(60).source == new
     now_s += caught.value.retry_after_s
     assert compiler.compile(Source("regex", "abce"), "slow").result(60)
+    compiler.close()
+
+
+def test_one_grammar_for_many_requests_waits_once():
+    """However many requests of a client come with one grammar before it is compiled, none is refused."""
+    compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
+    source = Source("regex", "abc")
+    futures = [compiler.compile(source, "busy") for _ in range(100)]
+    assert len({id(future.result(60)) for future in futures}) == 1  # and it is compiled once
+    lane = compiler._lanes[False]
+    lane.thread.submit(int).result(60)
+    assert not lane._accounts["busy"].waiting
     compiler.close()
 
 

@@ -11,6 +11,9 @@ import pytest
 from small_models import BIGRAM, ENCODER, TINY, add_chat_template
 from tests.serve.harness import REAL, SMALL_MODEL, Server, eventually
 
+PATIENT = ("--search-threads", "16", "--encoder-search-timeout-s", "600")
+"""Several searches at once have the encoder, and each waits for it, on however small and busy a machine."""
+
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
@@ -23,7 +26,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def real() -> Iterator[Server]:
     """The real server with real search, a tiny model and a tiny encoder."""
-    with Server(*SMALL_MODEL, "--encoder", str(ENCODER), "--rate-limit", "off", program=REAL) as started:
+    with Server(*SMALL_MODEL, "--encoder", str(ENCODER), *PATIENT, "--rate-limit", "off", program=REAL) as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200), started.log
         assert eventually(lambda: started.metric("encoders") == 1), started.log
         yield started
@@ -39,7 +42,7 @@ def chatting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def writing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The same with a model that has a token for every byte, so that it can write JSON, and with an encoder."""
-    with chat_server(TINY, tmp_path_factory.mktemp("chat"), "--encoder", str(ENCODER)) as started:
+    with chat_server(TINY, tmp_path_factory.mktemp("chat"), "--encoder", str(ENCODER), *PATIENT) as started:
         assert eventually(lambda: started.metric("encoders") == 1), started.log
         yield started
 

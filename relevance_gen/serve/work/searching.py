@@ -163,7 +163,7 @@ class Searcher:
         self._retrieval = retrieval
         self._lifting = lifting
         self._named = NamedIndexes(settings.cluster)
-        self._asking = threading.Lock()
+        self._keeping = threading.Lock()
         self._cache: IndexCache[_Kept] | None = (
             IndexCache(settings.index_cache_bytes, metrics) if settings.index_cache_bytes else None
         )
@@ -260,13 +260,16 @@ class Searcher:
             kept = _Kept(self._retrieval.index(Chunks(chunks.texts, {})))
         yield None if kept is None else kept.index
         if kept is not None:
-            self._cache.put(key, kept, kept.index.nbytes)  # it remembers what it was asked, and so may have grown
-            self._encode_later(self._cache, key, kept, chunks.texts)
+            with self._keeping:
+                kept = self._cache.peek(key) or kept  # of simultaneous searches the first one's index stays
+                self._cache.put(key, kept, kept.index.nbytes)  # it remembers what it was asked, and so may have grown
+                self._encode_later(self._cache, key, kept, chunks.texts)
 
     def _encode_later(self, cache: IndexCache[_Kept], key: bytes, kept: _Kept, texts: Sequence[str]) -> None:
         """Have the vectors of kept chunks made in the background, once; until then only the cache holds their texts."""
-        if self._lifting is None:
+        if self._lifting is None or kept.encoding != "not asked for":
             return
+        is_blank = bytes(not text for text in texts)  # an index leaves those out, and they keep their positions
 
         def wanted() -> _Kept | None:
             now = cache.peek(key)
@@ -275,18 +278,17 @@ class Searcher:
         def make(encoder: TextEncoder) -> None:
             if (now := wanted()) is None:
                 return
-            same = Chunks([chunk.text for chunk in now.index.chunks], {})
+            left = iter(now.index.chunks)
+            same = Chunks(["" if blank else next(left).text for blank in is_blank], {})
             index = self._retrieval.index(same, encoder=encoder)
             if wanted() is now:
                 now.index, now.encoding = index, "done"
                 cache.put(key, now, index.nbytes)
 
-        with self._asking:
-            if kept.encoding == "not asked for":
-                kept.encoding = "waits"
-                n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
-                if not self._lifting.encode_later(n_passages, make, lambda: wanted() is not None):
-                    kept.encoding = "not asked for"
+        kept.encoding = "waits"
+        n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
+        if not self._lifting.encode_later(n_passages, make, lambda: wanted() is not None):
+            kept.encoding = "not asked for"
 
 
 def every_chunk(response: SearchResponse, n_chunks: int) -> list[tuple[int, SearchResult | None]]:

@@ -172,22 +172,37 @@ def test_a_worker_that_cannot_live_is_not_started_in_a_loop() -> None:
 
 
 def test_sigterm_drains_every_process() -> None:
-    """SIGTERM to the supervisor ends all processes once their work is done or cut with a 503, with status 0."""
+    """SIGTERM to the supervisor ends all processes once their work is done, with status 0."""
     with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(4))
-        server = stack.enter_context(Server("--workers", "2", "--drain-timeout-s", "2.5"))
+        pool = stack.enter_context(ThreadPoolExecutor(3))
+        server = stack.enter_context(Server("--workers", "2", "--drain-timeout-s", "600"))
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         children = server.has_children()
-        *searching, generating, endless = held = [stack.enter_context(Held()) for _ in range(4)]
+        *searching, generating = held = [stack.enter_context(Held()) for _ in range(3)]
         searches = [pool.submit(server.search, one.search) for one in searching]
         generation = pool.submit(server.generate, {"text": generating.words, "max_tokens": 100})
-        cut = pool.submit(server.generate, {"text": endless.words, "max_tokens": 100})
         assert eventually(lambda: all(one.has_begun() for one in held))
         server.process.send_signal(signal.SIGTERM)
-        for one in (*searching, generating):
+        for one in held:
             one.let_go()
         assert [search.result().status for search in searches] == [200, 200]
         assert generation.result().status == 200
+        assert server.process.wait(60) == 0
+        assert eventually(lambda: not any(is_running(pid) for pid in children))
+
+
+def test_every_processs_drain_has_a_limit() -> None:
+    """What outlasts the limit is cut with a 503, behind a worker too; all processes end, with status 0."""
+    with (
+        ThreadPoolExecutor(1) as pool,
+        Server("--workers", "2", "--drain-timeout-s", "0.3") as server,
+        Held() as generating,
+    ):
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        children = server.has_children()
+        cut = pool.submit(server.generate, {"text": generating.words, "max_tokens": 100})
+        assert eventually(generating.has_begun)
+        server.process.send_signal(signal.SIGTERM)
         assert (cut.result().status, cut.result().error["type"]) == (503, "draining")
         assert server.process.wait(60) == 0
         assert eventually(lambda: not any(is_running(pid) for pid in children))

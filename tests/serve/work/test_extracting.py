@@ -79,7 +79,7 @@ def test_content_must_be_base64(extractor: Extractor, content: str) -> None:
 def test_what_takes_too_long_or_too_much_is_ended() -> None:
     """The process is killed by a document that overruns its limits, and the next document has a new one."""
     for extractor, content, why in (
-        (Extractor(timeout_s=0.001), b"Apples", "takes longer than 0.001 seconds"),
+        (Extractor(timeout_s=0.001), b"Apples " * 1_000_000, "takes longer than 0.001 seconds"),
         (Extractor(memory_bytes=256 << 20), b"x" * (120 << 20), "within the memory allowed"),
     ):
         with pytest.raises(InvalidRequestError, match=why):

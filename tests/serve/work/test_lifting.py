@@ -118,6 +118,23 @@ def test_many_chunks_are_lifted_once_their_vectors_are_there() -> None:
     with_searcher(work, encoder_search_passages=19)
 
 
+def test_blank_chunks_keep_their_positions() -> None:
+    """With blank chunks among them, the chunks are found at their own positions also once their vectors are there."""
+    chunks = ["", "Dogs bark at the cat.", " ", "Cats purr.", ""]
+    asked = SearchTask(QUERY, chunks, 10, False, blank="skip")
+
+    def work(searcher: Searcher, _: Embedder) -> None:
+        with Encoder(ENCODER) as encoder:
+            expected = search(QUERY, chunks, 10, False, encoder=encoder, blank="skip")
+        for _ in range(2):
+            assert searcher.search(asked, "a-key") == expected
+        assert eventually(lambda: has_vectors(searcher))
+        assert searcher.search(asked, "a-key") == expected
+        assert {result.original_index for result in expected} == {1, 3}
+
+    with_searcher(work)
+
+
 def test_without_an_encoder_it_goes_by_words_alone() -> None:
     """Where the encoder could not be loaded, or is closed, searches are answered, and say that it is missing."""
     words = search(QUERY, CHUNKS, 10, False)
