@@ -38,6 +38,8 @@ _KINDS: Final[dict[str, Kind]] = {
     ".md": "text",
 }
 _PIECE_BYTES: Final = 16 << 20
+_BYTES_PER_SHARD: Final = 4 << 20
+"""With less for each, asking more shards takes longer than they save."""
 
 
 @frozen
@@ -109,7 +111,7 @@ def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: B
 
     Args:
         source: what to read.
-        n_shards: most shards; None for one for each processor, as far as there are pieces.
+        n_shards: most shards; None for one for each processor that has 4 MiB of files.
         text_field: the field that holds a chunk's text.
         blank: what to do with blank chunks.
         n_cpus: processors of the cluster.
@@ -123,14 +125,17 @@ def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: B
     listed = [source] if isinstance(source, str | PathLike) else source
     if not isinstance(listed, Sequence) or not listed or not all(map(_is_path, listed)):
         raise InvalidRequestError.must_be("source", "a file, a folder or a list of these", source)
-    pieces = [
-        piece for one in listed for address, n_bytes in _files(as_address(one)) for piece in _cut(address, n_bytes)
-    ]
+    found = [file for one in listed for file in _files(as_address(one))]
+    n_bytes = sum(size for _, size in found)
+    wanted = n_shards or max(1, min(n_cpus, n_bytes // _BYTES_PER_SHARD))
+    # Pieces of half a shard or less make shards that differ by little.
+    piece_bytes = min(_PIECE_BYTES, n_bytes // (2 * wanted) + 1)
+    pieces = [piece for address, size in found for piece in _cut(address, size, piece_bytes)]
     if not pieces:  # of files without a byte or a row: an index without a chunk
         return [Read((), text_field, blank)]
-    ends = np.cumsum([max(piece.n_bytes, 1) for piece in pieces])
-    wanted = min(len(pieces), max(1, n_cpus) if n_shards is None else n_shards)
-    shard_of = np.minimum((ends - 1) * wanted // ends[-1], wanted - 1).tolist()
+    sizes = np.array([max(piece.n_bytes, 1) for piece in pieces])
+    middles = 2 * np.cumsum(sizes) - sizes
+    shard_of = (middles * wanted // (2 * sizes.sum())).tolist()
     numbered = itertools.groupby(zip(shard_of, pieces, strict=True), key=lambda pair: pair[0])
     return [Read(tuple(piece for _, piece in some), text_field, blank) for _, some in numbered]
 
@@ -165,11 +170,11 @@ def _kind(path: str) -> Kind | None:
     return _KINDS.get(os.path.splitext(path)[1].lower())  # noqa: PTH122 an address is no path
 
 
-def _cut(address: str, n_bytes: int) -> Iterator[Piece]:
+def _cut(address: str, n_bytes: int, piece_bytes: int) -> Iterator[Piece]:
     kind = _kind(address)
     if kind == "lines":
-        for start in range(0, n_bytes, _PIECE_BYTES):
-            stop = min(start + _PIECE_BYTES, n_bytes)
+        for start in range(0, n_bytes, piece_bytes):
+            stop = min(start + piece_bytes, n_bytes)
             yield Piece(address, kind, start, stop, stop - start)
     elif kind == "parquet":
         with _parquet(address) as file:

@@ -72,8 +72,8 @@ class ClusterIndex:
             knows. Each line of ``.jsonl`` or ``.ndjson`` and each row of ``.parquet`` is a chunk; ``.txt`` and ``.md``
             are cut as `relevance_gen.split` does. Other files of a folder are left alone.
         text_field: the field, or column, of a source that holds a chunk's text; all others are its metadata.
-        n_shards: how many shards; by default one for each processor of the cluster that has 4 Mi characters of text,
-            and of a source one for each processor.
+        n_shards: how many shards at most; by default one for each processor of the cluster that has 4 Mi characters of
+            text, or of a source 4 MiB of files.
         replicas: how many nodes have each shard; with two or more, losing one changes nothing.
         address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; None for the same or,
             where there is none, for one that is started on this machine.

@@ -43,6 +43,17 @@ def test_every_line_is_read_once(
         assert read(path, n_shards) == [(text, {}) for text, _ in lines]
 
 
+@given(st.integers(1, 9), st.integers(1, 2000))
+def test_shards_of_a_source_are_about_as_large(tmp_path_factory: pytest.TempPathFactory, n_shards: int, n: int) -> None:
+    """Of one file of lines there are as many shards as asked for, and none has more than twice its share of it."""
+    path = tmp_path_factory.mktemp("lines") / "a.jsonl"
+    path.write_bytes(b'"a"\n' * 100 * n)
+    shards = [sum(piece.n_bytes for piece in one.pieces) for one in files.plan_reading(path, n_shards, "t", "skip", 1)]
+    assert len(shards) == n_shards
+    assert sum(shards) == 400 * n
+    assert max(shards) <= 2 * 400 * n / n_shards + 1
+
+
 def fill(folder: Path) -> list[Any]:
     """Write files of every kind, and return the chunks that they hold in order."""
     first, second, third = texts(10, 1), texts(10, 2), texts(10, 3)
