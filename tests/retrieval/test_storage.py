@@ -89,6 +89,17 @@ def test_a_flipped_bit_is_noticed(folder: Path, saved: bytes, data: st.DataObjec
         ChunkIndex.load(folder / "flipped")
 
 
+@pytest.mark.soak
+def test_every_flipped_bit_is_noticed(folder: Path, saved: bytes) -> None:
+    """Thousands of files, each with another bit wrong, are refused, and no process dies of one."""
+    for place in range(8 * len(saved)):
+        content = bytearray(saved)
+        content[place // 8] ^= 1 << place % 8
+        (folder / "flipped").write_bytes(content)
+        with pytest.raises(IndexFormatError, match="flipped"):
+            ChunkIndex.load(folder / "flipped")
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00", b"PK\x03\x04" * 100, b"RelGenIx", b"\x80\x04}q\x00." * 9])
 def test_a_foreign_file_is_refused(folder: Path, content: bytes) -> None:
     """A file of another kind is refused, however short."""

@@ -46,15 +46,12 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     waits: dict[str, Any] = {"max_wait_s": settings.queue_timeout_s, "metrics": metrics}
     gates = {name: Gate(name, 1, max_waiting=_MAX_WAITING_GENERATIONS, **waits) for name in LANES if name != "search"}
     gates["search"] = Gate("search", settings.n_search_threads, max_waiting=settings.search_queue, **waits)
+    most_bytes = dict.fromkeys(LANES, settings.max_body_bytes)
+    most_bytes["open_generation"] = min(settings.max_body_bytes, _MOST_BYTES_OF_OPEN_GENERATION)
+    most_values = dict.fromkeys(LANES, _MOST_VALUES_OF_GENERATION)
+    most_values["search"] = _VALUES_PER_CHUNK * settings.max_chunks
     return {
-        name: Lane(
-            gate,
-            Budget(name, settings.max_buffered_bytes, metrics),
-            min(settings.max_body_bytes, _MOST_BYTES_OF_OPEN_GENERATION)
-            if name == "open_generation"
-            else settings.max_body_bytes,
-            _VALUES_PER_CHUNK * settings.max_chunks if name == "search" else _MOST_VALUES_OF_GENERATION,
-        )
+        name: Lane(gate, Budget(name, settings.max_buffered_bytes, metrics), most_bytes[name], most_values[name])
         for name, gate in gates.items()
     }
 

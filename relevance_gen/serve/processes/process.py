@@ -170,7 +170,7 @@ async def _is_idle_within(service: Service, timeout_s: float) -> bool:
 
 
 def _end_asked_for(plan: Plan) -> asyncio.Event:
-    """Return an event that SIGTERM sets; so does SIGINT without a supervisor, or the death of the supervisor."""
+    """Return an event that SIGTERM sets; so do a terminal's signals without a supervisor, or the supervisor's death."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
     def ask(signal_number: int) -> None:
@@ -184,13 +184,21 @@ def _end_asked_for(plan: Plan) -> asyncio.Event:
 
     loop.add_signal_handler(signal.SIGTERM, ask, signal.SIGTERM)
     supervisor = multiprocessing.parent_process()
-    if supervisor is None:
-        loop.add_signal_handler(signal.SIGINT, ask, signal.SIGINT)
-    else:
-        # A terminal sends ^C to every process; the supervisor alone decides what it means.
-        loop.add_signal_handler(signal.SIGINT, lambda: None)
+    for number in terminal_signals():
+        if supervisor is None:
+            loop.add_signal_handler(number, ask, number)
+        else:
+            # A terminal sends them to every process; the supervisor alone decides what they mean.
+            loop.add_signal_handler(number, lambda: None)
+    if supervisor is not None:
         loop.add_reader(supervisor.sentinel, orphaned, supervisor.sentinel)
     return ended
+
+
+def terminal_signals() -> tuple[signal.Signals, ...]:
+    """Return SIGINT, for ^C, and SIGHUP, for a terminal that is closed, unless `nohup` has that ignored."""
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGINT,) if is_ignored else (signal.SIGINT, signal.SIGHUP)
 
 
 def _metrics(plan: Plan) -> Metrics:

@@ -22,7 +22,7 @@ from relevance_gen.serve import logs
 from relevance_gen.serve.edge.connection import BACKLOG
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor, nameless_file, private_socket
-from relevance_gen.serve.processes.process import Plan
+from relevance_gen.serve.processes.process import Plan, terminal_signals
 from relevance_gen.serve.routes import LAYOUT
 from relevance_gen.serve.settings import Settings
 
@@ -75,7 +75,7 @@ class Supervisor:
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, *terminal_signals()):
             signal.signal(number, self._note)
         while not self._signals:
             for child in self._children:

@@ -56,6 +56,15 @@ def test_generations_with_a_key_leave_room_for_searches(small: Server) -> None:
         assert small.search({**SEARCH, "chunk_txts": ["x" * (2 << 20)]}).status == 200
 
 
+def test_bodies_of_generations_without_a_key_are_smaller(server: Server) -> None:
+    """What takes the parser too long is refused where anybody may send it, packed or not, and read with a key."""
+    body = b'["' + b"x" * (17 << 20) + b'"]'
+    for sent, coding in ((body, {}), (gzip.compress(body, 1), {"Content-Encoding": "gzip"})):
+        refused = server.generate(sent, {**JSON, **coding})
+        assert (refused.status, "at most 16777216 bytes" in refused.error["message"]) == (413, True)
+        assert server.generate(sent, {**KEYED, **coding}).status == 400
+
+
 def test_a_wrong_key_is_none(small: Server) -> None:
     """A wrong key does not open the lane of those who have one."""
     with ExitStack() as stack:

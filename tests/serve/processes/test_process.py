@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,34 @@ def test_sigterm_lets_running_work_finish() -> None:
         assert search.result().status == 200
         assert generation.result().json["responses"][0]["generated_tokens"] == 100
         assert server.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_terminal_that_is_closed_ends_the_server_in_order(workers: str) -> None:
+    """SIGHUP goes to every process, as from a terminal; what runs is finished and answered, and the status is 0."""
+    with ThreadPoolExecutor(1) as pool, Server("--workers", workers) as server, Held() as searching:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        search = pool.submit(server.search, searching.search)
+        assert eventually(searching.has_begun)
+        spawned = (pid for pid in server.has_children() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        for pid in (*spawned, server.process.pid):
+            os.kill(pid, signal.SIGHUP)
+        searching.let_go()
+        assert search.result().status == 200
+        assert server.process.wait(60) == 0
+
+
+def test_nohup_keeps_the_server_up_when_its_terminal_is_closed() -> None:
+    """Where SIGHUP is ignored at the start, it stays ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        server = Server()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with server:
+        server.process.send_signal(signal.SIGHUP)
+        assert server.search(BODY).status == 200
+        assert server.end()
 
 
 def test_the_drain_has_a_limit() -> None:
