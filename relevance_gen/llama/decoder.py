@@ -142,6 +142,15 @@ class Decoder(OpenContext):
             Interrupted: `interrupt` was called; `rewind` the slots before going on.
             GenerationError: llama.cpp failed.
         """
+        logits = np.empty((len(slots), self.n_vocab), np.float32)
+        # llama.cpp computes slots without gaps together, and whatever follows a gap for itself.
+        by_slot = np.argsort(slots)
+        for run in np.split(by_slot, np.flatnonzero(np.diff(np.asarray(slots)[by_slot]) != 1) + 1):
+            logits[run] = self._prefill_run(*([column[place] for place in run] for column in (slots, slices, starts)))
+        return logits
+
+    def _prefill_run(self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]) -> Logits:
+        """Do what `prefill` does, for slots that follow each other."""
         length = self._lay_out(slots, slices, starts)
         ends = np.arange(len(slices)) * length + [len(tokens) - 1 for tokens in slices]
         wanted = np.zeros(len(slices) * length, bool)

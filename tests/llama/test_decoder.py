@@ -106,7 +106,7 @@ def quantized(request, unquantized):
 def test_prompts_that_are_computed_together_change_no_bit_of_each_other(quantized, use_extra_bufts):
     """Whatever is computed along with a prompt, its logits and those of its next token are the ones that it has alone.
 
-    One to twelve prompts of one to thirty tokens.
+    One to twelve prompts of one to thirty tokens, in slots of any order, with gaps between them.
     """
     options = ModelOptions(n_ctx=512, n_slots=12, n_batch=384, n_threads=1, use_extra_bufts=use_extra_bufts)
     chance = np.random.default_rng(0)
@@ -118,10 +118,11 @@ def test_prompts_that_are_computed_together_change_no_bit_of_each_other(quantize
                 (logits,) = model.prefill([0], [tokens], [0]).copy()
                 expected += [logits, model.decode([0], [7], [len(tokens)])[0].copy()]
                 model.rewind(0, 0)
-            together = model.prefill(range(n), prompts, [0] * n).copy()
-            for slot, tokens in enumerate(prompts):
-                np.testing.assert_array_equal(together[slot], expected[2 * slot])
-                np.testing.assert_array_equal(model.decode([slot], [7], [len(tokens)])[0], expected[2 * slot + 1])
+            slots = chance.permutation(12)[:n].tolist()
+            together = model.prefill(slots, prompts, [0] * n)
+            for place, (slot, tokens) in enumerate(zip(slots, prompts, strict=True)):
+                np.testing.assert_array_equal(together[place], expected[2 * place])
+                np.testing.assert_array_equal(model.decode([slot], [7], [len(tokens)])[0], expected[2 * place + 1])
                 model.rewind(slot, 0)
 
 
