@@ -117,8 +117,9 @@ def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None
                 worker.connection.send(chunks.texts[worker.part])
         yield lambda progress: _wait(workers, chunks, progress)
     finally:
-        for worker in workers:
+        for worker in workers:  # all of them before waiting for one, during which another ^C may come
             worker.process.kill()
+        for worker in workers:
             worker.process.join()
             worker.connection.close()
 

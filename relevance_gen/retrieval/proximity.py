@@ -19,10 +19,9 @@ measured in docs/retrieval.md.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -84,8 +83,12 @@ class ProximityScorer:
         self._pair_weight = [
             (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0 for (left, right), times in pairs.items()
         ]
-        self._run_weight = run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
+        run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
         self._run_total = math.fsum([run_weight[word] for word in said if word >= 0]) or 1.0
+        self._pair_tables = _pair_tables(pairs, run_weight)
+        counted = [rare for rare in idf if rare]
+        self._bits = _bits(self._n_words + 1, len(counted))
+        self._sums = _sums(counted)
 
     def __reduce__(self) -> tuple[object, ...]:
         return ProximityScorer, self._made_of
@@ -124,7 +127,6 @@ class ProximityScorer:
 
     # ── Which word of the query stands where ─────────────────────────────────────────────────────────────────────────
 
-    @functools.cached_property
     def _matched(self) -> tuple[Ids, _Words]:
         """Ids of all matches and the query's words that they stand for, from 1 on; of equal ids the last is meant."""
         matches = self._made_of[0][::-1]
@@ -137,29 +139,13 @@ class ProximityScorer:
 
     def _words_of(self, vocabulary: Vocabulary) -> _Words:
         """Return for each word of a vocabulary which of the query's it stands for, from 1 on; 0 for none."""
-        ids, word = self._matched
+        ids, word = self._matched()
         words = np.zeros(vocabulary.size + 1, np.uint8)
         words[vocabulary.find(ids)] = word
         words[-1] = 0  # that of no word, and of those that were not found
         return words
 
     # ── Side by side ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @functools.cached_property
-    def _pair_tables(self) -> tuple[_Masks, Floats, Floats]:
-        """The number of each pair, from 1 on, and what its left and its right word weigh in a run.
-
-        The numbers stand where the left word's number times the number of words, no word counted, and the right word's
-        add up to; 0 stands for two words that are no pair.
-        """
-        size = self._n_words + 1
-        numbers = np.zeros(size * size, np.uint16)
-        weights = [(0.0, 0.0)]
-        for number, (left, right) in enumerate(self._pairs, 1):
-            numbers[(left + 1) * size + right + 1] = number
-            weights.append((self._run_weight[left], self._run_weight[right]))
-        of_left, of_right = np.array(weights).T
-        return numbers, of_left, of_right
 
     def _neighbours(self, word: _Words, begin: int) -> _Neighbours:
         """Return where the query's pairs stand, and the number of each.
@@ -201,28 +187,6 @@ class ProximityScorer:
 
     # ── Within a passage ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    @functools.cached_property
-    def _bits(self) -> _Masks:
-        """A bit for each word that counts, by its number from 1 on; 0 for all others."""
-        n_counted = len(self._counted)
-        kind = np.uint8 if n_counted <= 8 else np.uint16 if n_counted <= 16 else np.uint32
-        return np.array([0, *[1 << place for place in range(n_counted)], *[0] * (self._n_words - n_counted)], kind)
-
-    @functools.cached_property
-    def _sums(self) -> list[Floats]:
-        """For each byte of a mask the sums of the idf of all its values, each added in the words' order."""
-        tables = []
-        for start in range(0, max(len(self._counted), 1), 8):
-            sums = np.zeros(1)
-            for rare in self._counted[start : start + 8]:
-                sums = np.concatenate((sums, sums + rare))
-            tables.append(sums)
-        return tables
-
-    @functools.cached_property
-    def _counted(self) -> list[float]:
-        return [rare for rare in self._made_of[1] if rare]
-
     def _weigh(self, masks: _Masks) -> Floats:
         """Return the sum of the idf of the words in each mask."""
         if masks.itemsize == 1:
@@ -255,3 +219,38 @@ class ProximityScorer:
         if last:
             found = np.maximum.reduceat(values, np.maximum(starts[here] - BETWEEN, 0))
             np.maximum(covered[here], found, out=covered[here])
+
+
+def _pair_tables(
+    pairs: Iterable[tuple[int, int]], run_weight: Sequence[float]
+) -> tuple[npt.NDArray[np.uint16], Floats, Floats]:
+    """Return the number of each pair, from 1 on, and what its left and its right word weigh in a run.
+
+    The numbers stand where the left word's number times the number of words, no word counted, and the right word's add
+    up to; 0 stands for two words that are no pair.
+    """
+    size = len(run_weight) + 1
+    numbers = np.zeros(size * size, np.uint16)
+    weights = [(0.0, 0.0)]
+    for number, (left, right) in enumerate(pairs, 1):
+        numbers[(left + 1) * size + right + 1] = number
+        weights.append((run_weight[left], run_weight[right]))
+    of_left, of_right = np.array(weights).T
+    return numbers, of_left, of_right
+
+
+def _bits(size: int, n_counted: int) -> _Masks:
+    """Return a bit for each word that counts, by its number from 1 on; 0 for all others."""
+    kind = np.uint8 if n_counted <= 8 else np.uint16 if n_counted <= 16 else np.uint32
+    return np.array([0, *[1 << place for place in range(n_counted)], *[0] * (size - n_counted - 1)], kind)
+
+
+def _sums(idf: Sequence[float]) -> list[Floats]:
+    """Return for each byte of a mask the sums of the idf of all its values, each added in the words' order."""
+    tables = []
+    for start in range(0, max(len(idf), 1), 8):
+        sums = [0.0]
+        for rare in idf[start : start + 8]:
+            sums += [total + rare for total in sums]
+        tables.append(np.array(sums))
+    return tables

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 
 import pytest
 
@@ -126,6 +127,29 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
     raise SystemExit(130)
 """
+
+
+def test_a_second_interrupt_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever presses ^C again, while the first is waited for, leaves no process at work."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    texts = [f"word{n} is one of many words" for n in range(400_000)]
+    processes: list[BaseProcess] = []
+
+    def build() -> None:
+        with parallel.building(Chunks(texts, {}), 2):
+            processes.extend(multiprocessing.active_children())
+            monkeypatch.setattr(BaseProcess, "join", interrupted)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build()
+    monkeypatch.undo()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [-signal.SIGKILL] * 2
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.3])
