@@ -10,7 +10,7 @@ LLAMA_CMAKE_ARGS := -DCMAKE_CXX_FLAGS=-fno-tree-dse\ -fno-dse
 # What `make bench-gpu` installs, and where it looks for it on a machine without a network.
 CARRIED := build/carried
 GPU_NEEDS := llama-cpp-python "gguf>=0.17" "scikit-build-core>=0.9.2" cmake ninja "hatchling>=1.27"
-GPU_CMAKE_ARGS := -DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=native
+GPU_CMAKE_ARGS := $(LLAMA_CMAKE_ARGS) -DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=native
 
 # Whose clients have an environment each, by the group in pyproject.toml.
 CLIENTS := langchain llamaindex haystack rerankers

@@ -1,17 +1,29 @@
 """A program in a process of its own: it answers, and whatever becomes of it is told in time."""
 
+import time
+
 import pytest
 
 from relevance_gen.errors import GenerationError
 from relevance_gen.sandbox import Sandbox
 
 PROGRAM = """
-import os, time
+import os, pathlib, threading, time
+
+def work(processor_s, told):
+    end_s = time.process_time() + processor_s
+    while time.process_time() < end_s:
+        pass
+    pathlib.Path(told).touch()
 
 def answer(question):
     match question["do"]:
         case "sleep":
             time.sleep(60)
+        case "work":
+            work(60, "never")
+        case "work afterwards":
+            threading.Thread(target=work, args=(2.5, question["told"])).start()
         case "die":
             os.abort()
         case "eat":
@@ -30,7 +42,9 @@ def sandbox(tmp_path):
     sandbox.close()
 
 
-@pytest.mark.parametrize(("what", "error"), [("sleep", TimeoutError), ("die", EOFError), ("eat", EOFError)])
+@pytest.mark.parametrize(
+    ("what", "error"), [("sleep", TimeoutError), ("work", TimeoutError), ("die", EOFError), ("eat", EOFError)]
+)
 def test_what_overruns_is_an_error_and_the_next_question_has_a_new_process(sandbox, what, error):
     """Too long, dead or too much memory: each its error, and then another process answers."""
     before = sandbox.ask({"do": "answer"})
@@ -38,6 +52,17 @@ def test_what_overruns_is_an_error_and_the_next_question_has_a_new_process(sandb
     with pytest.raises(error):
         sandbox.ask({"do": what})
     assert sandbox.ask({"do": "answer"})["pid"] != before["pid"]
+
+
+def test_what_it_does_between_two_questions_takes_nothing_from_an_answers_time(sandbox, tmp_path):
+    """The processor's time is limited while it answers, and not while it reads the next question, which may be long."""
+    told = tmp_path / "told"
+    before = sandbox.ask({"do": "work afterwards", "told": str(told)})
+    process, end_s = sandbox._process.popen, time.monotonic() + 60
+    while not told.exists() and process.poll() is None and time.monotonic() < end_s:
+        time.sleep(0.02)
+    assert told.exists()
+    assert sandbox.ask({"do": "answer"})["pid"] == before["pid"]
 
 
 def test_its_start_takes_nothing_from_the_answers_time(tmp_path):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, TypeAlias
@@ -102,8 +103,16 @@ class Read:
             return Chunks.read([value for _, value in read], blank=self.blank)
         except InvalidRequestError:
             for place, value in read:  # one by one, so that the error names the place
-                Chunks.read([value], path=f"{piece.address} {place}", blank=self.blank)
+                self._check(value, f"{piece.address} {place}")
             raise
+
+    def _check(self, value: Any, where: str) -> None:
+        """Raise the error of what is no chunk with the file's words for it."""
+        try:
+            Chunks.read([value], blank=self.blank)
+        except InvalidRequestError as error:
+            told = re.sub(r"^\.text", lambda _: f": {self.text_field}", str(error).removeprefix("chunks[0]"))
+            raise InvalidRequestError(where + told, field="source") from None
 
 
 def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: Blank, n_cpus: int) -> list[Read]:

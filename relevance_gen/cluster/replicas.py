@@ -193,7 +193,7 @@ class Replicas:
         for shard in shards:
             shard.n_failures = 0 if len(shard.replicas) >= self._n_wanted else shard.n_failures + 1
             shard.next_try_s = time.monotonic() + min(2.0**shard.n_failures - 1.0, _LONGEST_PAUSE_S)
-            if shard.n_failures:
+            if shard.n_failures and not self.closed:
                 _log.warning("a shard lacks a replica: %s", shard.error)
 
     def start(self, shard: KeptShard, node_id: str | None = None) -> bool:

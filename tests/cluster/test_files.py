@@ -103,7 +103,8 @@ def test_addresses_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.jsonl", b'"fine"\n{"no text": 1}\n', r"a\.jsonl at byte 7"),
+        ("a.jsonl", b'"fine"\n{"no text": 1}\n', r"a\.jsonl at byte 7: text must be a string .* got None"),
+        ("a.jsonl", b'"fine"\n17\n', r"a\.jsonl at byte 7 must be a string, .* got 17"),
         ("a.jsonl", b'"fine"\nno JSON\n', r"a\.jsonl must hold a JSON value at byte 7"),
         ("a.jsonl", b'"fine"\n" "\n', r"a\.jsonl at byte 7.*not blank"),
         ("a.parquet", b"no Parquet at all", r"a\.parquet must be Parquet"),
@@ -116,6 +117,14 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes,
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidRequestError, match=said):
         read(tmp_path)
+
+
+def test_an_error_calls_the_text_as_its_file_does(tmp_path: Path) -> None:
+    """Where another field holds the text, the error names that."""
+    (tmp_path / "a.jsonl").write_text('{"body": "fine"}\n{"body": 4}\n')
+    (part,) = files.plan_reading(tmp_path, 1, "body", "error", 2)
+    with pytest.raises(InvalidRequestError, match=r"a\.jsonl at byte 17: body must be a string .* got 4$"):
+        part.make(token_counter(), None)
 
 
 @pytest.mark.parametrize(

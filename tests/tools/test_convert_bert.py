@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from relevance_gen import Encoder
-
-pytest.importorskip("gguf", reason="converting needs gguf: pip install --group encoder")
 from tools.convert_bert import convert
 
 ROOT = Path(__file__).parents[2]
