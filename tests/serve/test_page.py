@@ -291,6 +291,20 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
     assert visit.chunks()[4:] == ["chosen", "Written by hand\n\nand added"]
 
 
+def test_a_pasted_text_is_named_by_whole_words_of_its_first_line(visit: Visit) -> None:
+    """A line of at most 60 characters is the name; a longer one is cut after a word, or where it must be."""
+    names = {
+        "Heavy rain flooded parts of Lisbon on Tuesday, closing two metro stations.\nMore.": (
+            "Heavy rain flooded parts of Lisbon on Tuesday, closing two…"
+        ),
+        "x" * 60: "x" * 60,
+        "😀" * 80: "😀" * 59 + "…",
+    }
+    for text, name in names.items():
+        visit.add(text)
+        assert visit.page.text_content("#names button.name >> nth=-1") == name
+
+
 def test_a_document_is_shown_when_it_comes_and_by_its_name(visit: Visit) -> None:
     """What is added comes into view; its name, and those of the others, go there."""
     top = """name => {
