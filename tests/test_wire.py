@@ -168,6 +168,8 @@ def test_errors_name_the_path() -> None:
         assert str(caught.value).startswith(field)
     with pytest.raises(InvalidRequestError, match="did you mean max_tokens"):
         wire.structure(GenerationRequest, {"text": "x", "max_token": 3})
+    with pytest.raises(InvalidRequestError, match="prompt is not a known field; the fields are text, "):
+        wire.structure(GenerationRequest, {"prompt": "x"})  # nearest in letters is prompt_lookup, which is not meant
     with pytest.raises(InvalidRequestError, match="the body must be an object, got a list") as caught:
         wire.structure(SearchRequest, [])
     assert caught.value.field is None

@@ -29,8 +29,8 @@ from relevance_gen.wire import serialize
 
 _PARAMETERS: Final = ("max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 _EMBEDDED: Final = (
-    "the small embedded model answers, which only copies a sentence that was found, and not always the right one; "
-    "name a real model with --model"
+    "the small embedded model answers, which only copies a sentence that was found, in English, and not always the "
+    "right one; name a real model with --model"
 )
 
 

@@ -6,21 +6,26 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, TextIO, get_type_hints
+from typing import Any, Final, TextIO, get_type_hints
 
 import attrs
 
 from relevance_gen.cli.parsing import integer, not_empty, number
-from relevance_gen.cli.terminal import visible
+from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.llama.fitting import MOST_SLOTS
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.source import is_embedded
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import serialize
 
 STDIN = "-"
+_EMBEDDED: Final = (
+    "the small embedded model writes, which can only copy a sentence of a context, and makes no sense without one; "
+    "name a real model with --model"
+)
 
 
 def _bias(text: str) -> tuple[str, float]:
@@ -165,6 +170,8 @@ def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
 def run(args: argparse.Namespace) -> int:
     """Generate as `args` say, print it as it comes, and return the exit status."""
     request = GenerationRequest(text=_prompt(args.text), **given_parameters(args))
+    if is_embedded(args.model):
+        StatusLine(sys.stderr).say(_EMBEDDED)
     with load_runner(args, request.num_samples) as runner:
         if args.json:
             sys.stdout.write(serialize(runner.generate(request)).decode("ascii") + "\n")

@@ -21,6 +21,15 @@ def test_the_text_is_printed(capsys):
     assert capsys.readouterr() == (STORY + "\n", "")
 
 
+def test_the_embedded_model_is_announced(capsys, monkeypatch):
+    """Who names no model is told on the standard error what to expect of the one that writes, in one line."""
+    monkeypatch.delenv("RELEVANCE_GEN_MODEL", raising=False)
+    assert main(["generate", "Write a poem.", "--max-tokens", "2", "--n-threads", "1"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("relevance-gen: the small embedded model writes, which can only copy")
+    assert said.count("\n") == 1
+
+
 def test_a_prompt_can_be_piped_in(capsys, monkeypatch):
     """Without a prompt, or with -, the standard input is continued."""
     monkeypatch.setattr("sys.stdin", io.StringIO("z"))
