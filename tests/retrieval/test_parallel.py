@@ -212,6 +212,7 @@ def test_a_daemonic_process_builds_alone() -> None:
 
 def test_little_text_is_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many processes work as there is text enough for, and never more than asked for."""
+    monkeypatch.setattr(parallel, "_can_fork", lambda: True)  # whatever threads other tests have left
     monkeypatch.setattr(parallel, "_CHARS_PER_FORK", 100)
     chunks = Chunks.read(["x" * 50] * 6)
     assert [parallel.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4, 100)] == [1, 1, 2, 3, 3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias
@@ -77,7 +76,7 @@ class NoBackend:
 
 
 def load_backend(settings: Settings) -> Backend:
-    """Load the model that `settings` name, and what writing prompts for it needs.
+    """Load the model that `settings` name.
 
     Raises:
         ModelLoadError: it cannot be loaded.
@@ -85,7 +84,6 @@ def load_backend(settings: Settings) -> Backend:
     """
     if settings.model == NO_MODEL:
         return NoBackend()
-    importlib.import_module("relevance_gen.asking.api")  # here, where nobody waits for it
     given: dict[str, Any] = attrs.asdict(settings.model_options, filter=lambda one, value: value != one.default)
     given |= {"max_queue": settings.max_queue, "prefix_cache_bytes": settings.prefix_cache_bytes}
     given = {name: value for name, value in given.items() if value is not None}

@@ -10,6 +10,7 @@ from typing import Any
 from attrs import field, frozen
 
 from relevance_gen.asking.model import Model
+from relevance_gen.asking.preparing import prepare
 from relevance_gen.errors import RequestCancelledError, TimedOutError
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.types import PromptResponse, PromptSource, SearchResponse
@@ -72,10 +73,6 @@ class _Impatient:
 
 
 def _write(question: str, found: SearchResponse, model: Model) -> PromptResponse:
-    from relevance_gen.asking.api import (
-        prepare,
-    )  # not at the top: it loads much, and processes without a model need none
-
     sources, fields = prepare(question, found, model)
     is_chat = "messages" in fields
     kept = ("messages", "max_tokens", "temperature") if is_chat else tuple(fields)

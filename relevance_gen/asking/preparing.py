@@ -1,0 +1,137 @@
+"""Write what a model is asked: the sources that its context has room for, and the request that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from relevance_gen.asking.answer import Source
+from relevance_gen.asking.fitting import fit, passage_of
+from relevance_gen.asking.model import Model
+from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN
+from relevance_gen.types import SearchResponse
+
+_CHAT_MAX_TOKENS = 512
+_COMPLETION_MAX_TOKENS = 128
+_SEVERAL_PASSAGES_TOKENS = 128
+"""Longest prompt of more than one passage where a model follows no instructions: the embedded one finds the right
+sentence best among very few."""
+_FRAME_BYTES = 2048
+"""More than a template adds to a message."""
+
+
+def prepare(
+    question: str,
+    found: SearchResponse,
+    model: Model,
+    *,
+    instructions: str = INSTRUCTIONS,
+    chat_template: str | None = None,
+    template_variables: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> tuple[tuple[Source, ...], dict[str, Any]]:
+    """Write what a model is to be asked: the arguments are those of `ask`.
+
+    Args:
+        question: not blank.
+        found: what a search with ``spans`` has found, best first.
+        model: what will be asked.
+        instructions: what a chat model is told.
+        chat_template: as in `ask`.
+        template_variables: as in `ask`.
+        fields: as in `ask`.
+
+    Returns:
+        The sources that are shown, and the arguments of `Runner.chat`, or, where there is no ``messages`` in them, the
+        fields of a `GenerationRequest`.
+
+    Raises:
+        InvalidRequestError: there is no room for a source.
+    """
+    fields = {"temperature": 0.0, **fields}
+    form: _Chat | _Completion
+    if chat_template is not None or follows_instructions(model.chat_format):
+        rendering = {"chat_template": chat_template, "template_variables": template_variables or {}}
+        form = _Chat(model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, instructions, rendering)
+    else:
+        form = _Completion(model, question, {"max_tokens": _COMPLETION_MAX_TOKENS, **fields})
+    sources = fit([form.source(Source.whole(result)) for result in found.results], form.fits)
+    if found.results and not sources:
+        n_ctx = model.chat_format.n_ctx
+        raise InvalidRequestError(
+            f"question must leave room for a sentence of a source in a context of {n_ctx} tokens; shorten it, lower "
+            "max_tokens, or load the model with a larger n_ctx",
+            field="question",
+        )
+    return sources, form.write(sources)
+
+
+@frozen
+class _Chat:
+    """Asks a model that has a chat template."""
+
+    model: Model
+    question: str
+    fields: Mapping[str, Any]
+    instructions: str
+    rendering: Mapping[str, Any]
+
+    def source(self, source: Source) -> Source:
+        return source
+
+    def fits(self, sources: Sequence[Source]) -> bool:
+        room = _room(self.model, self.fields)
+        n_bytes = _n_bytes(*self._message(sources).values())
+        if n_bytes + _FRAME_BYTES <= room:  # no token has less than a byte, so there is nothing to count
+            return True
+        if n_bytes > MOST_BYTES_PER_TOKEN * self.model.chat_format.n_ctx:  # the model would refuse to count these
+            return False
+        n_tokens = self.model.count_chat_tokens([self._message(sources)], **self._rendering())
+        return n_tokens <= room
+
+    def write(self, sources: Sequence[Source]) -> dict[str, Any]:
+        return {"messages": [self._message(sources)], **self._rendering(), **self.fields}
+
+    def _message(self, sources: Sequence[Source]) -> dict[str, str]:
+        return chat_message(self.question, sources, self.instructions)
+
+    def _rendering(self) -> dict[str, Any]:
+        variables = {"enable_thinking": False, **self.rendering["template_variables"]}
+        return {**self.rendering, "template_variables": variables}
+
+
+@frozen
+class _Completion:
+    """Asks a model that follows no instructions, such as the embedded one."""
+
+    model: Model
+    question: str
+    fields: Mapping[str, Any]
+
+    def source(self, source: Source) -> Source:
+        return passage_of(source)
+
+    def fits(self, sources: Sequence[Source]) -> bool:
+        room = _room(self.model, self.fields)
+        if len(sources) > 1:
+            room = min(room, _SEVERAL_PASSAGES_TOKENS)
+        prompt = completion_prompt(self.question, sources)
+        return _n_bytes(prompt) <= MOST_BYTES_PER_TOKEN * room and self.model.count_tokens(prompt) <= room
+
+    def write(self, sources: Sequence[Source]) -> dict[str, Any]:
+        ends = self.model.chat_format.ends
+        return {"text": completion_prompt(self.question, sources), "eos_token_ids": ends, "stop": ["\n"], **self.fields}
+
+
+def _n_bytes(*texts: str) -> int:
+    return sum(len(text.encode(errors="replace")) for text in texts)
+
+
+def _room(model: Model, fields: Mapping[str, Any]) -> int:
+    """Return the most tokens of a prompt that leaves room for the answer."""
+    n_ctx, max_tokens = model.chat_format.n_ctx, int(fields["max_tokens"])
+    return n_ctx - min(max_tokens, n_ctx // 2)
