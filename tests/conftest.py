@@ -7,9 +7,10 @@ import pytest
 
 import tests.profiles  # noqa: F401 - loads the profile that the settings of all laws come from
 
-# A shell starts jobs in the background, as `make soak` does, so that they ignore ^C, and so would all that tests start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A job in the background ignores ^C, and one under nohup its terminal's end; so would all that the tests start.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
