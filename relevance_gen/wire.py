@@ -161,7 +161,8 @@ def structure(cls: type[T], value: object, *, path: str = "", is_lenient: bool =
 def _unknown_field(prefix: str, name: object, known: list[str]) -> str:
     """Say that `name` is no field, and which one may have been meant."""
     shown = ascii(str(name)[:80]).strip("'")
-    nearest = difflib.get_close_matches(str(name)[:80], known, n=1, cutoff=0.7)  # prompt is no prompt_lookup
+    # So near that meta is taken for metadata, and prompt not for prompt_lookup.
+    nearest = difflib.get_close_matches(str(name)[:80], known, n=1, cutoff=0.65)
     further = "; what else there is to keep goes into metadata" if "metadata" in known else ""
     hint = f"; did you mean {prefix}{nearest[0]}?" if nearest else f"; the fields are {', '.join(known)}{further}"
     return f"{prefix}{shown} is not a known field{hint}"
