@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -75,10 +76,8 @@ class ProximityScorer:
         self._made_of = matches, idf, said
         self._n_words = len(matches)
         self.total_idf = math.fsum(idf) or 1.0
-        pairs: dict[tuple[int, int], int] = {}
-        for left, right in itertools.pairwise(said):
-            if left >= 0 and right >= 0:
-                pairs[left, right] = pairs.get((left, right), 0) + 1
+        # A question may be as long as a document, and counting is quicker than looking at each pair.
+        pairs = {pair: times for pair, times in Counter(itertools.pairwise(said)).items() if min(pair) >= 0}
         self._pairs = pairs
         self._pair_weight = [
             (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0 for (left, right), times in pairs.items()

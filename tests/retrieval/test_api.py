@@ -222,12 +222,15 @@ def test_many_short_chunks(weighting: WeightingName) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize(("name", "text"), corpus.without_space(10_000_000))
 def test_ten_million_characters_without_a_space(name: str, text: str) -> None:
-    """Ten million characters without a space are searched, as chunk and as query, in two seconds for each MiB."""
+    """Ten million characters without a space are searched, as chunk and as query, in time that is linear in them.
+
+    What bodies cost is measured by bench.attack; anything that grows faster than the text would take hours here.
+    """
     n_mib = 2 * len(text.encode(errors="surrogatepass")) / (1 << 20)
     started_s = time.process_time()
     assert [result.original_index for result in search("hello", [text, "hello"]).results] == [1]
     search(text, [text[:1000], "hello"])
-    assert time.process_time() - started_s < 2.0 * n_mib
+    assert time.process_time() - started_s < 10.0 * n_mib
 
 
 @pytest.mark.soak
