@@ -97,7 +97,8 @@ class Engine:
     def interrupt(self, ticket_id: int | None = None) -> None:
         """Stop computing that ticket's prompt, or whatever is being computed; what is not dropped is computed again.
 
-        A prompt that is computed together with others is not worth computing theirs again: its slice is short.
+        While several prompts are computed together, none of them is stopped: their slices are short, and those of the
+        others would have to be computed again.
         """
         if ticket_id is None or self._prefilling == {ticket_id}:
             self._model.interrupt()

@@ -34,9 +34,9 @@ _MOST_S = 5.0
 _REGAINED = 0.2
 """A client may use the lane for so many seconds of the processor, and gets back so many in each second."""
 _MOST_KNOWN = 16
+"""Compiled grammars that a lane remembers."""
 _KNOWN_S = 0.25
-"""A lane remembers so many grammars, of those that took the processor so long at most: what takes longer holds more
-than some 10 MB."""
+"""A grammar that took the processor longer is not remembered, because it may hold more than 10 MB."""
 
 
 def _trial() -> Sandbox:

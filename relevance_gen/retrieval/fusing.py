@@ -13,9 +13,9 @@ Only the best chunks by their words, the candidates, are lifted. So their order 
 chunk that shares no word with the question stays out, and a question costs one encoding and a few dozen products,
 however many chunks there are.
 
-Without that bound, every chunk is compared, and one without a shared word scores c². Function words, as "the", are no
-shared words there, unless the question has no others: where no chunk has anything else of the question, words alone
-rank by these for want of better ones, but meaning is better.
+Without that bound, every chunk is compared, and one without a shared word scores c². Function words, such as "the", do
+not count as shared words there, unless the question has no other words. Where no chunk has any other word of the
+question, ranking by words alone falls back on its function words; with vectors, meaning is the better guide.
 
 Source: the formula is ours, a probabilistic sum of two signals of which neither is a probability; measured in
 docs/encoder.md.

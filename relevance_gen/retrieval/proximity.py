@@ -76,14 +76,14 @@ class ProximityScorer:
         self._made_of = matches, idf, said
         self._n_words = len(matches)
         self.total_idf = math.fsum(idf) or 1.0
-        # A question may be as long as a document, and counting is quicker than looking at each pair.
+        # A question may be as long as a book: its pairs are counted by compiled code, and no list is made of its words.
         pairs = {pair: times for pair, times in Counter(itertools.pairwise(said)).items() if min(pair) >= 0}
         self._pairs = pairs
         self._pair_weight = [
             (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0 for (left, right), times in pairs.items()
         ]
         run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
-        self._run_total = math.fsum([run_weight[word] for word in said if word >= 0]) or 1.0
+        self._run_total = math.fsum(run_weight[word] for word in said if word >= 0) or 1.0
         self._pair_tables = _pair_tables(pairs, run_weight)
         counted = [rare for rare in idf if rare]
         self._bits = _bits(self._n_words + 1, len(counted))
@@ -225,8 +225,8 @@ def _pair_tables(
 ) -> tuple[npt.NDArray[np.uint16], Floats, Floats]:
     """Return the number of each pair, from 1 on, and what its left and its right word weigh in a run.
 
-    The numbers stand where the left word's number times the number of words, no word counted, and the right word's add
-    up to; 0 stands for two words that are no pair.
+    Words count from 1 here, and 0 is any word that is not looked for. With `size` for the number of words, this one
+    included, the number of a pair stands at ``left * size + right``. It is 0 for two words that are no pair.
     """
     size = len(run_weight) + 1
     numbers = np.zeros(size * size, np.uint16)

@@ -15,7 +15,7 @@ _MOST_IN_BLOCK: Final = 128
 _LEAST_IN_BLOCK: Final = 4
 _BLOCKS_PER_PLACE: Final = 4
 _FEW_BLOCKS: Final = 16
-"""Blocks are looked at one by one where they are fewer than all divided by this."""
+"""Where fewer than one block in so many may hold a score that is wanted, the scores of the others are not looked at."""
 _MANY: Final = 1 << 14
 """Fewer scores than this are quicker looked at all."""
 _ROUNDING: Final = 1.0 - 1e-9
@@ -90,9 +90,9 @@ def best_quotients(sums: Floats, denominators: Floats, least: float, n: int) -> 
         least: the least of them.
         n: how many.
     """
-    if sums.size < _MANY or sums.size < _LEAST_IN_BLOCK * _BLOCKS_PER_PLACE * n:
+    maxima = _block_maxima(sums, n) if sums.size >= _MANY else _NO_SCORES
+    if not maxima.size:
         return at_least_as_good(sums / denominators, n)
-    maxima = _block_maxima(sums, n)
     greatest = _reaching(sums, maxima, _nth_best(maxima, n))
     quotients = sums.take(greatest) / denominators.take(greatest)
     if greatest.size >= n:
