@@ -22,11 +22,11 @@ import numpy as np
 from bench.recording import Record, add_quick
 from bench.texts import cut, read_text
 from relevance_gen import ChunkIndex, search, token_counter
-from relevance_gen.retrieval.building import build
-from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.query import parse
-from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.query import parse
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.chunks import Chunks
 
 QUERY = "What did the captain say about the white whale and the sea?"
 QUERIES = [

@@ -18,6 +18,8 @@ from relevance_gen.errors import InvalidRequestError
 
 Metadata: TypeAlias = Mapping[str, Any]
 """What a chunk carries along for its owner."""
+WeightingName: TypeAlias = Literal["pivoted", "cosine"]
+"""How words are weighed, to answer questions or as the textbook's TF-IDF."""
 FinishReason: TypeAlias = Literal["eos", "stop", "length"]
 """Why a sample ended. An end token was drawn, a stop string completed, or there is room for no more tokens."""
 
@@ -180,7 +182,7 @@ class SearchResponse(Sequence[SearchResult]):
         results: the results, in the order of the chunks or best first, as was asked.
         metadata: token counts.
         confidence: how likely it is that the chunks hold an answer at all, in [0, 1]; the formula stands in
-            `relevance_gen.retrieval.confidence`.
+            `relevance_gen.retrieval.question.confidence`.
     """
 
     results: tuple[SearchResult, ...]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import Stemmer
 
-from relevance_gen.retrieval.folding import fold_character
-from relevance_gen.retrieval.stopwords import ENGLISH, ENGLISH_MARKERS, OTHER_MARKERS
-from relevance_gen.retrieval.terms import tokenize
+from relevance_gen.retrieval.text.folding import fold_character
+from relevance_gen.retrieval.text.stop_words import ENGLISH, ENGLISH_MARKERS, OTHER_MARKERS
+from relevance_gen.retrieval.text.terms import tokenize
 
 KNEE = 1 - 5e-7
 PAIRS, TRIPLES, WORD = "pairs", "triples", "word"

@@ -17,9 +17,9 @@ from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.retrieval.api import search
-from relevance_gen.retrieval.filtering import Where
 from relevance_gen.retrieval.index import ChunkIndex
-from relevance_gen.retrieval.passages import TextEncoder
+from relevance_gen.retrieval.question.filtering import Where
+from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import Chunk, GenerationRequest, Metadata, SearchResponse
 
 Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]

@@ -23,7 +23,7 @@ from relevance_gen.cli.search import (
 )
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.llama.source import is_embedded
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import serialize
 

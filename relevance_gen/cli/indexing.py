@@ -17,8 +17,8 @@ from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.cli.walking import Selection, Walker
 from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
-from relevance_gen.retrieval.arrayfile import MAGIC
 from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.segment.arrayfile import MAGIC
 from relevance_gen.types import Chunk
 
 _HERE: Final = "."

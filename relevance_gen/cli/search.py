@@ -16,7 +16,7 @@ from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.index import ChunkIndex
-from relevance_gen.retrieval.query import Question
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.wire import serialize
 
 _MAX_DIGITS = 19

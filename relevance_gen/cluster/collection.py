@@ -15,10 +15,10 @@ from relevance_gen.cluster.connection import get
 from relevance_gen.cluster.shard import Ahead, OutdatedError
 from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.errors import TimedOutError
-from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.scoring import Answer, Rest, SegmentScorer
-from relevance_gen.retrieval.terms import Offsets
-from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.retrieval.arrays import Offsets
+from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.scoring import Answer, Rest, SegmentScorer
+from relevance_gen.retrieval.question.weighting import weighting_named
 
 ROUND_S: Final = 60.0
 """Longest time that shards may take for one round of a question."""

@@ -23,7 +23,7 @@ from relevance_gen.cluster.folder import as_address, file_system
 from relevance_gen.cluster.parts import Made, make
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.chunks import Blank, Chunks
+from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.tokens import TokenCounter
 
 Source: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]

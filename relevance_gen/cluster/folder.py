@@ -17,8 +17,9 @@ from attrs import field, frozen
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
-from relevance_gen.retrieval import storage
-from relevance_gen.retrieval.weighting import WeightingName, weighting_named
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment import storage
+from relevance_gen.types import WeightingName
 
 _MANIFEST: Final = "index.json"
 _FORMAT: Final = 2

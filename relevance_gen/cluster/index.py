@@ -31,16 +31,16 @@ from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexStats, ShardStats
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.answering import Wanted, answer
-from relevance_gen.retrieval.chunks import Blank, Chunks
-from relevance_gen.retrieval.cutting import cut_evenly
-from relevance_gen.retrieval.explaining import explain
-from relevance_gen.retrieval.filtering import Where
 from relevance_gen.retrieval.positions import check_position
-from relevance_gen.retrieval.query import Question, questions
-from relevance_gen.retrieval.weighting import WeightingName, weighting_named
+from relevance_gen.retrieval.question.answering import Wanted, answer
+from relevance_gen.retrieval.question.explaining import explain
+from relevance_gen.retrieval.question.filtering import Where
+from relevance_gen.retrieval.question.query import Question, questions
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment.chunks import Blank, Chunks
+from relevance_gen.retrieval.text.cutting import cut_evenly
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
-from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse
+from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse, WeightingName
 
 T = TypeVar("T")
 

@@ -28,9 +28,9 @@ from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
 from relevance_gen.errors import ChunksMissingError, ClusterError
 from relevance_gen.retrieval.positions import check_positions
-from relevance_gen.retrieval.segment import Statistics
-from relevance_gen.retrieval.weighting import WeightingName
+from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
+from relevance_gen.types import WeightingName
 
 _log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from relevance_gen.cluster.parts import Recipe
 from relevance_gen.cluster.placing import least_loaded, living_nodes
 from relevance_gen.cluster.shard import Contribution, Shard
 from relevance_gen.cluster.state import ShardState, Spans
-from relevance_gen.retrieval.segment import Statistics
-from relevance_gen.retrieval.weighting import WeightingName
+from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
+from relevance_gen.types import WeightingName
 
 _log = logging.getLogger(__name__)
 

@@ -15,15 +15,15 @@ from relevance_gen.cluster import folder
 from relevance_gen.cluster.connection import Actor
 from relevance_gen.cluster.parts import Part, Recipe
 from relevance_gen.cluster.state import Spans
-from relevance_gen.retrieval import storage
-from relevance_gen.retrieval.bags import Bag
-from relevance_gen.retrieval.merging import in_tiers, merge, without
-from relevance_gen.retrieval.scoring import SegmentScorer
-from relevance_gen.retrieval.segment import Segment, Statistics
-from relevance_gen.retrieval.terms import Ids, Offsets
-from relevance_gen.retrieval.weighting import WeightingName, weighting_named
+from relevance_gen.retrieval.arrays import Ids, Offsets
+from relevance_gen.retrieval.question.bags import Bag
+from relevance_gen.retrieval.question.scoring import SegmentScorer
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment import storage
+from relevance_gen.retrieval.segment.merging import in_tiers, merge, without
+from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.tokens import TokenCounter
-from relevance_gen.types import Metadata
+from relevance_gen.types import Metadata, WeightingName
 
 _KEPT_EPOCHS: Final = 3
 """A question that began before so many changes is asked again."""

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.segment import Statistics
-from relevance_gen.retrieval.terms import Offsets
-from relevance_gen.retrieval.vocabulary import Flags
-from relevance_gen.retrieval.weighting import WeightingName
+from relevance_gen.retrieval.arrays import Flags, Offsets
+from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
+from relevance_gen.types import WeightingName
 
 
 @frozen(eq=False)

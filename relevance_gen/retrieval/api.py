@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from relevance_gen.checks import as_list
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.answering import Wanted, answer
-from relevance_gen.retrieval.building import build
-from relevance_gen.retrieval.chunks import Blank, Chunks
-from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.filtering import Where
-from relevance_gen.retrieval.fusing import N_CANDIDATES
-from relevance_gen.retrieval.passages import TextEncoder, checked_encoder
-from relevance_gen.retrieval.query import Question, parse
-from relevance_gen.retrieval.weighting import WeightingName, weighting_named
+from relevance_gen.retrieval.question.answering import Wanted, answer
+from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.filtering import Where
+from relevance_gen.retrieval.question.fusing import N_CANDIDATES
+from relevance_gen.retrieval.question.query import Question, parse
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.chunks import Blank, Chunks
+from relevance_gen.retrieval.segment.passages import TextEncoder, checked_encoder
 from relevance_gen.tokens import Encoding, token_counter
-from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse
+from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse, WeightingName
 
 
 def search(
@@ -58,7 +58,7 @@ def search(
         blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
             positions. Missing are None and NaN.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's TF-IDF; formulas in
-            `relevance_gen.retrieval.weighting`.
+            `relevance_gen.retrieval.question.weighting`.
         encoding: what tokens are counted in: None for the embedded encoding, a tiktoken encoding's name, the path of a
             rank file, or a `tiktoken.Encoding`.
         progress: called with (chunks done, all chunks) as they are read; True shows a bar.

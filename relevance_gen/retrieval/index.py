@@ -15,23 +15,23 @@ from attrs import evolve, field, frozen
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval import parallel, storage
-from relevance_gen.retrieval.answering import Wanted, answer
-from relevance_gen.retrieval.building import build
-from relevance_gen.retrieval.chunks import Blank, Chunks
-from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.explaining import explain
-from relevance_gen.retrieval.filtering import Where
-from relevance_gen.retrieval.fusing import N_CANDIDATES
 from relevance_gen.retrieval.listing import ChunkList
-from relevance_gen.retrieval.merging import in_tiers, merge, without
-from relevance_gen.retrieval.passages import Passages, TextEncoder, checked_encoder
 from relevance_gen.retrieval.positions import check_position, check_positions
-from relevance_gen.retrieval.query import Question, questions
-from relevance_gen.retrieval.segment import Segment
-from relevance_gen.retrieval.weighting import Weighting, WeightingName, weighting_named
+from relevance_gen.retrieval.question.answering import Wanted, answer
+from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.explaining import explain
+from relevance_gen.retrieval.question.filtering import Where
+from relevance_gen.retrieval.question.fusing import N_CANDIDATES
+from relevance_gen.retrieval.question.query import Question, questions
+from relevance_gen.retrieval.question.weighting import Weighting, weighting_named
+from relevance_gen.retrieval.segment import parallel, storage
+from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.chunks import Blank, Chunks
+from relevance_gen.retrieval.segment.merging import in_tiers, merge, without
+from relevance_gen.retrieval.segment.passages import Passages, TextEncoder, checked_encoder
+from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
-from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse
+from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse, WeightingName
 
 
 @frozen(eq=False)
@@ -63,7 +63,7 @@ class ChunkIndex:
         blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
             positions. Missing are None and NaN.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's; formulas in
-            `relevance_gen.retrieval.weighting`.
+            `relevance_gen.retrieval.question.weighting`.
         encoder: an `Encoder`, which lifts chunks that say in other words what a query asks. The index keeps the vectors
             of all its passages, two bytes a component, so that a query costs one encoding. None goes by words alone.
         encoding: what tokens are counted in: None for the embedded encoding, a tiktoken encoding's name, the path of a

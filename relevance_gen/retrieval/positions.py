@@ -8,8 +8,7 @@ import numpy as np
 
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.terms import Offsets
-from relevance_gen.retrieval.vocabulary import Flags
+from relevance_gen.retrieval.arrays import Flags, Offsets
 
 
 def check_position(name: str, value: object, n_positions: int, holds: Callable[[Offsets], Flags]) -> int:

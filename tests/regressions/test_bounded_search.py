@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from relevance_gen import ChunkIndex, search
-from relevance_gen.retrieval import matching
-from relevance_gen.retrieval.building import build
-from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.folding import _TONED_WORD
-from relevance_gen.retrieval.matching import MAX_FORMS, Match, match_inflections
-from relevance_gen.retrieval.proximity import ProximityScorer
-from relevance_gen.retrieval.query import MAX_TERMS, parse
-from relevance_gen.retrieval.segment import BETWEEN, Reading
-from relevance_gen.retrieval.terms import tokenize
-from relevance_gen.retrieval.vocabulary import Vocabulary
-from relevance_gen.retrieval.weighting import weighting_named
+from relevance_gen.retrieval.question import matching
+from relevance_gen.retrieval.question.matching import MAX_FORMS, Match, match_inflections
+from relevance_gen.retrieval.question.proximity import ProximityScorer
+from relevance_gen.retrieval.question.query import MAX_TERMS, parse
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
+from relevance_gen.retrieval.segment.vocabulary import Vocabulary
+from relevance_gen.retrieval.text.folding import _TONED_WORD
+from relevance_gen.retrieval.text.terms import tokenize
 
 
 def peak_bytes(job: object) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from relevance_gen import ChunkIndex, SearchResponse, search
-from relevance_gen.retrieval.weighting import WeightingName
+from relevance_gen.types import WeightingName
 
 WEIGHTINGS: Final[tuple[WeightingName, ...]] = ("pivoted", "cosine")
 ALL: Final = 1 << 40

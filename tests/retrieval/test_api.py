@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, SearchMetadata, SearchResult, search, token_counter
-from relevance_gen.retrieval.weighting import WeightingName
+from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS, ranking
 

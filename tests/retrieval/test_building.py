@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval import building, cutting
-from relevance_gen.retrieval.building import build
-from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.segment import Segment
-from relevance_gen.retrieval.terms import BEGINNINGS, beginnings, tokenize
-from relevance_gen.retrieval.vocabulary import Flags
+from relevance_gen.retrieval.arrays import Flags
+from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.segment import Segment, building
+from relevance_gen.retrieval.text import cutting
+from relevance_gen.retrieval.text.terms import BEGINNINGS, beginnings, tokenize
 from tests import reference, strategies
 
 text_lists = st.lists(strategies.texts, max_size=10)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, InvalidRequestError, wire
-from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.segment.chunks import Chunks
 
 chunk_values = st.one_of(
     st.sampled_from(["a", "", "  ", "b c"]),

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, search
-from relevance_gen.retrieval.confidence import MIDDLE, STEEPNESS, confidence, evidence
-from relevance_gen.retrieval.plan import Plan
-from relevance_gen.retrieval.weighting import WeightingName
+from relevance_gen.retrieval.question.confidence import MIDDLE, STEEPNESS, confidence, evidence
+from relevance_gen.retrieval.question.plan import Plan
+from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS
 

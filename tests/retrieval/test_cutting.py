@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen import search
-from relevance_gen.retrieval import cutting
-from relevance_gen.retrieval.cutting import blocks, pieces
-from relevance_gen.retrieval.terms import tokenize
+from relevance_gen.retrieval.text import cutting
+from relevance_gen.retrieval.text.cutting import blocks, pieces
+from relevance_gen.retrieval.text.terms import tokenize
 from tests import strategies
 
 mixed = st.text("ab Az0_-.\n\x00猫が黒タﾞ゙한국ᆨ人กขคงัำက ီខ្😀🏽𠮷tiếơ\u0301é،।་", max_size=80)

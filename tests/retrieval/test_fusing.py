@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, Encoder, IndexFormatError, InvalidRequestError, SearchResponse, search
-from relevance_gen.retrieval import fusing
-from relevance_gen.retrieval.passages import Passages, question_vector
-from relevance_gen.retrieval.stopwords import ENGLISH
+from relevance_gen.retrieval.question import fusing
+from relevance_gen.retrieval.segment.passages import Passages, question_vector
+from relevance_gen.retrieval.text.stop_words import ENGLISH
 from small_models import ENCODER
 from tests import strategies
 from tests.profiles import costly

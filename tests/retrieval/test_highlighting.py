@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, SearchResult, Span, search
 from relevance_gen.errors import TooLargeError
-from relevance_gen.retrieval import highlighting
-from relevance_gen.retrieval.highlighting import WINDOW
-from relevance_gen.retrieval.plan import Plan
-from relevance_gen.retrieval.terms import tokenize
+from relevance_gen.retrieval.question import highlighting
+from relevance_gen.retrieval.question.highlighting import WINDOW
+from relevance_gen.retrieval.question.plan import Plan
+from relevance_gen.retrieval.text.terms import tokenize
 from tests import corpus, strategies
 
 

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
-from relevance_gen.retrieval import cutting, listing
-from relevance_gen.retrieval.weighting import WeightingName
+from relevance_gen.retrieval import listing
+from relevance_gen.retrieval.text import cutting
+from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.retrieval.asking import WEIGHTINGS
 

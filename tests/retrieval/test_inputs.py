@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
-from relevance_gen.retrieval import parallel
+from relevance_gen.retrieval.segment import parallel
 from tests import corpus, strategies
 from tests.profiles import costly
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
-from relevance_gen.retrieval.bags import MAX_CHUNKS, Bag
-from relevance_gen.retrieval.letters import letter_share
-from relevance_gen.retrieval.likeness import Sample, likeness
+from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag
+from relevance_gen.retrieval.question.letters import letter_share
+from relevance_gen.retrieval.question.likeness import Sample, likeness
 from tests import reference
 from tests.retrieval.asking import ranking, scores
 

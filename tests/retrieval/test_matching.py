@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
-from relevance_gen.retrieval.matching import MAX_FORMS, is_fragment, is_inflected, match_inflections, stem
-from relevance_gen.retrieval.postings import Postings, PostingsBuilder, count_terms
-from relevance_gen.retrieval.terms import tokenize
+from relevance_gen.retrieval.question.matching import MAX_FORMS, match_inflections
+from relevance_gen.retrieval.segment.postings import Postings, PostingsBuilder, count_terms
+from relevance_gen.retrieval.text.stems import is_fragment, is_inflected, stem
+from relevance_gen.retrieval.text.terms import tokenize
 from tests import reference, strategies
 
 

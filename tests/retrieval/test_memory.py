@@ -1,4 +1,4 @@
-"""Memory: the values used last, within the bytes that are allowed."""
+"""LruCache: the values used last, within the bytes that are allowed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval.memory import _ENTRY_BYTES, Memory
+from relevance_gen.lru import _ENTRY_BYTES, LruCache
 
 sizes = st.integers(0, 3000)
 
@@ -15,7 +15,7 @@ sizes = st.integers(0, 3000)
 @given(st.lists(st.tuples(st.integers(0, 8), sizes)), st.integers(0, 5000))
 def test_it_holds_the_values_used_last(puts: list[tuple[int, int]], limit_bytes: int) -> None:
     """After any puts it holds the last ones that fit together, each key once, and its bytes are theirs."""
-    memory: Memory[int] = Memory(limit_bytes, lambda size: size)
+    memory: LruCache[int] = LruCache(limit_bytes, lambda size: size)
     expected: dict[int, int] = {}
     for key, size in puts:
         memory.put(key, size)
@@ -30,7 +30,7 @@ def test_it_holds_the_values_used_last(puts: list[tuple[int, int]], limit_bytes:
 
 def test_using_a_value_keeps_it() -> None:
     """What was looked at last goes last."""
-    memory: Memory[int] = Memory(2 * (_ENTRY_BYTES + 1), lambda _: 1)
+    memory: LruCache[int] = LruCache(2 * (_ENTRY_BYTES + 1), lambda _: 1)
     memory.put("a", 1)
     memory.put("b", 2)
     assert memory.get("a") == 1
@@ -40,7 +40,7 @@ def test_using_a_value_keeps_it() -> None:
 
 def test_threads_do_not_miscount() -> None:
     """Eight threads that put and get at once leave as many bytes counted as there are."""
-    memory: Memory[int] = Memory(20 * _ENTRY_BYTES, lambda size: size)
+    memory: LruCache[int] = LruCache(20 * _ENTRY_BYTES, lambda size: size)
 
     def work(seed: int) -> None:
         for number in range(3000):

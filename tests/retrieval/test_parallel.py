@@ -16,8 +16,8 @@ import pytest
 
 from relevance_gen import ChunkIndex, IndexBuildError, InvalidRequestError
 from relevance_gen.machine import usable_cpus
-from relevance_gen.retrieval import parallel
-from relevance_gen.retrieval.chunks import Chunks
+from relevance_gen.retrieval.segment import parallel
+from relevance_gen.retrieval.segment.chunks import Chunks
 from tests import corpus
 
 CHUNKS = [*corpus.prose(300, 30), "Größe столица 猫", {"text": "a cat", "metadata": {"page": 1}}]
@@ -111,7 +111,7 @@ def test_an_interrupt_ends_the_processes() -> None:
 INTERRUPTED = """
 import threading
 from relevance_gen import ChunkIndex
-from relevance_gen.retrieval import parallel
+from relevance_gen.retrieval.segment import parallel
 parallel._CHARS_PER_FORK = parallel._CHARS_PER_NEW_PROCESS = 1
 chunks = [f"text number {number} of very many " * 20 for number in range(100_000)]
 if BESIDE_A_THREAD:
@@ -178,7 +178,8 @@ def test_control_c_ends_with_130_and_without_a_traceback(beside_a_thread: bool, 
 KILLED = """
 import time
 from relevance_gen import ChunkIndex
-from relevance_gen.retrieval import building, parallel
+from relevance_gen.retrieval.segment import parallel
+from relevance_gen.retrieval.segment.segment import building
 parallel._CHARS_PER_FORK = parallel._CHARS_PER_NEW_PROCESS = 1
 building._BLOCK_CHARS = 200  # so much progress to tell that it fills the pipe
 chunks = [f"text number {number} of very many " * 10 for number in range(6000)]

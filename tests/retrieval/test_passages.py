@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from relevance_gen import EncoderError, search
-from relevance_gen.retrieval.passages import PASSAGE_CHARS, Passages
+from relevance_gen.retrieval.segment.passages import PASSAGE_CHARS, Passages
 from tests import strategies
 
 vectors = arrays(np.float32, (5, 7), elements=st.floats(-1, 1, width=32)).map(

@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval.postings import MAX_BLOCK_CHUNKS, Postings, PostingsBuilder, count_terms
-from relevance_gen.retrieval.terms import BEGINNINGS, Ids, beginnings, tokenize
+from relevance_gen.retrieval.arrays import Ids
+from relevance_gen.retrieval.segment.postings import MAX_BLOCK_CHUNKS, Postings, PostingsBuilder, count_terms
+from relevance_gen.retrieval.text.terms import BEGINNINGS, beginnings, tokenize
 from tests import strategies
 
 colliding_ids = st.builds(

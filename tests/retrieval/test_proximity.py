@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval import proximity as module
-from relevance_gen.retrieval.matching import Match
-from relevance_gen.retrieval.proximity import HEAD, WINDOW, Proximity, ProximityScorer
-from relevance_gen.retrieval.segment import BETWEEN, Reading
-from relevance_gen.retrieval.vocabulary import Vocabulary
+from relevance_gen.retrieval.question import proximity as module
+from relevance_gen.retrieval.question.matching import Match
+from relevance_gen.retrieval.question.proximity import HEAD, WINDOW, Proximity, ProximityScorer
+from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
+from relevance_gen.retrieval.segment.vocabulary import Vocabulary
 
 chunk_lists = st.lists(st.lists(st.integers(0, 5), max_size=70), max_size=4)
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from relevance_gen import ChunkIndex, search
-from relevance_gen.retrieval.weighting import WeightingName
-from relevance_gen.types import Explanation
+from relevance_gen.types import Explanation, WeightingName
 from tests import reference, strategies
 from tests.profiles import costly
 from tests.retrieval.asking import ALL, WEIGHTINGS, ranking, scores

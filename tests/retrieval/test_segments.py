@@ -21,13 +21,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
-from relevance_gen.retrieval.building import build
-from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.collection import Collection
-from relevance_gen.retrieval.explaining import explain
-from relevance_gen.retrieval.merging import merge
-from relevance_gen.retrieval.segment import Segment
-from relevance_gen.retrieval.weighting import WeightingName, weighting_named
+from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.explaining import explain
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.merging import merge
+from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.profiles import costly
 from tests.retrieval.asking import ALL, WEIGHTINGS
@@ -101,7 +102,7 @@ def test_the_law_holds_among_many_chunks() -> None:
 
 def test_the_bound_on_forms_counts_different_words_of_all_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """A word has no forms where all segments together have too many, each counted once."""
-    monkeypatch.setattr("relevance_gen.retrieval.matching.MAX_FORMS", 5)
+    monkeypatch.setattr("relevance_gen.retrieval.question.matching.MAX_FORMS", 5)
     weighting = weighting_named("pivoted")
     few = ["connect connects connected", "connecting connection connect", "connects connected connection"]
     many = [*few, "connective connectives"]

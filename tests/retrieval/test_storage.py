@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, IndexFormatError, InvalidRequestError
-from relevance_gen.retrieval.weighting import WeightingName
-from relevance_gen.types import Chunk
+from relevance_gen.types import Chunk, WeightingName
 from tests import strategies
 from tests.profiles import costly
 from tests.retrieval.asking import ALL, WEIGHTINGS

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval.terms import beginnings, identify, ragged_ranges, tokenize
+from relevance_gen.retrieval.arrays import ragged_ranges
+from relevance_gen.retrieval.text.terms import beginnings, identify, tokenize
 from tests import reference, strategies
 
 

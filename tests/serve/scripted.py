@@ -18,8 +18,8 @@ from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.retrieval.chunks import Chunks
-from relevance_gen.retrieval.postings import Flags
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.postings import Flags
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import Plan

@@ -13,10 +13,10 @@ from attrs import define, field, frozen
 
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError
-from relevance_gen.retrieval.chunks import Blank, Chunks
-from relevance_gen.retrieval.filtering import mask_of
-from relevance_gen.retrieval.passages import PASSAGE_CHARS, TextEncoder
-from relevance_gen.retrieval.vocabulary import Flags
+from relevance_gen.retrieval.arrays import Flags
+from relevance_gen.retrieval.question.filtering import mask_of
+from relevance_gen.retrieval.segment.chunks import Blank, Chunks
+from relevance_gen.retrieval.segment.passages import PASSAGE_CHARS, TextEncoder
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key

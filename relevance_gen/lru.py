@@ -1,0 +1,60 @@
+"""Remember what was computed last, in a bounded number of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+_ENTRY_BYTES = 400
+"""About what Python itself takes for one key, its value's object and the place in the dictionary."""
+
+
+class LruCache(Generic[Value]):
+    """The values used last, as many as `limit_bytes` hold; safe to share between threads.
+
+    Unlike `functools.lru_cache` over a method, it counts its bytes and is part of no reference cycle: what is
+    remembered goes with its owner.
+
+    Args:
+        limit_bytes: most bytes of all values together.
+        size_of: tells how many bytes a value takes.
+    """
+
+    def __init__(self, limit_bytes: int, size_of: Callable[[Value], int]) -> None:
+        self._limit_bytes = limit_bytes
+        self._size_of = size_of
+        self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.nbytes = 0
+
+    def get(self, key: Hashable) -> Value | None:
+        """Return the value under `key`, or None."""
+        return self.get_all((key,)).get(key)
+
+    def get_all(self, keys: Sequence[Key]) -> dict[Key, Value]:
+        """Return the values under those of some keys that have one."""
+        values, found = self._values, {}
+        with self._lock:
+            for key in keys:
+                if key in values:
+                    found[key] = values[key][0]
+                    values.move_to_end(key)
+        return found
+
+    def put(self, key: Hashable, value: Value) -> None:
+        """Remember a value, if it fits at all, and forget those that were not used for longest."""
+        n_bytes = self._size_of(value) + _ENTRY_BYTES
+        if n_bytes > self._limit_bytes:
+            return
+        with self._lock:
+            _, replaced_bytes = self._values.pop(key, (None, 0))
+            self._values[key] = value, n_bytes
+            self.nbytes += n_bytes - replaced_bytes
+            while self.nbytes > self._limit_bytes:
+                _, (_, freed_bytes) = self._values.popitem(last=False)
+                self.nbytes -= freed_bytes

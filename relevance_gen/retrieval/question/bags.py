@@ -1,0 +1,149 @@
+"""Count what stands in each of a few chunks: words' beginnings, or letters in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from relevance_gen.retrieval.arrays import Floats, Numbers, Offsets, ragged_ranges, runs
+from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
+
+MAX_CHUNKS: Final = 1 << 8
+"""Most chunks compared with each other; only ties make them more than a few dozen."""
+_STEP: Final = 1 << 18
+"""Features looked up or counted together: it bounds the memory for long chunks."""
+
+_Keys: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
+"""A feature's number and a chunk's, as one number."""
+
+
+@frozen(eq=False)
+class Bag:
+    """What stands in each of some chunks.
+
+    Attributes:
+        features: hashes, or numbers of hashes in `names`, chunk after chunk; 0 for what does not count. Shape (T,).
+        counts: how many each chunk has, shape (n,), summing to T.
+        names: hashes, ascending; the first is 0. None where the features are hashes themselves.
+    """
+
+    features: Numbers
+    counts: Offsets
+    names: Numbers | None = None
+
+    @classmethod
+    def of_words(cls, reading: Reading) -> Bag:
+        """Return the beginnings of the words that were read; function words, and places of no word, do not count."""
+        words, numbers = reading.words[BETWEEN:], reading.vocabulary.stump_numbers
+        features = [numbers.take(words[low : low + _STEP]) for low in range(0, words.size, _STEP)]
+        whole = features[0] if len(features) == 1 else np.concatenate([_NO_FEATURES, *features])
+        return cls(whole, reading.counts + BETWEEN, reading.vocabulary.stumps)
+
+    @classmethod
+    def joined(cls, bags: Sequence[Bag]) -> Bag:
+        """Return the bag of the chunks of some, one after the other."""
+        if len(bags) == 1:
+            return bags[0]
+        counts = np.concatenate([_NO_PLACES, *(bag.counts for bag in bags)])
+        if bags and all(bag.names is bags[0].names for bag in bags):
+            return cls(np.concatenate([bag.features for bag in bags]), counts, bags[0].names)
+        return cls(np.concatenate([_NO_FEATURES, *(_hashes(bag.names, bag.features) for bag in bags)]), counts)
+
+    @classmethod
+    def merge(cls, bags: Sequence[Bag], places: Sequence[Offsets]) -> Bag:
+        """Return the bag of several segments' chunks; `places` are those that each segment's chunks take in it."""
+        if len(bags) == 1:
+            return bags[0]
+        return cls.joined(bags).take(np.argsort(np.concatenate([_NO_PLACES, *places])))
+
+    def take(self, kept: Offsets) -> Bag:
+        """Return the bag of some of the chunks."""
+        first = np.cumsum(self.counts) - self.counts
+        return Bag(self.features[ragged_ranges(first[kept], self.counts[kept])], self.counts[kept], self.names)
+
+    def tally(self) -> Tally:
+        """Count how often each chunk has each feature."""
+        ends = self.counts.cumsum()
+        steps = [self._count(slice(low, low + _STEP), ends) for low in range(0, self.features.size, _STEP)]
+        key, tf = steps[0] if steps else (_NO_FEATURES, _NO_PLACES)
+        if len(steps) > 1:
+            key, tf = (np.concatenate(arrays) for arrays in zip(*steps, strict=True))
+            del steps
+            order = key.argsort(kind="stable")
+            key, tf = key.take(order), tf.take(order)
+            del order
+            first, _ = runs(key)
+            key, tf = key.take(first), np.add.reduceat(tf, first) if first.size else tf
+        feature: _Keys = np.right_shift(key, key.dtype.type(_CHUNK_BITS))
+        first, df = runs(feature)
+        place = np.arange(df.size).repeat(df)
+        chunk = (key & key.dtype.type(_CHUNK_MASK)).astype(np.intp)
+        return Tally(ends.size, self.names, feature.take(first), df, place, chunk, tf)
+
+    def _count(self, some: slice, ends: Offsets) -> tuple[_Keys, Offsets]:
+        """Count some of the features: by feature and chunk as one number, ascending, and how often each stands there.
+
+        Args:
+            some: where these stand.
+            ends: where each chunk's features end.
+        """
+        is_small = self.names is not None and self.names.size <= _MOST_SMALL
+        kind: type[np.unsignedinteger[Any]] = np.uint32 if is_small else np.uint64
+        key: _Keys = self.features[some].astype(kind)
+        counts = self.counts
+        if key.size < self.features.size:
+            counts = np.diff(np.clip(ends - some.start, 0, key.size), prepend=0)
+        key <<= kind(_CHUNK_BITS)
+        key |= np.arange(counts.size, dtype=kind).repeat(counts)
+        key.sort()
+        key = key[key.searchsorted(kind(1 << _CHUNK_BITS)) :]
+        first, tf = runs(key)
+        return key.take(first), tf
+
+
+def _hashes(names: Numbers | None, features: _Keys) -> _Keys:
+    return features if names is None else names.take(features)
+
+
+@frozen(eq=False)
+class Tally:
+    """How often each of some chunks has each feature: by feature, then by chunk.
+
+    Attributes:
+        n_chunks: number of chunks, n.
+        names: those of the bag.
+        features: the different features, ascending, shape (F,).
+        df: number of chunks that have each, shape (F,).
+        place: place among these of each count, ascending, shape (P,).
+        chunk: number of each count's chunk, in [0, n), shape (P,).
+        tf: how often that chunk has that feature, shape (P,).
+    """
+
+    n_chunks: int
+    names: Numbers | None
+    features: _Keys
+    df: Offsets
+    place: Offsets
+    chunk: Offsets
+    tf: Offsets
+
+    @property
+    def hashes(self) -> _Keys:
+        """Hashes of the features."""
+        return _hashes(self.names, self.features)
+
+    def norms(self, value: Floats) -> Floats:
+        """Return the Euclidean length of each chunk's values, shape (n,)."""
+        return np.sqrt(np.bincount(self.chunk, value * value, self.n_chunks))
+
+
+_CHUNK_BITS: Final = 8
+_CHUNK_MASK: Final = MAX_CHUNKS - 1
+_MOST_SMALL: Final = 1 << 32 - _CHUNK_BITS
+"""So many features can be told, with a chunk's number, in 32 bits, which sort in half the time."""
+_NO_FEATURES: Final[Numbers] = np.zeros(0, np.uint32)
+_NO_PLACES: Final[Offsets] = np.zeros(0, np.int64)

@@ -1,0 +1,121 @@
+"""Say which chunks a search may return: those at some positions, under a mask, or with some metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from relevance_gen.checks import as_list, is_integer, plain
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.arrays import Flags
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.types import Metadata
+
+Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
+"""Metadata to have, a callable of metadata, positions, or a mask with a place for every position.
+
+A mapping is the server's ``where``: a chunk has it if for each key its metadata has the value, or one of a list, a set
+or a range of values. Where the metadata's own value is a list, one of its items is enough."""
+
+_ALLOWED = "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
+
+
+@frozen(eq=False)
+class Filter:
+    """Which chunks a search may return, as the caller said it, checked. It can be pickled if its callable can.
+
+    Attributes:
+        rule: a mask with a place for every position, or a callable of a chunk's metadata.
+    """
+
+    rule: Flags | Callable[[Metadata], bool]
+
+    @classmethod
+    def read(cls, where: Where, n_positions: int) -> Self:
+        """Check what the caller said.
+
+        Args:
+            where: what the caller said.
+            n_positions: number of positions that were ever given.
+
+        Raises:
+            InvalidRequestError: it is none of the kinds that are allowed, or a position or the mask is out of range.
+        """
+        if isinstance(where, Mapping):
+            return cls(partial(has, wanted={key: _wanted(key, value) for key, value in where.items()}))
+        return cls(where if callable(where) else _mask(where, n_positions))
+
+    def flags(self, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
+        """Tell which of some chunks a search may return, shape (N,).
+
+        Args:
+            positions: their positions, shape (N,).
+            chunks: the chunks.
+        """
+        if callable(self.rule):
+            return _by_metadata(self.rule, chunks)
+        taken: Flags = self.rule[positions]
+        return taken
+
+
+def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:
+    """Tell which chunks have some metadata, shape (N,): a mask that can be used in place of `where`."""
+    n = len(chunks.texts)
+    return Filter.read(where, n).flags(np.arange(n), chunks)
+
+
+def has(metadata: Metadata, wanted: Mapping[str, Sequence[Any]]) -> bool:
+    """Tell whether metadata has one of the values wanted under each key.
+
+    >>> has({"tags": ["a", "b"], "page": 2}, {"tags": ["b"], "page": [1, 2]})
+    True
+    """
+    return all(key in metadata and _is_among(metadata[key], values) for key, values in wanted.items())
+
+
+def _wanted(key: str, value: Any) -> Sequence[Any]:
+    """Return the values of which a chunk must have one under a key."""
+    value = as_list(value)
+    if callable(value):
+        raise InvalidRequestError.must_be(
+            f"where.{key}", "a value or a list of values", value, remedy="a callable takes a chunk's whole metadata"
+        )
+    return list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
+
+
+def _is_among(value: Any, values: Sequence[Any]) -> bool:
+    owned = value if isinstance(value, list | tuple) else [value]
+    # Of one type, so that true is not 1.
+    return any(one == other and isinstance(one, bool) == isinstance(other, bool) for one in owned for other in values)
+
+
+def _by_metadata(holds: Callable[[Metadata], bool], chunks: Chunks) -> Flags:
+    n, metadata = len(chunks.texts), chunks.metadata
+    if not metadata:
+        return np.full(n, bool(holds({})) if n else False)
+    return np.fromiter((bool(holds(metadata.get(number, {}))) for number in range(n)), bool, n)
+
+
+def _mask(where: Any, n_positions: int) -> Flags:
+    where = as_list(where)
+    if isinstance(where, str | bytes) or not isinstance(where, Sequence):
+        raise InvalidRequestError.must_be("where", _ALLOWED, where)
+    values = list(map(plain, where))
+    if values and all(isinstance(value, bool) for value in values):
+        if len(values) != n_positions:
+            raise InvalidRequestError(
+                f"where must be a mask of {n_positions} booleans, one for each position, got {len(values)}",
+                field="where",
+            )
+        return np.array(values, bool)
+    for place, value in enumerate(values):
+        if not is_integer(value) or not 0 <= value < n_positions:
+            raise InvalidRequestError.must_be(f"where[{place}]", f"an integer in [0, {n_positions})", value)
+    mask = np.zeros(n_positions, bool)
+    mask[np.array(values, np.int64)] = True
+    return mask

@@ -1,0 +1,255 @@
+"""Prefer chunks that hold the query's words together, in its order, or at their beginning.
+
+Four parts of a chunk's score, for the most promising chunks::
+
+    pairs(q, d)    = Σ_b (1 + ln qtf(b)) idf(b) tf(b, d) / (tf(b, d) + 1.6)
+    coverage(q, d) = max over windows of 24 tokens of Σ idf(t), t in the window / Σ idf(t), t in the query
+    head(q, d)     = the same for the chunk's first 16 tokens
+    run(q, d)      = max over runs of Σ max(idf(t), 0.3), t in the run / the same sum over the whole query, at most 1
+
+b goes through the pairs of neighbours in the query; idf(b) is the mean of their idf (0 for function words). A run is
+two tokens or more of which every two neighbours are neighbours in the query, too, in that order. A word stands for all
+its matches, and a chunk's word for that of the query which it matches best. Of a long query the 32 rarest words count,
+and as many function words. `relevance_gen.retrieval.question.weighting` says what each part weighs.
+
+Sources: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007, for windows; Metzler
+and Croft, "A Markov Random Field Model for Term Dependencies", SIGIR 2005, for pairs in order; the formulas are ours,
+measured in docs/retrieval.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from relevance_gen.retrieval.arrays import Floats, Ids, Offsets
+from relevance_gen.retrieval.question.matching import Match
+from relevance_gen.retrieval.segment.saturation import saturated, saturated_one
+from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
+from relevance_gen.retrieval.segment.vocabulary import Vocabulary
+
+WINDOW: Final = 24
+"""Tokens in a passage: a sentence or so."""
+HEAD: Final = 16
+_LEAST_IN_RUN: Final = 0.3
+"""What a function word weighs in a run."""
+_STEP: Final = 1 << 16
+"""Places looked at together: it bounds the memory for a long chunk."""
+
+_NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
+
+_Words = npt.NDArray[np.uint8]
+_Masks = npt.NDArray[Any]
+_Neighbours: TypeAlias = tuple[Offsets, npt.NDArray[np.uint16]]
+
+
+@frozen(eq=False)
+class Proximity:
+    """The parts of some chunks' scores; the module's docstring has the formulas. Shape (n,) each."""
+
+    pairs: Floats
+    coverage: Floats
+    head: Floats
+    run: Floats
+
+
+class ProximityScorer:
+    """Scores how closely chunks hold the words of one query.
+
+    Args:
+        matches: for each query word the terms it stands for; at most 64 words.
+        idf: idf of each word; words with an idf of 0 are the last, and count only in pairs and runs.
+        said: the query's tokens in reading order, as numbers of these words; -1 for a word that is not looked for.
+
+    Attributes:
+        total_idf: sum of the idf of all words.
+    """
+
+    def __init__(self, matches: Sequence[Match], idf: Sequence[float], said: Sequence[int]) -> None:
+        self._made_of = matches, idf, said
+        self._n_words = len(matches)
+        self.total_idf = math.fsum(idf) or 1.0
+        # A question may be as long as a book: its pairs are counted by compiled code, and no list is made of its words.
+        pairs = {pair: times for pair, times in Counter(itertools.pairwise(said)).items() if min(pair) >= 0}
+        self._pairs = pairs
+        self._pair_weight = [
+            (1.0 + math.log(times)) * (idf[left] + idf[right]) / 2.0 for (left, right), times in pairs.items()
+        ]
+        run_weight = [max(rare, _LEAST_IN_RUN) for rare in idf]
+        self._run_total = math.fsum(run_weight[word] for word in said if word >= 0) or 1.0
+        self._pair_tables = _pair_tables(pairs, run_weight)
+        counted = [rare for rare in idf if rare]
+        self._bits = _bits(self._n_words + 1, len(counted))
+        self._sums = _sums(counted)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ProximityScorer, self._made_of
+
+    def __bool__(self) -> bool:
+        """Tell whether there is any word to look for."""
+        return bool(self._n_words)
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of different pairs of words that are looked for and neighbours in the query."""
+        return len(self._pairs)
+
+    def pairs_of_query(self) -> float:
+        """Return what the pairs would score in the query itself."""
+        return math.fsum(
+            [weight * saturated_one(n) for weight, n in zip(self._pair_weight, self._pairs.values(), strict=True)]
+        )
+
+    def score(self, reading: Reading) -> Proximity:
+        """Score chunks."""
+        starts = reading.starts
+        query_word = self._words_of(reading.vocabulary)
+        neighbours: list[_Neighbours] = []
+        covered, heads = np.zeros(starts.size), np.zeros(starts.size, self._bits.dtype)
+        for begin in range(0, reading.words.size - WINDOW + 1, _STEP):
+            # The words behind a step are looked at again in the next one, with all that is in their windows.
+            word = query_word.take(reading.words[begin : begin + _STEP + WINDOW - 1])
+            neighbours.append(self._neighbours(word, begin))
+            self._cover(word, starts - begin, covered, heads)
+        pairs, run = self._in_order(neighbours, starts)
+        covered /= self.total_idf
+        head = self._weigh(heads)
+        head /= self.total_idf
+        return Proximity(pairs, np.minimum(covered, 1.0), np.minimum(head, 1.0), run)
+
+    # ── Which word of the query stands where ─────────────────────────────────────────────────────────────────────────
+
+    def _matched(self) -> tuple[Ids, _Words]:
+        """Ids of all matches and the query's words that they stand for, from 1 on; of equal ids the last is meant."""
+        matches = self._made_of[0][::-1]
+        ids = np.concatenate([_NO_IDS, *[match.ids for match in matches]])
+        word = np.arange(self._n_words, 0, -1, dtype=np.uint8).repeat([match.ids.size for match in matches])
+        if not all(match.counts_in_full for match in matches):
+            order = np.concatenate([match.weight for match in matches]).argsort(kind="stable")
+            ids, word = ids[order], word[order]
+        return ids, word
+
+    def _words_of(self, vocabulary: Vocabulary) -> _Words:
+        """Return for each word of a vocabulary which of the query's it stands for, from 1 on; 0 for none."""
+        ids, word = self._matched()
+        words = np.zeros(vocabulary.size + 1, np.uint8)
+        words[vocabulary.find(ids)] = word
+        words[-1] = 0  # that of no word, and of those that were not found
+        return words
+
+    # ── Side by side ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _neighbours(self, word: _Words, begin: int) -> _Neighbours:
+        """Return where the query's pairs stand, and the number of each.
+
+        Args:
+            word: the query's word at each place of a step, and at some of the next.
+            begin: the first place.
+        """
+        word = word[: _STEP + 1]
+        left: Offsets = np.logical_and(word[:-1], word[1:]).nonzero()[0]
+        beside = word.take(left) * np.uint16(self._n_words + 1)
+        beside += word.take(left + 1)
+        number = self._pair_tables[0].take(beside)
+        paired: Offsets = number.nonzero()[0]
+        return left.take(paired) + begin, number.take(paired)
+
+    def _in_order(self, neighbours: list[_Neighbours], starts: Offsets) -> tuple[Floats, Floats]:
+        """Return the pairs and the longest run of each chunk, told where the query's pairs stand; the list is spent."""
+        n, kinds = starts.size, len(self._pairs)
+        run = np.zeros(n)
+        left, number = neighbours[0]
+        if len(neighbours) > 1:
+            left, number = (np.concatenate(parts) for parts in zip(*neighbours, strict=True))
+        neighbours.clear()
+        if not left.size:
+            return run, run
+        _, of_left, of_right = self._pair_tables
+        chunk = starts.searchsorted(left, "right")
+        chunk -= 1
+        tf = np.bincount(chunk * kinds + number, minlength=n * kinds + 1)[1:].reshape(n, kinds)
+        values = saturated(tf)
+        values *= self._pair_weight
+        first: Offsets = np.concatenate(([0], (left[1:] - left[:-1] != 1).nonzero()[0] + 1))
+        total = np.add.reduceat(of_right.take(number), first)
+        total += of_left.take(number.take(first))
+        np.maximum.at(run, chunk.take(first), total)
+        run /= self._run_total
+        return np.add.reduce(values, axis=1), np.minimum(run, 1.0)
+
+    # ── Within a passage ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _weigh(self, masks: _Masks) -> Floats:
+        """Return the sum of the idf of the words in each mask."""
+        if masks.itemsize == 1:
+            return self._sums[0].take(masks)
+        parts = masks.astype(f"<u{masks.itemsize}", copy=False).view(np.uint8).reshape(-1, masks.itemsize)
+        total = self._sums[0].take(parts[:, 0])
+        for place, sums in enumerate(self._sums[1:], 1):
+            total += sums.take(parts[:, place])
+        return total
+
+    def _cover(self, word: _Words, starts: Offsets, covered: Floats, heads: _Masks) -> None:
+        """Note the best window of each chunk among those that begin in a step, and the words in its head.
+
+        Args:
+            word: the query's word at each place of a step, and at some of the next.
+            starts: where each chunk begins, counted from the first of these places.
+            covered: idf of each chunk's best window.
+            heads: the query's words in each chunk's head.
+        """
+        within = self._bits.take(word)
+        for n_places in (1, 2, 4):
+            within = within[:-n_places] | within[n_places:]
+        in_head = within[: -HEAD // 2] | within[HEAD // 2 :]
+        values = self._weigh(in_head[: HEAD - WINDOW] | within[HEAD:])
+        low, high = starts.searchsorted((0, min(_STEP, values.size))).tolist()
+        heads[low:high] = in_head.take(starts[low:high])
+        # A window that begins between two chunks has nothing that the first window of the second does not have.
+        first, last = (starts - BETWEEN).searchsorted((0, values.size)).tolist()
+        here = slice(max(first - 1, 0), last)
+        if last:
+            found = np.maximum.reduceat(values, np.maximum(starts[here] - BETWEEN, 0))
+            np.maximum(covered[here], found, out=covered[here])
+
+
+def _pair_tables(
+    pairs: Iterable[tuple[int, int]], run_weight: Sequence[float]
+) -> tuple[npt.NDArray[np.uint16], Floats, Floats]:
+    """Return the number of each pair, from 1 on, and what its left and its right word weigh in a run.
+
+    Words count from 1 here, and 0 is any word that is not looked for. With `size` for the number of words, this one
+    included, the number of a pair stands at ``left * size + right``. It is 0 for two words that are no pair.
+    """
+    size = len(run_weight) + 1
+    numbers = np.zeros(size * size, np.uint16)
+    weights = [(0.0, 0.0)]
+    for number, (left, right) in enumerate(pairs, 1):
+        numbers[(left + 1) * size + right + 1] = number
+        weights.append((run_weight[left], run_weight[right]))
+    of_left, of_right = np.array(weights).T
+    return numbers, of_left, of_right
+
+
+def _bits(size: int, n_counted: int) -> _Masks:
+    """Return a bit for each word that counts, by its number from 1 on; 0 for all others."""
+    kind = np.uint8 if n_counted <= 8 else np.uint16 if n_counted <= 16 else np.uint32
+    return np.array([0, *[1 << place for place in range(n_counted)], *[0] * (size - n_counted - 1)], kind)
+
+
+def _sums(idf: Sequence[float]) -> list[Floats]:
+    """Return for each byte of a mask the sums of the idf of all its values, each added in the words' order."""
+    tables = []
+    for start in range(0, max(len(idf), 1), 8):
+        sums = [0.0]
+        for rare in idf[start : start + 8]:
+            sums += [total + rare for total in sums]
+        tables.append(np.array(sums))
+    return tables

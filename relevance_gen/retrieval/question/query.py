@@ -1,0 +1,198 @@
+"""Read a question: check what was asked, and cut the query into terms."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from attrs import field, frozen
+
+from relevance_gen import checks
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.arrays import Flags, GrowingArray, Ids
+from relevance_gen.retrieval.question.matching import MAX_INFLECTED
+from relevance_gen.retrieval.question.weighting import Weighting
+from relevance_gen.retrieval.text.cutting import blocks
+from relevance_gen.retrieval.text.stems import is_fragment
+from relevance_gen.retrieval.text.terms import BEGINNINGS, SPELLED_BYTES, beginnings, identify, tokenize
+
+REMEMBERED_CHARS: Final = 1024
+"""Longer queries are not remembered, nor what was found for them."""
+_REMEMBERED_QUERIES: Final = 256
+_REMEMBERED_WORDS: Final = 1 << 14
+MAX_TERMS: Final = 1 << 14
+"""Most different words of a query that count: it bounds the work for queries as long as a book."""
+_STEP: Final = 1 << 16
+_CHARS_PER_TOKEN: Final = 4
+_FEW_WORDS: Final = 64
+"""Up to so many words are quicker read one by one than with numpy."""
+_PLAIN_WORD: Final = re.compile("[a-z0-9]+")
+_IDENTIFIER: Final = re.compile("[a-z][A-Z]|[A-Za-z0-9][A-Z][a-z]|_")
+"""What ASCII text has if any of its words may be cut into parts."""
+
+
+@frozen
+class Question:
+    """What a caller asks of some chunks.
+
+    Args:
+        query: the question in words; not blank.
+        top_n: most results, at least 1.
+        true_order: results in the chunks' order (true) or best first (false).
+
+    Raises:
+        InvalidRequestError: one of them is not allowed.
+    """
+
+    query: str = field(converter=checks.plain, validator=checks.not_blank)
+    top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
+    true_order: bool = field(default=True, converter=checks.plain, validator=checks.flag)
+
+
+def questions(query: object, top_n: int, true_order: bool) -> Question | list[Question]:
+    """Return what a caller asks: one question, or several if the query is a list, a tuple, an array or a generator.
+
+    Raises:
+        InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in ``query[3]``.
+    """
+    asked = checks.as_list(query)
+    if not isinstance(asked, list | tuple | Iterator):
+        return Question(asked, top_n, true_order)
+    return [_numbered(place, one, top_n, true_order) for place, one in enumerate(asked)]
+
+
+def _numbered(place: int, query: Any, top_n: int, true_order: bool) -> Question:
+    """Make the question of one query among several; an error names that one."""
+    try:
+        return Question(query, top_n, true_order)
+    except InvalidRequestError as error:
+        if error.field != "query":
+            raise
+        path = f"query[{place}]"
+        raise InvalidRequestError(f"{path}{str(error).removeprefix('query')}", field=path) from None
+
+
+@frozen
+class QueryTerm:
+    """A word of the query with the other words of the query that are one term with it.
+
+    Attributes:
+        word: the folded spelling of the first.
+        term_id: its id.
+        key: what all of them share.
+        stop: whether it says nothing about the subject.
+        inflected: whether it stands for its other forms, too.
+        qtf: how often the query says them, at least 1.
+    """
+
+    word: str
+    term_id: int
+    key: Hashable
+    stop: bool
+    inflected: bool
+    qtf: int = 1
+
+
+@frozen(eq=False)
+class Query:
+    """A query cut into terms.
+
+    Attributes:
+        text: what was cut.
+        ids: term ids of its tokens, in reading order, shape (T,).
+        terms: its different terms, in order of first appearance; of more than `MAX_TERMS` only the first.
+        order: number of the term at each token, -1 where it is none of these, shape (T,).
+    """
+
+    text: str
+    ids: Ids
+    terms: tuple[QueryTerm, ...]
+    order: npt.NDArray[np.int16]
+
+    @property
+    def beginnings(self) -> Flags | None:
+        """Which beginnings words have that the query can match, shape (BEGINNINGS,); None where it may be any."""
+        if any(is_fragment(term.word) for term in self.terms):
+            return None
+        flags = np.zeros(BEGINNINGS, bool)
+        flags[beginnings(self.ids)] = True
+        return flags
+
+
+def parse(text: str, weighting: Weighting) -> Query:
+    """Cut a query into terms, as the weighting sees them."""
+    return _parse_once(text, weighting) if len(text) <= REMEMBERED_CHARS else _parse(text, weighting)
+
+
+def _parse(text: str, weighting: Weighting) -> Query:
+    is_plain = len(text) <= _FEW_WORDS * SPELLED_BYTES and text.isascii() and not _IDENTIFIER.search(text)
+    spellings = _PLAIN_WORD.findall(text.lower()) if is_plain else []
+    if spellings and len(spellings) <= _FEW_WORDS and len(max(spellings, key=len)) < SPELLED_BYTES:
+        words = [_plain_word(spelling, weighting) for spelling in spellings]
+        return _query(text, np.array([word.term_id for word in words], np.uint64), words)
+    every: GrowingArray[np.uint64] = GrowingArray(np.uint64, len(text) // _CHARS_PER_TOKEN)
+    heads: dict[int, QueryTerm] = {}  # the different words, in order of first appearance
+    for block in map(tokenize, blocks([text])):
+        every.extend(block.ids)
+        if len(heads) < MAX_TERMS:
+            for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
+                term_id = int(block.ids[first])
+                if len(heads) < MAX_TERMS and term_id not in heads:
+                    heads[term_id] = _word(block.spell(first), term_id, int(block.length[first]), weighting)
+    ids = every.finish()
+    known = np.array([*heads], np.uint64)
+    in_order = known.argsort().astype(np.int16)
+    word_at = np.full(ids.size, -1, np.int16)
+    for low in range(0, ids.size, _STEP):
+        some = ids[low : low + _STEP]
+        at = in_order.take(known.searchsorted(some, sorter=in_order), mode="clip")
+        at[known.take(at) != some] = -1
+        word_at[low : low + _STEP] = at
+    return _query(text, ids, [*heads.values()], word_at)
+
+
+def _word(spelling: str, term_id: int, n_bytes: int, weighting: Weighting) -> QueryTerm:
+    stop = weighting.is_stop(spelling)
+    key = weighting.key(spelling, term_id, n_bytes)
+    return QueryTerm(spelling, term_id, key, stop, weighting.inflects and not stop)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED_WORDS)
+def _plain_word(spelling: str, weighting: Weighting) -> QueryTerm:
+    return _word(spelling, identify(spelling), len(spelling), weighting)
+
+
+def _query(text: str, ids: Ids, words: Sequence[QueryTerm], word_at: npt.NDArray[np.int16] | None = None) -> Query:
+    """Put words that are one term together.
+
+    Args:
+        text: the query.
+        ids: term ids of its tokens.
+        words: its words, each told once.
+        word_at: number of the word at each token, -1 for one that is left out; None where each word is a token's.
+    """
+    numbers: dict[Hashable, int] = {}
+    terms: list[QueryTerm] = []
+    term_of_word = []
+    for word in words:
+        number = numbers.setdefault(word.key, len(terms))
+        if number == len(terms):
+            terms.append(word)
+        term_of_word.append(number)
+    if word_at is None:
+        order = np.array(term_of_word, np.int16)
+    else:
+        order = np.array([*term_of_word, -1], np.int16).take(word_at)
+    if len(terms) < order.size or len(terms) > MAX_INFLECTED:
+        for number, qtf in enumerate(np.bincount(order[order >= 0], minlength=len(terms)).tolist()):
+            if qtf > 1 or number >= MAX_INFLECTED:
+                term, inflected = terms[number], terms[number].inflected and number < MAX_INFLECTED
+                terms[number] = QueryTerm(term.word, term.term_id, term.key, term.stop, inflected, qtf)
+    return Query(text, ids, tuple(terms), order)
+
+
+_parse_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(_parse)

@@ -1,0 +1,1 @@
+"""What is kept of chunks: a segment, its parts, and how it is built, merged and stored."""

@@ -1,0 +1,174 @@
+"""Make a segment of chunks, block by block: tokens, postings, norms, votes on the language."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from relevance_gen.progress import Progress
+from relevance_gen.retrieval.arrays import Counts, Flags, Ids, Offsets, ragged_ranges, sum_by
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.postings import MAX_BLOCK_CHUNKS, PostingsBuilder, TermCounts, count_terms
+from relevance_gen.retrieval.segment.saturation import saturated
+from relevance_gen.retrieval.segment.segment import Segment, Votes
+from relevance_gen.retrieval.text import cutting
+from relevance_gen.retrieval.text.cutting import cut_by_size, lengths, pieces
+from relevance_gen.retrieval.text.stop_words import ENGLISH_MARKERS, OTHER_MARKERS
+from relevance_gen.retrieval.text.terms import Tokens, buckets, tokenize
+
+_HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+_CHARS_PER_TOKEN: Final = 4
+"""Most texts have fewer tokens than one for so many characters."""
+_N_RANGES: Final = 16
+"""The counts of a long chunk's pieces are put together for so many ranges of ids in turn, which bounds the memory."""
+
+
+def build(
+    chunks: Chunks,
+    positions: Offsets,
+    *,
+    keep_tokens: bool = True,
+    wanted: Flags | None = None,
+    progress: Progress | None = None,
+) -> Segment:
+    """Make a segment of chunks.
+
+    Args:
+        chunks: the chunks.
+        positions: their positions in the collection, ascending, shape (N,).
+        keep_tokens: whether to keep the tokens; a single question needs those of a few chunks only.
+        wanted: beginnings of the terms whose postings are kept, shape (BEGINNINGS,); None keeps all.
+        progress: called with (chunks done, all chunks) after every block.
+    """
+    texts = chunks.texts
+    expected = int(lengths(texts).sum()) // _CHARS_PER_TOKEN
+    builder = PostingsBuilder(expected, wanted, keep_tokens=keep_tokens)
+    squares = np.zeros(len(texts))
+    votes = np.zeros(len(texts), np.int32)
+    hashes = np.zeros(len(texts), np.uint64)
+    n_tokens = np.zeros(len(texts), np.int64)
+    is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
+    done = 0
+    parts: list[tuple[Ids, Counts]] = []
+    for numbers, some, is_last in _blocks(texts, is_ascii):
+        block = tokenize(some)
+        found = count_terms(block.ids, block.counts, keep_tokens=keep_tokens)
+        builder.add(block, found, numbers)
+        votes[numbers] += _votes(found, numbers.size)
+        hashes[numbers] += _sum_ids(block)
+        n_tokens[numbers] += block.counts
+        if is_last and not parts:
+            squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
+        else:
+            parts.append((found.ids, found.tf.astype(np.uint32)))
+            if is_last:
+                squares[numbers] = _square_sum(parts)
+                parts.clear()
+        done += numbers.size if is_last else 0
+        if progress is not None:
+            progress(done, len(texts))
+    postings, tokens = builder.build()
+    return Segment(
+        positions=positions,
+        chunks=chunks,
+        postings=postings,
+        tokens=tokens,
+        first_token=_first_tokens(n_tokens, is_ascii),
+        n_tokens=n_tokens,
+        norms=np.sqrt(squares),
+        votes=votes,
+        hashes=_mixed(hashes),
+    )
+
+
+def _first_tokens(n_tokens: Offsets, is_ascii: Flags) -> Offsets:
+    """Return where each chunk's tokens begin: those of ASCII texts stand before those of all others."""
+    order = np.argsort(~is_ascii, kind="stable")
+    first = np.empty(order.size, np.int64)
+    first[order] = np.cumsum(n_tokens[order]) - n_tokens[order]
+    return first
+
+
+def _sum_ids(block: Tokens) -> Ids:
+    """Return the sum of the ids of each chunk's words, which is the same in any order."""
+    sums = np.zeros(block.counts.size, np.uint64)
+    some = np.flatnonzero(block.counts)
+    if some.size:
+        sums[some] = np.add.reduceat(block.ids, (np.cumsum(block.counts) - block.counts)[some])
+    return sums
+
+
+def _mixed(sums: Ids) -> Ids:
+    """Return a hash of each chunk's words."""
+    hashes = sums * _HASH_MULTIPLIER
+    return hashes ^ (hashes >> np.uint64(32))
+
+
+def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:
+    """Return the sum of the squares of a chunk's saturated counts, added in the order of the chunk counted whole.
+
+    Args:
+        parts: ids and counts of each of its pieces, as `count_terms` returns them.
+    """
+    bounds = [np.searchsorted(ids >> np.uint64(60), np.arange(_N_RANGES + 1)).tolist() for ids, _ in parts]
+    total = 0.0
+    for low in range(_N_RANGES):
+        slices = [slice(bound[low], bound[low + 1]) for bound in bounds]
+        ids = np.concatenate([ids[here] for (ids, _), here in zip(parts, slices, strict=True)])
+        tf = np.concatenate([tf[here] for (_, tf), here in zip(parts, slices, strict=True)])
+        different, first, which = np.unique(ids, return_index=True, return_inverse=True)
+        in_order = np.lexsort((first, buckets(different)))
+        values = np.square(saturated(sum_by(which, tf, different.size)[in_order]))
+        total = float(sum_by(np.zeros(values.size + 1, np.int64), np.append(total, values), 1)[0])
+    return total
+
+
+def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[tuple[Offsets, list[str], bool]]:
+    """Yield what to tokenize together: ASCII with ASCII, which needs no folding, and not too much.
+
+    Yields:
+        Numbers of chunks and the text of each, or one number and a piece of a long text; and whether that ends them.
+    """
+    n_chars = lengths(texts)
+    for numbers, block_chars in (
+        (np.flatnonzero(is_ascii), cutting.BLOCK_CHARS),
+        (np.flatnonzero(~is_ascii), cutting.BLOCK_CHARS // 2),  # two bytes to a character, or three
+    ):
+        for start, end in cut_by_size(n_chars[numbers], block_chars, MAX_BLOCK_CHUNKS):
+            some = numbers[start:end]
+            if some.size > 1:
+                yield some, [texts[number] for number in some.tolist()], True
+                continue
+            following = pieces(texts[some[0]], block_chars)
+            piece = next(following)
+            for after in following:
+                yield some, [piece], False
+                piece = after
+            yield some, [piece], True
+
+
+def _votes(found: TermCounts, n_chunks: int) -> Votes:
+    """Return the frequent words of English in each chunk of a block, less those of other languages.
+
+    Args:
+        found: the block's terms, in the order of their ids' top 16 bits.
+        n_chunks: number of chunks in the block.
+    """
+    markers, vote = _markers()
+    marker_buckets, seen_buckets = buckets(markers), buckets(found.ids)
+    low = np.searchsorted(seen_buckets, marker_buckets, "left")
+    n = np.searchsorted(seen_buckets, marker_buckets, "right") - low
+    at = ragged_ranges(low, n)
+    cast = found.tf[at] * np.repeat(vote, n) * (found.ids[at] == np.repeat(markers, n))
+    return sum_by(found.chunk[at], cast, n_chunks).astype(np.int32)
+
+
+@functools.cache
+def _markers() -> tuple[Ids, Offsets]:
+    """Return the ids of words that tell languages, and the vote of each: 1 for English, -1 for any other."""
+    tokens = tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS])
+    ids = tokens.ids[np.cumsum(tokens.counts) - tokens.counts]  # "của" is also "cua"
+    return ids, np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])

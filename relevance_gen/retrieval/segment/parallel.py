@@ -1,0 +1,229 @@
+"""Build segments in several processes.
+
+Threads over numpy are slower than one, for its many small calls fight for the interpreter's lock. Processes are
+faster where there is text enough. On Linux, while no other thread runs, they are forked and inherit the texts;
+otherwise they are started anew, all at once, and are sent them. Each writes the arrays of its segment into memory that
+it hands back as a file descriptor, so that nothing is copied and nothing is left behind if a process dies.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from attrs import define
+
+from relevance_gen.checks import is_integer, plain
+from relevance_gen.errors import IndexBuildError, InvalidRequestError
+from relevance_gen.machine import usable_cpus
+from relevance_gen.progress import Progress
+from relevance_gen.retrieval.arrays import Offsets
+from relevance_gen.retrieval.segment import storage
+from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.retrieval.text.cutting import cut_evenly
+
+_CHARS_PER_FORK: Final = 8 << 20
+_CHARS_PER_NEW_PROCESS: Final = 32 << 20
+"""With less text for each, starting processes takes longer than they save: see bench/RESULTS.md. One that is started
+anew first imports numpy, this package and the caller's script: without the script as long as some twelve million
+characters take to build."""
+_MAX_PROCESSES: Final = 4
+"""Each process makes a segment, and a question takes longer the more segments there are."""
+
+
+def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
+    """Return how many processes build an index of some chunks.
+
+    Args:
+        n_jobs: most processes; None means 1, and -1 as many as there are cores that this process may use. It is 1 in
+            a daemonic process, one of a `multiprocessing.Pool` say, which must not start others.
+        chunks: the chunks.
+
+    Raises:
+        InvalidRequestError: `n_jobs` is no integer of at least 1, nor -1 nor None.
+    """
+    if n_jobs is None:
+        return 1
+    n_jobs = plain(n_jobs)
+    if not is_integer(n_jobs) or (n_jobs < 1 and n_jobs != -1):
+        raise InvalidRequestError.must_be("n_jobs", "an integer of at least 1, -1 or None", n_jobs)
+    if multiprocessing.current_process().daemon:
+        return 1
+    wanted = usable_cpus() if n_jobs == -1 else n_jobs
+    worth_it = sum(map(len, chunks.texts)) // (_CHARS_PER_FORK if _can_fork() else _CHARS_PER_NEW_PROCESS)
+    return max(1, min(wanted, _MAX_PROCESSES, worth_it))
+
+
+def _can_fork() -> bool:
+    """Tell whether this process can be forked: other threads would be missing in the fork, and their locks held."""
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+@define
+class _Worker:
+    """A process that builds one segment.
+
+    Attributes:
+        part: its chunks' positions.
+        process: the process.
+        connection: tells of progress and at the end of the arrays.
+        n_done: chunks done.
+        segment: what it built, once it is there.
+    """
+
+    part: slice
+    process: BaseProcess
+    connection: Connection
+    n_done: int = 0
+    segment: Segment | None = None
+
+
+@contextmanager
+def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None], list[Segment]]]:
+    """Start to make segments of chunks, each in a process of its own; yield the function that waits for them.
+
+    No process is left at the end, whatever happens. Positions count from 0.
+
+    Args:
+        chunks: the chunks.
+        n_parts: number of processes.
+
+    Raises:
+        IndexBuildError: a process died; raised by the function.
+    """
+    workers: list[_Worker] = []
+    try:
+        can_fork = _can_fork()
+        for part in cut_evenly(chunks.texts, n_parts):
+            _start(part, chunks.texts[part] if can_fork else None, workers)
+        for worker in workers if not can_fork else ():
+            with suppress(ConnectionError):  # it has died, and waiting for it tells
+                worker.connection.send(chunks.texts[worker.part])
+        yield lambda progress: _wait(workers, chunks, progress)
+    finally:
+        for worker in workers:  # all of them before waiting for one, during which another ^C may come
+            worker.process.kill()
+        for worker in workers:
+            worker.process.join()
+            worker.connection.close()
+
+
+def _start(part: slice, texts: Sequence[str] | None, workers: list[_Worker]) -> None:
+    """Start a process, and add it to those that were started before.
+
+    Args:
+        part: its chunks' positions.
+        texts: their texts, which it inherits by being forked; None to start it anew and send them later.
+        workers: the others.
+    """
+    forks = texts is not None
+    context: Any = multiprocessing.get_context("fork" if forks else "spawn")
+    ours, theirs = context.Pipe()
+    held = [ours, *(worker.connection for worker in workers)] if forks else []
+    process = context.Process(target=_work, args=(theirs, part.start, texts, held), daemon=True)
+    # A ^C that came while the process is forked would be swallowed by the hooks of `logging`, and leave its lock taken.
+    # One that is started anew inherits the mask, and so is silent while it imports.
+    if not forks:
+        resource_tracker.ensure_running()  # starting it later would lift the mask
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with warnings.catch_warnings():  # Python warns of forking beside any thread. Those of numpy do no harm.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        workers.append(_Worker(part, process, ours))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    theirs.close()
+
+
+def _wait(workers: Sequence[_Worker], chunks: Chunks, progress: Progress | None) -> list[Segment]:
+    while waiting := {worker.connection: worker for worker in workers if worker.segment is None}:
+        for ready in wait(list(waiting)):
+            worker = waiting[ready]  # type: ignore[index]
+            n_before = worker.n_done
+            _hear(worker, chunks)
+            if progress is not None and worker.n_done > n_before:
+                progress(sum(one.n_done for one in workers), len(chunks.texts))
+    return [worker.segment for worker in workers if worker.segment is not None]
+
+
+def _hear(worker: _Worker, chunks: Chunks) -> None:
+    """Take what a process has to tell."""
+    try:
+        told = worker.connection.recv()
+        if isinstance(told, int):
+            worker.n_done = told
+            return
+        if isinstance(told, BaseException):
+            raise told
+        own = chunks.take(range(worker.part.start, worker.part.stop))
+        worker.segment = storage.read_arrays(_mapped(recv_handle(worker.connection)), own)
+    except (EOFError, ConnectionError):
+        worker.process.join()
+        raise IndexBuildError(
+            f"a process that built a part of the index ended with status {worker.process.exitcode}; "
+            "build with fewer n_jobs if it was memory that ran out"
+        ) from None
+
+
+def _mapped(descriptor: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Map a whole file into memory and close its descriptor."""
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), np.uint8)
+    finally:
+        os.close(descriptor)
+
+
+# ── In the processes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _work(connection: Connection, first: int, texts: Sequence[str] | None, held: Sequence[Connection]) -> None:
+    """Build a segment and hand it back. A ^C is for the process that asked, which ends this one.
+
+    Args:
+        connection: to the process that asked.
+        first: position of the first chunk.
+        texts: the chunks' texts, if this process has inherited them; None where they are still to come.
+        held: that process's ends of connections, if this one was forked and so has them, too. As long as it did,
+            it could not tell that the other is gone, and would wait for ever for room to write in.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for end in held:
+        end.close()
+    try:
+        if texts is None:
+            texts = connection.recv()
+        positions: Offsets = np.arange(first, first + len(texts))
+        segment = build(Chunks(texts, {}), positions, progress=lambda done, _: connection.send(done))
+        with _shared_file() as file:
+            storage.write_arrays(file, segment)
+            file.flush()
+            connection.send("built")
+            send_handle(connection, file.fileno(), os.getppid())
+    except (ConnectionError, EOFError):
+        pass  # whoever asked is gone
+    except Exception as error:
+        connection.send(error)
+
+
+def _shared_file() -> BinaryIO:
+    """Open a file in memory, or where the system has none, one without a name."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("relevance_gen segment"), "w+b")
+    return tempfile.TemporaryFile()

@@ -1,0 +1,199 @@
+"""The passages of chunks and their vectors: what an encoder makes of texts, kept small and compared exactly.
+
+A chunk is cut into passages of 1,000 characters, fewer in scripts that take more bytes, because an encoder reads only
+so much of a text, and a vector of much says little of each part. A chunk is as near to a question as its nearest
+passage.
+
+Identifiers are encoded with their words apart, ``getUserName`` as "get User Name": most encoders put everything in
+lower case and do not know ``getusername``. What has no word of three letters behind a hump, as ``mRNA``, stays whole.
+
+Components are float16, on both sides. Products of two of them are multiples of 2⁻⁴⁸, and sums of those for vectors of
+length 1 stay below 2: as float64 they are exact. So a cosine has the same bits wherever its passage stands, alone or
+among millions, and whichever way it is added up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from relevance_gen.chunking import spans
+from relevance_gen.errors import EncoderError, InvalidRequestError
+from relevance_gen.progress import Progress
+from relevance_gen.retrieval.arrays import Floats, Halves, Offsets, ragged_ranges
+
+PASSAGE_CHARS: Final = 1000
+_HUMP: Final = re.compile("(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2})")
+_LONGEST: Final = 1.01
+"""Length that a vector may have for lack of precision."""
+_AT_ONCE: Final = 256
+"""Passages encoded together: more would only hold more vectors of four bytes at once."""
+_STEP: Final = 1 << 12
+"""Passages compared together: it bounds the memory for an index of any size."""
+
+
+class TextEncoder(Protocol):
+    """What search needs of `relevance_gen.Encoder`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that a passage's vector depends on."""
+
+    def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> npt.NDArray[np.float32]:
+        """Return the vectors of texts, each of length 1, shape (n, d)."""
+
+
+@frozen(eq=False)
+class Nearest:
+    """The passage of each of some chunks that is nearest to a question.
+
+    Attributes:
+        cosines: its cosine with the question, at least -1 and, but for rounding, at most 1, shape (n,).
+        starts: its first character in the chunk's text, shape (n,).
+        ends: the character behind its last, shape (n,).
+    """
+
+    cosines: Floats
+    starts: Offsets
+    ends: Offsets
+
+
+@frozen(eq=False)
+class Passages:
+    """The passages of some chunks, chunk after chunk.
+
+    Attributes:
+        first: number of each chunk's first passage, and behind the last of all, shape (N + 1,).
+        starts: each passage's first character in its chunk's text, shape (P,).
+        ends: the character behind its last, shape (P,).
+        vectors: shape (P, d).
+    """
+
+    first: Offsets
+    starts: Offsets
+    ends: Offsets
+    vectors: Halves
+
+    @classmethod
+    def of(cls, texts: Sequence[str], encoder: TextEncoder, progress: Progress | None = None) -> Passages:
+        """Cut texts into passages and encode these, the same passage once.
+
+        Args:
+            texts: the texts of chunks.
+            encoder: what encodes.
+            progress: called now and then with (chunks done, all chunks).
+        """
+        places = [_cut(text) for text in texts]
+        first = np.cumsum([0, *map(len, places)])
+        number: dict[str, int] = {}  # of each different passage
+        which = [
+            number.setdefault(text[start:end], len(number))
+            for text, found in zip(texts, places, strict=True)
+            for start, end in found
+        ]
+        different = list(number)
+        newest = np.maximum.accumulate(np.array(which, np.int64)) if which else np.zeros(0, np.int64)
+        parts = []
+        for low in range(0, len(different), _AT_ONCE):
+            some = different[low : low + _AT_ONCE]
+            parts.append(_encoded(encoder, some, "passage"))
+            if progress is not None:
+                n_passages = int(np.searchsorted(newest, low + len(some)))
+                progress(int(np.searchsorted(first, n_passages, "right")) - 1, len(texts))
+        vectors = np.concatenate(parts) if parts else np.zeros((0, 0), np.float16)
+        bounds = np.array([place for found in places for place in found], np.int64).reshape(-1, 2)
+        return cls(first, bounds[:, 0].copy(), bounds[:, 1].copy(), vectors[np.array(which, np.int64)])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Passages]) -> Passages:
+        """Return the passages of the chunks of several segments, one behind the other."""
+        counts = np.concatenate([np.diff(part.first) for part in parts])
+        vectors = [part.vectors for part in parts if part.vectors.size] or [part.vectors for part in parts[:1]]
+        return cls(
+            np.concatenate(([0], np.cumsum(counts))),
+            np.concatenate([part.starts for part in parts]),
+            np.concatenate([part.ends for part in parts]),
+            np.concatenate(vectors),
+        )
+
+    def take(self, numbers: Offsets) -> Passages:
+        """Return the passages of some chunks, in the order of `numbers`."""
+        counts = np.diff(self.first)[numbers]
+        at = ragged_ranges(self.first[numbers], counts)
+        first = np.concatenate(([0], np.cumsum(counts)))
+        return Passages(first, self.starts[at], self.ends[at], self.vectors[at])
+
+    @property
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """All arrays."""
+        return self.first, self.starts, self.ends, self.vectors
+
+    def nearest(self, numbers: Offsets, question: Halves) -> Nearest:
+        """Return for each of some chunks the passage that is nearest to a question; of equal ones the first.
+
+        Args:
+            numbers: the chunks.
+            question: the question's vector, shape (d,).
+        """
+        counts = np.diff(self.first)[numbers]
+        at = ragged_ranges(self.first[numbers], counts)
+        wanted = question.astype(np.float64)
+        cosines = np.empty(at.size)
+        for low in range(0, at.size, _STEP):
+            cosines[low : low + _STEP] = self.vectors[at[low : low + _STEP]].astype(np.float64) @ wanted
+        heads = np.cumsum(counts) - counts
+        best = np.maximum.reduceat(cosines, heads) if numbers.size else np.zeros(0)
+        places = np.flatnonzero(cosines == np.repeat(best, counts))
+        places = places[np.searchsorted(places, heads)]  # the first that is as good in each chunk
+        return Nearest(best, self.starts[at[places]], self.ends[at[places]])
+
+
+def checked_encoder(encoder: Any) -> TextEncoder | None:
+    """Return what a caller passed as an encoder.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    if isinstance(encoder, str) or not (encoder is None or callable(getattr(encoder, "encode", None))):
+        raise InvalidRequestError.must_be("encoder", "an Encoder or None", encoder, remedy="make one: Encoder(path)")
+    known: TextEncoder | None = encoder
+    return known
+
+
+def question_vector(text: str, encoder: TextEncoder) -> Halves:
+    """Return the vector of a question, shape (d,)."""
+    vector: Halves = _encoded(encoder, [text], "query")[0]
+    return vector
+
+
+def _encoded(encoder: TextEncoder, texts: Sequence[str], kind: Literal["query", "passage"]) -> Halves:
+    """Return the vectors of texts, shape (n, d).
+
+    Raises:
+        EncoderError: the encoder, which may be anybody's, gave something else.
+    """
+    given = encoder.encode([_HUMP.sub(" ", text) for text in texts], kind=kind)
+    vectors = np.asarray(given)
+    if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.dtype.kind != "f":
+        got = f"{vectors.dtype} of shape {vectors.shape}"
+        raise EncoderError(
+            f"the encoder must return floats of shape ({len(texts)}, d) for {len(texts)} texts, got {got}"
+        )
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(vectors, axis=1)
+    if not (lengths <= _LONGEST).all():  # as of NaN, which is not at most anything
+        raise EncoderError("the encoder must return vectors of length 1: divide each by its length")
+    return vectors.astype(np.float16)
+
+
+def _cut(text: str) -> list[tuple[int, int]]:
+    """Return the first character of each passage of a chunk's text and the one behind its last."""
+    n_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    if n_bytes <= PASSAGE_CHARS:
+        return [(0, len(text))]
+    return list(spans(text, max(1, PASSAGE_CHARS * len(text) // n_bytes))) or [(0, len(text))]

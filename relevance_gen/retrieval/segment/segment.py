@@ -1,0 +1,263 @@
+"""Hold some chunks made searchable, and what several such holdings have in common.
+
+A segment never changes. All that a score needs from outside its segment is statistics, and statistics add up: so
+however chunks are cut into segments, in whatever order and place, results are the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from attrs import evolve, frozen
+
+from relevance_gen.retrieval.arrays import Flags, Floats, Ids, Numbers, Offsets
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.passages import Passages
+from relevance_gen.retrieval.segment.postings import Postings
+from relevance_gen.retrieval.segment.vocabulary import MADE_BYTES, Vocabulary, stumps_of, united, vocabulary_of
+from relevance_gen.retrieval.text.cutting import blocks
+from relevance_gen.retrieval.text.terms import tokenize
+
+Votes = npt.NDArray[np.int32]
+
+_NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
+_NO_COUNTS: Final[Offsets] = np.zeros(0, np.int64)
+_MANTISSA_BITS: Final = 53
+_LOW_BITS: Final = 27
+_LEAST_EXPONENT: Final = -1073
+"""The exponent of the least float above 0, as `math.frexp` has it."""
+
+
+@frozen(eq=False)
+class Statistics:
+    """Facts of chunks that scores need from everywhere; those of two sets of chunks add up to those of both.
+
+    Attributes:
+        n_chunks: number of chunks, N.
+        norm_sum: exact sum of their norms; see `exact_sum`.
+        votes: frequent words of English among their words, less those of other languages.
+        ids: ids of all terms, ascending, shape (V,); empty where the weighting does not need them.
+        df: number of chunks that hold each, shape (V,).
+    """
+
+    n_chunks: int = 0
+    norm_sum: int = 0
+    votes: int = 0
+    ids: Ids = _NO_IDS
+    df: Offsets = _NO_COUNTS
+
+    def __add__(self, other: Statistics) -> Statistics:
+        ids, df = self.ids, self.df
+        if not ids.size:
+            ids, df = other.ids, other.df
+        elif other.ids.size:
+            ids, place = np.unique(np.concatenate((self.ids, other.ids)), return_inverse=True)
+            df = np.bincount(place, np.concatenate((self.df, other.df)), ids.size).astype(np.int64)
+        return Statistics(
+            self.n_chunks + other.n_chunks, self.norm_sum + other.norm_sum, self.votes + other.votes, ids, df
+        )
+
+    @functools.cached_property
+    def mean_norm(self) -> float:
+        """Mean of the norms; 0 of no chunks."""
+        return self.norm_sum / (self.n_chunks << (_MANTISSA_BITS - _LEAST_EXPONENT)) if self.n_chunks else 0.0
+
+    @property
+    def is_english(self) -> bool:
+        """Whether frequent words of other languages are in the minority, as they are where there are none of either."""
+        return self.votes >= 0
+
+
+def exact_sum(values: Floats) -> int:
+    """Return the sum of floats that are not negative as a multiple of 2⁻¹¹²⁶: exact, whatever the order.
+
+    Args:
+        values: at most 2²⁶ of them.
+
+    >>> exact_sum(np.array([0.1] * 10)) == 10 * exact_sum(np.array([0.1]))
+    True
+    """
+    mantissa, exponent = np.frexp(values)
+    whole = (mantissa * (1 << _MANTISSA_BITS)).astype(np.int64)
+    shift = exponent - _LEAST_EXPONENT
+    # Halves of the mantissas, so that their sums are exact as floats.
+    high = np.bincount(shift, whole >> _LOW_BITS)
+    low = np.bincount(shift, whole & ((1 << _LOW_BITS) - 1))
+    return sum(((int(high[at]) << _LOW_BITS) + int(low[at])) << int(at) for at in np.flatnonzero(high + low))
+
+
+BETWEEN: Final = 24
+"""Places of no word that part the chunks of a reading: no passage reaches from one chunk into the next."""
+
+
+@frozen(eq=False)
+class Reading:
+    """The words of some chunks, in reading order.
+
+    Attributes:
+        vocabulary: at least all words of the chunks.
+        words: number in the vocabulary of each token, chunk after chunk; before, between and behind them stand
+            `BETWEEN` places of no word, with the number V.
+        starts: place in `words` of each chunk's first token, shape (n,).
+        counts: tokens of each chunk, shape (n,).
+    """
+
+    vocabulary: Vocabulary
+    words: Numbers
+    starts: Offsets
+    counts: Offsets
+
+    @property
+    def is_word(self) -> Flags:
+        """Whether there is a word at each place, shape (T,)."""
+        return self.words < np.uint32(self.vocabulary.size)
+
+
+def _starts(counts: Offsets) -> Offsets:
+    starts: Offsets = (counts + BETWEEN).cumsum()
+    starts -= counts
+    return starts
+
+
+@frozen(eq=False)
+class Segment:
+    """Some chunks made searchable. Chunks have numbers in their segment and positions in the whole collection.
+
+    Attributes:
+        positions: position of each chunk, ascending, shape (N,).
+        chunks: their texts and metadata.
+        postings: where each term stands.
+        tokens: number in the postings' vocabulary of every token, shape (T,). None for a single question, which looks
+            at so few chunks that cutting these again is quicker than keeping the tokens of all.
+        first_token: offset in `tokens` of each chunk's first, shape (N,).
+        n_tokens: tokens of each chunk, shape (N,).
+        norms: Euclidean length of each chunk's vector of saturated counts, shape (N,).
+        votes: frequent English words among each chunk's words, less those of other languages, shape (N,).
+        hashes: a hash of each chunk's words in any order, shape (N,).
+        passages: the vectors of its passages; None without an encoder.
+    """
+
+    positions: Offsets
+    chunks: Chunks
+    postings: Postings
+    tokens: Numbers | None
+    first_token: Offsets
+    n_tokens: Offsets
+    norms: Floats
+    votes: Votes
+    hashes: Ids
+    passages: Passages | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of chunks, those included that were taken out since."""
+        return self.positions.size
+
+    @property
+    def live(self) -> npt.NDArray[np.bool_]:
+        """Whether each chunk is still there, shape (N,)."""
+        return np.ones(self.size, bool) if self.postings.live is None else self.postings.live
+
+    @functools.cached_property
+    def statistics(self) -> Statistics:
+        """The facts of its chunks, but for the terms'."""
+        live = self.live
+        return Statistics(int(live.sum()), exact_sum(self.norms[live]), int(self.votes[live].sum(dtype=np.int64)))
+
+    @functools.cached_property
+    def lengths(self) -> frozenset[int]:
+        """The numbers of tokens that any chunk has."""
+        return frozenset(self.n_tokens.tolist())
+
+    def smallest_hashes(self, n: int) -> Offsets:
+        """Return the numbers of the `n` chunks with the smallest hashes, in any order."""
+        live = np.flatnonzero(self.live)
+        return live if live.size <= n else live[np.argpartition(self.hashes[live], n - 1)[:n]]
+
+    @functools.cached_property
+    def nbytes(self) -> int:
+        """Memory of texts and arrays, and of what questions make of the words, in bytes; metadata is not counted."""
+        made = MADE_BYTES * self.postings.vocabulary.size
+        return self.array_bytes + made + sum(map(sys.getsizeof, self.chunks.texts))
+
+    @functools.cached_property
+    def array_bytes(self) -> int:
+        """Memory of the arrays, in bytes."""
+        return sum(array.nbytes for array in self._arrays())
+
+    def _arrays(self) -> Iterator[npt.NDArray[Any]]:
+        postings = self.postings
+        vocabulary = postings.vocabulary
+        yield from (vocabulary.ids, vocabulary.spelling, vocabulary.spelling_first, postings.first, postings.chunk)
+        yield from (postings.tf, self.positions, self.first_token, self.n_tokens, self.norms, self.votes, self.hashes)
+        yield from (array for array in (self.tokens, postings.live) if array is not None)
+        yield from () if self.passages is None else self.passages.arrays
+
+    def read(self, numbers: Offsets) -> Reading:
+        """Return the words of some chunks."""
+        counts = self.n_tokens[numbers]
+        if self.tokens is None:
+            return self._read_again([self.chunks.texts[number] for number in numbers.tolist()], counts)
+        first, tokens = self.first_token[numbers], self.tokens
+        pieces = [self._between] * (2 * numbers.size + 1)
+        pieces[1::2] = [tokens[begin:end] for begin, end in zip(first.tolist(), (first + counts).tolist(), strict=True)]
+        return Reading(self.postings.vocabulary, np.concatenate(pieces), _starts(counts), counts)
+
+    @functools.cached_property
+    def _between(self) -> Numbers:
+        """What stands between the chunks of a reading."""
+        return np.full(BETWEEN, self.postings.vocabulary.size, np.uint32)
+
+    def stumps_again(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
+        """Return the stumps of the words of some chunks, chunk after chunk, and how many each has, from the texts."""
+        texts = [self.chunks.texts[number] for number in numbers.tolist()]
+        counts = self.n_tokens[numbers]
+        stumps = np.empty(int(counts.sum()), np.uint32)
+        done = 0
+        for block in map(tokenize, blocks(texts)):
+            stumps[done : done + block.ids.size] = stumps_of(block.ids, block.folded, block.start, block.length)
+            done += block.ids.size
+        return stumps, counts
+
+    def _read_again(self, texts: Sequence[str], counts: Offsets) -> Reading:
+        words: list[Vocabulary] = []
+        numbers: list[Numbers] = []
+        for block in map(tokenize, blocks(texts)):
+            ids, first, number = np.unique(block.ids, return_index=True, return_inverse=True)
+            letters = np.frombuffer(block.folded, np.uint8)
+            words.append(vocabulary_of(ids, letters, block.start[first], block.length[first]))
+            numbers.append(number.astype(np.uint32))
+            del block
+        vocabulary, renumbered = united(words)
+        starts = _starts(counts)
+        tokens = np.full(BETWEEN + int((counts + BETWEEN).sum()), vocabulary.size, np.uint32)
+        ends = np.cumsum(counts)
+        done = 0
+        for again, local in zip(renumbered, numbers, strict=True):
+            token = np.arange(done, done + local.size)
+            chunk = ends.searchsorted(token, "right")
+            tokens[token + (starts + counts - ends).take(chunk)] = again.take(local)
+            done += local.size
+        return Reading(vocabulary, tokens, starts, counts)
+
+    def find(self, positions: Offsets) -> Offsets:
+        """Return the numbers of the chunks at some positions; -1 for one that is not here."""
+        if not self.size:
+            return np.full(positions.size, -1)
+        numbers: Offsets = self.positions.searchsorted(positions)
+        here = self.positions.take(numbers, mode="clip") == positions
+        if self.postings.live is not None:
+            here &= self.postings.live.take(numbers, mode="clip")
+        numbers[~here] = -1
+        return numbers
+
+    def without(self, numbers: Offsets) -> Segment:
+        """Return the segment without some of its chunks. It shares its arrays with this one."""
+        live = self.live.copy()
+        live[numbers] = False
+        return evolve(self, postings=evolve(self.postings, live=live))

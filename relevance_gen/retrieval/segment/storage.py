@@ -1,0 +1,311 @@
+"""Write an index to one file and read it back, memory-mapped; all its segments become one.
+
+The frame of the file is that of `relevance_gen.retrieval.segment.arrayfile`. Nothing in it is code: numbers,
+UTF-8 and JSON. Writing, reading and checking stand in one long file because all three follow one table of arrays.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, Final, get_args, overload
+
+import numpy as np
+import numpy.typing as npt
+from attrs import evolve, frozen
+
+from relevance_gen.checks import check_path, is_integer
+from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.retrieval.segment import arrayfile
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.passages import Passages
+from relevance_gen.retrieval.segment.postings import Postings
+from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.retrieval.segment.vocabulary import Vocabulary
+from relevance_gen.types import WeightingName
+
+_TYPES: Final = {
+    "text": "u1",
+    "text_end": "<i8",
+    "metadata": "u1",
+    "positions": "<i8",
+    "ids": "<u8",
+    "first": "<i8",
+    "chunk": "<u4",
+    "tf": "<u4",
+    "spelling": "u1",
+    "spelling_first": "<i8",
+    "tokens": "<u4",
+    "first_token": "<i8",
+    "n_tokens": "<i8",
+    "norms": "<f8",
+    "votes": "<i4",
+    "hashes": "<u8",
+    "first_passage": "<i8",
+    "passage_starts": "<i8",
+    "passage_ends": "<i8",
+    "vectors": "<f2",
+}
+"""The arrays of the file, in their order, and their types."""
+_VOCABULARY: Final = ("ids", "spelling", "spelling_first")
+_POSTINGS: Final = ("first", "chunk", "tf")
+_SEGMENT: Final = ("positions", "tokens", "first_token", "n_tokens", "norms", "votes", "hashes")
+_PASSAGES: Final = ("first_passage", "passage_starts", "passage_ends", "vectors")
+"""As `Passages.arrays` has them."""
+_EQUALLY_LONG: Final = (
+    ("first", "spelling_first"),
+    ("chunk", "tf"),
+    ("passage_starts", "passage_ends"),
+    ("text_end", "positions", "first_token", "n_tokens", "norms", "votes", "hashes"),
+)
+_LINE_END: Final = ord("\n")
+_NOTHING: Final = np.zeros(0, np.uint8)
+
+
+@frozen
+class SavedIndex:
+    """What a file holds.
+
+    Attributes:
+        segment: the chunks, searchable.
+        weighting: the name of the weighting.
+        encoding: name of the encoding that tokens were counted in.
+        fingerprint: a hash of what that encoding is.
+        encoder: fingerprint of the encoder whose vectors the segment has; None where it has none.
+        n_positions: number of positions that were ever given.
+        n_context_tokens: tokens in all chunks.
+    """
+
+    segment: Segment
+    weighting: WeightingName
+    encoding: str
+    fingerprint: str
+    encoder: str | None
+    n_positions: int
+    n_context_tokens: int
+
+
+class _MappedTexts(Sequence[str]):
+    """Texts that stay in the file until they are asked for."""
+
+    def __init__(self, text: npt.NDArray[np.uint8], end: npt.NDArray[np.int64]) -> None:
+        self._text = text
+        self._end = end
+
+    def __len__(self) -> int:
+        return self._end.size
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        place = range(len(self))[place]
+        start = self._end[place - 1] if place else 0
+        try:
+            return self._text[start : self._end[place]].tobytes().decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:  # found only here: decoding every text would be most of opening a file
+            raise IndexFormatError(f"chunk {place} of the saved index is not UTF-8; build it again") from None
+
+
+def write(path: str | PathLike[str], index: SavedIndex) -> None:
+    """Write the file beside `path` and move it there: whole or not at all.
+
+    Raises:
+        InvalidRequestError: `path` is none, or some metadata is not JSON.
+        OSError: the file cannot be written; the error names it.
+    """
+    target = Path(check_path("path", path))
+    settings, arrays = _content(index)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target))
+    unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
+    try:
+        with unfinished.open("xb") as file:
+            arrayfile.write(file, _TYPES, settings, arrays)
+        unfinished.replace(target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def to_bytes(index: SavedIndex) -> bytes:
+    """Return what `write` would write.
+
+    Raises:
+        InvalidRequestError: some metadata is not JSON.
+    """
+    file = io.BytesIO()
+    arrayfile.write(file, _TYPES, *_content(index))
+    return file.getvalue()
+
+
+def _content(index: SavedIndex) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    settings = {
+        "weighting": index.weighting,
+        "encoding": index.encoding,
+        "fingerprint": index.fingerprint,
+        "encoder": index.encoder,
+        "n_positions": index.n_positions,
+        "n_context_tokens": index.n_context_tokens,
+    }
+    segment, chunks = index.segment, index.segment.chunks
+    encoded = [text.encode("utf-8", "surrogatepass") for text in chunks.texts]
+    return settings, {
+        "text": np.frombuffer(b"".join(encoded), np.uint8),
+        "text_end": np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded))),
+        "metadata": np.frombuffer(_metadata_json(chunks), np.uint8),
+        **_arrays_of(segment),
+    }
+
+
+def _arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a segment, but for its texts."""
+    arrays = {name: getattr(segment.postings.vocabulary, name) for name in _VOCABULARY}
+    arrays |= {name: getattr(segment.postings, name) for name in _POSTINGS}
+    passages = segment.passages
+    vectors = [_NOTHING] * len(_PASSAGES) if passages is None else [array.ravel() for array in passages.arrays]
+    arrays |= zip(_PASSAGES, vectors, strict=True)
+    return arrays | {name: getattr(segment, name) for name in _SEGMENT}
+
+
+def write_arrays(file: BinaryIO, segment: Segment) -> None:
+    """Write the arrays of a segment, without its texts, for `read_arrays` in another process."""
+    arrays = {"text": _NOTHING, "text_end": _NOTHING, "metadata": _NOTHING}
+    arrayfile.write(file, _TYPES, {}, arrays | _arrays_of(segment))
+
+
+def read_arrays(content: npt.NDArray[np.uint8], chunks: Chunks) -> Segment:
+    """Return the segment of chunks whose arrays `write_arrays` wrote; they stay where they are."""
+    _, arrays = arrayfile.read(content, _TYPES)
+    return _segment(arrays, chunks)
+
+
+def _metadata_json(chunks: Chunks) -> bytes:
+    metadata = {str(place): value for place, value in chunks.metadata.items()}
+    try:
+        encoded = json.dumps(metadata, allow_nan=False).encode("ascii")
+        if json.loads(encoded) != metadata:  # keys that are no strings, tuples
+            raise ValueError("it would come back changed")  # noqa: TRY301
+    except (RecursionError, TypeError, ValueError) as error:
+        raise InvalidRequestError(f"metadata must be JSON to be saved: {error}", field="metadata") from None
+    return encoded
+
+
+def read(path: str | PathLike[str]) -> SavedIndex:
+    """Map a file that `write` wrote.
+
+    Raises:
+        InvalidRequestError: `path` is none.
+        IndexFormatError: the file is damaged, foreign, of another format version, or its offsets lead astray.
+        OSError: the file cannot be read.
+    """
+    if Path(check_path("path", path)).stat().st_size < arrayfile.PREFIX_BYTES:
+        raise IndexFormatError(f"{path} is not a saved index: it is too short")
+    return _read(np.memmap(path, np.uint8, "r"), path)
+
+
+def from_bytes(content: bytes) -> SavedIndex:
+    """Return what `to_bytes` wrote.
+
+    Raises:
+        IndexFormatError: it is damaged, or of another format version.
+    """
+    return _read(np.frombuffer(content, np.uint8), "the pickled index")
+
+
+def _read(content: npt.NDArray[np.uint8], name: object) -> SavedIndex:
+    arrayfile.check(content, name)
+    try:
+        return _interpret(content)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise IndexFormatError(f"{name} is not an index that this library wrote: {error}") from None
+
+
+def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
+    header, arrays = arrayfile.read(content, _TYPES)
+    n_positions, n_context_tokens = header["n_positions"], header["n_context_tokens"]
+    if not (is_integer(n_positions) and is_integer(n_context_tokens) and n_context_tokens >= 0):
+        raise TypeError("its counts are no integers")
+    if not _fit_together(arrays, n_positions):
+        raise ValueError("its arrays do not fit together")
+    metadata = json.loads(arrays["metadata"].tobytes())
+    encoding, fingerprint, encoder = header["encoding"], header["fingerprint"], header["encoder"]
+    if not (
+        all(isinstance(value, dict) for value in metadata.values())
+        and isinstance(encoding, str)
+        and isinstance(fingerprint, str)
+        and isinstance(encoder, str | None)
+        and (encoder is None or _passages_fit(arrays))
+    ):
+        raise TypeError("its settings or metadata are of other types")
+    weighting = header["weighting"]
+    if weighting not in get_args(WeightingName):
+        raise ValueError(f"its weighting is {weighting!r}")
+    texts = _MappedTexts(arrays["text"], arrays["text_end"])
+    chunks = Chunks(texts, {int(at): value for at, value in metadata.items()})
+    segment = _segment(arrays, chunks)
+    if encoder is not None:
+        segment = evolve(segment, passages=_passages(arrays))
+    return SavedIndex(segment, weighting, encoding, fingerprint, encoder, n_positions, n_context_tokens)
+
+
+def _segment(arrays: Mapping[str, Any], chunks: Chunks) -> Segment:
+    vocabulary = Vocabulary(**{name: arrays[name] for name in _VOCABULARY})
+    postings = Postings(vocabulary, **{name: arrays[name] for name in _POSTINGS})
+    return Segment(chunks=chunks, postings=postings, **{name: arrays[name] for name in _SEGMENT})
+
+
+def _passages(arrays: Mapping[str, Any]) -> Passages:
+    first, starts, ends, vectors = (arrays[name] for name in _PASSAGES)
+    return Passages(first, starts, ends, vectors.reshape(starts.size, vectors.size // max(starts.size, 1)))
+
+
+def _passages_fit(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Tell whether every chunk has passages, every passage a place and a vector, and every vector numbers."""
+    first, starts, ends, vectors = (arrays[name] for name in _PASSAGES)
+    return (
+        first.size == arrays["positions"].size + 1
+        and _ascend(first, starts.size)
+        and bool(((starts >= 0) & (starts < ends)).all())
+        and vectors.size % max(starts.size, 1) == 0
+        and bool(np.isfinite(vectors).all())
+    )
+
+
+def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int) -> bool:
+    """Tell whether every offset leads to where it must, so that no search goes astray."""
+    text, text_end, chunk, tokens = (arrays[name] for name in ("text", "text_end", "chunk", "tokens"))
+    ids, spelling, spelling_first = arrays["ids"], arrays["spelling"], arrays["spelling_first"]
+    first_token, n_tokens, positions = arrays["first_token"], arrays["n_tokens"], arrays["positions"]
+    return (
+        all(len({arrays[name].size for name in names}) == 1 for names in _EQUALLY_LONG)
+        and bool((ids[1:] > ids[:-1]).all())
+        and spelling_first.size == ids.size + 1
+        and _ascend(spelling_first, spelling.size)
+        and bool((spelling[spelling_first[1:] - 1] == _LINE_END).all())
+        and _ascend(arrays["first"], chunk.size)
+        and (not chunk.size or int(chunk.max()) < text_end.size)
+        and _ascend(np.concatenate(([0], text_end)), text.size)
+        and not bool((text[text_end[:-1]] & 0xC0 == 0x80).any())  # in the middle of a character
+        and bool(((n_tokens >= 0) & (first_token >= 0) & (first_token <= tokens.size - n_tokens)).all())
+        and int(n_tokens.sum()) == tokens.size
+        and (not tokens.size or int(tokens.max()) < arrays["ids"].size)
+        and bool((np.diff(positions) > 0).all())
+        and (not positions.size or 0 <= int(positions[0]) <= int(positions[-1]) < n_positions)
+    )
+
+
+def _ascend(offsets: npt.NDArray[np.int64], end: int) -> bool:
+    """Tell whether offsets go up from 0 to `end`."""
+    return int(offsets[0]) == 0 and int(offsets[-1]) == end and bool((offsets[1:] > offsets[:-1]).all())

@@ -1,0 +1,281 @@
+"""Hold the different words of some chunks, and what is made of each: beginnings, letters in a row, stems.
+
+All of it is made when first asked for, and for all words at once or for all that begin alike: a question asks for what
+many words have in common, and an index is asked many questions.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from attrs import field, frozen
+
+from relevance_gen.retrieval.arrays import Bytes, Flags, Ids, Numbers, Offsets, different, ragged_ranges
+from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
+from relevance_gen.retrieval.text.stems import MIN_LETTERS
+from relevance_gen.retrieval.text.stop_words import ENGLISH
+from relevance_gen.retrieval.text.terms import LOW_BYTES, SPELLED_BYTES, beginning_bounds, eight_bytes, identify
+
+MADE_BYTES: Final = 26
+"""What is made of a word when first asked for takes at most so many bytes: stem, letters, stump and its number, how
+many chunks of a sample have it, and whether it is inflected."""
+_STEP: Final = 1 << 13
+"""Words spelled at once: it bounds the memory for very many."""
+_STUMP_LETTERS: Final = 5
+_STUMP_BYTES: Final = 16
+_GRAM_LETTERS: Final = 4
+_LINE_END: Final = ord("\n")
+_MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F, 0xA0761D6478BD642F], np.uint64)
+
+
+@frozen(eq=False)
+class Vocabulary:
+    """Some words, in the order of their ids.
+
+    Attributes:
+        ids: their ids, ascending, shape (V,).
+        spelling: their spellings, each ended by a line end; at most the first `SPELLED_BYTES` of each.
+        spelling_first: offset of each spelling, shape (V + 1,).
+    """
+
+    ids: Ids
+    spelling: Bytes
+    spelling_first: Offsets
+    _stems: dict[int, npt.NDArray[np.int64]] = field(init=False, factory=dict, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Number of words."""
+        return self.ids.size
+
+    def find(self, ids: Ids) -> Offsets:
+        """Return the number of each id's word; -1 where there is none."""
+        if not self.size:
+            return np.full(ids.size, -1)
+        numbers: Offsets = self.ids.searchsorted(ids)
+        numbers[self.ids.take(numbers, mode="clip") != ids] = -1
+        return numbers
+
+    def spell(self, numbers: Offsets) -> list[str]:
+        """Return the spellings of some words."""
+        first = self.spelling_first[numbers]
+        letters = self.spelling[ragged_ranges(first, self.spelling_first[numbers + 1] - first)]
+        return letters.tobytes().decode("utf-8", "replace").split("\n")[:-1]
+
+    def containing(self, part: bytes) -> Offsets:
+        """Return the numbers of the words whose spelling has `part` in it, ascending."""
+        places = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
+        return different(np.searchsorted(self.spelling_first, np.array(places, np.int64), "right") - 1)
+
+    # ── Forms of one word ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def range_of(self, term_id: int) -> tuple[int, int]:
+        """Return where the words begin and end that have the beginning of an id."""
+        beginning = term_id >> 56
+        return self._bounds[beginning], self._bounds[beginning + 1]
+
+    @functools.cached_property
+    def _bounds(self) -> list[int]:
+        return [*self.ids.searchsorted(beginning_bounds()).tolist(), self.size]
+
+    def with_stem(self, term_id: int, root: str, stem_all: Callable[[list[str]], list[str]]) -> Offsets:
+        """Return the numbers of the words that begin as a term does and have its stem, function words left out.
+
+        Args:
+            term_id: the term's id.
+            root: its stem.
+            stem_all: returns the stem of each word.
+        """
+        low, high = self.range_of(term_id)
+        stems = self._stems.get(term_id >> 56)
+        if stems is None:
+            every = np.flatnonzero(self.inflected[low:high]) + low
+            stems = np.zeros(high - low, np.int64)
+            for start in range(0, every.size, _STEP):
+                some = every[start : start + _STEP]
+                words = self.spell(some)
+                # Python's hashes differ from process to process: these are never saved nor sent.
+                stems[some - low] = [
+                    0 if word in ENGLISH else hash(stem) for word, stem in zip(words, stem_all(words), strict=True)
+                ]
+            self._stems[term_id >> 56] = stems
+        numbers: Offsets = (stems == hash(root)).nonzero()[0] + low
+        return numbers
+
+    def sharing(self, term_id: int, prefix: bytes, word: bytes) -> tuple[Offsets, Offsets, Offsets]:
+        """Return the words that begin as a term does and with a prefix, and may have other forms.
+
+        Args:
+            term_id: the term's id.
+            prefix: what they share at least.
+            word: the term, folded.
+
+        Returns:
+            Their numbers, how many letters each shares with `word` from the first on, and how many letters it has.
+        """
+        low, high = self.range_of(term_id)
+        numbers: Offsets = np.flatnonzero(self.inflected[low:high]) + low
+        first = self.spelling_first[numbers]
+        for offset, byte in enumerate(prefix):  # a shorter spelling is told by its line end
+            same = self.spelling.take(first + offset) == byte
+            if not same.all():
+                numbers, first = numbers[same], first[same]
+        shared = np.full(numbers.size, len(prefix))
+        open_ = np.arange(numbers.size)
+        for offset in range(len(prefix), len(word)):
+            open_ = open_[self.spelling.take(first.take(open_) + offset) == word[offset]]
+            shared[open_] += 1
+        whole = np.cumsum([0, *((byte & 0xC0) != 0x80 for byte in word[1:]), True])  # letters that end so far
+        return numbers, whole[shared], self.n_letters[numbers]
+
+    @functools.cached_property
+    def n_letters(self) -> Offsets:
+        """Letters of each word, shape (V,)."""
+        if not self.size:
+            return np.zeros(0, np.int64)
+        leads = (self.spelling & 0xC0) != 0x80
+        return np.add.reduceat(leads, self.spelling_first[:-1], dtype=np.int64) - 1
+
+    @functools.cached_property
+    def inflected(self) -> Flags:
+        """Whether each word may have other forms: see `matching.is_inflected`. Shape (V,)."""
+        if not self.size:
+            return np.zeros(0, bool)
+        plain = (self.spelling - np.uint8(ord("0"))) > 9
+        plain &= self.spelling != ord("_")
+        able = np.logical_and.reduceat(plain, self.spelling_first[:-1])
+        lead = self.spelling[self.spelling_first[:-1]]
+        able &= (lead < FIRST_NGRAM_LEAD) | (lead > TRIPLE_LEAD)
+        return able & (self.n_letters >= MIN_LETTERS) & (np.diff(self.spelling_first) <= SPELLED_BYTES)
+
+    # ── What words have in common ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def stumps(self) -> Numbers:
+        """The different stumps of all words, ascending; the first is 0. See `stumps_of`."""
+        return self._stumps[0]
+
+    @property
+    def stump_numbers(self) -> Numbers:
+        """The number of each word's stump among these, and 0 for no word, the last; shape (V + 1,)."""
+        return self._stumps[1]
+
+    @functools.cached_property
+    def _stumps(self) -> tuple[Numbers, Numbers]:
+        stumps = np.zeros(self.size + 1, np.uint32)
+        for low in range(0, self.size, _STEP):
+            ids, first = self.ids[low : low + _STEP], self.spelling_first[low : low + _STEP + 1]
+            letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(_STUMP_BYTES)
+            stumps[low : low + ids.size] = stumps_of(ids, letters, first[:-1] - first[0], np.diff(first) - 1)
+        names = different(stumps)
+        for low in range(0, self.size, _STEP):
+            stumps[low : low + _STEP] = names.searchsorted(stumps[low : low + _STEP])
+        return names, stumps
+
+    def grams(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
+        """Return hashes of all four letters in a row of some words, or of a shorter word, and how many each has.
+
+        Terms of scripts without spaces have none: they are letters in a row already.
+        """
+        first = self.spelling_first[numbers]
+        n_bytes = self.spelling_first[numbers + 1] - first - 1
+        lead = self.spelling[first] if numbers.size else np.zeros(0, np.uint8)
+        n_bytes[(lead >= FIRST_NGRAM_LEAD) & (lead <= TRIPLE_LEAD)] = 0
+        letters = self.spelling[ragged_ranges(first, n_bytes + 1)]
+        letters[np.cumsum(n_bytes + 1) - 1] = _LINE_END  # also where a word of another script was cut to nothing
+        text = np.frombuffer(letters.tobytes().decode("utf-8", "replace").encode("utf-32-le"), "<u4").astype(np.uint64)
+        ends = np.flatnonzero(text == _LINE_END)
+        n_letters = np.diff(ends, prepend=-1) - 1
+        n_grams = np.where(n_letters > 0, np.maximum(n_letters - _GRAM_LETTERS + 1, 1), 0)
+        at = ragged_ranges(ends - n_letters, n_grams)
+        rest = np.repeat(ends, n_grams) - at
+        hashed = np.zeros(at.size, np.uint64)
+        padded = np.append(text, np.zeros(_GRAM_LETTERS, np.uint64))
+        for place in range(_GRAM_LETTERS):
+            hashed ^= np.where(place < rest, padded[at + place] + np.uint64(1), np.uint64(0)) * _MIX[place]
+        return (hashed * _MIX[1] >> np.uint64(32)).astype(np.uint32), n_grams
+
+
+def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Numbers:
+    """Return a hash of the first five letters of some words; 0 for English function words.
+
+    Of a word of several scripts it is as many bytes as five letters like the first have.
+
+    Args:
+        ids: their ids, shape (n,).
+        letters: folded text, with 16 bytes or more behind the last word.
+        start: where each word begins in it, shape (n,).
+        length: bytes of each, shape (n,).
+    """
+    lead = np.frombuffer(letters, np.uint8).take(start)
+    n_bytes = np.minimum(length, _STUMP_LETTERS + np.where(lead >= 0xC0, _STUMP_LETTERS, 0))
+    n_bytes += np.where(lead >= 0xE0, np.minimum(length - n_bytes, _STUMP_LETTERS), 0)
+    eight = eight_bytes(letters)
+    stumps = (eight.take(start) & LOW_BYTES.take(n_bytes, mode="clip")) * _MIX[0]
+    longer: Offsets = (n_bytes > 8).nonzero()[0]
+    rest = eight.take(start[longer] + 8) & LOW_BYTES.take(n_bytes[longer] - 8)
+    stumps[longer] ^= rest * _MIX[2]
+    stumps ^= stumps >> np.uint64(32)
+    hashed: Numbers = np.maximum((stumps * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1))
+    stopped = _function_words()
+    at = stopped.searchsorted(ids)
+    hashed[stopped.take(at, mode="clip") == ids] = 0
+    return hashed
+
+
+@functools.cache
+def _function_words() -> Ids:
+    return np.array(sorted(map(identify, ENGLISH)), np.uint64)
+
+
+def vocabulary_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Vocabulary:
+    """Return the vocabulary of words that are told by slices of folded text.
+
+    Args:
+        ids: their ids, ascending, shape (V,).
+        letters: the folded text.
+        start: where each word begins in it, shape (V,).
+        length: bytes of each, shape (V,).
+    """
+    length = np.minimum(length, SPELLED_BYTES).astype(np.uint8)
+    first = np.zeros(ids.size + 1, np.int64)
+    np.cumsum(length + np.uint8(1), out=first[1:])
+    spelling = np.full(int(first[-1]), _LINE_END, np.uint8)
+    for low in range(0, ids.size, _STEP):
+        some = slice(low, low + _STEP)
+        n_bytes = length[some].astype(np.int64)
+        spelling[ragged_ranges(first[:-1][some], n_bytes)] = letters[ragged_ranges(start[some], n_bytes)]
+    return Vocabulary(ids, spelling, first)
+
+
+def united(parts: list[Vocabulary]) -> tuple[Vocabulary, list[Numbers]]:
+    """Return the vocabulary of all words of some, and for each of these the new number of each word.
+
+    The list comes back empty: nothing is held twice for longer than it takes to copy it.
+    """
+    sizes = [part.size for part in parts]
+    ids = np.concatenate([np.zeros(0, np.uint64), *(part.ids for part in parts)])
+    letters = np.concatenate([np.zeros(0, np.uint8), *(part.spelling for part in parts)])
+    length = np.concatenate(
+        [np.zeros(0, np.uint8), *((np.diff(part.spelling_first) - 1).astype(np.uint8) for part in parts)]
+    )
+    parts.clear()
+    order = ids.argsort(kind="stable")
+    ids = ids.take(order)
+    new = np.ones(ids.size, bool)
+    new[1:] = ids[1:] != ids[:-1]
+    number = np.empty(ids.size, np.uint32)
+    number[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
+    heads = order[new]
+    del order
+    ids = ids[new]
+    start = np.cumsum(length + np.uint8(1), dtype=np.int64)
+    start -= length
+    start -= 1
+    whole = vocabulary_of(ids, letters, start.take(heads), length.take(heads))
+    return whole, np.split(number, np.cumsum(sizes)[:-1]) if sizes else []

@@ -1,0 +1,93 @@
+"""Cut texts into blocks to be tokenized together, and long texts into pieces that have the same terms.
+
+All arrays of one block then stay in the core's cache, and memory is bounded however long a single text is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from relevance_gen.retrieval.arrays import Offsets
+from relevance_gen.retrieval.text.scripts import PAIRED, TRIPLED
+
+BLOCK_CHARS: Final = 1 << 18
+"""Characters tokenized together: with all temporary arrays that is about what a core's cache holds."""
+
+_BETWEEN_TERMS: Final = (
+    r"\x00-/:-@\[-^`{-\x7f"  # all ASCII but letters, digits and the underscore
+    "\u060c\u0964\u0f0b\u0f0d\u1362\u3001\u3002\uff01\uff0c\uff1f"  # commas and full stops of other scripts
+    "\U0001f300-\U0001f64f\U00020000-\U0002a6df"  # emoji and rare Han, each a term of its own
+)
+_PLACE: Final = f"[{_BETWEEN_TERMS}]|(?<=[{PAIRED}]{{2}})(?=([{PAIRED}]))|(?<=[{TRIPLED}]{{3}})(?=([{TRIPLED}]))"
+"""Where a text can be cut: behind a character that no term goes on after, or within a run that is cut into n-grams
+anyway, of which the next piece then repeats one character or two. There are more such places than these."""
+_LEAST_CHARS: Final = 4
+"""A piece is longer than what the next one repeats."""
+
+
+def pieces(text: str, n_chars: int) -> Iterator[str]:
+    """Cut a text at the first place behind every so many characters where no term is changed by it.
+
+    A text without any such place, one endless word, stays whole.
+
+    >>> list(pieces("one two three", 5))
+    ['one two ', 'three']
+    >>> list(pieces("我喜欢黑色的猫", 5))
+    ['我喜欢黑色', '色的猫']
+    """
+    n_chars = max(n_chars, _LEAST_CHARS)
+    start = 0
+    while len(text) - start > n_chars and (place := _next_place(text, start + n_chars)):
+        yield text[start : place.end()]
+        start = place.end() - (1 if place[1] else 2 if place[2] else 0)
+    yield text[start:]
+
+
+def _next_place(text: str, start: int) -> re.Match[str] | None:
+    """Return the first place from `start` on, looked for step by step, so that other threads go on in between."""
+    pattern = re.compile(_PLACE)  # when first needed, for it takes 3 ms, and from then on remembered by `re`
+    steps = range(start, len(text), BLOCK_CHARS)
+    return next(filter(None, (pattern.search(text, low, low + BLOCK_CHARS) for low in steps)), None)
+
+
+def lengths(texts: Sequence[str]) -> Offsets:
+    """Return the number of characters of each text."""
+    return np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def cut_by_size(n_chars: Offsets, block_chars: int, most_texts: int = sys.maxsize) -> Iterator[tuple[int, int]]:
+    """Yield where runs of texts begin and end that have about so many characters together.
+
+    A text that has more than that by itself is alone in its run.
+    """
+    ends = np.cumsum(n_chars + 1)
+    start = 0
+    while start < n_chars.size:
+        before = int(ends[start - 1]) if start else 0
+        end = int(np.searchsorted(ends, before + block_chars, "right"))
+        end = min(max(end, start + 1), start + most_texts)
+        yield start, end
+        start = end
+
+
+def blocks(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield texts, and the pieces of long ones, as lists to be tokenized together, in their order."""
+    for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
+        if end - start > 1:
+            yield list(texts[start:end])
+        else:
+            yield from ([piece] for piece in pieces(texts[start], BLOCK_CHARS))
+
+
+def cut_evenly(texts: Sequence[str], n_parts: int) -> Iterator[slice]:
+    """Cut texts, none of them empty, into at most so many runs of about as many characters each; no run is empty."""
+    ends = np.cumsum(lengths(texts))
+    wanted = ends[-1:].sum() * np.arange(1, n_parts) // n_parts
+    cuts = np.unique(np.concatenate(([0], np.searchsorted(ends, wanted) + 1, [len(texts)])).clip(max=len(texts)))
+    yield from (slice(start, end) for start, end in itertools.pairwise(cuts.tolist()))
