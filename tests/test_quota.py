@@ -1,0 +1,99 @@
+"""Quotas: what is bounded is never exceeded, and what is given back can be had again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.quota import Quota
+
+CLIENTS = st.sampled_from(["a", "b", None])
+
+
+@given(
+    whole=st.integers(0, 20),
+    share=st.integers(0, 20),
+    steps=st.lists(st.tuples(st.booleans(), CLIENTS, st.integers(0, 9)), max_size=40),
+)
+def test_neither_the_whole_nor_a_share_is_exceeded(
+    whole: int, share: int, steps: list[tuple[bool, str | None, int]]
+) -> None:
+    """Whoever takes or gives back what, all hold at most the whole and each client its share; all else is admitted."""
+    told: list[float] = []
+    quota = Quota(whole, share, watch=told.append)
+    held: dict[str | None, int] = dict.fromkeys(("a", "b", None), 0)
+    for takes, client, amount in steps:
+        if takes:
+            fits = sum(held.values()) + amount <= whole and held[client] + amount <= share
+            assert quota.has_room(amount, client) == fits
+            assert quota.take(amount, client) == fits
+            held[client] += amount * fits
+        else:
+            back = min(amount, held[client])
+            quota.give_back(back, client)
+            held[client] -= back
+        assert quota.held == sum(held.values())
+        assert quota.held_by(client) == held[client]
+        assert not told or told[-1] == quota.held
+
+
+def test_a_thread_waits_for_room() -> None:
+    """A thread that finds no room gets it when another gives back, and is told when none came in time."""
+    quota, has_it = Quota(2), threading.Event()
+    assert quota.take(2)
+    assert not quota.take(1, timeout_s=0.01)
+
+    def wait() -> None:
+        if quota.take(1, "another", timeout_s=60):
+            has_it.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not has_it.is_set()
+    quota.give_back(1)
+    thread.join(60)
+    assert has_it.is_set()
+    assert (quota.held, quota.held_by("another")) == (2, 1)
+
+
+def test_coroutines_wait_for_room_and_may_give_up() -> None:
+    """Coroutines get room as it is given back, from other threads too; one that is cancelled holds nothing."""
+
+    async def run() -> None:
+        quota = Quota(1)
+        await quota.take_soon()
+        waiting = [asyncio.create_task(quota.take_soon()) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        waiting[0].cancel()
+        for task in waiting[1:]:
+            await asyncio.to_thread(quota.give_back)
+            async with asyncio.timeout(60):
+                await task
+            assert quota.held == 1
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        quota.give_back()
+        assert quota.held == 0
+
+    asyncio.run(run())
+
+
+def test_what_is_used_up_is_regained_with_time() -> None:
+    """A client over its share comes back when it has regained the rest; the others are not kept waiting."""
+    now = [100.0]
+    quota = Quota(share=5, regained_per_s=0.5, clock=lambda: now[0])
+    quota.charge(7, "slow")
+    assert not quota.has_room(0, "slow")
+    assert quota.seconds_until_room("slow") == 4
+    assert quota.has_room(5, "quick")
+    now[0] += 4
+    assert quota.has_room(0, "slow")
+    assert not quota.has_room(0.5, "slow")
+    assert quota.seconds_until_room("slow") == 0
+    now[0] += 1000
+    assert quota.held == 0
