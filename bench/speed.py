@@ -25,7 +25,7 @@ from relevance_gen import ChunkIndex, search, token_counter
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.query import parse
 from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
 
 QUERY = "What did the captain say about the white whale and the sea?"
@@ -47,7 +47,7 @@ def without_counts(chunks: list[str], query: str) -> object:
     """Search without counting tokens."""
     weighting = weighting_named("pivoted")
     wanted = parse(query, weighting).beginnings
-    segment = build(Chunks(chunks, {}), np.arange(len(chunks)), keep_tokens=False, wanted=wanted)
+    segment = build(Chunks(chunks, {}), np.arange(len(chunks)), keep_occurrences=False, wanted=wanted)
     return Collection([segment], weighting).rank(query, 10)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import Stemmer
 
-from relevance_gen.retrieval.text.folding import fold_character
+from relevance_gen.retrieval.text.folds import fold_character
 from relevance_gen.retrieval.text.stop_words import ENGLISH, ENGLISH_MARKERS, OTHER_MARKERS
-from relevance_gen.retrieval.text.terms import tokenize
+from relevance_gen.retrieval.text.terms import cut_terms
 
 KNEE = 1 - 5e-7
 PAIRS, TRIPLES, WORD = "pairs", "triples", "word"
@@ -259,7 +259,7 @@ def _stump(word: str) -> bytes:
 
 def _hash(chunk: list[str]) -> int:
     """Hash a chunk's words, whatever their order."""
-    hashed = sum(int(tokenize([word]).ids[0]) for word in chunk) * 0x9E3779B97F4A7C15 % (1 << 64)
+    hashed = sum(int(cut_terms([word]).ids[0]) for word in chunk) * 0x9E3779B97F4A7C15 % (1 << 64)
     return hashed ^ (hashed >> 32)
 
 

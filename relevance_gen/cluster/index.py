@@ -38,7 +38,7 @@ from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.query import Question, questions
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
-from relevance_gen.retrieval.text.cutting import cut_evenly
+from relevance_gen.retrieval.text.portions import cut_evenly
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
 from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse, WeightingName
 

@@ -12,7 +12,7 @@ from relevance_gen.cluster.connection import get
 from relevance_gen.errors import ClusterError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Offsets
-from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.tokens import TokenCounter

@@ -20,7 +20,7 @@ from relevance_gen.retrieval.question.bags import Bag
 from relevance_gen.retrieval.question.scoring import SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
-from relevance_gen.retrieval.segment.merging import in_tiers, merge, without
+from relevance_gen.retrieval.segment.merger import in_tiers, merge, without
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.tokens import TokenCounter
 from relevance_gen.types import Metadata, WeightingName

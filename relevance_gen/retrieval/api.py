@@ -13,7 +13,7 @@ from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.fusing import N_CANDIDATES
 from relevance_gen.retrieval.question.query import Question, parse
 from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.retrieval.segment.passages import TextEncoder, checked_encoder
 from relevance_gen.tokens import Encoding, token_counter
@@ -90,7 +90,7 @@ def search(
         segment = build(
             kept,
             positions,
-            keep_tokens=False,
+            keep_occurrences=False,
             wanted=None if weigher.needs_all_terms else parse(question.query, weigher).beginnings,
             progress=report,
         )

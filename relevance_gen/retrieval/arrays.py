@@ -9,8 +9,10 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.uint64]
 """Ids of terms."""
-Numbers = npt.NDArray[np.uint32]
-"""Numbers of words in a vocabulary."""
+TermNumbers = npt.NDArray[np.uint32]
+"""Numbers of terms in a lexicon."""
+Hashes = npt.NDArray[np.uint32]
+"""Hashes of what words have in common: their beginnings, or letters in a row."""
 ChunkNumbers = npt.NDArray[np.uint32]
 """Numbers of chunks in a segment."""
 Counts = npt.NDArray[np.uint32]

@@ -24,10 +24,10 @@ from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.fusing import N_CANDIDATES
 from relevance_gen.retrieval.question.query import Question, questions
 from relevance_gen.retrieval.question.weighting import Weighting, weighting_named
-from relevance_gen.retrieval.segment import parallel, storage
-from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment import pool, storage
+from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
-from relevance_gen.retrieval.segment.merging import in_tiers, merge, without
+from relevance_gen.retrieval.segment.merger import in_tiers, merge, without
 from relevance_gen.retrieval.segment.passages import Passages, TextEncoder, checked_encoder
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
@@ -99,11 +99,11 @@ class ChunkIndex:
         weigher = weighting_named(weighting)
         encoder = checked_encoder(encoder)
         counter = token_counter(encoding)
-        n_processes = parallel.n_processes(n_jobs, kept)
+        n_processes = pool.n_processes(n_jobs, kept)
         with reporting(progress) as report:
             read = report if encoder is None else None
             if n_processes > 1:
-                with parallel.building(kept, n_processes) as wait, counter.counting_all(kept.texts) as counted:
+                with pool.start_building(kept, n_processes) as wait, counter.counting_all(kept.texts) as counted:
                     segments = [evolve(part, positions=positions[part.positions]) for part in wait(read)]
                     n_tokens = counted()
             else:

@@ -14,12 +14,12 @@ from relevance_gen.retrieval.question.matching import MAX_FORMS, Match, match_in
 from relevance_gen.retrieval.question.proximity import ProximityScorer
 from relevance_gen.retrieval.question.query import MAX_TERMS, parse
 from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
-from relevance_gen.retrieval.segment.vocabulary import Vocabulary
-from relevance_gen.retrieval.text.folding import _TONED_WORD
-from relevance_gen.retrieval.text.terms import tokenize
+from relevance_gen.retrieval.text.folds import _TONED_WORD
+from relevance_gen.retrieval.text.terms import cut_terms
 
 
 def peak_bytes(job: object) -> int:
@@ -34,12 +34,12 @@ def peak_bytes(job: object) -> int:
 def test_a_chunk_that_repeats_many_words_takes_no_array_of_words_times_occurrences() -> None:
     """Proximity in a chunk of nothing but the query's 32 words takes memory by its tokens, not that times words."""
     n_words, n_tokens = 32, 1 << 19
-    vocabulary = Vocabulary(
+    lexicon = Lexicon(
         np.arange(n_words, dtype=np.uint64), np.frombuffer(b"a\n" * n_words, np.uint8), np.arange(0, 2 * n_words + 2, 2)
     )
     words = np.full(n_tokens + 2 * BETWEEN, n_words, np.uint32)
     words[BETWEEN:-BETWEEN] = np.arange(n_tokens) % n_words
-    reading = Reading(vocabulary, words, np.array([BETWEEN]), np.array([n_tokens]))
+    reading = Reading(lexicon, words, np.array([BETWEEN]), np.array([n_tokens]))
     matches = [Match.exact(word) for word in range(n_words)]
     scorer = ProximityScorer(matches, [1.0] * n_words, list(range(n_words)))
     assert peak_bytes(lambda: scorer.score(reading)) < 60 * n_tokens
@@ -49,11 +49,11 @@ def test_a_chunk_that_repeats_many_words_takes_no_array_of_words_times_occurrenc
 def test_words_of_one_beginning_are_compared_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many words begin as the query's do, none is compared with them one by one, and matches are bounded."""
     letters = "абвгдежз"
-    vocabulary = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
-    index = ChunkIndex([" ".join(vocabulary[start : start + 64]) for start in range(0, len(vocabulary), 64)])
+    words = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
+    index = ChunkIndex([" ".join(words[start : start + 64]) for start in range(0, len(words), 64)])
     asked = []
     monkeypatch.setattr(matching, "is_inflected", lambda word: asked.append(word) or True)
-    plan = index._state.collection.plan(" ".join(vocabulary[:200]))
+    plan = index._state.collection.plan(" ".join(words[:200]))
     assert len(asked) <= 2 * 200
     assert sum(match.ids.size for match in plan.matches) <= 200 * MAX_FORMS
 
@@ -74,7 +74,7 @@ def test_a_match_holds_no_more_forms_than_tell_that_it_is_crowded() -> None:
     letters = "абвгдежз"
     words = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
     segment = build(Chunks([" ".join(words)], {}), np.arange(1))
-    term_id = int(tokenize(words[:1]).ids[0])
+    term_id = int(cut_terms(words[:1]).ids[0])
     match = match_inflections(segment.postings, term_id, words[0], by_prefix=True)
     assert match.is_crowded
     assert match.ids.size == match.weight.size == MAX_FORMS + 1

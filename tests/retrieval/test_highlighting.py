@@ -14,7 +14,7 @@ from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval.question import highlighting
 from relevance_gen.retrieval.question.highlighting import WINDOW
 from relevance_gen.retrieval.question.plan import Plan
-from relevance_gen.retrieval.text.terms import tokenize
+from relevance_gen.retrieval.text.terms import cut_terms
 from tests import corpus, strategies
 
 
@@ -74,10 +74,10 @@ def test_what_a_span_cuts_out_holds_the_words_found(query: str, chunks: list[str
     for result in found(query, chunks):
         everything: set[int] = set()
         for span in result.words:
-            ids = tokenize([result.chunk_txt[span.start : span.end]]).ids.tolist()
+            ids = cut_terms([result.chunk_txt[span.start : span.end]]).ids.tolist()
             assert weigh([meant[one] for one in ids if one in meant]) >= span.score - 1e-9
             everything.update(ids)
-        assert set(tokenize([result.chunk_txt]).ids.tolist()) & set(meant) == everything & set(meant)
+        assert set(cut_terms([result.chunk_txt]).ids.tolist()) & set(meant) == everything & set(meant)
 
 
 @given(st.lists(st.sampled_from("cat dog cats x y run".split()), min_size=1, max_size=200), st.integers(1, 3))
@@ -88,7 +88,7 @@ def test_the_passage_is_the_heaviest_window(words: list[str], n_queried: int) ->
     chunks = [text, "cat", "a dog", "zebra", "a dog"]
     meant = weights(plan_of(query, chunks))
     result = next((one for one in found(query, chunks) if one.original_index == 0), None)
-    hits = [(place, meant[one]) for place, one in enumerate(tokenize([text]).ids.tolist()) if one in meant]
+    hits = [(place, meant[one]) for place, one in enumerate(cut_terms([text]).ids.tolist()) if one in meant]
     if result is None:
         assert not hits
         return

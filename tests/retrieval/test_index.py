@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
 from relevance_gen.retrieval import listing
-from relevance_gen.retrieval.text import cutting
+from relevance_gen.retrieval.text import portions
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.retrieval.asking import WEIGHTINGS
@@ -33,7 +33,7 @@ def test_an_index_answers_as_search_does(
     """An index gives the answers of `search` bit for bit, asked once or again, wherever its blocks end."""
     expected = search(query, chunks, top_n, true_order, weighting=weighting)
     with monkeypatch.context() as small:
-        small.setattr(cutting, "BLOCK_CHARS", block_chars)
+        small.setattr(portions, "BLOCK_CHARS", block_chars)
         index = ChunkIndex(chunks, weighting=weighting)
     assert index.search(query, top_n, true_order) == expected
     assert index.search(query, top_n, true_order) == expected

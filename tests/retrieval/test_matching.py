@@ -13,22 +13,22 @@ from relevance_gen import ChunkIndex
 from relevance_gen.retrieval.question.matching import MAX_FORMS, match_inflections
 from relevance_gen.retrieval.segment.postings import Postings, PostingsBuilder, count_terms
 from relevance_gen.retrieval.text.stems import is_fragment, is_inflected, stem
-from relevance_gen.retrieval.text.terms import tokenize
+from relevance_gen.retrieval.text.terms import cut_terms
 from tests import reference, strategies
 
 
 def vocabulary(text: str) -> Postings:
-    tokens = tokenize([text])
+    tokens = cut_terms([text])
     builder = PostingsBuilder(4)
     builder.add(tokens, count_terms(tokens.ids, tokens.counts), np.array([0]))
     return builder.build()[0]
 
 
 def matches(word: str, text: str, *, by_prefix: bool = False) -> dict[str, float]:
-    tokens = tokenize([word])
+    tokens = cut_terms([word])
     postings = vocabulary(text)
     found = match_inflections(postings, int(tokens.ids[0]), tokens.spell(0), by_prefix=by_prefix)
-    spellings = postings.vocabulary.spell(postings.vocabulary.find(found.ids))
+    spellings = postings.lexicon.spell(postings.lexicon.find(found.ids))
     return dict(zip(spellings, found.weight.tolist(), strict=True))
 
 
@@ -92,8 +92,8 @@ def test_words_that_begin_with_the_arabic_article_are_told_apart() -> None:
 )
 def test_fragments_match_what_they_are_part_of(word: str, text: str, expected: dict[str, float]) -> None:
     """A run shorter than its script's n-grams matches all n-grams that hold it, and counts each occurrence once."""
-    as_moved = {tokenize([term]).spell(0): weight for term, weight in expected.items()}
-    assert is_fragment(tokenize([word]).spell(0)) == (expected != {"猫が": 1.0})
+    as_moved = {cut_terms([term]).spell(0): weight for term, weight in expected.items()}
+    assert is_fragment(cut_terms([word]).spell(0)) == (expected != {"猫が": 1.0})
     assert matches(word, text) == as_moved
 
 
@@ -102,11 +102,11 @@ def test_matches_are_those_of_the_reference(text: str, word: str, by_prefix: boo
     """A word matches what comparing it with every word of the vocabulary finds."""
     spelled = [reference.terms(word), reference.terms(text)]
     for place, term in enumerate(spelled[0]):
-        tokens = tokenize([word])
+        tokens = cut_terms([word])
         found = match_inflections(vocabulary(text), int(tokens.ids[place]), tokens.spell(place), by_prefix=by_prefix)
         expected = reference.forms(term, set(spelled[1]), stop=False, english=not by_prefix)
         assert sorted(found.weight.tolist()) == pytest.approx(sorted(expected.values()))
-        assert found.ids.tolist() == sorted(int(tokenize([other]).ids[0]) for other in expected)
+        assert found.ids.tolist() == sorted(int(cut_terms([other]).ids[0]) for other in expected)
 
 
 @pytest.mark.parametrize("letter", ["a", "ж", "ह"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from relevance_gen.retrieval.arrays import Ids
 from relevance_gen.retrieval.segment.postings import MAX_BLOCK_CHUNKS, Postings, PostingsBuilder, count_terms
-from relevance_gen.retrieval.text.terms import BEGINNINGS, beginnings, tokenize
+from relevance_gen.retrieval.text.terms import BEGINNINGS, beginnings, cut_terms
 from tests import strategies
 
 colliding_ids = st.builds(
@@ -33,7 +33,7 @@ def test_counts_are_those_of_a_dict(chunks: list[list[int]]) -> None:
     expected = [(place, term, tf) for place, chunk in enumerate(chunks) for term, tf in Counter(chunk).items()]
     assert sorted(counted) == sorted(expected)
     ids, _ = flat(chunks)
-    assert found.ids.tolist() == ids[found.token].tolist()
+    assert found.ids.tolist() == ids[found.occurrence].tolist()
 
 
 @given(id_lists, st.integers(0, 5))
@@ -58,7 +58,7 @@ def build(blocks: list[list[str]], wanted: np.ndarray | None = None) -> Postings
     builder = PostingsBuilder(4, wanted)
     done = 0
     for block in blocks:
-        tokens = tokenize(block)
+        tokens = cut_terms(block)
         builder.add(tokens, count_terms(tokens.ids, tokens.counts), np.arange(done, done + len(block)))
         done += len(block)
     return builder.build()[0]
@@ -71,17 +71,17 @@ def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
     expected: dict[int, Counter[int]] = {}
     spelled: dict[int, str] = {}
     for place, text in enumerate(text for block in blocks for text in block):
-        tokens = tokenize([text])
+        tokens = cut_terms([text])
         for token, term_id in enumerate(tokens.ids.tolist()):
             expected.setdefault(term_id, Counter())[place] += 1
             spelled[term_id] = tokens.spell(token)
-    assert postings.vocabulary.ids.tolist() == sorted(expected)
-    for number, term_id in enumerate(postings.vocabulary.ids.tolist()):
+    assert postings.lexicon.ids.tolist() == sorted(expected)
+    for number, term_id in enumerate(postings.lexicon.ids.tolist()):
         part = slice(postings.first[number], postings.first[number + 1])
         counted = dict(zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True))
         assert counted == expected[term_id]
-        assert postings.vocabulary.spell(np.array([number]))[0] == spelled[term_id]
-        assert postings.vocabulary.find(np.array([term_id], np.uint64)).tolist() == [number]
+        assert postings.lexicon.spell(np.array([number]))[0] == spelled[term_id]
+        assert postings.lexicon.find(np.array([term_id], np.uint64)).tolist() == [number]
     assert postings.document_frequency().tolist() == [len(expected[term_id]) for term_id in sorted(expected)]
 
 
@@ -89,26 +89,26 @@ def test_postings_are_a_dict(blocks: list[list[str]]) -> None:
 def test_terms_that_no_chunk_has_are_not_found(texts: list[str], term_id: int) -> None:
     """Only terms of the chunks have a number."""
     postings = build([texts])
-    (number,) = postings.vocabulary.find(np.array([term_id], np.uint64)).tolist()
-    assert (number >= 0) == (term_id in postings.vocabulary.ids.tolist())
+    (number,) = postings.lexicon.find(np.array([term_id], np.uint64)).tolist()
+    assert (number >= 0) == (term_id in postings.lexicon.ids.tolist())
 
 
 @given(st.lists(strategies.word_texts(), max_size=4), strategies.words)
 def test_wanted_beginnings_are_kept_whole(texts: list[str], word: str) -> None:
     """Keeping some beginnings keeps all their terms as they are, and no other."""
     wanted = np.zeros(BEGINNINGS, bool)
-    wanted[beginnings(tokenize([word]).ids)] = True
+    wanted[beginnings(cut_terms([word]).ids)] = True
     whole, some = build([texts]), build([texts], wanted)
-    kept = np.flatnonzero(wanted[beginnings(whole.vocabulary.ids)])
-    assert some.vocabulary.ids.tolist() == whole.vocabulary.ids[kept].tolist()
+    kept = np.flatnonzero(wanted[beginnings(whole.lexicon.ids)])
+    assert some.lexicon.ids.tolist() == whole.lexicon.ids[kept].tolist()
     assert some.document_frequency().tolist() == whole.document_frequency()[kept].tolist()
-    assert [*some.vocabulary.spell(np.arange(kept.size))] == [*whole.vocabulary.spell(kept)]
+    assert [*some.lexicon.spell(np.arange(kept.size))] == [*whole.lexicon.spell(kept)]
 
 
 def test_no_terms_make_empty_postings() -> None:
     """Without any term there is nothing to find, and nothing fails."""
     postings = build([["..."], []])
-    assert postings.vocabulary.ids.size == postings.chunk.size == postings.tf.size == 0
-    assert postings.vocabulary.find(np.array([7], np.uint64)).tolist() == [-1]
-    assert postings.vocabulary.sharing(2**64 - 1, b"a", b"abc")[0].tolist() == []
-    assert postings.vocabulary.stumps.tolist() == [0]
+    assert postings.lexicon.ids.size == postings.chunk.size == postings.tf.size == 0
+    assert postings.lexicon.find(np.array([7], np.uint64)).tolist() == [-1]
+    assert postings.lexicon.sharing(2**64 - 1, b"a", b"abc")[0].tolist() == []
+    assert postings.lexicon.stumps.tolist() == [0]

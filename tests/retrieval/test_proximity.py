@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from relevance_gen.retrieval.question import proximity as module
 from relevance_gen.retrieval.question.matching import Match
 from relevance_gen.retrieval.question.proximity import HEAD, WINDOW, Proximity, ProximityScorer
+from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
-from relevance_gen.retrieval.segment.vocabulary import Vocabulary
 
 chunk_lists = st.lists(st.lists(st.integers(0, 5), max_size=70), max_size=4)
 
@@ -24,7 +24,7 @@ def match(*ids: int) -> Match:
     return Match(np.array(ids, np.uint64), np.ones(len(ids)))
 
 
-VOCABULARY = Vocabulary(np.arange(10, dtype=np.uint64), np.frombuffer(b"a\n" * 10, np.uint8), np.arange(0, 22, 2))
+VOCABULARY = Lexicon(np.arange(10, dtype=np.uint64), np.frombuffer(b"a\n" * 10, np.uint8), np.arange(0, 22, 2))
 BETWEEN_CHUNKS = [VOCABULARY.size] * BETWEEN
 
 
@@ -78,13 +78,13 @@ def test_more_words_than_a_byte_has_bits_are_told_apart() -> None:
     """Coverage is right for any number of words: a mask has a bit for each."""
     for n_words in (1, 8, 9, 16, 17, 32):
         idf = [1.0 + word for word in range(n_words)]
-        vocabulary = Vocabulary(
+        lexicon = Lexicon(
             np.arange(n_words, dtype=np.uint64),
             np.frombuffer(b"a\n" * n_words, np.uint8),
             np.arange(0, 2 * n_words + 2, 2),
         )
         words = [n_words] * BETWEEN + [n_words - 1, 0] + [n_words] * BETWEEN
-        reading = Reading(vocabulary, np.array(words, np.uint32), np.array([BETWEEN]), np.array([2]))
+        reading = Reading(lexicon, np.array(words, np.uint32), np.array([BETWEEN]), np.array([2]))
         near = ProximityScorer([match(word) for word in range(n_words)], idf, []).score(reading)
         assert near.coverage[0] == near.head[0] == (n_words + (n_words > 1)) / sum(idf)
 

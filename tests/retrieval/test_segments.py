@@ -24,9 +24,9 @@ from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, searc
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
 from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.merging import merge
+from relevance_gen.retrieval.segment.merger import merge
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies

@@ -270,7 +270,7 @@ def test_what_is_loaded_cannot_be_written_to(folder: Path, saved: bytes) -> None
     path.write_bytes(saved)
     loaded = ChunkIndex.load(path)
     (segment,) = loaded._state.collection.segments
-    arrays = [segment.tokens, segment.norms, segment.postings.vocabulary.ids]
+    arrays = [segment.occurrences, segment.norms, segment.postings.lexicon.ids]
     assert not any(array.flags.writeable for array in arrays)
     before = loaded.search("cats")
     ChunkIndex(["something else"]).save(path)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Floats, Numbers, Offsets, ragged_ranges, runs
+from relevance_gen.retrieval.arrays import Floats, Hashes, Offsets, ragged_ranges, runs
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
 
 MAX_CHUNKS: Final = 1 << 8
@@ -31,17 +31,17 @@ class Bag:
         names: hashes, ascending; the first is 0. None where the features are hashes themselves.
     """
 
-    features: Numbers
+    features: Hashes
     counts: Offsets
-    names: Numbers | None = None
+    names: Hashes | None = None
 
     @classmethod
     def of_words(cls, reading: Reading) -> Bag:
         """Return the beginnings of the words that were read; function words, and places of no word, do not count."""
-        words, numbers = reading.words[BETWEEN:], reading.vocabulary.stump_numbers
+        words, numbers = reading.terms[BETWEEN:], reading.lexicon.stump_numbers
         features = [numbers.take(words[low : low + _STEP]) for low in range(0, words.size, _STEP)]
         whole = features[0] if len(features) == 1 else np.concatenate([_NO_FEATURES, *features])
-        return cls(whole, reading.counts + BETWEEN, reading.vocabulary.stumps)
+        return cls(whole, reading.counts + BETWEEN, reading.lexicon.stumps)
 
     @classmethod
     def joined(cls, bags: Sequence[Bag]) -> Bag:
@@ -105,7 +105,7 @@ class Bag:
         return key.take(first), tf
 
 
-def _hashes(names: Numbers | None, features: _Keys) -> _Keys:
+def _hashes(names: Hashes | None, features: _Keys) -> _Keys:
     return features if names is None else names.take(features)
 
 
@@ -124,7 +124,7 @@ class Tally:
     """
 
     n_chunks: int
-    names: Numbers | None
+    names: Hashes | None
     features: _Keys
     df: Offsets
     place: Offsets
@@ -145,5 +145,5 @@ _CHUNK_BITS: Final = 8
 _CHUNK_MASK: Final = MAX_CHUNKS - 1
 _MOST_SMALL: Final = 1 << 32 - _CHUNK_BITS
 """So many features can be told, with a chunk's number, in 32 bits, which sort in half the time."""
-_NO_FEATURES: Final[Numbers] = np.zeros(0, np.uint32)
+_NO_FEATURES: Final[Hashes] = np.zeros(0, np.uint32)
 _NO_PLACES: Final[Offsets] = np.zeros(0, np.int64)

@@ -25,8 +25,8 @@ from attrs import frozen
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval.arrays import Ids, Offsets
 from relevance_gen.retrieval.question.plan import Plan
-from relevance_gen.retrieval.text.folding import folded_sizes, without_tones
-from relevance_gen.retrieval.text.terms import Tokens, tokenize
+from relevance_gen.retrieval.text.folds import folded_sizes, without_tones
+from relevance_gen.retrieval.text.terms import Occurrences, cut_terms
 from relevance_gen.types import Span
 
 WINDOW: Final = 40
@@ -102,11 +102,11 @@ def _find(joined: str, first: Offsets, plan: Plan) -> _Hits:
     order = np.lexsort((-similar, ids))  # of equal ids the best match is the first, and found
     ids, weight, term = ids[order], weight[order], term[order]
 
-    tokens = tokenize([joined], toneless=False)
+    tokens = cut_terms([joined], toneless=False)
     at, place = _found(ids, tokens)
     plain = without_tones(joined)
     if plain != joined:  # the same words in the same places, as they may have been asked for
-        more_at, more = _found(ids, tokenize([plain], toneless=False))
+        more_at, more = _found(ids, cut_terms([plain], toneless=False))
         place, once = np.unique(np.concatenate((place, more)), return_index=True)
         at = np.concatenate((at, more_at))[once]
     start, end = _code_points(joined, tokens, place)
@@ -114,14 +114,14 @@ def _find(joined: str, first: Offsets, plan: Plan) -> _Hits:
     return _Hits(place + WINDOW * text, text, start, end, term[at], weight[at])
 
 
-def _found(ids: Ids, tokens: Tokens) -> tuple[Offsets, Offsets]:
+def _found(ids: Ids, tokens: Occurrences) -> tuple[Offsets, Offsets]:
     """Return which of some ids, ascending, tokens have, and the numbers of these tokens."""
     at = np.searchsorted(ids, tokens.ids)
     place: Offsets = np.flatnonzero(ids.take(at, mode="clip") == tokens.ids) if ids.size else np.zeros(0, np.int64)
     return at[place], place
 
 
-def _code_points(text: str, tokens: Tokens, place: Offsets) -> tuple[Offsets, Offsets]:
+def _code_points(text: str, tokens: Occurrences, place: Offsets) -> tuple[Offsets, Offsets]:
     """Return where some tokens stand in a text that is not folded, with all that folds to nothing behind them."""
     low, high = tokens.start - 1, tokens.start + tokens.length - 1  # the folded bytes begin behind a line end
     behind = np.cumsum(folded_sizes(text))

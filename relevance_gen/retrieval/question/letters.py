@@ -19,31 +19,31 @@ from typing import Final
 
 import numpy as np
 
-from relevance_gen.retrieval.arrays import Floats, Numbers
+from relevance_gen.retrieval.arrays import Floats, Hashes
 from relevance_gen.retrieval.question.bags import Bag
 from relevance_gen.retrieval.question.weighting import pivot
+from relevance_gen.retrieval.segment.lexicon import lexicon_of
 from relevance_gen.retrieval.segment.saturation import saturated
-from relevance_gen.retrieval.segment.vocabulary import vocabulary_of
-from relevance_gen.retrieval.text.cutting import blocks
-from relevance_gen.retrieval.text.terms import tokenize
+from relevance_gen.retrieval.text.portions import blocks
+from relevance_gen.retrieval.text.terms import cut_terms
 
 N_CANDIDATES: Final = 25
 _STEP: Final = 1 << 15
 """Words of a query whose letters are read together: it bounds the memory for queries as long as a book."""
 
 
-def letters_of(text: str) -> Numbers:
+def letters_of(text: str) -> Hashes:
     """Return the 4-grams of all words of a text."""
     found = []
-    for tokens in map(tokenize, blocks([text])):
-        vocabulary = vocabulary_of(tokens.ids, np.frombuffer(tokens.folded, np.uint8), tokens.start, tokens.length)
-        for low in range(0, vocabulary.size, _STEP):
-            some = np.arange(low, min(low + _STEP, vocabulary.size))
-            found.append(np.maximum(vocabulary.grams(some)[0], np.uint32(1)))
+    for tokens in map(cut_terms, blocks([text])):
+        lexicon = lexicon_of(tokens.ids, np.frombuffer(tokens.folded, np.uint8), tokens.start, tokens.length)
+        for low in range(0, lexicon.size, _STEP):
+            some = np.arange(low, min(low + _STEP, lexicon.size))
+            found.append(np.maximum(lexicon.grams(some)[0], np.uint32(1)))
     return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.uint32), *found])
 
 
-def letter_share(asked: Numbers, bag: Bag) -> Floats:
+def letter_share(asked: Hashes, bag: Bag) -> Floats:
     """Return how much of a query's 4-grams some chunks have, in [0, 1], shape (n,).
 
     Args:

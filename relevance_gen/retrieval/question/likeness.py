@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Floats, Numbers, Offsets
+from relevance_gen.retrieval.arrays import Floats, Hashes, Offsets
 from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag, Tally
 from relevance_gen.retrieval.question.ranking import at_least_as_good
 from relevance_gen.retrieval.segment.saturation import saturated
@@ -43,7 +43,7 @@ class Sample:
     """
 
     size: int
-    names: Numbers
+    names: Hashes
     df: npt.NDArray[np.uint8]
 
     @classmethod

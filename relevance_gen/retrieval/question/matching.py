@@ -98,7 +98,7 @@ class Match:
 
 def match_exactly(postings: Postings, term_id: int) -> Match:
     """Match a term to itself alone."""
-    numbers = postings.vocabulary.find(np.array([term_id], np.uint64))
+    numbers = postings.lexicon.find(np.array([term_id], np.uint64))
     return _match(postings, numbers[numbers >= 0])
 
 
@@ -111,15 +111,15 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
         word: its folded spelling.
         by_prefix: whether words that share its beginning match too, for a Latin word; for others they always do.
     """
-    vocabulary = postings.vocabulary
+    lexicon = postings.lexicon
     if is_fragment(word):
-        numbers = vocabulary.containing(word.encode())
-        return _match(postings, numbers, _ngram_weights(word, vocabulary.spell(numbers)))
+        numbers = lexicon.containing(word.encode())
+        return _match(postings, numbers, _ngram_weights(word, lexicon.spell(numbers)))
     if not is_inflected(word):
         return match_exactly(postings, term_id)
-    numbers = vocabulary.with_stem(term_id, stem(word), stem_all)
+    numbers = lexicon.with_stem(term_id, stem(word), stem_all)
     if word in ENGLISH:
-        own = vocabulary.find(np.array([term_id], np.uint64))
+        own = lexicon.find(np.array([term_id], np.uint64))
         numbers = different(np.concatenate((numbers, own[own >= 0])))
     if not by_prefix and word.isascii():
         return _match(postings, numbers)
@@ -133,14 +133,14 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
 
 def _by_prefix(postings: Postings, term_id: int, word: str) -> tuple[Offsets, Floats]:
     """Return the numbers of the words that share their beginning with a word, and the weight of each."""
-    vocabulary = postings.vocabulary
+    lexicon = postings.lexicon
     least = max(MIN_LETTERS, math.ceil(len(word) * _MIN_SIMILARITY))
-    numbers, shared, n_letters = vocabulary.sharing(term_id, word[:least].encode(), word.encode())
+    numbers, shared, n_letters = lexicon.sharing(term_id, word[:least].encode(), word.encode())
     weight = shared / np.maximum(n_letters, len(word))
     enough = (shared >= _MIN_PREFIX) & (weight >= _MIN_SIMILARITY)
     if "\u0370" <= word[0] < "\u1e00":  # neither Latin nor, with its tones, Vietnamese
         enough |= (shared == MIN_LETTERS) & (weight >= _MIN_SHORT_SIMILARITY)
-    enough &= vocabulary.stump_numbers[numbers] != 0  # no function word is a form of another
+    enough &= lexicon.stump_numbers[numbers] != 0  # no function word is a form of another
     return numbers[enough], weight[enough]
 
 
@@ -156,5 +156,5 @@ def _match(postings: Postings, numbers: Offsets, weight: Floats | None = None) -
         numbers, weight = numbers[kept], None if weight is None else weight[kept]
     # One form too many tells that a word is crowded; any more would only take memory.
     numbers = numbers[: MAX_FORMS + 1]
-    ids = postings.vocabulary.ids.take(numbers)
+    ids = postings.lexicon.ids.take(numbers)
     return Match.in_full(ids) if weight is None else Match(ids, weight[: MAX_FORMS + 1])

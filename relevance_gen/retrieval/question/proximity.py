@@ -31,9 +31,9 @@ from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Floats, Ids, Offsets
 from relevance_gen.retrieval.question.matching import Match
+from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.saturation import saturated, saturated_one
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
-from relevance_gen.retrieval.segment.vocabulary import Vocabulary
 
 WINDOW: Final = 24
 """Tokens in a passage: a sentence or so."""
@@ -110,12 +110,12 @@ class ProximityScorer:
     def score(self, reading: Reading) -> Proximity:
         """Score chunks."""
         starts = reading.starts
-        query_word = self._words_of(reading.vocabulary)
+        query_word = self._words_of(reading.lexicon)
         neighbours: list[_Neighbours] = []
         covered, heads = np.zeros(starts.size), np.zeros(starts.size, self._bits.dtype)
-        for begin in range(0, reading.words.size - WINDOW + 1, _STEP):
+        for begin in range(0, reading.terms.size - WINDOW + 1, _STEP):
             # The words behind a step are looked at again in the next one, with all that is in their windows.
-            word = query_word.take(reading.words[begin : begin + _STEP + WINDOW - 1])
+            word = query_word.take(reading.terms[begin : begin + _STEP + WINDOW - 1])
             neighbours.append(self._neighbours(word, begin))
             self._cover(word, starts - begin, covered, heads)
         pairs, run = self._in_order(neighbours, starts)
@@ -136,11 +136,11 @@ class ProximityScorer:
             ids, word = ids[order], word[order]
         return ids, word
 
-    def _words_of(self, vocabulary: Vocabulary) -> _Words:
+    def _words_of(self, lexicon: Lexicon) -> _Words:
         """Return for each word of a vocabulary which of the query's it stands for, from 1 on; 0 for none."""
         ids, word = self._matched()
-        words = np.zeros(vocabulary.size + 1, np.uint8)
-        words[vocabulary.find(ids)] = word
+        words = np.zeros(lexicon.size + 1, np.uint8)
+        words[lexicon.find(ids)] = word
         words[-1] = 0  # that of no word, and of those that were not found
         return words
 

@@ -16,9 +16,9 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Flags, GrowingArray, Ids
 from relevance_gen.retrieval.question.matching import MAX_INFLECTED
 from relevance_gen.retrieval.question.weighting import Weighting
-from relevance_gen.retrieval.text.cutting import blocks
+from relevance_gen.retrieval.text.portions import blocks
 from relevance_gen.retrieval.text.stems import is_fragment
-from relevance_gen.retrieval.text.terms import BEGINNINGS, SPELLED_BYTES, beginnings, identify, tokenize
+from relevance_gen.retrieval.text.terms import BEGINNINGS, SPELLED_BYTES, beginnings, cut_terms, identify
 
 REMEMBERED_CHARS: Final = 1024
 """Longer queries are not remembered, nor what was found for them."""
@@ -136,7 +136,7 @@ def _parse(text: str, weighting: Weighting) -> Query:
         return _query(text, np.array([word.term_id for word in words], np.uint64), words)
     every: GrowingArray[np.uint64] = GrowingArray(np.uint64, len(text) // _CHARS_PER_TOKEN)
     heads: dict[int, QueryTerm] = {}  # the different words, in order of first appearance
-    for block in map(tokenize, blocks([text])):
+    for block in map(cut_terms, blocks([text])):
         every.extend(block.ids)
         if len(heads) < MAX_TERMS:
             for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():

@@ -41,7 +41,7 @@ from relevance_gen.retrieval.question.ranking import Ranking, best_quotients
 from relevance_gen.retrieval.question.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting
 from relevance_gen.retrieval.segment.passages import Nearest
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading, Segment, Statistics
-from relevance_gen.retrieval.text.cutting import cut_by_size
+from relevance_gen.retrieval.text.portions import cut_by_size
 from relevance_gen.types import Metadata
 
 BONUSES: Final = ("pairs", "coverage", "head", "run")
@@ -218,7 +218,7 @@ class SegmentScorer:
 
     def words(self, numbers: Offsets) -> Bag:
         """Return the beginnings of the words of some chunks."""
-        if self.segment.tokens is None:
+        if self.segment.occurrences is None:
             return Bag(*self.segment.stumps_again(numbers))
         return Bag.of_words(self.segment.read(numbers))
 
@@ -226,11 +226,11 @@ class SegmentScorer:
         """Return all four letters in a row in the words of some chunks."""
         reading = self.segment.read(numbers)
         found, n_found = [], np.zeros(numbers.size, np.int64)
-        for low in range(0, reading.words.size, _LETTER_STEP):
-            words = reading.words[low : low + _LETTER_STEP]
-            spoken = (words < reading.vocabulary.size).nonzero()[0]
+        for low in range(0, reading.terms.size, _LETTER_STEP):
+            words = reading.terms[low : low + _LETTER_STEP]
+            spoken = (words < reading.lexicon.size).nonzero()[0]
             different, place = np.unique(words.take(spoken), return_inverse=True)
-            grams, n_grams = reading.vocabulary.grams(different.astype(np.int64))
+            grams, n_grams = reading.lexicon.grams(different.astype(np.int64))
             n_of_token = n_grams[place]
             at = ragged_ranges((np.cumsum(n_grams) - n_grams)[place], n_of_token)
             found.append(np.maximum(grams[at], np.uint32(1)))
@@ -267,10 +267,10 @@ class SegmentScorer:
 
     def spell(self, ids: Ids) -> dict[int, str]:
         """Return the spellings of those terms that the segment has, by their ids."""
-        vocabulary = self.segment.postings.vocabulary
-        numbers = vocabulary.find(ids)
+        lexicon = self.segment.postings.lexicon
+        numbers = lexicon.find(ids)
         here = numbers >= 0
-        return dict(zip(ids[here].tolist(), vocabulary.spell(numbers[here]), strict=True))
+        return dict(zip(ids[here].tolist(), lexicon.spell(numbers[here]), strict=True))
 
     # ── One chunk, explained ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -320,7 +320,7 @@ class SegmentScorer:
 
     def _readings(self, numbers: Offsets, most_chunks: int = _BATCH_TOKENS) -> Iterator[tuple[slice, Reading]]:
         """Yield the words of some chunks, as many chunks at once as have few words, and where these chunks stand."""
-        n_places = self.segment.n_tokens.take(numbers) + BETWEEN
+        n_places = self.segment.n_occurrences.take(numbers) + BETWEEN
         for start, end in cut_by_size(n_places, _BATCH_TOKENS, max(most_chunks, 1)):
             some = slice(start, end)
             yield some, self.segment.read(numbers[some])
@@ -337,11 +337,11 @@ class SegmentScorer:
         segment, said = self.segment, plan.said
         if said.size not in segment.lengths:
             return _NOTHING
-        same = np.flatnonzero(segment.n_tokens == said.size)
+        same = np.flatnonzero(segment.n_occurrences == said.size)
         same = same[(sums[same] > 0.0) & np.isclose(segment.norms[same], plan.said_norm, rtol=1e-9, atol=0.0)]
         found = [_NOTHING]
         for some, reading in self._readings(same):
-            ids = reading.vocabulary.ids.take(reading.words[reading.is_word]).reshape(-1, said.size)
+            ids = reading.lexicon.ids.take(reading.terms[reading.is_word]).reshape(-1, said.size)
             ids.sort()
             found.append(same[some][(ids == said).all(axis=1)])
         return np.concatenate(found)
@@ -349,7 +349,7 @@ class SegmentScorer:
     def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
         """Match words to themselves alone. They are mostly function words: in every chunk, and of no weight."""
         postings = self.segment.postings
-        numbers = postings.vocabulary.find(np.array(term_ids, np.uint64))
+        numbers = postings.lexicon.find(np.array(term_ids, np.uint64))
         here = numbers >= 0
         df = np.zeros(numbers.size, np.int64)
         df[here] = postings.df(numbers[here])
@@ -376,7 +376,7 @@ class SegmentScorer:
             match = match_inflections(postings, term.term_id, term.word, by_prefix=self._by_prefix)
         else:
             match = match_exactly(postings, term.term_id)
-        numbers = [] if match.is_crowded else postings.vocabulary.ids.searchsorted(match.ids).tolist()
+        numbers = [] if match.is_crowded else postings.lexicon.ids.searchsorted(match.ids).tolist()
         tf: npt.NDArray[Any]
         chunk, tf, counts = postings.of_terms(numbers)
         if not match.counts_in_full and not match.is_crowded:

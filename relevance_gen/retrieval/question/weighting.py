@@ -250,12 +250,12 @@ class Cosine(Weighting):
     def statistics(self, segment: Segment) -> Statistics:
         """Return the segment's facts with the df of all its terms."""
         postings = segment.postings
-        return evolve(segment.statistics, ids=postings.vocabulary.ids, df=postings.document_frequency())
+        return evolve(segment.statistics, ids=postings.lexicon.ids, df=postings.document_frequency())
 
     def denominators(self, segment: Segment, statistics: Statistics) -> Floats:
         """Return the length of each chunk's vector."""
         postings = segment.postings
-        df = statistics.df[np.searchsorted(statistics.ids, postings.vocabulary.ids)]
+        df = statistics.df[np.searchsorted(statistics.ids, postings.lexicon.ids)]
         idf = np.repeat(smoothed_idf(df, statistics.n_chunks), np.diff(postings.first))
         norms = np.sqrt(sum_by(postings.chunk, np.square(sublinear(postings.tf) * idf), segment.size))
         return np.where(norms > 0.0, norms, 1.0)

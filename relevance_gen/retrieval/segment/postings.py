@@ -22,13 +22,13 @@ from relevance_gen.retrieval.arrays import (
     GrowingArray,
     Ids,
     Number,
-    Numbers,
     Offsets,
+    TermNumbers,
     different,
     ragged_ranges,
 )
-from relevance_gen.retrieval.segment.vocabulary import Vocabulary, vocabulary_of
-from relevance_gen.retrieval.text.terms import SPELLED_BYTES, Tokens, beginnings, buckets
+from relevance_gen.retrieval.segment.lexicon import Lexicon, lexicon_of
+from relevance_gen.retrieval.text.terms import SPELLED_BYTES, Occurrences, beginnings, buckets
 
 _STEP: Final = 1 << 18
 """Numbers looked up together, which numpy makes into indices of twice their size."""
@@ -41,29 +41,29 @@ class TermCounts:
     """How often each term stands in each chunk of one block.
 
     Attributes:
-        token: number of the first token of that term in that chunk, shape (P,).
+        occurrence: number of the first occurrence of that term in that chunk, shape (P,).
         ids: id of the term, shape (P,); equal ids are mostly neighbours.
         chunk: number of the chunk in the block, shape (P,).
-        tf: tokens of that term in that chunk, at least 1, shape (P,).
-        of_token: number of the count that each token went into, shape (T,); None unless it was asked for.
+        tf: occurrences of that term in that chunk, at least 1, shape (P,).
+        of_occurrence: number of the count that each occurrence went into, shape (T,); None unless it was asked for.
     """
 
-    token: Offsets
+    occurrence: Offsets
     ids: Ids
     chunk: Offsets
     tf: Offsets
-    of_token: Offsets | None = None
+    of_occurrence: Offsets | None = None
 
 
-def count_terms(ids: Ids, counts: Offsets, *, keep_tokens: bool = False) -> TermCounts:
+def count_terms(ids: Ids, counts: Offsets, *, keep_occurrences: bool = False) -> TermCounts:
     """Count the terms of each chunk of one block.
 
     For every chunk the result is the same, and in the same order, whatever other chunks share its block.
 
     Args:
-        ids: term id of each token, chunk after chunk, shape (T,).
-        counts: tokens of each chunk, at most `MAX_BLOCK_CHUNKS` of them, summing to T.
-        keep_tokens: whether to tell which count each token went into.
+        ids: term id of each occurrence, chunk after chunk, shape (T,).
+        counts: occurrences of each chunk, at most `MAX_BLOCK_CHUNKS` of them, summing to T.
+        keep_occurrences: whether to tell which count each occurrence went into.
     """
     bucket = buckets(ids)
     order = np.argsort(bucket, kind="stable")  # radix sort
@@ -75,13 +75,13 @@ def count_terms(ids: Ids, counts: Offsets, *, keep_tokens: bool = False) -> Term
     edge = np.ones(ids.size + 1, bool)
     np.not_equal(keys[1:], keys[:-1], out=edge[1:-1])
     edges = np.flatnonzero(edge)
-    token, tf = order.take(edges[:-1]), np.diff(edges)
+    occurrence, tf = order.take(edges[:-1]), np.diff(edges)
     chunk = (keys.take(edges[:-1]) & np.uint64(0xFFFF)).view(np.int64)
-    of_token = None
-    if keep_tokens:
-        of_token = np.empty(ids.size, np.int64)
-        of_token[order] = np.repeat(np.arange(tf.size), tf)
-    found = TermCounts(token, ids.take(token), chunk, tf, of_token)
+    of_occurrence = None
+    if keep_occurrences:
+        of_occurrence = np.empty(ids.size, np.int64)
+        of_occurrence[order] = np.repeat(np.arange(tf.size), tf)
+    found = TermCounts(occurrence, ids.take(occurrence), chunk, tf, of_occurrence)
     between = (chunk[2:] == chunk[:-2]) & ((found.ids[2:] ^ found.ids[:-2]) < np.uint64(1 << 48))
     middle = np.flatnonzero(between) + 1
     return _join_split_runs(found, middle) if middle.size else found
@@ -91,7 +91,7 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
     """Join counts of one term in one chunk that other terms of the same bucket stand between.
 
     Args:
-        found: the counts, one for each run of equal tokens; its arrays are used up.
+        found: the counts, one for each run of equal occurrences; its arrays are used up.
         middle: numbers of the runs that have one of the same bucket and chunk on either side.
     """
     suspects = different(np.concatenate((middle - 1, middle, middle + 1)))
@@ -103,18 +103,18 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
     tf = found.tf
     tf[order[leads]] = np.add.reduceat(tf[order], np.flatnonzero(leads))
     joined = np.sort(order[~leads])
-    of_token = found.of_token
-    if of_token is not None:
+    of_occurrence = found.of_occurrence
+    if of_occurrence is not None:
         number = np.arange(tf.size)
         number[order] = order[np.maximum.accumulate(np.where(leads, np.arange(order.size), 0))]
-        of_token = (number - np.searchsorted(joined, number)).take(of_token)
+        of_occurrence = (number - np.searchsorted(joined, number)).take(of_occurrence)
     dropped = [-1, *joined.tolist(), tf.size]
     return TermCounts(
-        _without(found.token, dropped),
+        _without(found.occurrence, dropped),
         _without(found.ids, dropped),
         _without(found.chunk, dropped),
         _without(tf, dropped),
-        of_token,
+        of_occurrence,
     )
 
 
@@ -130,15 +130,15 @@ class Postings:
     """Where each term stands: an inverted index.
 
     Attributes:
-        vocabulary: the terms.
+        lexicon: the terms.
         first: offset of each term's postings, shape (V + 1,).
         chunk: number of the chunk of each posting, ascending for each term, shape (P,).
-        tf: tokens of the term in the chunk, shape (P,).
+        tf: occurrences of the term in the chunk, shape (P,).
         live: whether each chunk is still there, shape (N,); None where all are. Every method passes over chunks that
             are not, and over terms that no other chunk has.
     """
 
-    vocabulary: Vocabulary
+    lexicon: Lexicon
     first: Offsets
     chunk: ChunkNumbers
     tf: Counts
@@ -162,7 +162,7 @@ class Postings:
 
     def living_ids(self) -> Ids:
         """Return the ids of the terms that some chunk still has, ascending."""
-        ids = self.vocabulary.ids
+        ids = self.lexicon.ids
         return ids if self.live is None else ids[self.document_frequency() > 0]
 
     def df(self, numbers: Offsets) -> Offsets:
@@ -186,10 +186,12 @@ class PostingsBuilder:
         room: number of postings to expect; there may be more.
         wanted: beginnings of the terms to keep, bool, shape (BEGINNINGS,); None keeps all. A question needs only the
             terms that begin as its own do.
-        keep_tokens: whether to keep which term each token is; then all terms must be wanted.
+        keep_occurrences: whether to keep which term each occurrence is; then all terms must be wanted.
     """
 
-    def __init__(self, room: int, wanted: npt.NDArray[np.bool_] | None = None, *, keep_tokens: bool = False) -> None:
+    def __init__(
+        self, room: int, wanted: npt.NDArray[np.bool_] | None = None, *, keep_occurrences: bool = False
+    ) -> None:
         self._wanted = None if wanted is None else np.flatnonzero(wanted).astype(np.uint8)
         # The vocabulary of each block, an entry for each of its terms …
         self._ids = GrowingArray(np.uint64, room // 4)
@@ -199,15 +201,15 @@ class PostingsBuilder:
         self._entries = GrowingArray(np.uint32, room)
         self._chunks = GrowingArray(np.uint32, room)
         self._tfs = GrowingArray(np.uint32, room)
-        self._tokens = GrowingArray(np.uint32, room) if keep_tokens else None
+        self._occurrences = GrowingArray(np.uint32, room) if keep_occurrences else None
         self._last_chunk = -1
         self._has_pieces = False
 
-    def add(self, tokens: Tokens, found: TermCounts, chunk_numbers: Offsets) -> None:
+    def add(self, occurrences: Occurrences, found: TermCounts, chunk_numbers: Offsets) -> None:
         """Add the counts of one block.
 
         Args:
-            tokens: the block.
+            occurrences: the block.
             found: its counts.
             chunk_numbers: numbers of its chunks in the collection. The pieces of one chunk are added one by one, each
                 with that chunk's number, and no other in between.
@@ -216,36 +218,36 @@ class PostingsBuilder:
             heads = beginnings(found.ids)  # ascending, as the ids' top 16 bits are
             low = np.searchsorted(heads, self._wanted, "left")
             kept = ragged_ranges(low, np.searchsorted(heads, self._wanted, "right") - low)
-            found = TermCounts(found.token[kept], found.ids[kept], found.chunk[kept], found.tf[kept])
+            found = TermCounts(found.occurrence[kept], found.ids[kept], found.chunk[kept], found.tf[kept])
         if not found.ids.size:
             return
         self._has_pieces |= int(chunk_numbers[0]) == self._last_chunk
         self._last_chunk = int(chunk_numbers[-1])
         new = np.concatenate(([True], found.ids[1:] != found.ids[:-1]))
-        token = found.token[new]
-        length = np.minimum(tokens.length[token], SPELLED_BYTES)
-        letters = np.frombuffer(tokens.folded, np.uint8)
+        occurrence = found.occurrence[new]
+        length = np.minimum(occurrences.length[occurrence], SPELLED_BYTES)
+        letters = np.frombuffer(occurrences.folded, np.uint8)
         entries = (np.cumsum(new) + (len(self._ids) - 1)).astype(np.uint32)
         self._entries.extend(entries)
-        if self._tokens is not None and found.of_token is not None:
-            self._tokens.extend(entries.take(found.of_token))
+        if self._occurrences is not None and found.of_occurrence is not None:
+            self._occurrences.extend(entries.take(found.of_occurrence))
         self._chunks.extend(chunk_numbers.take(found.chunk).astype(np.uint32))
         self._tfs.extend(found.tf.astype(np.uint32))
         self._ids.extend(found.ids[new])
         self._spelled_lengths.extend(length.astype(np.uint8))
-        self._spellings.extend(letters.take(ragged_ranges(tokens.start[token], length)))
+        self._spellings.extend(letters.take(ragged_ranges(occurrences.start[occurrence], length)))
 
-    def build(self) -> tuple[Postings, Numbers | None]:
+    def build(self) -> tuple[Postings, TermNumbers | None]:
         """Sort everything by term; the builder is spent.
 
         Returns:
-            The postings; and if tokens are kept, the number in the vocabulary of every token, shape (T,).
+            The postings; and if occurrences are kept, the number in the vocabulary of every occurrence, shape (T,).
         """
-        vocabulary, number = self._build_vocabulary()
-        tokens = None if self._tokens is None else _renumbered(self._tokens.finish(), number)
+        lexicon, number = self._build_vocabulary()
+        occurrences = None if self._occurrences is None else _renumbered(self._occurrences.finish(), number)
         terms = _renumbered(self._entries.finish(), number)
         del number
-        by_term = _order_by_digits(terms, 2 if vocabulary.size > 1 << 16 else 1)
+        by_term = _order_by_digits(terms, 2 if lexicon.size > 1 << 16 else 1)
         chunk = self._chunks.finish().take(by_term)
         tf = self._tfs.finish().take(by_term)
         if self._has_pieces:
@@ -256,14 +258,14 @@ class PostingsBuilder:
             leads[1:] = (terms[1:] != terms[:-1]) | (chunk[1:] != chunk[:-1])
             tf = np.add.reduceat(tf, np.flatnonzero(leads)) if tf.size else tf
             terms, chunk = terms[leads], chunk[leads]
-        first = np.zeros(vocabulary.size + 1, np.int64)
-        step = max(_STEP, vocabulary.size)
+        first = np.zeros(lexicon.size + 1, np.int64)
+        step = max(_STEP, lexicon.size)
         for low in range(0, terms.size, step):
-            first[1:] += np.bincount(terms[low : low + step], minlength=vocabulary.size)
+            first[1:] += np.bincount(terms[low : low + step], minlength=lexicon.size)
         np.cumsum(first, out=first)
-        return Postings(vocabulary, first, chunk, tf), tokens
+        return Postings(lexicon, first, chunk, tf), occurrences
 
-    def _build_vocabulary(self) -> tuple[Vocabulary, Numbers]:
+    def _build_vocabulary(self) -> tuple[Lexicon, TermNumbers]:
         """Return the different words, and the number of each entry's word among them."""
         entry_ids = self._ids.finish()
         order = _order_by_id(entry_ids)
@@ -277,18 +279,18 @@ class PostingsBuilder:
         length = self._spelled_lengths.finish()
         start = np.cumsum(length, dtype=np.int64)
         start -= length
-        words = vocabulary_of(ids[new], self._spellings.finish(), start[entries], length[entries].astype(np.int64))
+        words = lexicon_of(ids[new], self._spellings.finish(), start[entries], length[entries].astype(np.int64))
         return words, number
 
 
-def _renumbered(values: Numbers, number: Numbers) -> Numbers:
+def _renumbered(values: TermNumbers, number: TermNumbers) -> TermNumbers:
     """Replace each value by its number, in its place; a step at a time, so that no array of indices is made of all."""
     for low in range(0, values.size, _STEP):
         values[low : low + _STEP] = number.take(values[low : low + _STEP])
     return values
 
 
-def _order_by_id(ids: Ids) -> Numbers:
+def _order_by_id(ids: Ids) -> TermNumbers:
     """Sort by id: by as many leading digits as tell the ids apart, mostly two of four."""
     for digits in (2, 3):
         order = _order_by_digits(ids, digits, 64 - 16 * digits)
@@ -298,7 +300,7 @@ def _order_by_id(ids: Ids) -> Numbers:
     return _order_by_digits(ids, 4)
 
 
-def _order_by_digits(values: Ids | Counts, digits: int, shift: int = 0) -> Numbers:
+def _order_by_digits(values: Ids | Counts, digits: int, shift: int = 0) -> TermNumbers:
     """Sort stably by some 16-bit digits from bit `shift` on, least digit first."""
     order = np.argsort(_digit(values, shift), kind="stable").astype(np.uint32)
     for digit in range(1, digits):

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from attrs import evolve, frozen
 
-from relevance_gen.retrieval.arrays import Flags, Floats, Ids, Numbers, Offsets
+from relevance_gen.retrieval.arrays import Flags, Floats, Hashes, Ids, Offsets, TermNumbers
 from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.lexicon import MADE_BYTES, Lexicon, lexicon_of, stumps_of, united
 from relevance_gen.retrieval.segment.passages import Passages
 from relevance_gen.retrieval.segment.postings import Postings
-from relevance_gen.retrieval.segment.vocabulary import MADE_BYTES, Vocabulary, stumps_of, united, vocabulary_of
-from relevance_gen.retrieval.text.cutting import blocks
-from relevance_gen.retrieval.text.terms import tokenize
+from relevance_gen.retrieval.text.portions import blocks
+from relevance_gen.retrieval.text.terms import cut_terms
 
 Votes = npt.NDArray[np.int32]
 
@@ -100,22 +100,22 @@ class Reading:
     """The words of some chunks, in reading order.
 
     Attributes:
-        vocabulary: at least all words of the chunks.
-        words: number in the vocabulary of each token, chunk after chunk; before, between and behind them stand
+        lexicon: at least all words of the chunks.
+        terms: number in the vocabulary of each occurrence, chunk after chunk; before, between and behind them stand
             `BETWEEN` places of no word, with the number V.
-        starts: place in `words` of each chunk's first token, shape (n,).
-        counts: tokens of each chunk, shape (n,).
+        starts: place in `terms` of each chunk's first occurrence, shape (n,).
+        counts: occurrences of each chunk, shape (n,).
     """
 
-    vocabulary: Vocabulary
-    words: Numbers
+    lexicon: Lexicon
+    terms: TermNumbers
     starts: Offsets
     counts: Offsets
 
     @property
     def is_word(self) -> Flags:
         """Whether there is a word at each place, shape (T,)."""
-        return self.words < np.uint32(self.vocabulary.size)
+        return self.terms < np.uint32(self.lexicon.size)
 
 
 def _starts(counts: Offsets) -> Offsets:
@@ -132,10 +132,10 @@ class Segment:
         positions: position of each chunk, ascending, shape (N,).
         chunks: their texts and metadata.
         postings: where each term stands.
-        tokens: number in the postings' vocabulary of every token, shape (T,). None for a single question, which looks
-            at so few chunks that cutting these again is quicker than keeping the tokens of all.
-        first_token: offset in `tokens` of each chunk's first, shape (N,).
-        n_tokens: tokens of each chunk, shape (N,).
+        occurrences: number in the lexicon of each term's every occurrence, shape (T,). None in one-shot search, which
+            keeps no occurrences: it cuts the few candidates again.
+        first_occurrence: offset in `occurrences` of each chunk's first, shape (N,).
+        n_occurrences: occurrences of each chunk, shape (N,).
         norms: Euclidean length of each chunk's vector of saturated counts, shape (N,).
         votes: frequent English words among each chunk's words, less those of other languages, shape (N,).
         hashes: a hash of each chunk's words in any order, shape (N,).
@@ -145,9 +145,9 @@ class Segment:
     positions: Offsets
     chunks: Chunks
     postings: Postings
-    tokens: Numbers | None
-    first_token: Offsets
-    n_tokens: Offsets
+    occurrences: TermNumbers | None
+    first_occurrence: Offsets
+    n_occurrences: Offsets
     norms: Floats
     votes: Votes
     hashes: Ids
@@ -171,8 +171,8 @@ class Segment:
 
     @functools.cached_property
     def lengths(self) -> frozenset[int]:
-        """The numbers of tokens that any chunk has."""
-        return frozenset(self.n_tokens.tolist())
+        """The numbers of occurrences that any chunk has."""
+        return frozenset(self.n_occurrences.tolist())
 
     def smallest_hashes(self, n: int) -> Offsets:
         """Return the numbers of the `n` chunks with the smallest hashes, in any order."""
@@ -182,7 +182,7 @@ class Segment:
     @functools.cached_property
     def nbytes(self) -> int:
         """Memory of texts and arrays, and of what questions make of the words, in bytes; metadata is not counted."""
-        made = MADE_BYTES * self.postings.vocabulary.size
+        made = MADE_BYTES * self.postings.lexicon.size
         return self.array_bytes + made + sum(map(sys.getsizeof, self.chunks.texts))
 
     @functools.cached_property
@@ -192,58 +192,68 @@ class Segment:
 
     def _arrays(self) -> Iterator[npt.NDArray[Any]]:
         postings = self.postings
-        vocabulary = postings.vocabulary
-        yield from (vocabulary.ids, vocabulary.spelling, vocabulary.spelling_first, postings.first, postings.chunk)
-        yield from (postings.tf, self.positions, self.first_token, self.n_tokens, self.norms, self.votes, self.hashes)
-        yield from (array for array in (self.tokens, postings.live) if array is not None)
+        lexicon = postings.lexicon
+        yield from (lexicon.ids, lexicon.spelling, lexicon.spelling_first, postings.first, postings.chunk)
+        yield from (
+            postings.tf,
+            self.positions,
+            self.first_occurrence,
+            self.n_occurrences,
+            self.norms,
+            self.votes,
+            self.hashes,
+        )
+        yield from (array for array in (self.occurrences, postings.live) if array is not None)
         yield from () if self.passages is None else self.passages.arrays
 
     def read(self, numbers: Offsets) -> Reading:
         """Return the words of some chunks."""
-        counts = self.n_tokens[numbers]
-        if self.tokens is None:
+        counts = self.n_occurrences[numbers]
+        if self.occurrences is None:
             return self._read_again([self.chunks.texts[number] for number in numbers.tolist()], counts)
-        first, tokens = self.first_token[numbers], self.tokens
+        first, occurrences = self.first_occurrence[numbers], self.occurrences
         pieces = [self._between] * (2 * numbers.size + 1)
-        pieces[1::2] = [tokens[begin:end] for begin, end in zip(first.tolist(), (first + counts).tolist(), strict=True)]
-        return Reading(self.postings.vocabulary, np.concatenate(pieces), _starts(counts), counts)
+        pieces[1::2] = [
+            occurrences[begin:end] for begin, end in zip(first.tolist(), (first + counts).tolist(), strict=True)
+        ]
+        return Reading(self.postings.lexicon, np.concatenate(pieces), _starts(counts), counts)
 
     @functools.cached_property
-    def _between(self) -> Numbers:
+    def _between(self) -> TermNumbers:
         """What stands between the chunks of a reading."""
-        return np.full(BETWEEN, self.postings.vocabulary.size, np.uint32)
+        return np.full(BETWEEN, self.postings.lexicon.size, np.uint32)
 
-    def stumps_again(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
+    def stumps_again(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
         """Return the stumps of the words of some chunks, chunk after chunk, and how many each has, from the texts."""
         texts = [self.chunks.texts[number] for number in numbers.tolist()]
-        counts = self.n_tokens[numbers]
+        counts = self.n_occurrences[numbers]
         stumps = np.empty(int(counts.sum()), np.uint32)
         done = 0
-        for block in map(tokenize, blocks(texts)):
+        for block in map(cut_terms, blocks(texts)):
             stumps[done : done + block.ids.size] = stumps_of(block.ids, block.folded, block.start, block.length)
             done += block.ids.size
         return stumps, counts
 
     def _read_again(self, texts: Sequence[str], counts: Offsets) -> Reading:
-        words: list[Vocabulary] = []
-        numbers: list[Numbers] = []
-        for block in map(tokenize, blocks(texts)):
+        words: list[Lexicon] = []
+        numbers: list[TermNumbers] = []
+        for block in map(cut_terms, blocks(texts)):
             ids, first, number = np.unique(block.ids, return_index=True, return_inverse=True)
             letters = np.frombuffer(block.folded, np.uint8)
-            words.append(vocabulary_of(ids, letters, block.start[first], block.length[first]))
+            words.append(lexicon_of(ids, letters, block.start[first], block.length[first]))
             numbers.append(number.astype(np.uint32))
             del block
-        vocabulary, renumbered = united(words)
+        lexicon, renumbered = united(words)
         starts = _starts(counts)
-        tokens = np.full(BETWEEN + int((counts + BETWEEN).sum()), vocabulary.size, np.uint32)
+        occurrences = np.full(BETWEEN + int((counts + BETWEEN).sum()), lexicon.size, np.uint32)
         ends = np.cumsum(counts)
         done = 0
         for again, local in zip(renumbered, numbers, strict=True):
-            token = np.arange(done, done + local.size)
-            chunk = ends.searchsorted(token, "right")
-            tokens[token + (starts + counts - ends).take(chunk)] = again.take(local)
+            occurrence = np.arange(done, done + local.size)
+            chunk = ends.searchsorted(occurrence, "right")
+            occurrences[occurrence + (starts + counts - ends).take(chunk)] = again.take(local)
             done += local.size
-        return Reading(vocabulary, tokens, starts, counts)
+        return Reading(lexicon, occurrences, starts, counts)
 
     def find(self, positions: Offsets) -> Offsets:
         """Return the numbers of the chunks at some positions; -1 for one that is not here."""

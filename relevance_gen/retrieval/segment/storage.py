@@ -24,10 +24,10 @@ from relevance_gen.checks import check_path, is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.segment import arrayfile
 from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.passages import Passages
 from relevance_gen.retrieval.segment.postings import Postings
 from relevance_gen.retrieval.segment.segment import Segment
-from relevance_gen.retrieval.segment.vocabulary import Vocabulary
 from relevance_gen.types import WeightingName
 
 _TYPES: Final = {
@@ -55,7 +55,15 @@ _TYPES: Final = {
 """The arrays of the file, in their order, and their types."""
 _VOCABULARY: Final = ("ids", "spelling", "spelling_first")
 _POSTINGS: Final = ("first", "chunk", "tf")
-_SEGMENT: Final = ("positions", "tokens", "first_token", "n_tokens", "norms", "votes", "hashes")
+_SEGMENT: Final = {
+    "positions": "positions",
+    "tokens": "occurrences",
+    "first_token": "first_occurrence",
+    "n_tokens": "n_occurrences",
+    "norms": "norms",
+    "votes": "votes",
+    "hashes": "hashes",
+}
 _PASSAGES: Final = ("first_passage", "passage_starts", "passage_ends", "vectors")
 """As `Passages.arrays` has them."""
 _EQUALLY_LONG: Final = (
@@ -171,12 +179,12 @@ def _content(index: SavedIndex) -> tuple[dict[str, Any], dict[str, npt.NDArray[A
 
 def _arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a segment, but for its texts."""
-    arrays = {name: getattr(segment.postings.vocabulary, name) for name in _VOCABULARY}
+    arrays = {name: getattr(segment.postings.lexicon, name) for name in _VOCABULARY}
     arrays |= {name: getattr(segment.postings, name) for name in _POSTINGS}
     passages = segment.passages
     vectors = [_NOTHING] * len(_PASSAGES) if passages is None else [array.ravel() for array in passages.arrays]
     arrays |= zip(_PASSAGES, vectors, strict=True)
-    return arrays | {name: getattr(segment, name) for name in _SEGMENT}
+    return arrays | {name: getattr(segment, attribute) for name, attribute in _SEGMENT.items()}
 
 
 def write_arrays(file: BinaryIO, segment: Segment) -> None:
@@ -261,9 +269,11 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
 
 
 def _segment(arrays: Mapping[str, Any], chunks: Chunks) -> Segment:
-    vocabulary = Vocabulary(**{name: arrays[name] for name in _VOCABULARY})
-    postings = Postings(vocabulary, **{name: arrays[name] for name in _POSTINGS})
-    return Segment(chunks=chunks, postings=postings, **{name: arrays[name] for name in _SEGMENT})
+    lexicon = Lexicon(**{name: arrays[name] for name in _VOCABULARY})
+    postings = Postings(lexicon, **{name: arrays[name] for name in _POSTINGS})
+    return Segment(
+        chunks=chunks, postings=postings, **{attribute: arrays[name] for name, attribute in _SEGMENT.items()}
+    )
 
 
 def _passages(arrays: Mapping[str, Any]) -> Passages:

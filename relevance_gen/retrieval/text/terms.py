@@ -24,7 +24,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Bytes, Flags, Ids, Offsets
-from relevance_gen.retrieval.text.folding import fold
+from relevance_gen.retrieval.text.folds import fold
 from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, NGRAM_CHARACTER_BYTES, TRIPLE_LEAD
 
 LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
@@ -43,7 +43,7 @@ _LONG_BYTES: Final = 64
 _IDENTIFIER_BYTES: Final = 1 << 16
 """A longer word with capitals or underscores in it is data, not a name, and has no parts."""
 _FEW: Final = 128
-"""Up to so many tokens are quicker inserted one by one than merged."""
+"""Up to so many occurrences are quicker inserted one by one than merged."""
 _PADDING: Final = b"\n" * (_LONG_BYTES + 8)
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
@@ -57,15 +57,15 @@ BEGINNINGS: Final = 256
 
 
 @frozen
-class Tokens:
+class Occurrences:
     """The terms of some texts, in reading order.
 
     Attributes:
         folded: the folded, lower-cased bytes of all texts.
-        start: offset of each token in `folded`, shape (T,), ascending.
-        length: bytes of each token, shape (T,).
-        ids: id of each token's term, shape (T,).
-        counts: tokens of each text, shape (number of texts,).
+        start: offset of each occurrence in `folded`, shape (T,), ascending.
+        length: bytes of each occurrence, shape (T,).
+        ids: id of each occurrence's term, shape (T,).
+        counts: occurrences of each text, shape (number of texts,).
     """
 
     folded: bytes
@@ -74,10 +74,10 @@ class Tokens:
     ids: Ids
     counts: Offsets
 
-    def spell(self, token: int) -> str:
-        """Return the folded spelling of a token, at most `SPELLED_BYTES` of it."""
-        start = int(self.start[token])
-        return self.folded[start : start + min(int(self.length[token]), SPELLED_BYTES)].decode("utf-8", "replace")
+    def spell(self, occurrence: int) -> str:
+        """Return the folded spelling of a occurrence, at most `SPELLED_BYTES` of it."""
+        start = int(self.start[occurrence])
+        return self.folded[start : start + min(int(self.length[occurrence]), SPELLED_BYTES)].decode("utf-8", "replace")
 
 
 def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
@@ -95,7 +95,7 @@ def buckets(ids: Ids) -> npt.NDArray[np.uint16]:
     return (ids >> np.uint64(48)).astype(np.uint16)
 
 
-def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Tokens:
+def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
     """Cut texts into terms.
 
     Work on a few hundred kilobytes at a time: every array then stays in the core's cache.
@@ -128,7 +128,7 @@ def tokenize(texts: Sequence[str], *, toneless: bool = True) -> Tokens:
     if ngrams is not None and ngrams[0].size:
         start, length = _merge(start, length, *ngrams)
     counts = np.diff(np.searchsorted(start, ends + 1), prepend=0)  # +1: `cased` begins with a line end
-    return Tokens(lowered, start, length, _identify(lowered, start, length), counts)
+    return Occurrences(lowered, start, length, _identify(lowered, start, length), counts)
 
 
 def _without_articles(lowered: bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
@@ -212,7 +212,7 @@ def _is_lower(letters: Bytes) -> Flags:
 
 
 def _merge(start: Offsets, length: Offsets, more_start: Offsets, more_length: Offsets) -> tuple[Offsets, Offsets]:
-    """Merge two token lists, each in reading order; of two tokens with one start the first list's comes first."""
+    """Merge two lists in reading order; of two occurrences with one start the first list's comes first."""
     if more_start.size > _FEW:
         starts = np.concatenate((start, more_start))
         order = np.argsort(starts, kind="stable")  # merges what is sorted in two runs
@@ -249,7 +249,7 @@ def identify(word: str) -> int:
 
 
 def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
-    """Hash each token to its term's id."""
+    """Hash each occurrence to its term's id."""
     words = eight_bytes(lowered)
     long = length > 8
     if TRIPLE_LEAD in lowered:
@@ -278,11 +278,11 @@ def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
 
 
 def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Offsets, length: Offsets) -> None:
-    """Mix the bytes behind the eighth into the hashes of the tokens numbered `rest`."""
+    """Mix the bytes behind the eighth into the hashes of the occurrences numbered `rest`."""
     is_long = length.take(rest) > _LONG_BYTES
-    for token in rest[is_long]:
-        spelling = lowered[start[token] : start[token] + length[token]]
-        hashed[token] = int.from_bytes(hashlib.blake2b(spelling, digest_size=8).digest(), "little")
+    for occurrence in rest[is_long]:
+        spelling = lowered[start[occurrence] : start[occurrence] + length[occurrence]]
+        hashed[occurrence] = int.from_bytes(hashlib.blake2b(spelling, digest_size=8).digest(), "little")
     rest = rest[~is_long]
     place, n_left, mixed = start.take(rest), length.take(rest), hashed.take(rest)
     while rest.size:

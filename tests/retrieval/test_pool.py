@@ -16,7 +16,7 @@ import pytest
 
 from relevance_gen import ChunkIndex, IndexBuildError, InvalidRequestError
 from relevance_gen.machine import usable_cpus
-from relevance_gen.retrieval.segment import parallel
+from relevance_gen.retrieval.segment import pool
 from relevance_gen.retrieval.segment.chunks import Chunks
 from tests import corpus
 
@@ -26,8 +26,8 @@ CHUNKS = [*corpus.prose(300, 30), "Größe столица 猫", {"text": "a cat"
 @pytest.fixture(autouse=True)
 def any_text_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let little text be worth a process."""
-    monkeypatch.setattr(parallel, "_CHARS_PER_FORK", 1)
-    monkeypatch.setattr(parallel, "_CHARS_PER_NEW_PROCESS", 1)
+    monkeypatch.setattr(pool, "_CHARS_PER_FORK", 1)
+    monkeypatch.setattr(pool, "_CHARS_PER_NEW_PROCESS", 1)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def die(*_: object) -> None:
 @pytest.mark.usefixtures("thread")
 def test_a_process_that_dies_before_it_has_its_texts_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is started anew and ends before it has read its texts is an error as any other that ends."""
-    monkeypatch.setattr(parallel, "_work", die)
+    monkeypatch.setattr(pool, "_work", die)
     with pytest.raises(IndexBuildError, match="ended with status 3"):
         ChunkIndex(CHUNKS * 200, n_jobs=2)
     assert multiprocessing.active_children() == []
@@ -88,7 +88,7 @@ def test_progress_counts_up_to_all_chunks() -> None:
 
 def test_a_killed_process_is_an_error_and_leaves_none() -> None:
     """Where a process is killed the building ends with an error that says so, and the others are ended."""
-    with parallel.building(Chunks.read(CHUNKS * 50), 3) as wait:
+    with pool.start_building(Chunks.read(CHUNKS * 50), 3) as wait:
         victim = multiprocessing.active_children()[0]
         assert victim.pid is not None
         os.kill(victim.pid, signal.SIGKILL)
@@ -111,16 +111,16 @@ def test_an_interrupt_ends_the_processes() -> None:
 INTERRUPTED = """
 import threading
 from relevance_gen import ChunkIndex
-from relevance_gen.retrieval.segment import parallel
-parallel._CHARS_PER_FORK = parallel._CHARS_PER_NEW_PROCESS = 1
+from relevance_gen.retrieval.segment import pool
+pool._CHARS_PER_FORK = pool._CHARS_PER_NEW_PROCESS = 1
 chunks = [f"text number {number} of very many " * 20 for number in range(100_000)]
 if BESIDE_A_THREAD:
     threading.Thread(target=threading.Event().wait, daemon=True).start()
-start = parallel._start
+start = pool._start
 def told(*args):
     start(*args)
     print("ready", flush=True)
-parallel._start = told
+pool._start = told
 try:
     ChunkIndex(chunks, n_jobs=2)
 except KeyboardInterrupt:
@@ -139,7 +139,7 @@ def test_a_second_interrupt_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -
     processes: list[BaseProcess] = []
 
     def build() -> None:
-        with parallel.building(Chunks(texts, {}), 2):
+        with pool.start_building(Chunks(texts, {}), 2):
             processes.extend(multiprocessing.active_children())
             monkeypatch.setattr(BaseProcess, "join", interrupted)
             raise KeyboardInterrupt
@@ -178,10 +178,10 @@ def test_control_c_ends_with_130_and_without_a_traceback(beside_a_thread: bool, 
 KILLED = """
 import time
 from relevance_gen import ChunkIndex
-from relevance_gen.retrieval.segment import parallel
-from relevance_gen.retrieval.segment.segment import building
-parallel._CHARS_PER_FORK = parallel._CHARS_PER_NEW_PROCESS = 1
-building._BLOCK_CHARS = 200  # so much progress to tell that it fills the pipe
+from relevance_gen.retrieval.segment import pool
+from relevance_gen.retrieval.text import portions
+pool._CHARS_PER_FORK = pool._CHARS_PER_NEW_PROCESS = 1
+portions.BLOCK_CHARS = 200  # so much progress to tell that it fills the pipe
 chunks = [f"text number {number} of very many " * 10 for number in range(6000)]
 def stay(done, n_chunks):
     print("building", flush=True)
@@ -213,20 +213,20 @@ def test_a_daemonic_process_builds_alone() -> None:
 
 def test_little_text_is_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many processes work as there is text enough for, and never more than asked for."""
-    monkeypatch.setattr(parallel, "_can_fork", lambda: True)  # whatever threads other tests have left
-    monkeypatch.setattr(parallel, "_CHARS_PER_FORK", 100)
+    monkeypatch.setattr(pool, "_can_fork", lambda: True)  # whatever threads other tests have left
+    monkeypatch.setattr(pool, "_CHARS_PER_FORK", 100)
     chunks = Chunks.read(["x" * 50] * 6)
-    assert [parallel.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4, 100)] == [1, 1, 2, 3, 3]
-    assert parallel.n_processes(-1, Chunks.read([])) == 1
+    assert [pool.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4, 100)] == [1, 1, 2, 3, 3]
+    assert pool.n_processes(-1, Chunks.read([])) == 1
 
 
 @pytest.mark.usefixtures("thread")
 def test_processes_started_anew_want_more_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a thread, where processes take longer to start, there are fewer of them for the same text."""
-    monkeypatch.setattr(parallel, "_CHARS_PER_FORK", 100)
-    monkeypatch.setattr(parallel, "_CHARS_PER_NEW_PROCESS", 150)
+    monkeypatch.setattr(pool, "_CHARS_PER_FORK", 100)
+    monkeypatch.setattr(pool, "_CHARS_PER_NEW_PROCESS", 150)
     chunks = Chunks.read(["x" * 50] * 6)
-    assert [parallel.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4)] == [1, 1, 2, 2]
+    assert [pool.n_processes(n_jobs, chunks) for n_jobs in (None, 1, 2, 4)] == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("n_jobs", [0, -2, True, 1.0, "2"])

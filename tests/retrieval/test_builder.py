@@ -11,26 +11,27 @@ from hypothesis import strategies as st
 
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Flags
-from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment import builder
+from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.segment import Segment, building
-from relevance_gen.retrieval.text import cutting
-from relevance_gen.retrieval.text.terms import BEGINNINGS, beginnings, tokenize
+from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.retrieval.text import portions
+from relevance_gen.retrieval.text.terms import BEGINNINGS, beginnings, cut_terms
 from tests import reference, strategies
 
 text_lists = st.lists(strategies.texts, max_size=10)
 
 
 def collect(texts: list[str], wanted: Flags | None = None, progress: Progress | None = None) -> Segment:
-    keep_tokens = wanted is None
-    return build(Chunks(texts, {}), np.arange(len(texts)), keep_tokens=keep_tokens, wanted=wanted, progress=progress)
+    keep = wanted is None
+    return build(Chunks(texts, {}), np.arange(len(texts)), keep_occurrences=keep, wanted=wanted, progress=progress)
 
 
 def tokens_of(segment: Segment, numbers: list[int]) -> list[list[int]]:
     """Return the term ids of some chunks, in reading order."""
     reading = segment.read(np.array(numbers, np.int64))
-    ids = [*reading.vocabulary.ids.tolist(), None]
-    read = [[ids[word] for word in reading.words.tolist()][start:] for start in reading.starts.tolist()]
+    ids = [*reading.lexicon.ids.tolist(), None]
+    read = [[ids[word] for word in reading.terms.tolist()][start:] for start in reading.starts.tolist()]
     assert all(part[n] is None for part, n in zip(read, reading.counts.tolist(), strict=True))
     return [part[:n] for part, n in zip(read, reading.counts.tolist(), strict=True)]
 
@@ -38,10 +39,10 @@ def tokens_of(segment: Segment, numbers: list[int]) -> list[list[int]]:
 def postings_of(segment: Segment) -> dict[int, dict[int, int]]:
     """Return tf by chunk by term."""
     postings = segment.postings
-    parts = [slice(*postings.first[number : number + 2]) for number in range(postings.vocabulary.ids.size)]
+    parts = [slice(*postings.first[number : number + 2]) for number in range(postings.lexicon.ids.size)]
     return {
         term_id: dict(zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True))
-        for term_id, part in zip(postings.vocabulary.ids.tolist(), parts, strict=True)
+        for term_id, part in zip(postings.lexicon.ids.tolist(), parts, strict=True)
     }
 
 
@@ -53,11 +54,11 @@ def test_block_borders_do_not_show(
     """Whatever the size of a block, a segment is the same, bit for bit."""
     whole = collect(texts)
     with monkeypatch.context() as small:
-        small.setattr(cutting, "BLOCK_CHARS", block_chars)
-        small.setattr(building, "MAX_BLOCK_CHUNKS", block_chunks)
+        small.setattr(portions, "BLOCK_CHARS", block_chars)
+        small.setattr(builder, "MAX_BLOCK_CHUNKS", block_chunks)
         blocks = collect(texts)
     assert blocks.norms.tobytes() == whole.norms.tobytes()
-    assert blocks.n_tokens.tolist() == whole.n_tokens.tolist()
+    assert blocks.n_occurrences.tolist() == whole.n_occurrences.tolist()
     assert blocks.votes.tolist() == whole.votes.tolist()
     assert postings_of(blocks) == postings_of(whole)
     assert blocks.hashes.tolist() == whole.hashes.tolist()
@@ -69,9 +70,9 @@ def test_block_borders_do_not_show(
 def test_a_segment_holds_the_terms_of_its_texts(texts: list[str]) -> None:
     """Tokens, counts and postings are those of each text alone."""
     segment = collect(texts)
-    ids = [tokenize([text]).ids.tolist() for text in texts]
+    ids = [cut_terms([text]).ids.tolist() for text in texts]
     assert segment.statistics.n_chunks == len(texts)
-    assert segment.n_tokens.tolist() == [len(part) for part in ids]
+    assert segment.n_occurrences.tolist() == [len(part) for part in ids]
     assert tokens_of(segment, list(range(len(texts)))[::-1]) == ids[::-1]
     expected: dict[int, dict[int, int]] = {}
     for place, part in enumerate(ids):
@@ -91,7 +92,7 @@ def test_pivoted_norms_are_those_of_saturated_counts(texts: list[str]) -> None:
 @given(text_lists, strategies.words)
 def test_reading_for_one_query_changes_only_what_it_does_not_need(texts: list[str], query: str) -> None:
     """Read for one query, a segment lacks postings of other beginnings and is the same in all else."""
-    ids = tokenize([query]).ids
+    ids = cut_terms([query]).ids
     flags = np.zeros(BEGINNINGS, bool)
     flags[beginnings(ids)] = True
     whole, some = collect(texts), collect(texts, flags)

@@ -33,10 +33,10 @@ from relevance_gen.machine import usable_cpus
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.segment import storage
-from relevance_gen.retrieval.segment.building import build
+from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import Segment
-from relevance_gen.retrieval.text.cutting import cut_evenly
+from relevance_gen.retrieval.text.portions import cut_evenly
 
 _CHARS_PER_FORK: Final = 8 << 20
 _CHARS_PER_NEW_PROCESS: Final = 32 << 20
@@ -95,7 +95,7 @@ class _Worker:
 
 
 @contextmanager
-def building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None], list[Segment]]]:
+def start_building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None], list[Segment]]]:
     """Start to make segments of chunks, each in a process of its own; yield the function that waits for them.
 
     No process is left at the end, whatever happens. Positions count from 0.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval.text.folding import fold, fold_character
+from relevance_gen.retrieval.text.folds import fold, fold_character
 from tests import strategies
 
 

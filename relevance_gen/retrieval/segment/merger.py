@@ -8,12 +8,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.retrieval.arrays import Numbers, Offsets, ragged_ranges
+from relevance_gen.retrieval.arrays import Offsets, TermNumbers, ragged_ranges
 from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.lexicon import lexicon_of
 from relevance_gen.retrieval.segment.passages import Passages
 from relevance_gen.retrieval.segment.postings import Postings
 from relevance_gen.retrieval.segment.segment import Segment
-from relevance_gen.retrieval.segment.vocabulary import vocabulary_of
 
 _TIER: Final = 4
 """A segment is merged with the one before it unless that is more than so many times its size."""
@@ -48,7 +48,7 @@ def without(segments: Sequence[Segment], positions: Offsets) -> tuple[list[Segme
 
 
 def merge(segments: Sequence[Segment]) -> Segment:
-    """Return one segment of the chunks of several, without those that were taken out. Their tokens must be kept."""
+    """Return one segment of the chunks of several, without those taken out. Their occurrences must be kept."""
     if len(segments) == 1 and segments[0].postings.live is None:
         return segments[0]
     live = [np.flatnonzero(segment.live) for segment in segments]
@@ -61,7 +61,7 @@ def merge(segments: Sequence[Segment]) -> Segment:
         """Return one value a chunk, in the order of their positions."""
         return np.concatenate([array[kept] for array, kept in zip(arrays, live, strict=True)])[order]
 
-    n_tokens = gather([segment.n_tokens for segment in segments])
+    n_occurrences = gather([segment.n_occurrences for segment in segments])
     starts = np.cumsum([0, *(segment.size for segment in segments)])
     renumbered = np.full(int(starts[-1]), -1, np.int64)  # by the numbers of all segments, one behind the other
     renumbered[np.concatenate([kept + start for kept, start in zip(live, starts.tolist(), strict=False)])] = new_number
@@ -71,9 +71,9 @@ def merge(segments: Sequence[Segment]) -> Segment:
         positions=positions[order],
         chunks=_joined(parts).take(order.tolist()),
         postings=postings,
-        tokens=_merge_tokens(segments, live, order, numbers),
-        first_token=np.cumsum(n_tokens) - n_tokens,
-        n_tokens=n_tokens,
+        occurrences=_merge_occurrences(segments, live, order, numbers),
+        first_occurrence=np.cumsum(n_occurrences) - n_occurrences,
+        n_occurrences=n_occurrences,
         norms=gather([segment.norms for segment in segments]),
         votes=gather([segment.votes for segment in segments]),
         hashes=gather([segment.hashes for segment in segments]),
@@ -96,24 +96,26 @@ def _merge_passages(segments: Sequence[Segment], live: Sequence[Offsets], order:
     return Passages.joined(parts).take(order) if parts and len(parts) == len(segments) else None
 
 
-def _merge_tokens(
-    segments: Sequence[Segment], live: Sequence[Offsets], order: Offsets, numbers: Sequence[Numbers]
-) -> Numbers:
-    """Merge tokens, each renumbered; `numbers` are those of each segment's words in the merged vocabulary."""
-    tokens, first, counts = [], [], []
+def _merge_occurrences(
+    segments: Sequence[Segment], live: Sequence[Offsets], order: Offsets, numbers: Sequence[TermNumbers]
+) -> TermNumbers:
+    """Merge occurrences, each renumbered; `numbers` are those of each segment's words in the merged vocabulary."""
+    occurrences, first, counts = [], [], []
     n_before = 0
     for segment, kept, number in zip(segments, live, numbers, strict=True):
-        if segment.tokens is None:
-            raise ValueError("a segment without its tokens cannot be merged")
-        tokens.append(number.take(segment.tokens))
-        first.append(segment.first_token[kept] + n_before)
-        counts.append(segment.n_tokens[kept])
-        n_before += segment.tokens.size
-    first_token, n_tokens = np.concatenate(first), np.concatenate(counts)
-    return np.concatenate(tokens)[ragged_ranges(first_token[order], n_tokens[order])]
+        if segment.occurrences is None:
+            raise ValueError("a segment without its occurrences cannot be merged")
+        occurrences.append(number.take(segment.occurrences))
+        first.append(segment.first_occurrence[kept] + n_before)
+        counts.append(segment.n_occurrences[kept])
+        n_before += segment.occurrences.size
+    first_occurrence, n_occurrences = np.concatenate(first), np.concatenate(counts)
+    return np.concatenate(occurrences)[ragged_ranges(first_occurrence[order], n_occurrences[order])]
 
 
-def _merge_postings(parts: Sequence[Postings], renumbered: Offsets, starts: Offsets) -> tuple[Postings, list[Numbers]]:
+def _merge_postings(
+    parts: Sequence[Postings], renumbered: Offsets, starts: Offsets
+) -> tuple[Postings, list[TermNumbers]]:
     """Merge inverted indexes, and return the new number of each part's terms, too.
 
     A term that no chunk has any more is left out, and its number is never asked for.
@@ -124,8 +126,8 @@ def _merge_postings(parts: Sequence[Postings], renumbered: Offsets, starts: Offs
         starts: where each part's numbers begin.
     """
     df = np.concatenate([part.document_frequency() for part in parts])
-    words = [part.vocabulary for part in parts]
-    ids = np.concatenate([vocabulary.ids for vocabulary in words])
+    words = [part.lexicon for part in parts]
+    ids = np.concatenate([lexicon.ids for lexicon in words])
     order = np.argsort(ids, kind="stable")
     order = order[df[order] > 0]
     new = np.concatenate((np.ones(min(1, order.size), bool), ids[order[1:]] != ids[order[:-1]]))
@@ -139,16 +141,16 @@ def _merge_postings(parts: Sequence[Postings], renumbered: Offsets, starts: Offs
     at = ragged_ranges(start_of[order], df[order])
     tf = np.concatenate([part.tf for part in parts])[alive]
 
-    letters = np.concatenate([vocabulary.spelling for vocabulary in words])
-    spelled = np.concatenate([np.diff(vocabulary.spelling_first) - 1 for vocabulary in words])
+    letters = np.concatenate([lexicon.spelling for lexicon in words])
+    spelled = np.concatenate([np.diff(lexicon.spelling_first) - 1 for lexicon in words])
     spelled_from = np.cumsum(spelled + 1) - spelled - 1
     shown = order[heads]
     merged = Postings(
-        vocabulary=vocabulary_of(ids[shown], letters, spelled_from[shown], spelled[shown]),
+        lexicon=lexicon_of(ids[shown], letters, spelled_from[shown], spelled[shown]),
         first=np.append(first[heads], first[-1]),
         chunk=kept[alive].astype(np.uint32)[at],
         tf=tf[at],
     )
     new_number = np.zeros(ids.size, np.uint32)
     new_number[order] = np.cumsum(new) - 1
-    return merged, np.split(new_number, np.cumsum([vocabulary.size for vocabulary in words[:-1]]))
+    return merged, np.split(new_number, np.cumsum([lexicon.size for lexicon in words[:-1]]))

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen import search
-from relevance_gen.retrieval.text import cutting
-from relevance_gen.retrieval.text.cutting import blocks, pieces
-from relevance_gen.retrieval.text.terms import tokenize
+from relevance_gen.retrieval.text import portions
+from relevance_gen.retrieval.text.portions import blocks, pieces
+from relevance_gen.retrieval.text.terms import cut_terms
 from tests import strategies
 
 mixed = st.text("ab Az0_-.\n\x00猫が黒タﾞ゙한국ᆨ人กขคงัำက ီខ្😀🏽𠮷tiếơ\u0301é،।་", max_size=80)
@@ -20,8 +20,8 @@ mixed = st.text("ab Az0_-.\n\x00猫が黒タﾞ゙한국ᆨ人กขคงัำ
 @given(st.one_of(mixed, strategies.texts, st.lists(mixed).map("".join)), st.integers(1, 12))
 def test_pieces_have_the_terms_of_the_text(text: str, n_chars: int) -> None:
     """Wherever a text is cut, its pieces give the same terms in the same order."""
-    whole = tokenize([text])
-    parts = [tokenize([piece]) for piece in pieces(text, n_chars)]
+    whole = cut_terms([text])
+    parts = [cut_terms([piece]) for piece in pieces(text, n_chars)]
     assert np.concatenate([part.ids for part in parts]).tolist() == whole.ids.tolist()
     spelled = [part.spell(token) for part in parts for token in range(part.ids.size)]
     assert spelled == [whole.spell(token) for token in range(whole.ids.size)]
@@ -43,7 +43,7 @@ def test_one_endless_word_stays_whole() -> None:
 
 def test_blocks_hold_about_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short texts come together, and a long one alone, in pieces."""
-    monkeypatch.setattr(cutting, "BLOCK_CHARS", 8)
+    monkeypatch.setattr(portions, "BLOCK_CHARS", 8)
     assert list(blocks(["a b", "c d", "one two three", "e"])) == [["a b", "c d"], ["one two three"], ["e"]]
     assert [*blocks(["one two three four five"])] == [["one two three "], ["four five"]]
 
@@ -56,5 +56,5 @@ def test_answers_do_not_depend_on_the_block_size(
     """A search finds the same, bit for bit, wherever its texts are cut."""
     expected = search(query, chunks)
     with monkeypatch.context() as small:
-        small.setattr(cutting, "BLOCK_CHARS", block_chars)
+        small.setattr(portions, "BLOCK_CHARS", block_chars)
         assert search(query, chunks) == expected

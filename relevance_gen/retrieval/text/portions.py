@@ -1,4 +1,4 @@
-"""Cut texts into blocks to be tokenized together, and long texts into pieces that have the same terms.
+"""Cut texts into blocks to be cut into terms together, and long texts into pieces that have the same terms.
 
 All arrays of one block then stay in the core's cache, and memory is bounded however long a single text is.
 """
@@ -17,7 +17,7 @@ from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.text.scripts import PAIRED, TRIPLED
 
 BLOCK_CHARS: Final = 1 << 18
-"""Characters tokenized together: with all temporary arrays that is about what a core's cache holds."""
+"""Characters cut into terms together: with all temporary arrays that is about what a core's cache holds."""
 
 _BETWEEN_TERMS: Final = (
     r"\x00-/:-@\[-^`{-\x7f"  # all ASCII but letters, digits and the underscore
@@ -77,7 +77,7 @@ def cut_by_size(n_chars: Offsets, block_chars: int, most_texts: int = sys.maxsiz
 
 
 def blocks(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield texts, and the pieces of long ones, as lists to be tokenized together, in their order."""
+    """Yield texts, and the pieces of long ones, as lists to be cut into terms together, in their order."""
     for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
         if end - start > 1:
             yield list(texts[start:end])

@@ -1,4 +1,4 @@
-"""Make a segment of chunks, block by block: tokens, postings, norms, votes on the language."""
+"""Make a segment of chunks, block by block: occurrences, postings, norms, votes on the language."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.postings import MAX_BLOCK_CHUNKS, PostingsBuilder, TermCounts, count_terms
 from relevance_gen.retrieval.segment.saturation import saturated
 from relevance_gen.retrieval.segment.segment import Segment, Votes
-from relevance_gen.retrieval.text import cutting
-from relevance_gen.retrieval.text.cutting import cut_by_size, lengths, pieces
+from relevance_gen.retrieval.text import portions
+from relevance_gen.retrieval.text.portions import cut_by_size, lengths, pieces
 from relevance_gen.retrieval.text.stop_words import ENGLISH_MARKERS, OTHER_MARKERS
-from relevance_gen.retrieval.text.terms import Tokens, buckets, tokenize
+from relevance_gen.retrieval.text.terms import Occurrences, buckets, cut_terms
 
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
-_CHARS_PER_TOKEN: Final = 4
-"""Most texts have fewer tokens than one for so many characters."""
+_CHARS_PER_OCCURRENCE: Final = 4
+"""Most texts have fewer occurrences than one for so many characters."""
 _N_RANGES: Final = 16
 """The counts of a long chunk's pieces are put together for so many ranges of ids in turn, which bounds the memory."""
 
@@ -30,7 +30,7 @@ def build(
     chunks: Chunks,
     positions: Offsets,
     *,
-    keep_tokens: bool = True,
+    keep_occurrences: bool = True,
     wanted: Flags | None = None,
     progress: Progress | None = None,
 ) -> Segment:
@@ -39,27 +39,27 @@ def build(
     Args:
         chunks: the chunks.
         positions: their positions in the collection, ascending, shape (N,).
-        keep_tokens: whether to keep the tokens; a single question needs those of a few chunks only.
+        keep_occurrences: whether to keep the occurrences; a single question needs those of a few chunks only.
         wanted: beginnings of the terms whose postings are kept, shape (BEGINNINGS,); None keeps all.
         progress: called with (chunks done, all chunks) after every block.
     """
     texts = chunks.texts
-    expected = int(lengths(texts).sum()) // _CHARS_PER_TOKEN
-    builder = PostingsBuilder(expected, wanted, keep_tokens=keep_tokens)
+    expected = int(lengths(texts).sum()) // _CHARS_PER_OCCURRENCE
+    builder = PostingsBuilder(expected, wanted, keep_occurrences=keep_occurrences)
     squares = np.zeros(len(texts))
     votes = np.zeros(len(texts), np.int32)
     hashes = np.zeros(len(texts), np.uint64)
-    n_tokens = np.zeros(len(texts), np.int64)
+    n_occurrences = np.zeros(len(texts), np.int64)
     is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
     done = 0
     parts: list[tuple[Ids, Counts]] = []
     for numbers, some, is_last in _blocks(texts, is_ascii):
-        block = tokenize(some)
-        found = count_terms(block.ids, block.counts, keep_tokens=keep_tokens)
+        block = cut_terms(some)
+        found = count_terms(block.ids, block.counts, keep_occurrences=keep_occurrences)
         builder.add(block, found, numbers)
         votes[numbers] += _votes(found, numbers.size)
         hashes[numbers] += _sum_ids(block)
-        n_tokens[numbers] += block.counts
+        n_occurrences[numbers] += block.counts
         if is_last and not parts:
             squares[numbers] = sum_by(found.chunk, np.square(saturated(found.tf)), numbers.size)
         else:
@@ -70,29 +70,29 @@ def build(
         done += numbers.size if is_last else 0
         if progress is not None:
             progress(done, len(texts))
-    postings, tokens = builder.build()
+    postings, occurrences = builder.build()
     return Segment(
         positions=positions,
         chunks=chunks,
         postings=postings,
-        tokens=tokens,
-        first_token=_first_tokens(n_tokens, is_ascii),
-        n_tokens=n_tokens,
+        occurrences=occurrences,
+        first_occurrence=_first_occurrences(n_occurrences, is_ascii),
+        n_occurrences=n_occurrences,
         norms=np.sqrt(squares),
         votes=votes,
         hashes=_mixed(hashes),
     )
 
 
-def _first_tokens(n_tokens: Offsets, is_ascii: Flags) -> Offsets:
-    """Return where each chunk's tokens begin: those of ASCII texts stand before those of all others."""
+def _first_occurrences(n_occurrences: Offsets, is_ascii: Flags) -> Offsets:
+    """Return where each chunk's occurrences begin: those of ASCII texts stand before those of all others."""
     order = np.argsort(~is_ascii, kind="stable")
     first = np.empty(order.size, np.int64)
-    first[order] = np.cumsum(n_tokens[order]) - n_tokens[order]
+    first[order] = np.cumsum(n_occurrences[order]) - n_occurrences[order]
     return first
 
 
-def _sum_ids(block: Tokens) -> Ids:
+def _sum_ids(block: Occurrences) -> Ids:
     """Return the sum of the ids of each chunk's words, which is the same in any order."""
     sums = np.zeros(block.counts.size, np.uint64)
     some = np.flatnonzero(block.counts)
@@ -127,15 +127,15 @@ def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:
 
 
 def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[tuple[Offsets, list[str], bool]]:
-    """Yield what to tokenize together: ASCII with ASCII, which needs no folding, and not too much.
+    """Yield what to cut together: ASCII with ASCII, which needs no folding, and not too much.
 
     Yields:
         Numbers of chunks and the text of each, or one number and a piece of a long text; and whether that ends them.
     """
     n_chars = lengths(texts)
     for numbers, block_chars in (
-        (np.flatnonzero(is_ascii), cutting.BLOCK_CHARS),
-        (np.flatnonzero(~is_ascii), cutting.BLOCK_CHARS // 2),  # two bytes to a character, or three
+        (np.flatnonzero(is_ascii), portions.BLOCK_CHARS),
+        (np.flatnonzero(~is_ascii), portions.BLOCK_CHARS // 2),  # two bytes to a character, or three
     ):
         for start, end in cut_by_size(n_chars[numbers], block_chars, MAX_BLOCK_CHUNKS):
             some = numbers[start:end]
@@ -169,6 +169,6 @@ def _votes(found: TermCounts, n_chunks: int) -> Votes:
 @functools.cache
 def _markers() -> tuple[Ids, Offsets]:
     """Return the ids of words that tell languages, and the vote of each: 1 for English, -1 for any other."""
-    tokens = tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS])
-    ids = tokens.ids[np.cumsum(tokens.counts) - tokens.counts]  # "của" is also "cua"
+    occurrences = cut_terms([*ENGLISH_MARKERS, *OTHER_MARKERS])
+    ids = occurrences.ids[np.cumsum(occurrences.counts) - occurrences.counts]  # "của" is also "cua"
     return ids, np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])

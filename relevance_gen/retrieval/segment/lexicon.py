@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import field, frozen
 
-from relevance_gen.retrieval.arrays import Bytes, Flags, Ids, Numbers, Offsets, different, ragged_ranges
+from relevance_gen.retrieval.arrays import Bytes, Flags, Hashes, Ids, Offsets, TermNumbers, different, ragged_ranges
 from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
 from relevance_gen.retrieval.text.stems import MIN_LETTERS
 from relevance_gen.retrieval.text.stop_words import ENGLISH
@@ -34,7 +34,7 @@ _MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB
 
 
 @frozen(eq=False)
-class Vocabulary:
+class Lexicon:
     """Some words, in the order of their ids.
 
     Attributes:
@@ -156,17 +156,17 @@ class Vocabulary:
     # ── What words have in common ────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def stumps(self) -> Numbers:
+    def stumps(self) -> Hashes:
         """The different stumps of all words, ascending; the first is 0. See `stumps_of`."""
         return self._stumps[0]
 
     @property
-    def stump_numbers(self) -> Numbers:
+    def stump_numbers(self) -> TermNumbers:
         """The number of each word's stump among these, and 0 for no word, the last; shape (V + 1,)."""
         return self._stumps[1]
 
     @functools.cached_property
-    def _stumps(self) -> tuple[Numbers, Numbers]:
+    def _stumps(self) -> tuple[Hashes, TermNumbers]:
         stumps = np.zeros(self.size + 1, np.uint32)
         for low in range(0, self.size, _STEP):
             ids, first = self.ids[low : low + _STEP], self.spelling_first[low : low + _STEP + 1]
@@ -177,7 +177,7 @@ class Vocabulary:
             stumps[low : low + _STEP] = names.searchsorted(stumps[low : low + _STEP])
         return names, stumps
 
-    def grams(self, numbers: Offsets) -> tuple[Numbers, Offsets]:
+    def grams(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
         """Return hashes of all four letters in a row of some words, or of a shorter word, and how many each has.
 
         Terms of scripts without spaces have none: they are letters in a row already.
@@ -201,7 +201,7 @@ class Vocabulary:
         return (hashed * _MIX[1] >> np.uint64(32)).astype(np.uint32), n_grams
 
 
-def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Numbers:
+def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Hashes:
     """Return a hash of the first five letters of some words; 0 for English function words.
 
     Of a word of several scripts it is as many bytes as five letters like the first have.
@@ -221,7 +221,7 @@ def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Numb
     rest = eight.take(start[longer] + 8) & LOW_BYTES.take(n_bytes[longer] - 8)
     stumps[longer] ^= rest * _MIX[2]
     stumps ^= stumps >> np.uint64(32)
-    hashed: Numbers = np.maximum((stumps * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1))
+    hashed: Hashes = np.maximum((stumps * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1))
     stopped = _function_words()
     at = stopped.searchsorted(ids)
     hashed[stopped.take(at, mode="clip") == ids] = 0
@@ -233,7 +233,7 @@ def _function_words() -> Ids:
     return np.array(sorted(map(identify, ENGLISH)), np.uint64)
 
 
-def vocabulary_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Vocabulary:
+def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lexicon:
     """Return the vocabulary of words that are told by slices of folded text.
 
     Args:
@@ -250,10 +250,10 @@ def vocabulary_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> 
         some = slice(low, low + _STEP)
         n_bytes = length[some].astype(np.int64)
         spelling[ragged_ranges(first[:-1][some], n_bytes)] = letters[ragged_ranges(start[some], n_bytes)]
-    return Vocabulary(ids, spelling, first)
+    return Lexicon(ids, spelling, first)
 
 
-def united(parts: list[Vocabulary]) -> tuple[Vocabulary, list[Numbers]]:
+def united(parts: list[Lexicon]) -> tuple[Lexicon, list[TermNumbers]]:
     """Return the vocabulary of all words of some, and for each of these the new number of each word.
 
     The list comes back empty: nothing is held twice for longer than it takes to copy it.
@@ -277,5 +277,5 @@ def united(parts: list[Vocabulary]) -> tuple[Vocabulary, list[Numbers]]:
     start = np.cumsum(length + np.uint8(1), dtype=np.int64)
     start -= length
     start -= 1
-    whole = vocabulary_of(ids, letters, start.take(heads), length.take(heads))
+    whole = lexicon_of(ids, letters, start.take(heads), length.take(heads))
     return whole, np.split(number, np.cumsum(sizes)[:-1]) if sizes else []
