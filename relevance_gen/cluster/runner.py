@@ -18,12 +18,13 @@ from relevance_gen.errors import ClusterError, InvalidRequestError
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.runner import DEFAULT_MAX_QUEUE, DEFAULT_PREFIX_CACHE_BYTES, Runner, load_model
-from relevance_gen.generation.worker import State, Worker
+from relevance_gen.generation.worker import Worker
+from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.llama.options import OptionTypes, model_options, shows_options
 
 _LOOK_S: Final = 1.0
 """How often it is looked whether nodes have joined."""
-_ENDED: Final = (State.CLOSED, State.FAILED, State.LOST)
+_ENDED: Final = (ThreadState.CLOSED, ThreadState.FAILED, ThreadState.LOST)
 
 
 @shows_options

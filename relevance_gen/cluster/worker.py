@@ -18,8 +18,9 @@ from relevance_gen.cluster.mailbox import Mailbox, Told
 from relevance_gen.errors import ClusterError, GenerationError
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.ticket import Ticket
-from relevance_gen.generation.worker import Load, State, Worker
-from relevance_gen.llama.language_model import ChatFormat
+from relevance_gen.generation.worker import Worker
+from relevance_gen.llama.language_model import ChatFormat, LanguageModel
+from relevance_gen.llama.model_thread import Load, ThreadState
 
 _CLIENTS: Final = 64
 """Calls that an actor serves at once: one waiting for each client, and those that cancel."""
@@ -57,7 +58,7 @@ class RunnerActor(Actor):
         is_shared: whether it ends by itself when nobody is heard of.
     """
 
-    def __init__(self, load: Load, prefix_cache_bytes: int, made_of: str, is_shared: bool) -> None:
+    def __init__(self, load: Load[LanguageModel], prefix_cache_bytes: int, made_of: str, is_shared: bool) -> None:
         self._made_of = made_of
         self._mailbox = Mailbox()
         self._worker = Worker(self._mailbox, load, prefix_cache_bytes)
@@ -102,7 +103,7 @@ class ClusterWorker(Worker):
     def __init__(
         self,
         backlog: Backlog,
-        load: Load,
+        load: Load[LanguageModel],
         prefix_cache_bytes: int,
         made_of: str,
         choose: Callable[[], Place | None],
@@ -118,9 +119,9 @@ class ClusterWorker(Worker):
         self._held: dict[int, Ticket] = {}
         self._has_room = False
 
-    def _end(self, state: State, error: BaseException | None = None) -> None:
+    def _end(self, state: ThreadState, error: BaseException | None = None) -> None:
         """End, and have another runner ready to take what goes back into the backlog."""
-        if state is State.FAILED and self.state is State.READY:
+        if state is ThreadState.FAILED and self.state is ThreadState.READY:
             self._on_death(self)
         super()._end(state, error)
 
@@ -130,8 +131,8 @@ class ClusterWorker(Worker):
             return
         try:
             told = self._exchange(())
-            self._become(State.READY)
-            while self.state is State.READY:
+            self._become(ThreadState.READY)
+            while self.state is ThreadState.READY:
                 tickets = self._puller.take(*told.rooms, timeout_s=0 if self._held else _IDLE_S)
                 if tickets is None:
                     return

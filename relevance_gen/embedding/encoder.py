@@ -16,9 +16,10 @@ import numpy as np
 from relevance_gen.checks import as_list
 from relevance_gen.embedding.jobs import Encoded, Job, Jobs, Vectors
 from relevance_gen.embedding.prefixes import known_prefixes
-from relevance_gen.embedding.worker import GRACE_S, Worker
-from relevance_gen.errors import EncoderError, InvalidRequestError
+from relevance_gen.embedding.thread import EmbeddingModel, EncoderThread
+from relevance_gen.errors import EncoderError, InvalidRequestError, ModelLoadError
 from relevance_gen.llama import source
+from relevance_gen.llama.model_thread import GRACE_S
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.progress import Progress, reporting
 
@@ -79,15 +80,27 @@ class Encoder:
         self._made_of = (str(model), options, self._prefixes["query"], self._prefixes["passage"])
         self._path = source.resolve(model)
         self._jobs = Jobs()
-        self._worker = Worker(self._jobs, functools.partial(_load, self._path, options))
+        self._thread = EncoderThread(self._jobs, functools.partial(_load, self._path, options))
         # An encoder that nobody holds any more ends its thread.
-        weakref.finalize(self, self._jobs.close, EncoderError("the encoder is closed")).atexit = False
+        weakref.finalize(self, self._thread.stop).atexit = False
         try:
-            loaded = self._worker.start()
+            self._thread.start()
+            self._thread.wait_loaded()
+            loaded = self._loaded()
         except BaseException:  # an interrupt too: nobody would have the encoder to close it
             self.close()
             raise
         self.n_dims, self.n_ctx, self.pooling = loaded.n_dims, loaded.n_ctx, loaded.pooling
+
+    def _loaded(self) -> EmbeddingModel:
+        """Return the model, of which this thread may read what describes it.
+
+        Raises:
+            ModelLoadError: it cannot be loaded.
+        """
+        if self._thread.model is None:
+            raise self._thread.error or ModelLoadError("the encoder was closed before its model was loaded")
+        return self._thread.model
 
     # ── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -173,8 +186,8 @@ class Encoder:
     def close(self) -> None:
         """Give up what waits, and free the model; safe to call twice."""
         if not self._jobs.forked:
-            self._jobs.close(EncoderError("the encoder is closed"))
-            self._worker.join(GRACE_S)
+            self._thread.stop()
+            self._thread.join(GRACE_S)
 
     def __enter__(self) -> Self:
         return self

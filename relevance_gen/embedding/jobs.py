@@ -119,13 +119,13 @@ class Jobs:
         if self.closed is not None:
             job.settle(self.closed)
 
-    def close(self, error: BaseException) -> None:
-        """Take no more jobs, and fail those that wait. The first reason counts."""
+    def close(self, error: BaseException) -> BaseException:
+        """Take no more jobs, and fail those that wait; return why: the first reason counts."""
         with self._changed:
-            if self.closed is None:
-                self.closed = error
+            self.closed = error = self.closed or error
             failed = list(self._waiting)
             self._waiting.clear()
             self._changed.notify_all()
         for job in failed:
-            job.settle(self.closed)
+            job.settle(error)
+        return error

@@ -28,9 +28,10 @@ from relevance_gen.generation.call import OnText
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.ticket import Request, Ticket, as_request, check_bounds
-from relevance_gen.generation.worker import GRACE_S, Load, State, Worker
+from relevance_gen.generation.worker import Worker
 from relevance_gen.llama import source
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
+from relevance_gen.llama.model_thread import GRACE_S, Load, ThreadState
 from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, on_devices, shows_options
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
@@ -311,7 +312,7 @@ class Runner:
         """Return the samples that have not produced a token, and how many workers are ready."""
         if self._backlog.forked:
             return Stats(0, 0)
-        n_ready = sum(worker.state is State.READY for worker in self._workers)
+        n_ready = sum(worker.state is ThreadState.READY for worker in self._workers)
         return Stats(self._backlog.n_unstarted, 0 if self.closed else n_ready)
 
     def counters(self) -> Counters:
@@ -362,7 +363,7 @@ class Runner:
         return any(worker.thread is threading.current_thread() for worker in self._workers)
 
 
-def _workers(loads: Iterable[Load], prefix_cache_bytes: int, backlog: Backlog) -> Sequence[Worker]:
+def _workers(loads: Iterable[Load[LanguageModel]], prefix_cache_bytes: int, backlog: Backlog) -> Sequence[Worker]:
     return [Worker(backlog, load, prefix_cache_bytes) for load in loads]
 
 

@@ -18,7 +18,7 @@ from relevance_gen.cluster import ClusterRunner, connection
 from relevance_gen.cluster.worker import ClusterWorker
 from relevance_gen.errors import ClusterError, GenerationError, ModelLoadError, OverloadedError
 from relevance_gen.generation.backlog import Backlog
-from relevance_gen.generation.worker import State
+from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, TINY
 from tests.cluster.shared import OPTIONS, kill_process, until
@@ -174,7 +174,7 @@ def test_a_worker_that_is_not_needed_ends() -> None:
     worker = ClusterWorker(backlog, nullcontext, 0, "", lambda: None, lambda _: None)
     worker.start()
     assert worker.join(60)
-    assert worker.state is State.CLOSED
+    assert worker.state is ThreadState.CLOSED
 
 
 def test_closing_without_draining(cluster: Any) -> None:
@@ -183,7 +183,7 @@ def test_closing_without_draining(cluster: Any) -> None:
     futures = [runner.submit({"text": "a", "max_tokens": 250, "num_samples": 4}) for _ in range(3)]
     runner.close(drain=False)
     assert all(future.exception(10) is not None for future in futures)
-    assert runner._workers[0].state is State.CLOSED
+    assert runner._workers[0].state is ThreadState.CLOSED
     assert runner.stats().num_total_runners == 0
 
 
@@ -222,7 +222,7 @@ def test_nothing_is_lost_or_answered_twice(runner: ClusterRunner, alone: Runner,
     for number, future in enumerate(futures):
         future.add_done_callback(lambda _, number=number: answered.update([number]))
     while n_kills and not all(future.done() for future in futures):
-        ready = [one for one in runner._workers if one.state is State.READY and one._held]
+        ready = [one for one in runner._workers if one.state is ThreadState.READY and one._held]
         if ready:
             with suppress(connection.RayActorError):  # it is dying from the last time
                 kill_process(random.choice(ready)._handle)  # noqa: S311

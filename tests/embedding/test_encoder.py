@@ -260,7 +260,7 @@ def test_a_pickled_encoder_is_opened_again_and_a_copy_is_the_same():
 def test_an_encoder_that_nobody_holds_ends_its_thread():
     """Dropping the last reference frees the model."""
     encoder = Encoder(ENCODER)
-    thread = encoder._worker._thread
+    thread = encoder._thread.thread
     del encoder
     thread.join(60)
     assert not thread.is_alive()
@@ -285,7 +285,7 @@ def test_a_failure_of_the_thread_reaches_everybody(monkeypatch):
     encoder = Encoder(ENCODER)
     with pytest.raises(EncoderError, match="the encoder's thread failed: ZeroDivisionError"):
         encoder.encode(["a"])
-    encoder._worker.join(60)
+    encoder._thread.join(60)
     with pytest.raises(EncoderError, match="the encoder's thread failed"):
         encoder.encode(["a"])
 

@@ -10,8 +10,8 @@ import pytest
 
 from relevance_gen.errors import GenerationError, ModelLoadError, OverloadedError, RunnerClosedError
 from relevance_gen.generation.runner import Runner, _workers
-from relevance_gen.generation.worker import State
 from relevance_gen.llama import aborts
+from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest, Stats
 from tests.generation.scripted import ScriptedModel
@@ -123,7 +123,7 @@ def test_the_others_go_on_when_a_worker_dies(death, caplog):
         assert runner.stats().num_total_runners == 1
         assert runner.alive
         assert runner.error is None
-        assert worker.state is (State.FAILED if death is fail else State.LOST)
+        assert worker.state is (ThreadState.FAILED if death is fail else ThreadState.LOST)
         assert runner.counters().requests_failed == 1
         assert "a worker failed, and 1 go on" in caplog.text
         started = time.monotonic()
@@ -167,7 +167,7 @@ def test_a_worker_that_does_not_load_is_no_loss():
     with ScriptedRunner([unloadable, scripted()]) as runner:
         assert runner.generate(GenerationRequest("a", max_tokens=2)).num_samples == 1
         assert runner.stats().num_total_runners == 1
-        assert [worker.state for worker in runner._workers] == [State.FAILED, State.READY]
+        assert [worker.state for worker in runner._workers] == [ThreadState.FAILED, ThreadState.READY]
 
 
 def test_a_runner_of_which_no_model_loads_is_an_error():
@@ -196,7 +196,7 @@ def test_closing_drains_whichever_worker_has_it():
     futures = [runner.submit(GenerationRequest("a", max_tokens=50, num_samples=2)) for _ in range(20)]
     runner.close()
     assert all(future.result(timeout=0).num_samples == 2 for future in futures)
-    assert [worker.state for worker in runner._workers] == [State.CLOSED] * 3
+    assert [worker.state for worker in runner._workers] == [ThreadState.CLOSED] * 3
     assert threading.enumerate() == before
 
 
@@ -216,7 +216,7 @@ def test_closing_without_drain_answers_everybody_at_once():
     assert {type(future.exception(timeout=4)) for future in futures} == {RunnerClosedError}
     go_on.set()
     closing.join(60)
-    assert [worker.state for worker in runner._workers] == [State.CLOSED] * 2
+    assert [worker.state for worker in runner._workers] == [ThreadState.CLOSED] * 2
 
 
 def test_closing_while_a_model_loads_ends_the_loading():
@@ -235,7 +235,7 @@ def test_closing_while_a_model_loads_ends_the_loading():
         runner.wait_ready(timeout_s=0.001)
     runner.close(drain=False)
     assert isinstance(future.exception(timeout=0), RunnerClosedError)
-    assert (runner.error, runner._workers[0].state) == (None, State.CLOSED)
+    assert (runner.error, runner._workers[0].state) == (None, ThreadState.CLOSED)
 
 
 def test_a_cancelled_prompt_is_not_computed_to_its_end():
@@ -292,7 +292,7 @@ def test_every_request_of_many_threads_ends_one_way():
         for thread in threads:
             thread.join()
         until(lambda: runner.stats() == Stats(backlog=0, num_total_runners=2))
-        until(lambda: all(worker._engine.idle for worker in runner._workers if worker.state is State.READY))
+        until(lambda: all(worker._engine.idle for worker in runner._workers if worker.state is ThreadState.READY))
         counters = runner.counters()
     assert len(ends) == 6 * n_requests
     assert counters.requests_finished + counters.requests_cancelled + counters.requests_failed == len(ends)
