@@ -32,6 +32,18 @@ class LruCache(Generic[Value]):
         self._lock = threading.Lock()
         self.nbytes = 0
 
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether there is a value under `key`; looking uses none."""
+        return key in self._values
+
+    def items(self) -> list[tuple[Hashable, Value]]:
+        """Return all keys and values, those that were not used for longest first; looking uses none."""
+        with self._lock:
+            return [(key, value) for key, (value, _) in self._values.items()]
+
     def get(self, key: Hashable) -> Value | None:
         """Return the value under `key`, or None."""
         return self.get_all((key,)).get(key)
@@ -52,9 +64,23 @@ class LruCache(Generic[Value]):
         if n_bytes > self._limit_bytes:
             return
         with self._lock:
-            _, replaced_bytes = self._values.pop(key, (None, 0))
+            self._drop(key)
             self._values[key] = value, n_bytes
-            self.nbytes += n_bytes - replaced_bytes
+            self.nbytes += n_bytes
             while self.nbytes > self._limit_bytes:
-                _, (_, freed_bytes) = self._values.popitem(last=False)
-                self.nbytes -= freed_bytes
+                self._drop(next(iter(self._values)))
+
+    def drop(self, key: Hashable) -> None:
+        """Forget the value under `key`, if there is one."""
+        with self._lock:
+            self._drop(key)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._values.clear()
+            self.nbytes = 0
+
+    def _drop(self, key: Hashable) -> None:
+        _, freed_bytes = self._values.pop(key, (None, 0))
+        self.nbytes -= freed_bytes

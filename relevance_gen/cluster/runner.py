@@ -41,7 +41,8 @@ class ClusterRunner(Runner):
         address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; None for the same or,
             where there is none, for one that is started on this machine.
         name: runners with a name are shared by all processes that use it; they end a minute after the last of these.
-        max_queue: samples that may wait here, at least 1; while as many do, `submit` raises `OverloadedError`.
+        max_queue: samples of one client that may wait here, at least 1; while as many do, `submit` raises
+            `OverloadedError`.
         prefix_cache_bytes: memory, for each runner, for the computed prompts of recent requests; 0 turns it off.
         wait: wait until the model is loaded; otherwise return at once and load meanwhile.
         **options: each as `ModelOptions` has it.

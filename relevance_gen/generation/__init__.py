@@ -7,5 +7,6 @@ from relevance_gen.generation.api import chat, generate
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextPiece, TextStream
+from relevance_gen.generation.ticket import Manner
 
-__all__ = ["Counters", "Runner", "TextPiece", "TextStream", "chat", "generate"]
+__all__ = ["Counters", "Manner", "Runner", "TextPiece", "TextStream", "chat", "generate"]

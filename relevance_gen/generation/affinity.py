@@ -8,11 +8,12 @@ Source: the routers of SGLang (cache-aware) and of vLLM's production stack (pref
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from attrs import frozen
+
+from relevance_gen.lru import LruCache
 
 Blocks: TypeAlias = tuple[int, ...]
 
@@ -20,23 +21,23 @@ BLOCK_CHARS: Final = 256
 """Some 64 tokens: a beginning that is shorter is computed quickly anyway."""
 _MAX_BLOCKS: Final = 512
 """Blocks of one prompt that are looked at."""
-_MAX_REMEMBERED: Final = 8192
-"""Blocks remembered of each worker: 2 Mi characters, in about a megabyte."""
+_MAX_REMEMBERED_BYTES: Final = 3 << 20
+"""For the blocks of each worker: enough for those of two million characters."""
 MUCH_BUSIER: Final = 4
 """A worker with so many tickets more than another is left in peace: waiting would cost more than computing again."""
 PATIENCE_S: Final = 0.1
 """How long a ticket is left to another worker, which may be in the middle of a long step."""
 
 
-def blocks_of(text: str) -> Blocks:
-    """Return a hash for each whole block of a text; it stands for all of the text up to the block's end.
+def blocks_of(text: str, client: str | None = None) -> Blocks:
+    """Return a hash for each whole block of a client's text; it stands for all of the text up to the block's end.
 
     >>> one, other = blocks_of("a" * 600), blocks_of("a" * 256 + "b" * 256)
     >>> len(one), one[0] == other[0], one[1] == other[1]
     (2, True, False)
     """
     found: list[int] = []
-    so_far = 0
+    so_far = hash(client)
     for start in range(0, min(len(text) // BLOCK_CHARS, _MAX_BLOCKS) * BLOCK_CHARS, BLOCK_CHARS):
         so_far = hash((so_far, text[start : start + BLOCK_CHARS]))
         found.append(so_far)
@@ -47,20 +48,16 @@ class KnownPrompts:
     """The blocks of the prompts that one worker was given last.
 
     Args:
-        max_blocks: how many are remembered.
+        max_bytes: of what is remembered.
     """
 
-    def __init__(self, max_blocks: int = _MAX_REMEMBERED) -> None:
-        self._max_blocks = max_blocks
-        self._blocks: OrderedDict[int, None] = OrderedDict()
+    def __init__(self, max_bytes: int = _MAX_REMEMBERED_BYTES) -> None:
+        self._blocks: LruCache[bool] = LruCache(max_bytes, lambda _: 0)  # a key is all that there is
 
     def add(self, blocks: Blocks) -> None:
         """Remember a prompt, and forget what is oldest; of one prompt the end goes before the beginning."""
         for block in reversed(blocks):
-            self._blocks[block] = None
-            self._blocks.move_to_end(block)
-        while len(self._blocks) > self._max_blocks:
-            self._blocks.popitem(last=False)
+            self._blocks.put(block, True)
 
     def n_known(self, blocks: Blocks) -> int:
         """Return the number of blocks with which a prompt begins that are remembered."""

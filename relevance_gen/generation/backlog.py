@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -25,6 +25,7 @@ from relevance_gen.generation.affinity import PATIENCE_S, Blocks, KnownPrompts, 
 from relevance_gen.generation.call import Call, OnText, Outcome
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.ticket import Ticket, has_grammar
+from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationResponse
 
 _log = logging.getLogger(__name__)
@@ -34,8 +35,8 @@ class Backlog:
     """The queue, as callers see it.
 
     Args:
-        max_queue: samples that may wait, those whose grammar is being compiled among them; while as many do, further
-            requests are refused. Those of clients without a name are counted apart.
+        max_queue: samples of one client that may wait, those whose grammar is being compiled among them; while as many
+            do, further requests of this client are refused. All clients without a name are one.
         keeps_prompts: whether pullers are quicker with prompts whose beginning they had before.
 
     Attributes:
@@ -46,9 +47,8 @@ class Backlog:
         self.counters = Counters()
         self._keeps_prompts = keeps_prompts
         self._changed = threading.Condition()
-        self._max_queue = max_queue
         self._waiting: OrderedDict[int, Call] = OrderedDict()
-        self._n_queued: Counter[bool] = Counter()
+        self._queued = Quota(share=max_queue)
         self._pullers: list[Puller] = []
         self._closed: BaseException | None = None
         self._pid = os.getpid()
@@ -68,7 +68,7 @@ class Backlog:
         """Samples that have not produced a token, whether they wait or a puller has them."""
         with self._changed:
             taken = [call for puller in self._pullers for call in list(puller._taken.values())]
-            return self._n_queued.total() + sum(call.n_unstarted for call in taken if not call.is_queued)
+            return int(self._queued.held) + sum(call.n_unstarted for call in taken if not call.is_queued)
 
     def put(self, ticket: Ticket, on_text: OnText | None = None) -> Future[GenerationResponse]:
         """Append a ticket; return the future of its response, which can be cancelled until that is there.
@@ -78,13 +78,14 @@ class Backlog:
             RunnerClosedError: it is closed, or every puller has left.
         """
         future: Future[GenerationResponse] = Future()
-        matters = self._keeps_prompts and len(self._pullers) > 1 and not ticket.only_counts
-        blocks = blocks_of(ticket.request.text) if matters else ()
+        matters = self._keeps_prompts and len(self._pullers) > 1 and not ticket.manner.only_counts
+        blocks = blocks_of(ticket.request.text, ticket.manner.client) if matters else ()
         with self._changed:
             if self._closed is not None:
                 raise RunnerClosedError(f"the runner takes no more requests: {self._closed}") from self._closed
-            if (n_queued := self._n_queued[ticket.is_open]) >= self._max_queue:
-                raise OverloadedError(f"{n_queued} samples wait already, and at most {self._max_queue} may")
+            if not self._queued.has_room(1, ticket.manner.client):
+                n_queued = self._queued.held_by(ticket.manner.client)
+                raise OverloadedError(f"{n_queued} samples wait already, and at most {self._queued.share} may")
             self._enqueue(Call(ticket, on_text, future, blocks=blocks))
         # By its id: a future that held its ticket would keep the texts.
         future.add_done_callback(partial(self._drop_cancelled, ticket.id))
@@ -111,7 +112,7 @@ class Backlog:
     def _enqueue(self, call: Call, *, in_front: bool = False) -> None:
         call.n_unstarted = call.ticket.request.num_samples
         call.is_queued = True
-        self._n_queued[call.ticket.is_open] += call.n_unstarted
+        self._queued.charge(call.n_unstarted, call.ticket.manner.client)
         self._waiting[call.ticket.id] = call
         if in_front:
             with suppress(KeyError):  # collecting garbage may have cancelled it just now
@@ -122,7 +123,7 @@ class Backlog:
         """Count the samples of a ticket as waiting no more."""
         if call.is_queued:
             call.is_queued = False
-            self._n_queued[call.ticket.is_open] -= call.ticket.request.num_samples
+            self._queued.give_back(call.ticket.request.num_samples, call.ticket.manner.client)
 
     def _drop_cancelled(self, ticket_id: int, future: Future[GenerationResponse]) -> None:
         """Forget the ticket of a cancelled future, and tell the puller that has it."""
@@ -286,8 +287,9 @@ class Puller:
             if not n_left:
                 backlog._closed = error
                 failed += backlog._waiting.values()
+                for call in backlog._waiting.values():
+                    backlog._unqueue(call)
                 backlog._waiting.clear()
-                backlog._n_queued.clear()
             backlog.counters.requests_failed += len(failed)
             backlog._changed.notify_all()
         if n_left and not isinstance(error, RunnerClosedError):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import numpy as np
 from attrs import frozen
 
 from relevance_gen.llama.language_model import SavedState, Tokens
+from relevance_gen.lru import LruCache
 
 
 @frozen(eq=False)
@@ -17,10 +16,12 @@ class Entry:
     Args:
         tokens: shape (n,), the prompt.
         state: what `LanguageModel.save` returned.
+        client: whose request it was of, as in a `Manner`.
     """
 
     tokens: Tokens
     state: SavedState
+    client: str | None
 
     @property
     def size_bytes(self) -> int:
@@ -31,50 +32,40 @@ class Entry:
 class PrefixCache:
     """Hold the most recently used prompts within a number of bytes.
 
+    A prompt is known only to the client whose request it was of: how long a prompt takes tells nobody what others have
+    sent.
+
     Args:
         max_bytes: most bytes to hold; 0 holds nothing.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.size_bytes = 0
-        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
+        self._entries: LruCache[Entry] = LruCache(max_bytes, lambda entry: entry.size_bytes)
+        self.clear = self._entries.clear
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def longest(self, prompt: Tokens) -> tuple[int, Entry | None]:
-        """Return how many tokens of `prompt` some entry begins with, and that entry; it becomes the most recent."""
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of memory that all entries hold."""
+        return self._entries.nbytes
+
+    def longest(self, prompt: Tokens, client: str | None = None) -> tuple[int, Entry | None]:
+        """Return how many tokens of `prompt` some entry of a client begins with, and that entry, which is used now."""
         best, found = 0, None
         for key, entry in self._entries.items():
-            common = _common_prefix(prompt, entry.tokens)
-            if common > best:
+            if entry.client == client and (common := _common_prefix(prompt, entry.tokens)) > best:
                 best, found = common, key
-        if found is None:
-            return 0, None
-        self._entries.move_to_end(found)
-        return best, self._entries[found]
+        return best, self._entries.get(found)
 
-    def put(self, prompt: Tokens, state: SavedState) -> None:
-        """Hold `state` for `prompt`; drop what that makes superfluous, then the least recent beyond `max_bytes`."""
-        entry = Entry(prompt, state)
-        if entry.size_bytes > self.max_bytes:
-            return
-        covered = [k for k, e in self._entries.items() if _common_prefix(prompt, e.tokens) == len(e.tokens)]
-        for key in covered:
-            self._drop(key)
-        self._entries[prompt.tobytes()] = entry
-        self.size_bytes += entry.size_bytes
-        while self.size_bytes > self.max_bytes:
-            self._drop(next(iter(self._entries)))
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._entries.clear()
-        self.size_bytes = 0
-
-    def _drop(self, key: bytes) -> None:
-        self.size_bytes -= self._entries.pop(key).size_bytes
+    def put(self, prompt: Tokens, state: SavedState, client: str | None = None) -> None:
+        """Hold `state` for a client's `prompt`, and drop what of this client's that makes superfluous."""
+        for key, entry in self._entries.items():
+            if entry.client == client and _common_prefix(prompt, entry.tokens) == len(entry.tokens):
+                self._entries.drop(key)
+        self._entries.put((client, prompt.tobytes()), Entry(prompt, state, client))
 
 
 def _common_prefix(a: Tokens, b: Tokens) -> int:

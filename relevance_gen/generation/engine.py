@@ -78,7 +78,7 @@ class Engine:
     def add(self, ticket: Ticket) -> None:
         """Queue a request behind all others, or have its grammar compiled first; only count its tokens at once."""
         prompt = Prompt(ticket)
-        if ticket.only_counts:
+        if ticket.manner.only_counts:
             self._reports.done(ticket, prompt.count(self._model))
         elif has_grammar(ticket.request):
             self._compilation.add(prompt)
@@ -172,7 +172,7 @@ class Engine:
             return
         if prompt.ticket.request.prompt_logprobs:
             return  # the logits of every token are wanted
-        common, entry = self._cache.longest(prompt.tokens)
+        common, entry = self._cache.longest(prompt.tokens, prompt.ticket.manner.client)
         # At least the last token is computed anew: its logits are not kept.
         n_reused = self._whole_slices(min(common, prompt.n_prompt - 1))
         if entry is not None and n_reused:
@@ -218,10 +218,10 @@ class Engine:
         """Save a prompt that has a slice no entry has, if there can be room for it."""
         if prompt.tokens.nbytes + self._model.saved_bytes(slot) > self._cache.max_bytes:
             return
-        common, _ = self._cache.longest(prompt.tokens)
+        common, _ = self._cache.longest(prompt.tokens, prompt.ticket.manner.client)
         if self._whole_slices(common) < self._whole_slices(len(prompt.tokens) - 1):
             prompt.state = self._model.save(slot)
-            self._cache.put(prompt.tokens, prompt.state)
+            self._cache.put(prompt.tokens, prompt.state, prompt.ticket.manner.client)
 
     def _start(self, prompt: Prompt, slots: Items[int]) -> None:
         """Draw the first token of the next samples, from the logits of the prompt's end; other requests are next."""
@@ -287,7 +287,7 @@ class Engine:
         prompt.completions[sequence.index] = sequence.completion(self._clock())
         if len(prompt.completions) == prompt.ticket.request.num_samples:
             response = prompt.response()
-            if prompt.ticket.spells:
+            if prompt.ticket.manner.spells:
                 response = prompt.spelled(response, self._model)
             self._reports.done(prompt.ticket, response)
 

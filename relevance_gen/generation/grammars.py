@@ -12,16 +12,16 @@ import atexit
 import math
 import threading
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import define, field
-
 from relevance_gen.errors import OverloadedError
 from relevance_gen.generation.constraints import Grammar, Source, compiling_module
+from relevance_gen.lru import LruCache
+from relevance_gen.quota import Quota
 from relevance_gen.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ _MOST_WAITING = 32
 _MOST_S = 5.0
 _REGAINED = 0.2
 """A client may use the lane for so many seconds of the processor, and gets back so many in each second."""
-_MOST_KNOWN = 16
-"""Compiled grammars that a lane remembers."""
+_KNOWN_BYTES = 160 << 20
+"""Of the compiled grammars that a lane remembers."""
+_GRAMMAR_BYTES = 10 << 20
 _KNOWN_S = 0.25
-"""A grammar that took the processor longer is not remembered, because it may hold more than 10 MB."""
+"""A grammar that took the processor longer is not remembered, because it may hold more than `_GRAMMAR_BYTES`."""
 
 
 def _trial() -> Sandbox:
@@ -79,32 +80,6 @@ class Grammars:
             lane.thread.shutdown(wait=False, cancel_futures=True)
 
 
-@define
-class _Account:
-    """What a client may still ask of a lane, in seconds of the processor, and what it waits for, how many times."""
-
-    clock: Callable[[], float] = time.monotonic
-    waiting: Counter[Source] = field(factory=Counter)
-    left_s: float = _MOST_S
-    at_s: float = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.at_s = self.clock()
-
-    def use(self, seconds: float) -> None:
-        """Take so many seconds from what is left."""
-        now_s = self.clock()
-        self.left_s = min(_MOST_S, self.left_s + _REGAINED * (now_s - self.at_s)) - seconds
-        self.at_s = now_s
-
-    def check(self) -> None:
-        """Refuse a client that has used the lane for too long."""
-        self.use(0.0)
-        if self.left_s < 0:
-            wait_s = math.ceil(-self.left_s / _REGAINED)
-            raise OverloadedError("the grammars of this client took too long to compile", retry_after_s=wait_s)
-
-
 class _Lane:
     """Compiles the grammars of some clients, one after another.
 
@@ -123,43 +98,42 @@ class _Lane:
         self._trial = trial
         self._n_vocab = n_vocab
         self._lock = threading.Lock()
-        self._known: OrderedDict[Source, Grammar] = OrderedDict()
-        self._accounts: dict[str, _Account] = {}
-        """One for each name: as many as there are keys."""
+        self._known: LruCache[Grammar] = LruCache(_KNOWN_BYTES, lambda _: _GRAMMAR_BYTES)
+        self._places = Quota(share=_MOST_WAITING)
+        self._seconds = Quota(share=_MOST_S, regained_per_s=_REGAINED)
+        self._waiting: Counter[tuple[str | None, Source]] = Counter()
 
     def compile(self, source: Source, client: str | None, tokenizer: Future[LLTokenizer]) -> Future[Grammar]:
+        if (grammar := self._known.get(source)) is not None:
+            at_hand: Future[Grammar] = Future()
+            at_hand.set_result(grammar)
+            return at_hand
+        self._check_time(client)
         with self._lock:
-            if (grammar := self._recall(source)) is not None:
-                at_hand: Future[Grammar] = Future()
-                at_hand.set_result(grammar)
-                return at_hand
-            account = None if client is None else self._accounts.setdefault(client, _Account())
-            if account is not None:
-                if source not in account.waiting and len(account.waiting) >= _MOST_WAITING:
-                    raise OverloadedError(f"{_MOST_WAITING} grammars of this client wait to be compiled already")
-                account.check()
-                account.waiting[source] += 1
-        future = self.thread.submit(self._compile, source, account, tokenizer)
-        future.add_done_callback(lambda _: self._leave(source, account))
+            if client is not None and (client, source) not in self._waiting and not self._places.take(1, client):
+                raise OverloadedError(f"{_MOST_WAITING} grammars of this client wait to be compiled already")
+            self._waiting[client, source] += 1
+        future = self.thread.submit(self._compile, source, client, tokenizer)
+        future.add_done_callback(lambda _: self._leave(source, client))
         return future
 
-    def _recall(self, source: Source) -> Grammar | None:
-        """Return a grammar that was compiled before, if it is still known; the lock is held."""
-        if source in self._known:
-            self._known.move_to_end(source)
-        return self._known.get(source)
-
-    def _leave(self, source: Source, account: _Account | None) -> None:
-        if account is not None:
-            with self._lock:
-                account.waiting -= Counter([source])  # which forgets what is waited for no more
-
-    def _compile(self, source: Source, account: _Account | None, tokenizer: Future[LLTokenizer]) -> Grammar:
+    def _leave(self, source: Source, client: str | None) -> None:
         with self._lock:
-            if (grammar := self._recall(source)) is not None:  # since this was asked for
-                return grammar
-            if account is not None:
-                account.check()
+            self._waiting -= Counter([(client, source)])  # which forgets what is waited for no more
+            if client is not None and (client, source) not in self._waiting:
+                self._places.give_back(1, client)
+
+    def _check_time(self, client: str | None) -> None:
+        """Refuse a client that has used the lane for too long."""
+        if client is not None and (wait_s := self._seconds.seconds_until_room(client)):
+            raise OverloadedError(
+                "the grammars of this client took too long to compile", retry_after_s=math.ceil(wait_s)
+            )
+
+    def _compile(self, source: Source, client: str | None, tokenizer: Future[LLTokenizer]) -> Grammar:
+        if (grammar := self._known.get(source)) is not None:  # since this was asked for
+            return grammar
+        self._check_time(client)
         lark = source.lark()
         why, seconds = self._try(lark)
         if not why:
@@ -168,16 +142,13 @@ class _Lane:
             compiled_s = time.thread_time() - began_s
             seconds += compiled_s
             why = compiling.reason(matcher)
-        with self._lock:
-            if account is not None:
-                account.use(seconds)
-            if why:
-                raise source.refused(f"cannot be compiled: {why}")
-            grammar = Grammar(source, matcher, self._n_vocab, compiling)
-            if compiled_s <= _KNOWN_S:
-                self._known[source] = grammar
-                if len(self._known) > _MOST_KNOWN:
-                    self._known.popitem(last=False)
+        if client is not None:
+            self._seconds.charge(seconds, client)
+        if why:
+            raise source.refused(f"cannot be compiled: {why}")
+        grammar = Grammar(source, matcher, self._n_vocab, compiling)
+        if compiled_s <= _KNOWN_S:
+            self._known.put(source, grammar)
         return grammar
 
     def _try(self, lark: str) -> tuple[str, float]:

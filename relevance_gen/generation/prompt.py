@@ -92,7 +92,7 @@ class Prompt:
                 vocabulary.
         """
         request = self.ticket.request
-        if self.ticket.stops_itself:
+        if self.ticket.manner.stops_itself:
             self.ends |= frozenset(model.chat_format.ends)
         _check_vocabulary(request, self.ends, model.n_vocab)
         tokens = self._tokenize(model)
@@ -126,7 +126,7 @@ class Prompt:
 
     def _tokenize(self, model: LanguageModel) -> Tokens:
         request = self.ticket.request
-        tokenize = model.tokenize_chat if self.ticket.is_chat else model.tokenize
+        tokenize = model.tokenize_chat if self.ticket.manner.is_chat else model.tokenize
         return tokenize(request.text, request.max_input_tokens)
 
     def note_logprobs(self, logits: Logits, start: int) -> None:
@@ -165,7 +165,9 @@ class Prompt:
             created=self.ticket.created,
             finished=max(completion.finished for completion in responses),
             num_samples=len(responses),
-            prompt=self.ticket.request.text.replace(BREAK, "") if self.ticket.is_chat else self.ticket.request.text,
+            prompt=self.ticket.request.text.replace(BREAK, "")
+            if self.ticket.manner.is_chat
+            else self.ticket.request.text,
             prompt_tokens=len(self.tokens),
             responses=responses,
             prompt_logprobs=(None, *self.logprobs) if self.ticket.request.prompt_logprobs else None,

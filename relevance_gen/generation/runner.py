@@ -27,7 +27,7 @@ from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.call import OnText
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.stream import TextStream
-from relevance_gen.generation.ticket import Request, Ticket, as_request, check_bounds
+from relevance_gen.generation.ticket import PLAIN, Manner, Request, Ticket, as_request, check_bounds
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama import source
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
@@ -37,6 +37,7 @@ from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
 DEFAULT_MAX_QUEUE = 256
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
+_CHAT = Manner(is_chat=True, stops_itself=True)
 
 
 @shows_options
@@ -47,7 +48,7 @@ class Runner:
         model: a GGUF file; or with the extra ``hub`` a repository of the Hugging Face hub, ``"owner/name"`` or
             ``"owner/name:Q8_0"``; by default what ``RELEVANCE_GEN_MODEL`` names, else the embedded model.
         devices: GPUs, from 0, each of which gets the whole model and a worker of its own; by default one worker.
-        max_queue: samples that may wait, at least 1; while as many do, `submit` raises `OverloadedError`.
+        max_queue: samples of one client that may wait, at least 1; while as many do, `submit` raises `OverloadedError`.
         prefix_cache_bytes: memory, for each worker, for the computed prompts of recent requests; 0 turns the prefix
             cache off.
         wait: wait until the model is loaded; otherwise return at once and load meanwhile.
@@ -106,10 +107,7 @@ class Runner:
         request: Request,
         *,
         on_text: OnText | None = None,
-        is_chat: bool = False,
-        stops_itself: bool = False,
-        spells: bool = False,
-        client: str | None = None,
+        manner: Manner = PLAIN,
     ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
@@ -117,10 +115,7 @@ class Runner:
             request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
-            is_chat: the text is what `write_chat` returned.
-            stops_itself: the model's own end tokens end a sample too, beside ``eos_token_ids``.
-            spells: say in the response's ``spelling`` how its tokens are written.
-            client: who asks, where this process serves others: a name, or ``""`` for all who have none.
+            manner: what is said beside the request.
 
         Returns:
             A future. Its `cancel()` works until the response is there; the request's slots are then free at the next
@@ -132,16 +127,11 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        wanted = {"is_chat": is_chat, "stops_itself": stops_itself, "spells": spells}
-        return self._put(as_request(request), on_text, client, **wanted)
-
-    def _put(
-        self, request: GenerationRequest, on_text: OnText | None = None, client: str | None = None, **wanted: bool
-    ) -> Future[GenerationResponse]:
+        request = as_request(request)
         self._check_not_forked()
         check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
-        ticket = Ticket(next(self._ids), request, seed, time.time(), client=client, **wanted)
+        ticket = Ticket(next(self._ids), request, seed, time.time(), manner)
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: Request) -> GenerationResponse:
@@ -199,7 +189,7 @@ class Runner:
             raise InvalidRequestError("text must not be given beside messages, which it is made of", field="text")
         request = wire.structure(GenerationRequest, {"text": "", **fields})
         text = self.write_chat(messages, chat_template=chat_template, template_variables=template_variables)
-        return self.submit(attrs.evolve(request, text=text), on_text=on_text, is_chat=True, stops_itself=True)
+        return self.submit(attrs.evolve(request, text=text), on_text=on_text, manner=_CHAT)
 
     def write_chat(
         self,
@@ -209,9 +199,9 @@ class Runner:
         template_variables: Mapping[str, Any] | None = None,
         client: str | None = None,
     ) -> str:
-        """Return a conversation as the model's template has it, for `submit` with ``is_chat`` alone.
+        """Return a conversation as the model's template has it, for a `submit` whose manner says ``is_chat``.
 
-        The arguments are those of `submit_chat`, and `client` that of `submit`.
+        The arguments are those of `submit_chat`, and `client` that of a `Manner`.
 
         Raises:
             InvalidRequestError: there is no template for these messages.
@@ -243,8 +233,7 @@ class Runner:
             InvalidRequestError: the text is far beyond what the context could hold.
             RelevanceGenError: as `generate` raises.
         """
-        request = as_request({"text": text})
-        return self._wait_for(lambda: self._put(request, only_counts=True)).prompt_tokens
+        return self._count({"text": text}, Manner(only_counts=True))
 
     def count_chat_tokens(
         self,
@@ -259,8 +248,10 @@ class Runner:
             RelevanceGenError: as `submit_chat` and `count_tokens` raise.
         """
         text = chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
-        request = GenerationRequest(text)
-        return self._wait_for(lambda: self._put(request, is_chat=True, only_counts=True)).prompt_tokens
+        return self._count(GenerationRequest(text), Manner(is_chat=True, only_counts=True))
+
+    def _count(self, request: Request, manner: Manner) -> int:
+        return self._wait_for(lambda: self.submit(request, manner=manner)).prompt_tokens
 
     # ── State ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -27,6 +27,30 @@ MAX_GRAMMAR_CHARACTERS = 1 << 18
 
 
 @frozen
+class Manner:
+    """What a generation is told beside its request: by whoever makes the request, not by whoever wrote its fields.
+
+    Args:
+        is_chat: whether its text is a conversation that `Runner.write_chat` has written.
+        stops_itself: whether the model's own end tokens end a sample too, beside ``eos_token_ids``.
+        spells: whether the response is to say in ``spelling`` how its tokens are written.
+        only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
+        client: who asks, where this process serves others: a name, or ``""`` for all who have none; ``None`` for this
+            process itself.
+    """
+
+    is_chat: bool = False
+    stops_itself: bool = False
+    spells: bool = False
+    only_counts: bool = False
+    client: str | None = None
+
+
+PLAIN = Manner()
+"""Of a request that is told nothing."""
+
+
+@frozen
 class Ticket:
     """A request that was accepted. It can be pickled, and knows neither its caller nor an engine.
 
@@ -37,28 +61,14 @@ class Ticket:
         request: what was asked for.
         seed: the request's, or a fresh one: whoever serves the ticket draws the same samples.
         created: Unix time in seconds when it was accepted.
-        is_chat: whether its text is a rendered conversation.
-        only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
-        stops_itself: whether the model's own end tokens end a sample too.
-        spells: whether the response is to say how its tokens are written.
-        client: who asks, where a server does so for others: a name, or ``""`` for all who have none; ``None`` for this
-            process itself. Clients with a name and those without do not use up each other's places.
+        manner: what it was told beside the request.
     """
 
     id: int
     request: GenerationRequest = field(eq=False)
     seed: int = field(eq=False)
     created: float = field(eq=False)
-    is_chat: bool = field(default=False, eq=False)
-    only_counts: bool = field(default=False, eq=False)
-    stops_itself: bool = field(default=False, eq=False)
-    spells: bool = field(default=False, eq=False)
-    client: str | None = field(default=None, eq=False)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nobody knows who asks."""
-        return self.client == ""
+    manner: Manner = field(default=PLAIN, eq=False)
 
 
 class Reports(Protocol):

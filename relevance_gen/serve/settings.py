@@ -128,7 +128,9 @@ class Settings:
     )
     model_options: ModelOptions = field(factory=ModelOptions, kw_only=True, metadata={"group": "Generation"})
     max_queue: int | None = _generation(
-        None, "samples that may wait for a slot, by default 256; more are refused with 429", integer(1)
+        None,
+        "samples of one key, or of all without, that may wait for a slot, by default 256; more are refused with 429",
+        integer(1),
     )
     prefix_cache_bytes: int | None = _generation(
         None, "memory for the computed prompts of recent requests, by default 512MiB; 0 keeps none", parse=_size

@@ -13,6 +13,7 @@ from relevance_gen.generation import backlog as backlog_module
 from relevance_gen.generation.affinity import BLOCK_CHARS, MUCH_BUSIER, KnownPrompts, Standing, blocks_of, leaves
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.ticket import Ticket
+from relevance_gen.lru import _ENTRY_BYTES
 from relevance_gen.types import GenerationRequest
 
 LONG = "x" * (4 * BLOCK_CHARS)
@@ -54,7 +55,7 @@ def test_somebody_with_room_always_takes_it(workers):
 @given(st.lists(prompts, max_size=8), prompts, st.integers(0, 12))
 def test_what_is_known_is_the_longest_common_beginning(seen, asked, max_blocks):
     """A worker knows of a prompt as many blocks as any of its recent ones shares, and remembers no more than it may."""
-    known, everything = KnownPrompts(max_blocks), KnownPrompts()
+    known, everything = KnownPrompts(max_blocks * _ENTRY_BYTES), KnownPrompts()
     for prompt in seen:
         known.add(blocks_of(prompt))
         everything.add(blocks_of(prompt))

@@ -12,7 +12,7 @@ from relevance_gen.errors import GenerationError, OverloadedError, RunnerClosedE
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.ticket import Manner, Ticket
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel
 
@@ -52,21 +52,21 @@ class Law(RuleBasedStateMachine):
         return number, self.pullers[self.holders[number]]
 
     def n_queued(self, client):
-        """Return the samples of clients with a name, or of those without, that wait for a slot or for a grammar."""
+        """Return the samples of a client that wait for a slot or for a grammar."""
         wait = self.waiting + [
             number
             for number in self.holders
             if self.tickets[number].request.regex and self.unstarted[number] == self.tickets[number].request.num_samples
         ]
         tickets = [self.tickets[number] for number in wait]
-        return sum(one.request.num_samples for one in tickets if (one.client == "") == (client == ""))
+        return sum(one.request.num_samples for one in tickets if one.manner.client == client)
 
     @rule(
         num_samples=st.integers(1, 3), regex=st.sampled_from([None, None, "a"]), client=st.sampled_from([None, "", "b"])
     )
     def put(self, num_samples, regex, client):
         """Accepted until it is closed or nobody is left, and while not too much waits."""
-        one = ticket(len(self.tickets), num_samples, regex=regex, client=client)
+        one = ticket(len(self.tickets), num_samples, regex=regex, manner=Manner(client=client))
         if self.closed or not self.joined:
             with pytest.raises(RunnerClosedError):
                 self.backlog.put(one, ignore)

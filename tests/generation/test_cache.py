@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.generation.cache import PrefixCache
+from relevance_gen.lru import _ENTRY_BYTES
 
 prompts = st.lists(st.integers(0, 2), max_size=8).map(lambda tokens: np.array(tokens, np.int32))
 
@@ -29,7 +30,7 @@ def test_the_longest_common_prefix_is_found(stored, wanted):
         np.testing.assert_array_equal(entry.tokens[:n_common], wanted[:n_common])
 
 
-@given(puts=st.lists(st.tuples(prompts, st.integers(0, 60)), max_size=12), max_bytes=st.integers(0, 120))
+@given(puts=st.lists(st.tuples(prompts, st.integers(0, 60)), max_size=12), max_bytes=st.integers(0, 4 * _ENTRY_BYTES))
 def test_it_never_holds_more_bytes_than_it_may(puts, max_bytes):
     """After every put the bytes held are counted right and within the bound."""
     cache = PrefixCache(max_bytes)
@@ -43,7 +44,7 @@ def test_it_never_holds_more_bytes_than_it_may(puts, max_bytes):
 def test_the_least_recently_used_goes_first():
     """A prompt that was asked for stays; the one that was not goes."""
     a, b, c = (np.full(4, token, np.int32) for token in range(3))
-    cache = PrefixCache(2 * (16 + 10))
+    cache = PrefixCache(2 * (16 + 10 + _ENTRY_BYTES))
     cache.put(a, state())
     cache.put(b, state())
     cache.longest(a)
@@ -53,7 +54,15 @@ def test_the_least_recently_used_goes_first():
 
 def test_a_longer_prompt_replaces_its_own_beginning():
     """What a new entry covers is not kept twice."""
-    cache = PrefixCache(1000)
+    cache = PrefixCache(10_000)
     cache.put(np.zeros(3, np.int32), state())
     cache.put(np.zeros(5, np.int32), state())
     assert len(cache) == 1
+
+
+@given(stored=prompts, own=st.sampled_from([None, "", "a"]), other=st.sampled_from([None, "", "a", "b"]))
+def test_a_prompt_is_known_to_its_own_client_alone(stored, own, other):
+    """Whoever asks for a prompt that another client sent finds nothing: its time tells nothing of them."""
+    cache = PrefixCache(10**6)
+    cache.put(stored, state(), own)
+    assert cache.longest(stored, other)[0] == (len(stored) if own == other else 0)

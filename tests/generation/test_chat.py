@@ -19,6 +19,7 @@ from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RunnerClosedError
 from relevance_gen.generation.chat import Renderer, prompt_of, renderer_for
 from relevance_gen.generation.runner import Runner
+from relevance_gen.generation.ticket import Manner
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import BREAK, ChatFormat
 from relevance_gen.llama.options import ModelOptions
@@ -353,7 +354,7 @@ def test_a_bigram_prompt_is_what_its_tokens_print():
 def test_a_response_says_how_its_tokens_are_written(with_template):
     """Where it is asked to spell, a response has the bytes of every token in it; the prompt's are its text."""
     asked = {"text": "z", "temperature": 0, "max_tokens": 12, "return_tokens": True, "top_logprobs": 3}
-    response = with_template.submit(asked, spells=True).result()
+    response = with_template.submit(asked, manner=Manner(spells=True)).result()
     pieces = response.spelling.pieces
     assert b"".join(pieces[token] for token in response.responses[0].tokens).decode() == STORY
     assert b"".join(pieces[token] for token in response.spelling.prompt) == b"z"
@@ -366,8 +367,10 @@ def test_a_response_says_how_its_tokens_are_written(with_template):
 def test_a_generation_may_end_by_itself(with_template):
     """Where it may stop by itself, the model's own end token ends a generation, beside those that are asked for."""
     forced = {"text": "z", "logit_bias": {END: 100}, "max_tokens": 3, "eos_token_ids": [5]}
-    (ended,) = with_template.submit(forced, stops_itself=True).result().responses
-    (other,) = with_template.submit({**forced, "logit_bias": {5: 100}}, stops_itself=True).result().responses
+    (ended,) = with_template.submit(forced, manner=Manner(stops_itself=True)).result().responses
+    (other,) = (
+        with_template.submit({**forced, "logit_bias": {5: 100}}, manner=Manner(stops_itself=True)).result().responses
+    )
     (plain,) = with_template.submit(forced).result().responses
     assert [one.finish_reason for one in (ended, other, plain)] == ["eos", "eos", "length"]
 
@@ -376,7 +379,7 @@ def test_submitting_costs_little_whatever_the_request_holds(with_template):
     """A request is checked when it is made, and not again each time it is submitted."""
     request = GenerationRequest("a", logit_bias=dict.fromkeys(range(4096), 1.0), max_tokens=1)
     started_s = time.thread_time()
-    futures = [with_template.submit(request, stops_itself=True, spells=True) for _ in range(100)]
+    futures = [with_template.submit(request, manner=Manner(stops_itself=True, spells=True)) for _ in range(100)]
     assert time.thread_time() - started_s < 0.5
     for future in futures:
         future.cancel()

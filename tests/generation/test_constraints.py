@@ -16,6 +16,8 @@ from relevance_gen.errors import InvalidRequestError, OverloadedError
 from relevance_gen.generation import grammars
 from relevance_gen.generation.constraints import Source
 from relevance_gen.generation.runner import Runner
+from relevance_gen.generation.ticket import Manner
+from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, BIGRAM_TOKENS, END, LETTER_A, bigram_table
 from tests.profiles import costly
@@ -316,10 +318,10 @@ def test_strangers_with_slow_grammars_delay_nobody_with_a_name():
     """Nor anybody whose grammar is known; they are refused once theirs have taken too long, with when to come again."""
     known = {"text": "z", "regex": "abc"}
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
-        runner.submit(known, client="").result(60)
-        slow = [runner.submit({"text": "a", "json_schema": schema}, client="") for schema in SLOW]
-        at_hand = runner.submit(known, client="")
-        named = runner.submit({"text": "z", "regex": "abcd"}, client="me")
+        runner.submit(known, manner=Manner(client="")).result(60)
+        slow = [runner.submit({"text": "a", "json_schema": schema}, manner=Manner(client="")) for schema in SLOW]
+        at_hand = runner.submit(known, manner=Manner(client=""))
+        named = runner.submit({"text": "z", "regex": "abcd"}, manner=Manner(client="me"))
         assert at_hand.result(60).responses[0].text == "abc"
         assert named.result(60).responses[0].text == "abcd"
         assert not any(future.done() for future in slow[3:32])  # they have not waited for the slow ones
@@ -335,11 +337,11 @@ def test_a_client_whose_grammars_took_too_long_is_told_when_to_come_again():
     known, new = Source("regex", "abc"), Source("regex", "abcd")
     now_s = 100.0
     lane = compiler._lanes[False]
-    lane._accounts["slow"] = account = grammars._Account(clock=lambda: now_s)
+    lane._seconds = Quota(share=5.0, regained_per_s=0.2, clock=lambda: now_s)
     assert compiler.compile(known, "slow").result(60).source == known
-    account.use(4.0)
+    lane._seconds.charge(4.0, "slow")
     assert compiler.compile(Source("regex", "ab"), "slow").result(60)
-    account.use(3.0)
+    lane._seconds.charge(3.0, "slow")
     with pytest.raises(OverloadedError, match="too long to compile") as caught:
         compiler.compile(new, "slow")
     assert 10 <= caught.value.retry_after_s <= 15  # two seconds, and what the two have taken
@@ -359,7 +361,8 @@ def test_one_grammar_for_many_requests_waits_once():
     assert len({id(future.result(60)) for future in futures}) == 1  # and it is compiled once
     lane = compiler._lanes[False]
     lane.thread.submit(int).result(60)
-    assert not lane._accounts["busy"].waiting
+    assert not lane._waiting
+    assert lane._places.held == 0
     compiler.close()
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
+from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.postings import Flags
@@ -148,10 +149,7 @@ class ScriptedBackend:
         request: GenerationRequest,
         *,
         on_text: OnText | None = None,
-        is_chat: bool = False,  # noqa: ARG002
-        stops_itself: bool = False,  # noqa: ARG002
-        spells: bool = False,
-        client: str | None = None,  # noqa: ARG002
+        manner: Manner = PLAIN,
     ) -> Future[GenerationResponse]:
         """Queue a request; cancelling its future ends it, also while it runs. The prompt ``"long"`` is too long."""
         if request.text == "long":
@@ -163,7 +161,7 @@ class ScriptedBackend:
                 raise RunnerClosedError("closed")
             if sum(job.request.num_samples for job in self._jobs) + request.num_samples > self.slots + self.backlog:
                 raise OverloadedError("the backlog is full", retry_after_s=3)
-            job = _Job(request, on_text, spells)
+            job = _Job(request, on_text, manner.spells)
             self._jobs.append(job)
             self._wake.notify()
         return job.future

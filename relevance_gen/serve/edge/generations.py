@@ -117,7 +117,7 @@ async def _task(request: web.Request, read: ReadGeneration) -> tuple[Account, Ge
             return read(body.parse())
 
     task, presenter = work() if body.is_small else await gate.run(work)
-    task = attrs.evolve(task, client=request.get(KEY_ID, ""))
+    task = attrs.evolve(task, manner=attrs.evolve(task.manner, client=request.get(KEY_ID, "")))
     if task.messages is not None:
         task = await gate.run(partial(request.app[GENERATOR].written, task))
     body.account.replace(sum(map(_size_bytes, task.requests)))

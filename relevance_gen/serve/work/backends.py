@@ -10,6 +10,7 @@ import attrs
 
 from relevance_gen.asking.model import Model
 from relevance_gen.errors import RunnerClosedError
+from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.llama.source import NO_MODEL
 from relevance_gen.serve.settings import Settings
@@ -26,10 +27,7 @@ class Backend(Model, Protocol):
         request: GenerationRequest,
         *,
         on_text: OnText | None = None,
-        is_chat: bool = False,
-        stops_itself: bool = False,
-        spells: bool = False,
-        client: str | None = None,
+        manner: Manner = PLAIN,
     ) -> Future[GenerationResponse]:
         """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
 

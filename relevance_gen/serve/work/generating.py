@@ -15,6 +15,7 @@ import attrs
 from attrs import frozen
 
 from relevance_gen.errors import RequestCancelledError, TimedOutError
+from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.arrivals import Arrivals, Pieces
 from relevance_gen.serve.work.backends import Backend, NoBackend, OnText
@@ -44,18 +45,12 @@ class GenerationTask:
     Attributes:
         requests: one for each prompt; their samples are numbered through.
         messages: the conversation that the one request continues, whose text is not written yet; or ``None``.
-        is_chat: whether the one request's text is a conversation, written.
-        stops_itself: whether the model's own end tokens end a sample.
-        spells: whether responses are to say how their tokens are written.
-        client: the id of the key of who asks; empty where that is not known.
+        manner: what the model is told beside the requests; its client is the id of the key of who asks.
     """
 
     requests: tuple[GenerationRequest, ...]
     messages: Sequence[Mapping[str, Any]] | None = None
-    is_chat: bool = False
-    stops_itself: bool = False
-    spells: bool = False
-    client: str = ""
+    manner: Manner = PLAIN
 
     @property
     def n_samples(self) -> int:
@@ -105,8 +100,9 @@ class Generator:
         if task.messages is None:
             return task
         (request,) = task.requests
-        text = self._backend.write_chat(task.messages, client=task.client)
-        return attrs.evolve(task, requests=(attrs.evolve(request, text=text),), messages=None, is_chat=True)
+        text = self._backend.write_chat(task.messages, client=task.manner.client)
+        manner = attrs.evolve(task.manner, is_chat=True)
+        return attrs.evolve(task, requests=(attrs.evolve(request, text=text),), messages=None, manner=manner)
 
     async def complete(self, task: GenerationTask) -> Responses:
         """Return the whole response to each prompt. Cancelling this coroutine frees their slots.
@@ -177,18 +173,12 @@ class Generator:
             if on_text is not None:
                 on_text(first_sample + sample, piece)
 
-        submit = partial(
-            self._backend.submit,
-            is_chat=task.is_chat,
-            stops_itself=task.stops_itself,
-            spells=task.spells,
-            client=task.client,
-        )
         futures: list[Future[GenerationResponse]] = []
         n_samples = 0
         try:
             for request in task.requests:
-                futures.append(submit(request, on_text=partial(note, n_samples)))
+                on_each = partial(note, n_samples)
+                futures.append(self._backend.submit(request, on_text=on_each, manner=task.manner))
                 n_samples += request.num_samples
             yield _joined(futures)
         finally:

@@ -18,7 +18,7 @@ def test_each_prompt_has_the_same_request() -> None:
     task, _ = completions.read(body)
     options = {"max_tokens": 3, "num_samples": 2, "stop": ("x",), "logit_bias": {7: 1.0}, "seed": 2**64 - 1, "top_k": 0}
     assert task.requests == (GenerationRequest("a", **options), GenerationRequest("b", **options))
-    assert (task.n_samples, task.stops_itself, task.spells) == (4, True, False)
+    assert (task.n_samples, task.manner.stops_itself, task.manner.spells) == (4, True, False)
 
 
 def test_many_prompts_cost_little_more_than_one() -> None:

@@ -12,6 +12,7 @@ from attrs.validators import optional
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.ticket import Manner
 from relevance_gen.serve.dialects.openai import errors
 from relevance_gen.serve.dialects.openai.chunks import Chunks
 from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, read_as, top_logprobs
@@ -75,7 +76,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     max_tokens = request.max_completion_tokens or request.max_tokens or _AS_MUCH_AS_FITS
     generation = request.generation("", max_tokens, n_alternatives)
     generation = attrs.evolve(generation, json_schema=_schema(request.response_format))
-    task = GenerationTask((generation,), messages=messages, stops_itself=True, spells=request.logprobs)
+    task = GenerationTask((generation,), messages=messages, manner=Manner(stops_itself=True, spells=request.logprobs))
     return task, _presenter(request)
 
 

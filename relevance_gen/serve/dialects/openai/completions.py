@@ -13,7 +13,7 @@ from attrs.validators import optional
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.ticket import MAX_ALTERNATIVES, MAX_STOP_CHARACTERS
+from relevance_gen.generation.ticket import MAX_ALTERNATIVES, MAX_STOP_CHARACTERS, Manner
 from relevance_gen.serve.dialects.openai import errors
 from relevance_gen.serve.dialects.openai.chunks import Chunks
 from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, read_as, top_logprobs
@@ -77,7 +77,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
         allowed = f"at most {MAX_ALTERNATIVES // n_tokens} for {n_tokens:,} tokens in all samples"
         raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
     generations = tuple(_for_another(first, prompt) for prompt in prompts)
-    task = GenerationTask(generations, stops_itself=True, spells=request.logprobs is not None)
+    task = GenerationTask(generations, manner=Manner(stops_itself=True, spells=request.logprobs is not None))
     return task, _presenter(request, prompts)
 
 
