@@ -138,8 +138,7 @@ def token_numbers(low: float, high: float, n_most: int) -> Validator:
             raise InvalidRequestError.must_be(attribute.name, f"an object of at most {n_most:,} token ids", value)
         for token, wanted in value.items():
             if not (is_integer(token) and 0 <= token < MAX_TOKEN_IDS):
-                message = f"{attribute.name} must have token ids as its keys, got {shown(token)}"
-                raise InvalidRequestError(message, field=attribute.name)
+                raise InvalidRequestError("must have token ids as its keys", attribute.name, shown(token))
             if not _is_number(wanted, low, high):  # naming each of them takes longer than checking it
                 refuse(instance, attribute.evolve(name=f"{attribute.name}[{token}]"), wanted)
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 _SHOWN_CHARS = 80
-"""How much of an offending value an error message repeats: enough to recognise it, too little to leak or flood."""
+"""How much of an offending value or name an error repeats: enough to recognise it, too little to leak or flood."""
+_LIKENESS = 0.65
+"""How like a name must be to be suggested: ``meta`` for ``metadata``, and not ``prompt`` for ``prompt_lookup``."""
+_FURTHER_FIELD = re.compile(r"(?<=beside )\w+|[a-z]+(?:_[a-z]+)+")
+"""How rules and remedies name further fields."""
+_IN_JSON = {"None": "null", "True": "true", "False": "false"}
 
 
 def shown(value: object) -> str:
@@ -27,8 +35,29 @@ def shown(value: object) -> str:
             return type(value).__name__
 
 
+def named(name: object) -> str:
+    """Return a name that a caller made up, as part of the path of a field: bounded, as values are."""
+    text = name if isinstance(name, str) else shown(name)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+
+
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the one of some known names that `word` was most likely meant to be; None if all are too different.
+
+    >>> nearest("max_token", ["min_tokens", "max_tokens"]), nearest("wings", ["min_tokens", "max_tokens"])
+    ('max_tokens', None)
+    """
+    return next(iter(difflib.get_close_matches(word[:_SHOWN_CHARS], list(known), n=1, cutoff=_LIKENESS)), None)
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a remedy that suggests the nearest of some known names, or `otherwise` if none is near."""
+    name = nearest(word, known)
+    return otherwise if name is None else f"did you mean {name}?"
 
 
 class RelevanceGenError(Exception):
@@ -38,28 +67,52 @@ class RelevanceGenError(Exception):
 class InvalidRequestError(RelevanceGenError, ValueError):
     """Refuse an input before any work is done.
 
-    The message reads "<field> must be <allowed>, got <value>[; <remedy>]".
+    Its sentence is "<field> <rule>[, got <got>][; <remedy>]", as in "top_n must be an integer of at least 1, got 0".
 
-    Attributes:
+    Args:
+        rule: what the field must be, or what is wrong with it; a sentence of its own where there is no field.
         field: path of the offending field, e.g. ``"chunk_txts[3].text"``; ``None`` if the input as a whole is wrong.
+        got: what came, in few words; ``None`` where that is not worth saying.
+        remedy: what to do about it.
     """
 
-    def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_invalid_request, (type(self), str(self), self.field)
+    def __init__(self, rule: str, field: str | None = None, got: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(rule, field, got, remedy)
+        self.rule, self.field, self.got, self.remedy = rule, field, got, remedy
 
     @classmethod
     def must_be(cls, field: str, allowed: str, got: object, *, remedy: str | None = None) -> Self:
-        """Build the error for a field whose value is not `allowed`."""
-        message = f"{field} must be {allowed}, got {shown(got)}"
-        return cls(message if remedy is None else f"{message}; {remedy}", field=field)
+        """Make the error for a field whose value, `got`, is not `allowed`."""
+        return cls(f"must be {allowed}", field, shown(got), remedy)
+
+    def at(self, field: str | None) -> Self:
+        """Return the same error of a field that its caller knows by another name or path."""
+        return type(self)(self.rule, field, self.got, self.remedy)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """Return the same error for a caller who knows fields by other `names`, also those it is compared with."""
+
+        def spoken(text: str) -> str:
+            return _FURTHER_FIELD.sub(lambda found: names.get(found[0], found[0]), text)
+
+        name, bracket, place = (self.field or "").partition("[")
+        field = names.get(name, name) + bracket + place
+        return type(self)(spoken(self.rule), field or None, self.got, self.remedy and spoken(self.remedy))
+
+    def in_json(self) -> str:
+        """Return the sentence for a client, who sent null where Python has None."""
+        got = self.got and _IN_JSON.get(self.got, self.got)
+        return str(type(self)(self.rule, self.field, got, self.remedy))
+
+    def __str__(self) -> str:
+        field = "" if self.field is None else f"{_visible(self.field)} "
+        got = "" if self.got is None else f", got {self.got}"
+        remedy = "" if self.remedy is None else f"; {self.remedy}"
+        return f"{field}{self.rule}{got}{remedy}"
 
 
-def _rebuild_invalid_request(kind: type[InvalidRequestError], message: str, field: str | None) -> InvalidRequestError:
-    return kind(message, field=field)
+def _visible(path: str) -> str:
+    return path if path.isprintable() else ascii(path)[1:-1]
 
 
 class TooLargeError(InvalidRequestError):

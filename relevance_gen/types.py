@@ -402,7 +402,7 @@ def _alone(request: GenerationRequest, attribute: Attribute[Any], value: Any) ->
     """Refuse a field that says what the samples must be where one before it does."""
     for other in ("json_schema", "regex"):
         if value is not None and other != attribute.name and getattr(request, other) is not None:
-            raise InvalidRequestError(f"{attribute.name} must not be given beside {other}", field=attribute.name)
+            raise InvalidRequestError(f"must not be given beside {other}", attribute.name)
 
 
 def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], value: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import json
 import math
@@ -16,7 +15,7 @@ import attrs
 import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from relevance_gen.errors import InvalidRequestError, shown
+from relevance_gen.errors import InvalidRequestError, named, nearest, shown
 from relevance_gen.types import Completion, Explanation, GenerationResponse, SearchResponse
 
 T = TypeVar("T")
@@ -141,31 +140,31 @@ def structure(cls: type[T], value: object, *, path: str = "", is_lenient: bool =
             a value that the class refuses.
     """
     if not isinstance(value, Mapping):
-        raise InvalidRequestError(f"{path or 'the body'} must be an object, got {shown(value)}", field=path or None)
+        rule = "must be an object" if path else "the body must be an object"
+        raise InvalidRequestError(rule, path or None, shown(value))
     prefix = f"{path}." if path else ""
     fields = {a.name: a for a in attrs.fields(cls)}  # type: ignore[arg-type]
     if is_lenient:
         value = {name: given for name, given in value.items() if name in fields and given is not None}
     for name in value:
         if name not in fields:
-            raise InvalidRequestError(_unknown_field(prefix, name, list(fields)), field=f"{prefix}{name}")
+            remedy = _fields_to_choose(prefix, named(name), list(fields))
+            raise InvalidRequestError("is not a known field", f"{prefix}{named(name)}", remedy=remedy)
     for name, attribute in fields.items():
         if attribute.default is attrs.NOTHING and name not in value:
-            raise InvalidRequestError(f"{prefix}{name} is required", field=f"{prefix}{name}")
+            raise InvalidRequestError("is required", f"{prefix}{name}")
     try:
         return cls(**value)
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"{prefix}{error}", field=f"{prefix}{error.field}") from None
+        raise error.at(f"{prefix}{error.field}") from None
 
 
-def _unknown_field(prefix: str, name: object, known: list[str]) -> str:
-    """Say that `name` is no field, and which one may have been meant."""
-    shown = ascii(str(name)[:80]).strip("'")
-    # So near that meta is taken for metadata, and prompt not for prompt_lookup.
-    nearest = difflib.get_close_matches(str(name)[:80], known, n=1, cutoff=0.65)
+def _fields_to_choose(prefix: str, name: str, known: list[str]) -> str:
+    """Say which field may have been meant by one that is not known."""
+    if meant := nearest(name, known):
+        return f"did you mean {prefix}{meant}?"
     further = "; what else there is to keep goes into metadata" if "metadata" in known else ""
-    hint = f"; did you mean {prefix}{nearest[0]}?" if nearest else f"; the fields are {', '.join(known)}{further}"
-    return f"{prefix}{shown} is not a known field{hint}"
+    return f"the fields are {', '.join(known)}{further}"
 
 
 def unstructure(value: object) -> Any:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.checks import is_blank
-from relevance_gen.errors import InvalidRequestError, shown
+from relevance_gen.errors import InvalidRequestError, TooLargeError, shown
 from relevance_gen.types import MAX_SAMPLES, Chunk, GenerationRequest, SearchRequest
 
 
@@ -169,10 +169,26 @@ def test_blank_is_white_space_only(text: str) -> None:
 
 
 def test_errors_survive_pickling() -> None:
-    """An error that crosses a process keeps its message and its field."""
+    """An error that crosses a process keeps its parts, and with them its sentence."""
     error = InvalidRequestError.must_be("a.b", "nice", "nasty", remedy="be nice")
     for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
-        assert (str(twin), twin.field) == (str(error), "a.b") == ("a.b must be nice, got 'nasty'; be nice", "a.b")
+        assert (twin.field, twin.rule, twin.got, twin.remedy) == ("a.b", "must be nice", "'nasty'", "be nice")
+        assert str(twin) == "a.b must be nice, got 'nasty'; be nice"
+
+
+def test_an_error_is_told_in_the_words_of_who_reads_it() -> None:
+    """Its field and those that it is compared with have the reader's names, and what came is the reader's null."""
+    error = TooLargeError.must_be("top_n[3]", "at most max_tokens", None, remedy="lower max_tokens")
+    assert str(error.at("n")) == "n must be at most max_tokens, got None; lower max_tokens"
+    assert str(error.renamed({"top_n": "-n", "max_tokens": "-m"})) == "-n[3] must be at most -m, got None; lower -m"
+    assert error.in_json() == "top_n[3] must be at most max_tokens, got null; lower max_tokens"
+    assert all(isinstance(one, TooLargeError) for one in (error.at("n"), error.renamed({})))
+    assert str(InvalidRequestError("it is over")) == InvalidRequestError("it is over").in_json() == "it is over"
+
+
+def test_a_name_that_cannot_be_shown_is_escaped() -> None:
+    """A sentence stands on one line and can be sent, whatever somebody calls a field."""
+    assert str(InvalidRequestError("is odd", "a\n\ud800\u202e")) == "a\\n\\ud800\\u202e is odd"
 
 
 @given(

@@ -173,3 +173,12 @@ def test_errors_name_the_path() -> None:
     with pytest.raises(InvalidRequestError, match="the body must be an object, got a list") as caught:
         wire.structure(SearchRequest, [])
     assert caught.value.field is None
+
+
+def test_the_names_of_unknown_fields_are_cut_as_values_are() -> None:
+    """What an error repeats of a request is bounded: its field and its sentence, whatever a field was called."""
+    for name in ("x" * 100_000, "\ud800" * 100_000):
+        with pytest.raises(InvalidRequestError) as caught:
+            wire.structure(Chunk, {"text": "a", name: 1}, path="chunk_txts[3]")
+        assert caught.value.field == f"chunk_txts[3].{name[:80]}…"
+        assert len(str(caught.value)) < 800

@@ -177,7 +177,7 @@ def ask_stream(
     """
     refuse_fields_of_runner(fields)
     for name in fields.keys() & {"text", "num_samples"}:
-        raise InvalidRequestError(f"{name} must not be given: a question has one prompt and one answer", field=name)
+        raise InvalidRequestError("must not be given: a question has one prompt and one answer", name)
     _check(question, runner, only_from_sources, instructions, template_variables)
     wire.structure(GenerationRequest, {"text": "", **fields})  # refuses nonsense before anything is searched or loaded
     find: Callable[..., SearchResponse] = (

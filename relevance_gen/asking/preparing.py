@@ -63,9 +63,9 @@ def prepare(
     if found.results and not sources:
         n_ctx = model.chat_format.n_ctx
         raise InvalidRequestError(
-            f"question must leave room for a sentence of a source in a context of {n_ctx} tokens; shorten it, lower "
-            "max_tokens, or load the model with a larger n_ctx",
+            f"must leave room for a sentence of a source in a context of {n_ctx} tokens",
             field="question",
+            remedy="shorten it, lower max_tokens, or load the model with a larger n_ctx",
         )
     return sources, form.write(sources)
 

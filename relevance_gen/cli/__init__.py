@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 import relevance_gen
-from relevance_gen.cli.parsing import Parser, closest, did_you_mean
-from relevance_gen.errors import InvalidRequestError, RelevanceGenError
+from relevance_gen.cli.parsing import Parser
+from relevance_gen.errors import InvalidRequestError, RelevanceGenError, did_you_mean
 from relevance_gen.serve.__main__ import main as serve
 
 PROGRAM = "relevance-gen"
@@ -76,8 +76,8 @@ def _command(arguments: list[str]) -> Callable[[], int]:
         parsed = parsers[name].parse(arguments[1:])
         return lambda: _run(loaded.run, parsed, parsers[name])
     if name and not name.startswith("-"):
-        hint = did_you_mean(closest(name, commands.choices)) or f"; commands are {', '.join(commands.choices)}"
-        parser.error(f"there is no command {name!a}{hint}")
+        hint = did_you_mean(name, commands.choices, f"commands are {', '.join(commands.choices)}")
+        parser.error(f"there is no command {name!a}; {hint}")
     if not name:
         parser.error(f"a command is missing; commands are {', '.join(commands.choices)}")
     if name not in ("-h", "--help", "--version"):

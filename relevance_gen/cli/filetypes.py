@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Final
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, did_you_mean
 
 _SUFFIXES: Final = {
     "c": ".c .h",
@@ -52,9 +51,8 @@ def suffixes(types: Iterable[str]) -> tuple[str, ...]:
     found: list[str] = []
     for name in types:
         if name not in _SUFFIXES:
-            close = get_close_matches(name, _SUFFIXES, 1)
-            hint = f"did you mean {close[0]}?" if close else "--type-list shows them all"
-            raise InvalidRequestError(f"there is no file type {name!a}; {hint}", field="type")
+            hint = did_you_mean(name, _SUFFIXES, "--type-list shows them all")
+            raise InvalidRequestError(f"there is no file type {name!a}", remedy=hint)
         found += _SUFFIXES[name].split()
     return tuple(found)
 

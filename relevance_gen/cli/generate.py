@@ -189,7 +189,7 @@ def _prompt(text: str) -> str:
     if text != STDIN:
         return text
     if sys.stdin is None or sys.stdin.isatty():
-        raise InvalidRequestError("give a text to continue, or pipe one in", field="PROMPT")
+        raise InvalidRequestError("give a text to continue, or pipe one in")
     return sys.stdin.read()
 
 

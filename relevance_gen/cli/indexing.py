@@ -56,7 +56,7 @@ def load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None =
     given = [option for option, default in _FOR_BUILDING.items() if _value(args, option) != default]
     if args.paths or given:
         surplus = " and ".join([*(["FILE"] if args.paths else []), *given])
-        raise InvalidRequestError(f"--index searches what was saved: leave out {surplus}", field="index")
+        raise InvalidRequestError(f"--index searches what was saved: leave out {surplus}")
     try:
         if encoder is not None:
             try:
@@ -69,7 +69,7 @@ def load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None =
     except IndexFormatError:
         raise
     except OSError as error:
-        raise InvalidRequestError(f"{args.index}: {error.strerror}", field="index") from None
+        raise InvalidRequestError(f"{args.index}: {error.strerror}") from None
 
 
 def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Searched:
@@ -119,16 +119,16 @@ def _refuse_to_overwrite(path: str | None) -> None:
         return
     folder = Path(path).parent
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InvalidRequestError(f"--save: {folder} is no folder that can be written to", field="save")
+        raise InvalidRequestError(f"--save: {folder} is no folder that can be written to")
     try:
         with Path(path).open("rb") as file:
             is_index = file.read(len(MAGIC)) == MAGIC
     except FileNotFoundError:
         return
     except OSError as error:
-        raise InvalidRequestError(f"--save: {path}: {error.strerror}", field="save") from None
+        raise InvalidRequestError(f"--save: {path}: {error.strerror}") from None
     if not is_index:
-        raise InvalidRequestError(f"--save: {path} exists and is no index; name another file", field="save")
+        raise InvalidRequestError(f"--save: {path} exists and is no index; name another file")
 
 
 def _value(args: argparse.Namespace, option: str) -> object:

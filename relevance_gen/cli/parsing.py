@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, nearest
 
 _TAKEN_AS_IT_IS = "\0"
 """Marks an argument behind ``--``. No argument of a process can hold a NUL."""
 _SENTENCE_WITH_DASH = re.compile(r"-\S*\s")
-# What stands in quotation marks is what was typed.
-_FURTHER_FIELD = re.compile(r"(?<=beside )\w+|(?<![\w'\"-])[a-z]+(?:_[a-z]+)+(?![\w'\"])")
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,24 +45,22 @@ class Parser(argparse.ArgumentParser):
 
     def in_its_words(self, error: InvalidRequestError) -> InvalidRequestError:
         """Return an error with options and arguments in place of the fields that they are the values of."""
-        field = (error.field or "").partition("[")[0]
-        names = {
-            action.dest: next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar))
-            for action in self._actions
-        }
-        if field not in names or not str(error).startswith(field):
-            return error
-        rest = str(error).removeprefix(field)
-        rest = _FURTHER_FIELD.sub(lambda found: names.get(found[0], found[0]), rest)
-        return InvalidRequestError(names[field] + rest, field=error.field)
+        return error.renamed(
+            {
+                action.dest: next(
+                    (flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar)
+                )
+                for action in self._actions
+            }
+        )
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """End the process with status 2 after the names of arguments that are not known, and what they may mean."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
         options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
-        meant = [close for option in options for close in closest(option, known)]
+        meant = " ".join(dict.fromkeys(filter(None, (nearest(option, known) for option in options))))
         names = " ".join(options or unknown).replace(_TAKEN_AS_IT_IS, "")
-        self.error(f"unrecognized arguments: {names}{did_you_mean(meant)}")
+        self.error(f"unrecognized arguments: {names}" + (f"; did you mean {meant}?" if meant else ""))
 
 
 def not_empty(text: str) -> str:
@@ -88,17 +83,6 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a number, got {text[:80]!a}") from None
-
-
-def closest(word: str, known: Iterable[str]) -> list[str]:
-    """Return the one of some known words that is most like another; none if all are too different."""
-    return get_close_matches(word, list(known), 1)
-
-
-def did_you_mean(words: Iterable[str]) -> str:
-    """Return the end of a message that asks for what may have been meant; "" for no words."""
-    meant = " ".join(dict.fromkeys(words))
-    return f"; did you mean {meant}?" if meant else ""
 
 
 def _unmarked(value: object) -> object:

@@ -239,5 +239,5 @@ def wanted_metadata(args: argparse.Namespace, index: ChunkIndex) -> dict[str, li
             break
     if known and (unknown := [key for key in wanted if key not in known]):
         message = f"--where: no chunk has {' or '.join(unknown)}; the keys are {', '.join(sorted(known))}"
-        raise InvalidRequestError(message, field="where")
+        raise InvalidRequestError(message)
     return wanted or None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, TypeAlias
@@ -111,8 +110,7 @@ class Read:
         try:
             Chunks.read([value], blank=self.blank)
         except InvalidRequestError as error:
-            told = re.sub(r"^\.text", lambda _: f": {self.text_field}", str(error).removeprefix("chunks[0]"))
-            raise InvalidRequestError(where + told, field="source") from None
+            raise error.at(f"{where}: {self.text_field}" if error.field == "chunks[0].text" else where) from None
 
 
 def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: Blank, n_cpus: int) -> list[Read]:
@@ -160,18 +158,16 @@ def _files(address: str) -> list[tuple[str, int]]:
     """Return the files that can be read, and their sizes, in the order of their paths."""
     files, root = file_system(address)
     if not files.exists(root):
-        raise InvalidRequestError(f"source must be there: no file or folder at {address}", field="source")
+        raise InvalidRequestError(f"must be there: no file or folder at {address}", "source")
     scheme = address.split("://")[0] + "://" if "://" in address else ""
     if not files.isdir(root):
         if _kind(root) is None:
-            raise InvalidRequestError(
-                f"source must be one of {', '.join(_KINDS)}, or a folder of such, got {address}", field="source"
-            )
+            raise InvalidRequestError(f"must be one of {', '.join(_KINDS)}, or a folder of such", "source", address)
         return [(scheme + root, int(files.size(root)))]
     found = files.find(root, detail=True)
     readable = [(scheme + path, int(one["size"])) for path, one in sorted(found.items()) if _kind(path) is not None]
     if not readable:
-        raise InvalidRequestError(f"source must hold files of {', '.join(_KINDS)}: {address} has none", field="source")
+        raise InvalidRequestError(f"must hold files of {', '.join(_KINDS)}: {address} has none", "source")
     return readable
 
 
@@ -222,7 +218,7 @@ def _lines(piece: Piece) -> Iterator[tuple[str, Any]]:
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise InvalidRequestError(f"{piece.address} must hold a JSON value {place}: {error}") from None
+                raise InvalidRequestError(f"must hold a JSON value {place}: {error}", piece.address) from None
             yield place, value
 
 
@@ -240,7 +236,7 @@ def _parquet(address: str) -> Any:
     try:
         return pyarrow.parquet.ParquetFile(files.open(path, "rb"))
     except pyarrow.ArrowInvalid as error:
-        raise InvalidRequestError(f"{address} must be Parquet: {error}") from None
+        raise InvalidRequestError(f"must be Parquet: {error}", address) from None
 
 
 def _texts(piece: Piece) -> Iterator[tuple[str, Any]]:
@@ -248,7 +244,7 @@ def _texts(piece: Piece) -> Iterator[tuple[str, Any]]:
     try:
         text = files.cat_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"{piece.address} must be UTF-8: byte {error.start} is not") from None
+        raise InvalidRequestError(f"must be UTF-8: byte {error.start} is not", piece.address) from None
     for number, part in enumerate(split(text)):
         yield f"chunk {number}", part
 

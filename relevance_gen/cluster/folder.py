@@ -163,7 +163,7 @@ def file_system(address: str) -> tuple[Any, str]:
     try:
         files, path = fsspec.core.url_to_fs(address)
     except (ImportError, ValueError) as error:
-        raise InvalidRequestError(f"{address} must be an address that fsspec can open: {error}") from None
+        raise InvalidRequestError(f"must be an address that fsspec can open: {error}", address) from None
     return files, path
 
 

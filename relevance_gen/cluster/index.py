@@ -106,7 +106,7 @@ class ClusterIndex:
         progress: Progress | bool | None = None,
     ) -> None:
         if (chunks is None) == (source is None):
-            raise InvalidRequestError("chunks or source must be given, and not both", field="chunks")
+            raise InvalidRequestError("must be given, or source instead, and not both", "chunks")
         if encoder is not None:
             remedy = "leave it out: indexes of a cluster go by words alone"
             raise InvalidRequestError.must_be("encoder", "None", encoder, remedy=remedy)

@@ -73,9 +73,7 @@ def refuse_fields_of_runner(names: Iterable[str]) -> None:
     """
     for name in names:
         if name in _OF_RUNNER:
-            raise InvalidRequestError(
-                f"{name} is no field of a request: make a Runner with it, and pass runner=", field=name
-            )
+            raise InvalidRequestError("is no field of a request: make a Runner with it, and pass runner=", name)
 
 
 def _with(request: object, fields: Mapping[str, Any]) -> object:

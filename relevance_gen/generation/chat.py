@@ -52,11 +52,11 @@ class Renderer:
             return str(reply["text"])
         field = _FIELDS[reply["kind"]]
         wrong = "do not fit the chat template" if field == "messages" else "cannot be rendered"
-        raise InvalidRequestError(f"{field} {wrong}: {reply['error'][:500]}", field=field)
+        raise InvalidRequestError(f"{wrong}: {reply['error'][:500]}", field)
 
 
 def _refused(why: str) -> InvalidRequestError:
-    return InvalidRequestError(f"chat_template {why}", field="chat_template")
+    return InvalidRequestError(why, "chat_template")
 
 
 _renderers = {is_open: Renderer() for is_open in (True, False)}
@@ -130,9 +130,9 @@ def _as_plain_text(value: Any, control: _ControlTexts, name: str) -> Any:
         written = json.dumps(value, ensure_ascii=False)
         copy = _broken(json.loads(written), control) if len(written) <= _MAX_CHARACTERS else _TOO_LONG
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"{name} must hold what JSON can: {error}", field=name) from None
+        raise InvalidRequestError(f"must hold what JSON can: {error}", name) from None
     if copy is _TOO_LONG:
-        raise InvalidRequestError(f"{name} must hold at most {_MAX_CHARACTERS:,} characters as JSON", field=name)
+        raise InvalidRequestError(f"must hold at most {_MAX_CHARACTERS:,} characters as JSON", name)
     return copy
 
 

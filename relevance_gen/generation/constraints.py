@@ -132,7 +132,7 @@ class Source:
 
     def refused(self, why: str) -> InvalidRequestError:
         """Return the error that says `why` it cannot be followed."""
-        return InvalidRequestError(f"{self.field} {why}", field=self.field)
+        return InvalidRequestError(why, self.field)
 
 
 def source_of(request: GenerationRequest) -> Source:

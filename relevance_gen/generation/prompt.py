@@ -97,20 +97,19 @@ class Prompt:
         _check_vocabulary(request, self.ends, model.n_vocab)
         tokens = self._tokenize(model)
         if not len(tokens):
-            raise InvalidRequestError("text must hold at least one token for this model, got none", field="text")
+            raise InvalidRequestError("must hold at least one token for this model", "text", "none")
         if len(tokens) >= model.n_ctx:
             raise InvalidRequestError(
-                f"text must hold fewer than {model.n_ctx} tokens, got {len(tokens)}; "
-                "shorten it, set max_input_tokens, or load the model with a larger n_ctx",
+                f"must hold fewer than {model.n_ctx} tokens",
                 field="text",
+                got=str(len(tokens)),
+                remedy="shorten it, set max_input_tokens, or load the model with a larger n_ctx",
             )
         n_generated = request.num_samples * min(request.max_tokens, model.n_ctx - len(tokens))
         if n_generated * request.top_logprobs > MAX_ALTERNATIVES:
-            raise InvalidRequestError(
-                f"top_logprobs must be at most {MAX_ALTERNATIVES // n_generated} for {n_generated:,} tokens in all "
-                f"samples, got {request.top_logprobs}; lower max_tokens or num_samples",
-                field="top_logprobs",
-            )
+            allowed = f"at most {MAX_ALTERNATIVES // n_generated} for {n_generated:,} tokens in all samples"
+            remedy = "lower max_tokens or num_samples"
+            raise InvalidRequestError.must_be("top_logprobs", allowed, request.top_logprobs, remedy=remedy)
         self.tokens, self.stops = tokens, StopStrings(request.stop)
         if self.grammar is not None:  # only an end token tells that a text which could go on is complete
             self.ends |= frozenset(model.chat_format.ends)
@@ -187,10 +186,9 @@ class Prompt:
 def _check_vocabulary(request: GenerationRequest, ends: frozenset[int], n_vocab: int) -> None:
     if beyond := [token for token in request.logit_bias if token >= n_vocab]:
         raise InvalidRequestError(
-            f"logit_bias must hold tokens below {n_vocab}, the size of this model's vocabulary, got {beyond[0]}",
-            field="logit_bias",
+            f"must hold tokens below {n_vocab}, the size of this model's vocabulary", "logit_bias", str(beyond[0])
         )
     if request.min_tokens and sum(token < n_vocab for token in ends) == n_vocab:
         raise InvalidRequestError(
-            "eos_token_ids must leave a token of the vocabulary where min_tokens is set, got all", field="eos_token_ids"
+            "must leave a token of the vocabulary where min_tokens is set", "eos_token_ids", "all"
         )

@@ -186,7 +186,7 @@ class Runner:
             RelevanceGenError: as `submit` and `wait_ready` raise.
         """
         if "text" in fields:
-            raise InvalidRequestError("text must not be given beside messages, which it is made of", field="text")
+            raise InvalidRequestError("must not be given beside messages, which it is made of", "text")
         request = wire.structure(GenerationRequest, {"text": "", **fields})
         text = self.write_chat(messages, chat_template=chat_template, template_variables=template_variables)
         return self.submit(attrs.evolve(request, text=text), on_text=on_text, manner=_CHAT)

@@ -106,7 +106,7 @@ def check_bounds(request: GenerationRequest) -> None:
         InvalidRequestError: its stop strings or its grammar are too long, or its end tokens too many.
     """
     if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
-        raise InvalidRequestError(f"stop must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", field="stop")
+        raise InvalidRequestError(f"must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", "stop")
     ends = request.eos_token_ids
     if len(ends) > MAX_END_TOKENS:
         raise InvalidRequestError.must_be("eos_token_ids", f"a list of at most {MAX_END_TOKENS:,} tokens", ends)
@@ -126,6 +126,6 @@ def _check_grammar(name: str, value: str | Mapping[str, Any]) -> None:
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         allowed = "text without lone surrogates" if isinstance(value, str) else "JSON"
-        raise InvalidRequestError(f"{name} must be {allowed}: {error}", field=name) from None
+        raise InvalidRequestError(f"must be {allowed}: {error}", name) from None
     if len(text) > MAX_GRAMMAR_CHARACTERS:
-        raise InvalidRequestError(f"{name} must hold at most {MAX_GRAMMAR_CHARACTERS:,} characters", field=name)
+        raise InvalidRequestError(f"must hold at most {MAX_GRAMMAR_CHARACTERS:,} characters", name)

@@ -5,7 +5,6 @@ The command line and the server read this table for their flags, and `Runner` fo
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from attrs import evolve, field, fields, frozen
 from attrs.validators import optional
 
 from relevance_gen.checks import flag, integer, is_integer
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, did_you_mean
 
 MAX_SLOTS = 255
 """Most sequences of one context; llama.cpp itself ends at 256."""
@@ -89,8 +88,7 @@ def model_options(given: Mapping[str, Any]) -> ModelOptions:
     known = [option.name for option in fields(ModelOptions)]
     for name in given:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(known)}"
+            hint = did_you_mean(name, known, f"there are {', '.join(known)}")
             raise TypeError(f"{name} is no option of a model; {hint}")
     return ModelOptions(**given)
 
@@ -107,7 +105,7 @@ def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[Mod
     if not numbers or len(set(numbers)) < len(numbers) or not all(is_integer(n) and n >= 0 for n in numbers):
         raise InvalidRequestError.must_be("devices", "a list of different integers of at least 0", devices)
     if options.main_gpu is not None:
-        raise InvalidRequestError("main_gpu must not be set where devices are given", field="main_gpu")
+        raise InvalidRequestError("must not be set where devices are given", "main_gpu")
     return [evolve(options, main_gpu=device) for device in numbers]
 
 

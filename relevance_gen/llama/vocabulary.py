@@ -85,9 +85,10 @@ class Vocabulary:
             if len(part) > room:  # it cannot fit, so it shall cost no time
                 if not max_tokens:
                     raise InvalidRequestError(
-                        f"text must hold at most {most_bytes:,} bytes for a context of {self._n_ctx} tokens, got more; "
-                        "shorten it, or set max_input_tokens to use its end",
+                        f"must hold at most {most_bytes:,} bytes for a context of {self._n_ctx} tokens",
                         field="text",
+                        got="more",
+                        remedy="shorten it, or set max_input_tokens to use its end",
                     )
                 encoded.append(part[len(part) - room :])
                 break

@@ -252,7 +252,7 @@ class ChunkIndex:
         encoder, own = checked_encoder(encoder), self._encoder
         if encoder is None or own is None or encoder is own or encoder.fingerprint == own.fingerprint:
             return own if encoder is None else encoder
-        raise InvalidRequestError("encoder must be the one that the index was made with, or None", field="encoder")
+        raise InvalidRequestError("must be the one that the index was made with, or None", "encoder")
 
     def explain(
         self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES
@@ -361,8 +361,9 @@ class ChunkIndex:
         if encoder is not None and encoder.fingerprint != saved.encoder:
             what = "holds no vectors" if saved.encoder is None else "holds the vectors of another model or prefix"
             raise InvalidRequestError(
-                f"encoder must be the one that {path} was saved with, and it {what}; build it again, or pass none",
+                f"must be the one that {path} was saved with, and it {what}",
                 field="encoder",
+                remedy="build it again, or pass none",
             )
         return _opened(saved, counter, encoder)
 

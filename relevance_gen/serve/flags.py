@@ -7,7 +7,6 @@ is not known is refused.
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from attrs import Attribute, fields, frozen, resolve_types
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, nearest
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.serve.settings import Settings
 
@@ -112,7 +111,7 @@ class Setting:
             if self.of.validator is not None:
                 self.of.validator(None, self.of, value)
         except InvalidRequestError as error:  # it names the field, but the operator knows the flag or the variable
-            raise ValueError(source + str(error).removeprefix(self.of.name)) from None
+            raise ValueError(str(error.at(source))) from None
         except ValueError as error:
             raise ValueError(f"{source} must be {error}, got {text[:80]!a}") from None
         return value
@@ -163,8 +162,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
 
 def _refuse_unknown(parser: argparse.ArgumentParser, what: str, name: str, known: Sequence[str]) -> NoReturn:
-    nearest = difflib.get_close_matches(name, known, n=1)
-    parser.error(f"{what} is not a known setting" + (f" (did you mean {nearest[0]}?)" if nearest else ""))
+    meant = nearest(name, known)
+    parser.error(f"{what} is not a known setting" + (f" (did you mean {meant}?)" if meant else ""))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -36,7 +36,7 @@ ROUTES: tuple[Route, ...] = (
         *("POST", "/v1/completions", generation(completions.read, is_tried_again=True)),
         key="setting",
         work="generation",
-        write_error=completions.error,
+        write_error=errors.error,
     ),
     Route(
         *("POST", "/v1/chat/completions", generation(chat.read, is_tried_again=True)),

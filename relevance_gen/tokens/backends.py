@@ -42,8 +42,8 @@ def by_tiktoken(encoding: tiktoken.Encoding) -> Count:
         except BaseException as error:
             # A Rust panic is no Exception, and its class has no name to import.
             if type(error).__name__ == "PanicException":
-                message = f"encoding {encoding.name} cannot split or merge this text: {error}"
-                raise InvalidRequestError(message, field="encoding") from None
+                rule = f"{encoding.name} cannot split or merge this text: {error}"
+                raise InvalidRequestError(rule, "encoding") from None
             raise
 
     return count

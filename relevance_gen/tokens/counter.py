@@ -228,7 +228,7 @@ def counter_of_saved(name: str, fingerprint: str, encoding: Encoding | None, pat
         counter = token_counter(name if encoding is None else encoding)
     if (counter.name, counter.fingerprint) != (name, fingerprint):
         other = "another encoding of that name" if counter.name == name else counter.name
-        raise InvalidRequestError(f"encoding must be {name}, as when {path} was saved, got {other}", field="encoding")
+        raise InvalidRequestError(f"must be {name}, as when {path} was saved", "encoding", other)
     return counter
 
 
@@ -242,8 +242,8 @@ def _counter(source: Encoding, _modified: int, backend: Backend | None) -> Token
         # Not installed; no such split pattern; no temporary file; ranks it does not read (gaps in r50k's and p50k's).
         except (ImportError, LookupError, OSError, RuntimeError) as error:
             if backend == "gigatoken":
-                message = f"backend must be one that can count {definition.name}: gigatoken cannot ({error})"
-                raise InvalidRequestError(message, field="backend") from None
+                rule = f"must be one that can count {definition.name}: gigatoken cannot ({error})"
+                raise InvalidRequestError(rule, "backend") from None
     return TokenCounter(definition, "tiktoken", by_tiktoken(definition.encoding()))
 
 

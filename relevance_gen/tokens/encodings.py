@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from attrs import frozen
 
-from relevance_gen.errors import InvalidRequestError, shown
+from relevance_gen.errors import InvalidRequestError, did_you_mean, shown
 
 if TYPE_CHECKING:
     import tiktoken
@@ -84,7 +84,7 @@ def _define_file(path: Path) -> Definition:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InvalidRequestError(f"encoding {path} cannot be read: {error.strerror}", field="encoding") from None
+        raise InvalidRequestError(f"{path} cannot be read: {error.strerror}", "encoding") from None
     ranks = functools.cache(lambda: _parse_ranks(content, path))
     if path != EMBEDDED:
         ranks()  # Refuse a damaged file, whichever library then reads it.
@@ -142,8 +142,7 @@ def _published(name: str) -> tiktoken.Encoding:
     try:
         return tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
-        message = f"encoding {name} could not be loaded: {_what_to_do(error)}"
-        raise InvalidRequestError(message, field="encoding") from None
+        raise InvalidRequestError(f"{name} could not be loaded: {_what_to_do(error)}", "encoding") from None
 
 
 def _what_to_do(error: Exception) -> str:
@@ -170,10 +169,8 @@ def modified(path: Path) -> int:
         return path.stat().st_mtime_ns
     except (OSError, ValueError):
         known = published_names()
-        import difflib
-
-        nearest = difflib.get_close_matches(path.name[:80], known, n=1)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"the names are {', '.join(known)}"
         raise InvalidRequestError(
-            f"encoding {shown(str(path))} is neither a known name nor a file; {hint}", field="encoding"
+            f"{shown(str(path))} is neither a known name nor a file",
+            field="encoding",
+            remedy=did_you_mean(path.name, known, f"the names are {', '.join(known)}"),
         ) from None

@@ -130,7 +130,7 @@ def test_an_error_calls_the_text_as_its_file_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "chunks or source must be given"),
+        ({}, "chunks must be given, or source"),
         ({"chunks": ["a"], "source": "b"}, "not both"),
         ({"source": "/nowhere"}, "source must be there"),
         ({"source": []}, "source must be a file"),

@@ -154,7 +154,7 @@ class ScriptedBackend:
         """Queue a request; cancelling its future ends it, also while it runs. The prompt ``"long"`` is too long."""
         if request.text == "long":
             failed: Future[GenerationResponse] = Future()
-            failed.set_exception(InvalidRequestError("text must hold fewer tokens", field="text"))
+            failed.set_exception(InvalidRequestError("must hold fewer tokens", "text"))
             return failed
         with self._wake:
             if not self._open:
@@ -182,7 +182,7 @@ class ScriptedBackend:
     def write_chat(self, messages: Sequence[Mapping[str, Any]], *, client: str | None = None) -> str:  # noqa: ARG002
         """Write a line for each message; the content ``"no template"`` finds none."""
         if any(message["content"] == "no template" for message in messages):
-            raise InvalidRequestError("chat_template is required: the file has none", field="chat_template")
+            raise InvalidRequestError("is required: the file has none", "chat_template")
         return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
 
     def stats(self) -> Stats:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.checks import as_list, is_integer, plain
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, named
 from relevance_gen.retrieval.arrays import Flags
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.types import Metadata
@@ -83,7 +83,10 @@ def _wanted(key: str, value: Any) -> Sequence[Any]:
     value = as_list(value)
     if callable(value):
         raise InvalidRequestError.must_be(
-            f"where.{key}", "a value or a list of values", value, remedy="a callable takes a chunk's whole metadata"
+            f"where.{named(key)}",
+            "a value or a list of values",
+            value,
+            remedy="a callable takes a chunk's whole metadata",
         )
     return list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
 
@@ -109,8 +112,7 @@ def _mask(where: Any, n_positions: int) -> Flags:
     if values and all(isinstance(value, bool) for value in values):
         if len(values) != n_positions:
             raise InvalidRequestError(
-                f"where must be a mask of {n_positions} booleans, one for each position, got {len(values)}",
-                field="where",
+                f"must be a mask of {n_positions} booleans, one for each position", "where", str(len(values))
             )
         return np.array(values, bool)
     for place, value in enumerate(values):

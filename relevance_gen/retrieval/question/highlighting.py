@@ -79,10 +79,7 @@ def highlight(texts: Sequence[str], plan: Plan) -> list[tuple[Span, ...]]:
     spans: list[list[Span]] = [[] for _ in texts]
     both = _passages(hits), _words(hits)
     if (n_spans := sum(starts.size for _, starts, _, _ in both)) > MOST_SPANS:
-        raise TooLargeError(
-            f"spans must be at most {MOST_SPANS:,} in one answer, got {n_spans:,}; lower top_n",
-            field="spans",
-        )
+        raise TooLargeError(f"must be at most {MOST_SPANS:,} in one answer", "spans", f"{n_spans:,}", "lower top_n")
     for found in both:
         for text, start, end, weight in zip(*(array.tolist() for array in found), strict=True):
             offset = int(first[text])

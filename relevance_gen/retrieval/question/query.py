@@ -70,10 +70,7 @@ def _numbered(place: int, query: Any, top_n: int, true_order: bool) -> Question:
     try:
         return Question(query, top_n, true_order)
     except InvalidRequestError as error:
-        if error.field != "query":
-            raise
-        path = f"query[{place}]"
-        raise InvalidRequestError(f"{path}{str(error).removeprefix('query')}", field=path) from None
+        raise error.at(f"query[{place}]" if error.field == "query" else error.field) from None
 
 
 @frozen

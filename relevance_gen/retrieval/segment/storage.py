@@ -206,7 +206,7 @@ def _metadata_json(chunks: Chunks) -> bytes:
         if json.loads(encoded) != metadata:  # keys that are no strings, tuples
             raise ValueError("it would come back changed")  # noqa: TRY301
     except (RecursionError, TypeError, ValueError) as error:
-        raise InvalidRequestError(f"metadata must be JSON to be saved: {error}", field="metadata") from None
+        raise InvalidRequestError(f"must be JSON to be saved: {error}", "metadata") from None
     return encoded
 
 

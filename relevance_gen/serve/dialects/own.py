@@ -66,7 +66,7 @@ def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
     if not isinstance(body, dict) or "index" not in body:
         return body, None
     if "chunk_txts" in body:
-        raise InvalidRequestError("chunk_txts must be left out where index names an index", field="chunk_txts")
+        raise InvalidRequestError("must be left out where index names an index", "chunk_txts")
     named = wire.structure(Named, {name: body[name] for name in fields if name in body})
     return {name: value for name, value in body.items() if name not in fields} | {"chunk_txts": ()}, named
 

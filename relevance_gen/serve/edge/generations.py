@@ -68,7 +68,7 @@ def generation(read: ReadGeneration, *, is_tried_again: bool = False) -> Handler
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if is_tried_again and request.app[SERVICE].settings.model == NO_MODEL:
-            raise InvalidRequestError("model: this server has none, and only searches", field="model")
+            raise InvalidRequestError("cannot be used: this server has none, and only searches", "model")
         account, task, presenter = await _task(request, read)
         if not callable(presenter):
             return await _stream(request, account, task, presenter)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -91,9 +90,6 @@ CLIENT_LEFT = 499
 STATUSES = tuple(sorted({200, 204, CLIENT_LEFT, *(status for _, status, _, _ in TABLE)}))
 """Every status that is counted."""
 
-_IN_JSON = {"None": "null", "True": "true", "False": "false"}
-_GOT = re.compile(rf", got ({'|'.join(_IN_JSON)})(?=;|$)")
-
 _RETRY_AFTER_S = 5
 """When to come back after a 503 whose error does not say: time for a worker to be replaced or a model to be loaded."""
 
@@ -126,10 +122,9 @@ def problem_of(error: Exception) -> Problem:
 
 
 def _message(error: Exception) -> str:
-    """Return an error's words, as JSON has them: where null came, Python's None would puzzle."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         return f"this path takes {', '.join(sorted(error.allowed_methods))}, not {error.method}"
-    return _GOT.sub(lambda got: f", got {_IN_JSON[got[1]]}", str(error))
+    return error.in_json() if isinstance(error, errors.InvalidRequestError) else str(error)
 
 
 def _headers(error: Exception, status: int) -> dict[str, str]:

@@ -207,7 +207,9 @@ def embed(read: ReadTexts) -> Handler:
             codings.wanted(request.headers.get("Accept-Encoding", "")),
         )
         if service.settings.encoder is None:
-            raise InvalidRequestError("model: this server has no encoder; it is started with --encoder", field="model")
+            raise InvalidRequestError(
+                "cannot be used: this server has no encoder", "model", remedy="start it with --encoder"
+            )
         body = await receive(request)
 
         def work() -> tuple[EmbeddingTask, Callable[[Encoded], object]]:

@@ -137,8 +137,7 @@ class Embedder:
         if encoder is None:
             raise EncoderError("the encoder is still being loaded" if self.is_loading else "this server has no encoder")
         if n_texts > self._max_waiting:
-            message = f"{task.path} must have at most {self._max_waiting} items, got {n_texts}"
-            raise TooLargeError(message, field=task.path)
+            raise TooLargeError(f"must have at most {self._max_waiting} items", task.path, str(n_texts))
         started_s = time.perf_counter()
         self._wait_for(n_texts)
         try:

@@ -34,7 +34,7 @@ class Extractor:
         try:
             base64.b64decode(request.content, validate=True)
         except (binascii.Error, ValueError):
-            raise InvalidRequestError("content must be base64", field="content") from None
+            raise InvalidRequestError("must be base64", "content") from None
         try:
             found = self._sandbox.ask({"name": request.name, "content": request.content})
         except TimeoutError:
@@ -50,4 +50,4 @@ class Extractor:
 
 
 def _refused(why: str) -> InvalidRequestError:
-    return InvalidRequestError(f"content {why}", field="content")
+    return InvalidRequestError(why, "content")

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import attrs
-from attrs import frozen
+from attrs import field, frozen
 
-from relevance_gen.errors import RequestCancelledError, TimedOutError
+from relevance_gen.errors import InvalidRequestError, RequestCancelledError, TimedOutError
 from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.arrivals import Arrivals, Pieces
@@ -46,11 +46,13 @@ class GenerationTask:
         requests: one for each prompt; their samples are numbered through.
         messages: the conversation that the one request continues, whose text is not written yet; or ``None``.
         manner: what the model is told beside the requests; its client is the id of the key of who asks.
+        names: what the client calls a field, for errors, where that is not the request's own name.
     """
 
     requests: tuple[GenerationRequest, ...]
     messages: Sequence[Mapping[str, Any]] | None = None
     manner: Manner = PLAIN
+    names: Mapping[str, str] = field(factory=dict)
 
     @property
     def n_samples(self) -> int:
@@ -181,6 +183,8 @@ class Generator:
                 futures.append(self._backend.submit(request, on_text=on_each, manner=task.manner))
                 n_samples += request.num_samples
             yield _joined(futures)
+        except InvalidRequestError as error:
+            raise error.renamed(task.names) from None
         finally:
             for future in futures:
                 if not future.done():

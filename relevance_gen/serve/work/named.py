@@ -125,9 +125,7 @@ class NamedIndexes:
         try:
             return self._ask(named.index, lambda index: index.explain(query, position))
         except InvalidRequestError as error:
-            if error.field != "chunk":
-                raise
-            raise InvalidRequestError(f"{position_path}{str(error)[len('chunk') :]}", field=position_path) from None
+            raise error.at(position_path if error.field == "chunk" else error.field) from None
 
     def _ask(self, name: str, work: Callable[[ClusterIndex], T]) -> T:
         """Ask an index; if it was closed, and there is another of the same name now, ask that."""
@@ -146,8 +144,9 @@ class NamedIndexes:
     def _find(self, name: str) -> ClusterIndex:
         if self._address is None:
             raise InvalidRequestError(
-                "index: this server has no cluster; start it with --cluster, or send the chunks as chunk_txts",
+                "cannot be asked: this server has no cluster",
                 field="index",
+                remedy="start it with --cluster, or send the chunks as chunk_txts",
             )
         from relevance_gen.cluster import ClusterIndex  # loads Ray
 

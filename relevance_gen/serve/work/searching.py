@@ -226,7 +226,7 @@ class Searcher:
             return self._named.explain(task.named, task.query, task.position, task.position_path)
         chunks = self._check(task.chunks, task.path)
         if not chunks.texts:
-            raise InvalidRequestError(f"{task.path} must not be empty: there is no chunk to explain", field=task.path)
+            raise InvalidRequestError("must not be empty: there is no chunk to explain", task.path)
         check_integer(task.position_path, task.position, 0, len(chunks.texts) - 1)
         with self._kept_index(chunks, scope) as kept:
             index = self._retrieval.index(Chunks(chunks.texts, {})) if kept is None else kept
@@ -244,8 +244,7 @@ class Searcher:
 
     def _check(self, given: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
         if len(given) > self._max_chunks:
-            message = f"{path} must have at most {self._max_chunks} items, got {len(given)}"
-            raise TooLargeError(message, field=path)
+            raise TooLargeError(f"must have at most {self._max_chunks} items", path, str(len(given)))
         return Chunks.read(given, path=path, kinds="a string or an object", blank=blank)
 
     @contextmanager

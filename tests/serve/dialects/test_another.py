@@ -32,7 +32,7 @@ from tests.serve.scripted import ScriptedBackend
 def read_rerank(body: Any) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
     """Read ``{question, texts}``; every text comes back with its score, best first, 0 where it has none."""
     if "question" not in body:
-        raise InvalidRequestError("question is required", field="question")
+        raise InvalidRequestError("is required", "question")
     texts = body["texts"]
 
     def present(found: SearchResponse) -> object:

@@ -23,6 +23,8 @@ from relevance_gen.types import Completion, GenerationResponse
 _AS_MUCH_AS_FITS = 1 << 30
 """Without a limit a turn ends by itself, or where the context is full."""
 
+_NAMES = {"text": "messages", "num_samples": "n", "json_schema": "response_format"}
+
 _ROLES = {"developer": "system"}
 """Roles that templates know by another name."""
 
@@ -71,12 +73,13 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     request = read_as(ChatRequest, body, _REFUSED)
     messages = [_message(message, f"messages[{place}]") for place, message in enumerate(request.messages)]
     if request.top_logprobs and not request.logprobs:
-        raise InvalidRequestError("top_logprobs needs logprobs to be true", field="top_logprobs")
+        raise InvalidRequestError("needs logprobs to be true", "top_logprobs")
     n_alternatives = (request.top_logprobs or 0) if request.logprobs else None
     max_tokens = request.max_completion_tokens or request.max_tokens or _AS_MUCH_AS_FITS
     generation = request.generation("", max_tokens, n_alternatives)
     generation = attrs.evolve(generation, json_schema=_schema(request.response_format))
-    task = GenerationTask((generation,), messages=messages, manner=Manner(stops_itself=True, spells=request.logprobs))
+    manner = Manner(stops_itself=True, spells=request.logprobs)
+    task = GenerationTask((generation,), messages=messages, manner=manner, names=_NAMES)
     return task, _presenter(request)
 
 
@@ -84,10 +87,7 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:
     """Return the body of an error; where the model cannot take a conversation, it says what can be done."""
     if field == "chat_template":
         message, field = f"{message}; /v1/completions takes a text without a template", "messages"
-    return _renamed(kind, message, field)
-
-
-_renamed = errors.error_with({"text": "messages", "num_samples": "n", "json_schema": "response_format"})
+    return errors.error(kind, message, field)
 
 
 def _message(message: object, path: str) -> dict[str, str]:
@@ -98,9 +98,7 @@ def _message(message: object, path: str) -> dict[str, str]:
         raise InvalidRequestError.must_be(f"{path}.role", "a string", role)
     for name in ("tool_calls", "function_call", "audio"):
         if message.get(name) is not None and not is_empty(message[name]):
-            raise InvalidRequestError(
-                f"{path}.{name} is not supported by this server; leave it out", field=f"{path}.{name}"
-            )
+            raise InvalidRequestError("is not supported by this server", f"{path}.{name}", remedy="leave it out")
     if isinstance(content, list):
         content = "".join(_text_of(part, f"{path}.content[{place}]") for place, part in enumerate(content))
     if not isinstance(content, str):

@@ -24,9 +24,7 @@ from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, Gene
 _MAX_ECHOED_CHARACTERS = 1 << 20
 """Of all prompts that stand before samples: an answer repeats a prompt for each of its samples."""
 _REFUSED: Mapping[str, Callable[[Any], bool]] = {"suffix": is_empty}
-
-error = errors.error_with({"text": "prompt", "num_samples": "n", "top_logprobs": "logprobs"})
-"""How errors are worded."""
+_NAMES = {"text": "prompt", "num_samples": "n", "top_logprobs": "logprobs"}
 
 
 @frozen(kw_only=True)
@@ -69,7 +67,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     first = attrs.evolve(first, prompt_logprobs=wants_prompt)
     if len(prompts) * sum(map(len, first.stop)) > MAX_STOP_CHARACTERS:  # they are compiled for each prompt
         most = MAX_STOP_CHARACTERS // len(prompts)
-        raise InvalidRequestError(f"stop must hold at most {most:,} characters for so many prompts", field="stop")
+        raise InvalidRequestError(f"must hold at most {most:,} characters for so many prompts", "stop")
     n_tokens = len(prompts) * request.n * request.max_tokens
     if (
         len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_ALTERNATIVES
@@ -77,7 +75,8 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
         allowed = f"at most {MAX_ALTERNATIVES // n_tokens} for {n_tokens:,} tokens in all samples"
         raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
     generations = tuple(_for_another(first, prompt) for prompt in prompts)
-    task = GenerationTask(generations, manner=Manner(stops_itself=True, spells=request.logprobs is not None))
+    manner = Manner(stops_itself=True, spells=request.logprobs is not None)
+    task = GenerationTask(generations, manner=manner, names=_NAMES)
     return task, _presenter(request, prompts)
 
 
@@ -133,5 +132,5 @@ def _presenter(request: CompletionRequest, prompts: list[str]) -> Callable[[Resp
         piece=lambda text: {"text": text},
         last=lambda completion, response: {"text": "", **ending(completion, response)},
         includes_usage=request.includes_usage,
-        write_error=error,
+        write_error=errors.error,
     )

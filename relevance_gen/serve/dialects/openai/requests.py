@@ -136,7 +136,7 @@ def read_as(cls: type[T], body: object, refused: Mapping[str, Callable[[Any], bo
     for name, asks_for_nothing in refused.items():
         value = body.get(name) if isinstance(body, dict) else None
         if value is not None and not asks_for_nothing(value):
-            raise InvalidRequestError(f"{name} is not supported by this server; leave it out", field=name)
+            raise InvalidRequestError("is not supported by this server", name, remedy="leave it out")
     return request
 
 
