@@ -16,7 +16,7 @@ import numpy as np
 from bench.recording import Record, add_quick
 from relevance_gen.generation.constraints import Source
 from relevance_gen.generation.grammars import Grammars
-from relevance_gen.generation.sampling import Settings, sample
+from relevance_gen.generation.sampling import SamplingOptions, sample
 
 N_VOCAB = 152_000
 SCHEMA = {
@@ -73,11 +73,11 @@ def measure(record: Record, n_texts: int) -> None:
             uniform = chance.random(1)
             times = [time.thread_time()]
             mask = constraint.mask(may_end=True)
-            token = int(sample(logits, [Settings()], uniform, masks={0: mask})[0])
+            token = int(sample(logits, [SamplingOptions()], uniform, masks={0: mask})[0])
             if token != END:
                 constraint.accept(token)
             times.append(time.thread_time())
-            sample(logits, [Settings()], uniform)
+            sample(logits, [SamplingOptions()], uniform)
             times.append(time.thread_time())
             extra.append((times[1] - times[0] - (times[2] - times[1])) * 1000)
             if token == END or constraint.complete:

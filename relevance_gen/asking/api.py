@@ -8,9 +8,9 @@ from typing import Any, Self, TypeAlias
 
 from relevance_gen import wire
 from relevance_gen.asking.answer import NOTHING_FOUND, Answer, Source
-from relevance_gen.asking.fitting import first_sentence
-from relevance_gen.asking.preparing import prepare
-from relevance_gen.asking.prompting import INSTRUCTIONS
+from relevance_gen.asking.preparation import prepare
+from relevance_gen.asking.selection import first_sentence
+from relevance_gen.asking.wording import INSTRUCTIONS
 from relevance_gen.checks import is_blank
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner, refuse_fields_of_runner

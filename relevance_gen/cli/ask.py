@@ -22,7 +22,7 @@ from relevance_gen.cli.search import (
     wanted_metadata,
 )
 from relevance_gen.cli.terminal import StatusLine
-from relevance_gen.llama.source import is_embedded
+from relevance_gen.llama.model_file import is_embedded
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import serialize

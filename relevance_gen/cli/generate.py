@@ -15,9 +15,9 @@ from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
-from relevance_gen.llama.fitting import MOST_SLOTS
+from relevance_gen.llama.context_size import MOST_SLOTS
+from relevance_gen.llama.model_file import is_embedded
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.source import is_embedded
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import serialize
 

@@ -18,7 +18,7 @@ from relevance_gen.embedding.jobs import Encoded, Job, Jobs, Vectors
 from relevance_gen.embedding.prefixes import known_prefixes
 from relevance_gen.embedding.thread import EmbeddingModel, EncoderThread
 from relevance_gen.errors import EncoderError, InvalidRequestError, ModelLoadError
-from relevance_gen.llama import source
+from relevance_gen.llama import model_file
 from relevance_gen.llama.model_thread import GRACE_S
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.progress import Progress, reporting
@@ -78,7 +78,7 @@ class Encoder:
         }
         options = ModelOptions(n_ctx=n_ctx, n_threads=n_threads, n_gpu_layers=n_gpu_layers)
         self._made_of = (str(model), options, self._prefixes["query"], self._prefixes["passage"])
-        self._path = source.resolve(model)
+        self._path = model_file.resolve(model)
         self._jobs = Jobs()
         self._thread = EncoderThread(self._jobs, functools.partial(_load, self._path, options))
         # An encoder that nobody holds any more ends its thread.

@@ -1,6 +1,6 @@
 """Keep a sample to a JSON schema, a regular expression or a grammar: which tokens may come next, and when it must end.
 
-llguidance, behind `compiling`, follows the text; a mask of the tokens that may come next goes to `sampling` at every
+llguidance, behind `guidance`, follows the text; a mask of the tokens that may come next goes to `sampling` at every
 step.
 """
 
@@ -21,7 +21,7 @@ from relevance_gen.generation.ticket import GRAMMAR_FIELDS
 from relevance_gen.types import GenerationRequest
 
 if TYPE_CHECKING:
-    from relevance_gen.generation.compiling import LLMatcher
+    from relevance_gen.generation.guidance import LLMatcher
 
 _WHITE_SPACE = r"( |\n{1,2}[ \t]{0,20})?"
 """What may stand between the parts of JSON: without a bound, small models write white space for ever."""
@@ -68,9 +68,9 @@ class Constraint:
 
     def dead_end(self) -> InvalidRequestError:
         """Return why no token may come next."""
-        compiling = self._grammar.compiling
-        why = compiling.reason(self._matcher)
-        has_no_token = why in ("", compiling.NO_TEXT)
+        guidance = self._grammar.guidance
+        why = guidance.reason(self._matcher)
+        has_no_token = why in ("", guidance.NO_TEXT)
         return self._grammar.source.refused(
             "allows no token here that this model has" if has_no_token else f"takes too much to follow: {why}"
         )
@@ -84,13 +84,13 @@ class Grammar:
         source: what was asked for.
         matcher: at the beginning of a text.
         n_vocab: size of the model's vocabulary.
-        compiling: the module of that name.
+        guidance: the module of that name.
     """
 
-    source: Source
+    source: GrammarSource
     matcher: LLMatcher
     n_vocab: int
-    compiling: ModuleType
+    guidance: ModuleType
 
     def begin(self, ends: Collection[int]) -> Constraint:
         """Return the constraint of a sample; `ends` are the tokens that end it."""
@@ -98,7 +98,7 @@ class Grammar:
 
 
 @frozen
-class Source:
+class GrammarSource:
     """A request's own words for what its samples must be.
 
     Args:
@@ -125,7 +125,7 @@ class Source:
             case "regex":
                 if (len(self.text) - len(self.text.rstrip("\\"))) % 2:
                     raise self.refused("must not end with a single backslash")
-                lark = f"start: /{compiling_module().regex_to_lark(self.text)}/"
+                lark = f"start: /{guidance_module().regex_to_lark(self.text)}/"
             case _:
                 lark = self.text
         return lark + '\n%llguidance {"no_forcing": true}'
@@ -135,7 +135,7 @@ class Source:
         return InvalidRequestError(why, self.field)
 
 
-def source_of(request: GenerationRequest) -> Source:
+def source_of(request: GenerationRequest) -> GrammarSource:
     """Return what the samples of `request` must be, which has a grammar.
 
     Raises:
@@ -143,9 +143,9 @@ def source_of(request: GenerationRequest) -> Source:
     """
     name = next(name for name in GRAMMAR_FIELDS if getattr(request, name) is not None)
     value = getattr(request, name)
-    source = Source(name, value if isinstance(value, str) else json.dumps(value))
+    source = GrammarSource(name, value if isinstance(value, str) else json.dumps(value))
     try:
-        compiling_module()
+        guidance_module()
     except ImportError:
         raise source.refused(
             "needs the extra 'constrained', which is not installed: pip install 'relevance_gen[constrained]'"
@@ -153,6 +153,6 @@ def source_of(request: GenerationRequest) -> Source:
     return source
 
 
-def compiling_module() -> ModuleType:
+def guidance_module() -> ModuleType:
     """Return the module that imports llguidance, which need not be installed."""
-    return importlib.import_module("relevance_gen.generation.compiling")
+    return importlib.import_module("relevance_gen.generation.guidance")

@@ -63,7 +63,7 @@ class Rows:
 def _most_guessed(sequences: Collection[Sequence]) -> int:
     """Return how many tokens to guess for each of `sequences`.
 
-    It is 0 unless all of them want guesses: their rows keep everybody waiting who is in the batch.
+    It is 0 unless all of them want guesses, because further rows slow the step for everyone in the batch.
     """
     if any(sequence.lookup is None for sequence in sequences):
         return 0
@@ -72,7 +72,7 @@ def _most_guessed(sequences: Collection[Sequence]) -> int:
 
 
 @frozen
-class Drawn:
+class Draw:
     """A token that was drawn.
 
     Attributes:
@@ -86,7 +86,7 @@ class Drawn:
     alternatives: tuple[TokenLogprob, ...]
 
 
-def draw(sequences: Items[Sequence], logits: Logits) -> list[Drawn]:
+def draw(sequences: Items[Sequence], logits: Logits) -> list[Draw]:
     """Draw a token for each of `sequences`, row i of `logits` belonging to the i-th."""
     rows = list(enumerate(sequences))
     tokens = sampling.sample(
@@ -101,6 +101,6 @@ def draw(sequences: Items[Sequence], logits: Logits) -> list[Drawn]:
         values = sampling.log_probabilities(logits[wanted], tokens[wanted])
         logprobs = dict(zip(wanted, values.tolist(), strict=True))
     return [
-        Drawn(token, logprobs.get(row), sampling.likeliest(logits[row], n) if (n := sequence.n_alternatives) else ())
+        Draw(token, logprobs.get(row), sampling.likeliest(logits[row], n) if (n := sequence.n_alternatives) else ())
         for token, (row, sequence) in zip(tokens.tolist(), rows, strict=True)
     ]

@@ -123,7 +123,7 @@ class Engine:
                 match action:
                     case scheduler.Seat(place, slot):
                         self._queue[place].slot = slot
-                    case scheduler.Read(place, slot):
+                    case scheduler.Tokenize(place, slot):
                         self._read(self._queue[place], slot)
                     case scheduler.Prefill(slices):
                         self._prefill(slices)
@@ -147,8 +147,8 @@ class Engine:
             else:
                 self._reports.done(prompt.ticket, error)
 
-    def _state(self) -> scheduler.State:
-        return scheduler.State(
+    def _state(self) -> scheduler.EngineState:
+        return scheduler.EngineState(
             n_slots=self._model.n_slots,
             n_ctx=self._model.n_ctx,
             n_batch=self._model.n_batch,

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relevance_gen.errors import OverloadedError
-from relevance_gen.generation.constraints import Grammar, Source, compiling_module
+from relevance_gen.generation.constraints import Grammar, GrammarSource, guidance_module
 from relevance_gen.lru import LruCache
 from relevance_gen.quota import Quota
 from relevance_gen.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from relevance_gen.generation.compiling import LLTokenizer
+    from relevance_gen.generation.guidance import LLTokenizer
 
 _TRIAL_S = 3.0
 _MOST_WAITING = 32
@@ -41,7 +41,7 @@ _KNOWN_S = 0.25
 
 
 def _trial() -> Sandbox:
-    sandbox = Sandbox(Path(__file__).with_name("compiling.py"), timeout_s=_TRIAL_S, memory_bytes=512 << 20)
+    sandbox = Sandbox(Path(__file__).with_name("guidance.py"), timeout_s=_TRIAL_S, memory_bytes=512 << 20)
     atexit.register(sandbox.close)
     return sandbox
 
@@ -60,9 +60,9 @@ class Grammars:
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._lanes = {is_open: _Lane(trial, len(pieces)) for is_open, trial in _TRIALS.items()}
         # Nothing is before it in the lane.
-        self._tokenizer = self._lanes[False].thread.submit(compiling_module().tokenizer_of, pieces)
+        self._tokenizer = self._lanes[False].thread.submit(guidance_module().tokenizer_of, pieces)
 
-    def compile(self, source: Source, client: str | None = None) -> Future[Grammar]:
+    def compile(self, source: GrammarSource, client: str | None = None) -> Future[Grammar]:
         """Return the future of a compiled grammar; it fails with `InvalidRequestError` where that cannot be done.
 
         Args:
@@ -93,7 +93,7 @@ class _Lane:
 
     def __init__(self, trial: Sandbox, n_vocab: int) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="relevance_gen-grammars")
-        with compiling_module().deep_stack():
+        with guidance_module().deep_stack():
             self.thread.submit(int)  # starts it
         self._trial = trial
         self._n_vocab = n_vocab
@@ -101,9 +101,9 @@ class _Lane:
         self._known: LruCache[Grammar] = LruCache(_KNOWN_BYTES, lambda _: _GRAMMAR_BYTES)
         self._places = Quota(share=_MOST_WAITING)
         self._seconds = Quota(share=_MOST_S, regained_per_s=_REGAINED)
-        self._waiting: Counter[tuple[str | None, Source]] = Counter()
+        self._waiting: Counter[tuple[str | None, GrammarSource]] = Counter()
 
-    def compile(self, source: Source, client: str | None, tokenizer: Future[LLTokenizer]) -> Future[Grammar]:
+    def compile(self, source: GrammarSource, client: str | None, tokenizer: Future[LLTokenizer]) -> Future[Grammar]:
         if (grammar := self._known.get(source)) is not None:
             at_hand: Future[Grammar] = Future()
             at_hand.set_result(grammar)
@@ -117,7 +117,7 @@ class _Lane:
         future.add_done_callback(lambda _: self._leave(source, client))
         return future
 
-    def _leave(self, source: Source, client: str | None) -> None:
+    def _leave(self, source: GrammarSource, client: str | None) -> None:
         with self._lock:
             self._waiting -= Counter([(client, source)])  # which forgets what is waited for no more
             if client is not None and (client, source) not in self._waiting:
@@ -130,23 +130,23 @@ class _Lane:
                 "the grammars of this client took too long to compile", retry_after_s=math.ceil(wait_s)
             )
 
-    def _compile(self, source: Source, client: str | None, tokenizer: Future[LLTokenizer]) -> Grammar:
+    def _compile(self, source: GrammarSource, client: str | None, tokenizer: Future[LLTokenizer]) -> Grammar:
         if (grammar := self._known.get(source)) is not None:  # since this was asked for
             return grammar
         self._check_time(client)
         lark = source.lark()
         why, seconds = self._try(lark)
         if not why:
-            compiling, began_s = compiling_module(), time.thread_time()
-            matcher = compiling.compiled(tokenizer.result(), lark)
+            guidance, began_s = guidance_module(), time.thread_time()
+            matcher = guidance.compiled(tokenizer.result(), lark)
             compiled_s = time.thread_time() - began_s
             seconds += compiled_s
-            why = compiling.reason(matcher)
+            why = guidance.reason(matcher)
         if client is not None:
             self._seconds.charge(seconds, client)
         if why:
             raise source.refused(f"cannot be compiled: {why}")
-        grammar = Grammar(source, matcher, self._n_vocab, compiling)
+        grammar = Grammar(source, matcher, self._n_vocab, guidance)
         if compiled_s <= _KNOWN_S:
             self._known.put(source, grammar)
         return grammar

@@ -1,4 +1,4 @@
-"""Render chat templates: a program that `chat` asks in a sandbox.
+"""Render chat templates: a program that `conversation` asks in a sandbox.
 
 A template is code from a file of somebody else's. Jinja's sandbox keeps it from files and from Python's insides, but
 not from looping for ever or asking for all memory; only a process of its own does. This imports nothing of this

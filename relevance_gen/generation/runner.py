@@ -22,14 +22,14 @@ import attrs
 from relevance_gen import wire
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
-from relevance_gen.generation import chat
+from relevance_gen.generation import conversation
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.call import OnText
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.ticket import PLAIN, Manner, Request, Ticket, as_request, check_bounds
 from relevance_gen.generation.worker import Worker
-from relevance_gen.llama import source
+from relevance_gen.llama import model_file
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.model_thread import GRACE_S, Load, ThreadState
 from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, on_devices, shows_options
@@ -207,8 +207,10 @@ class Runner:
             InvalidRequestError: there is no template for these messages.
             RelevanceGenError: as `wait_ready` raises.
         """
-        renderer = chat.renderer_for(client)
-        return chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {}, renderer=renderer)
+        renderer = conversation.renderer_for(client)
+        return conversation.prompt_of(
+            messages, self.chat_format, chat_template, template_variables or {}, renderer=renderer
+        )
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:
         """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.
@@ -247,7 +249,7 @@ class Runner:
         Raises:
             RelevanceGenError: as `submit_chat` and `count_tokens` raise.
         """
-        text = chat.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
+        text = conversation.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
         return self._count(GenerationRequest(text), Manner(is_chat=True, only_counts=True))
 
     def _count(self, request: Request, manner: Manner) -> int:
@@ -364,7 +366,7 @@ def load_model(
     """Load a model as the options say; with model and options filled in this is a `Load`."""
     from relevance_gen.llama.decoder import Decoder  # not at the top: this loads llama.cpp
 
-    return Decoder(source.resolve(model), options, on_progress=on_progress)
+    return Decoder(model_file.resolve(model), options, on_progress=on_progress)
 
 
 def _countdown(timeout_s: float | None) -> Callable[[], float | None]:

@@ -33,7 +33,7 @@ _SOME_WEIGHTS = 4096
 
 
 @frozen
-class Settings:
+class SamplingOptions:
     """How one sequence draws its tokens; the fields and their order of application are `GenerationRequest`'s."""
 
     temperature: float = 1.0
@@ -44,7 +44,7 @@ class Settings:
 
 def sample(
     logits: Logits,
-    settings: Sequence[Settings],
+    settings: Sequence[SamplingOptions],
     uniforms: NDArray[np.float64],
     replacements: Mapping[int, Replacement] | None = None,
     masks: Mapping[int, Mask] | None = None,
@@ -79,7 +79,7 @@ def sample(
 
 
 def _draw_masked(
-    logits: Logits, settings: Sequence[Settings], uniforms: NDArray[np.float64], masks: Mapping[int, Mask]
+    logits: Logits, settings: Sequence[SamplingOptions], uniforms: NDArray[np.float64], masks: Mapping[int, Mask]
 ) -> Ids:
     tokens = np.empty(len(settings), np.intp)
     if free := [row for row in range(len(settings)) if row not in masks]:
@@ -94,7 +94,7 @@ def _draw_masked(
     return tokens
 
 
-def _draw(logits: Logits, settings: Sequence[Settings], uniforms: NDArray[np.float64]) -> Ids:
+def _draw(logits: Logits, settings: Sequence[SamplingOptions], uniforms: NDArray[np.float64]) -> Ids:
     n_vocab = logits.shape[1]
     groups: dict[int, list[int]] = {}
     for row, one in enumerate(settings):
@@ -194,7 +194,7 @@ def _greedy(logits: Logits) -> Ids:
     return tokens
 
 
-def _draw_among(logits: Logits, k: int, settings: Sequence[Settings], uniforms: NDArray[np.float64]) -> Ids:
+def _draw_among(logits: Logits, k: int, settings: Sequence[SamplingOptions], uniforms: NDArray[np.float64]) -> Ids:
     """Draw from each row's `k` likeliest tokens."""
     ids = largest_ids(logits, k)
     values = np.take_along_axis(logits, ids, axis=1).astype(np.float64)
@@ -213,7 +213,7 @@ def _draw_among(logits: Logits, k: int, settings: Sequence[Settings], uniforms: 
     return np.take_along_axis(ids, position[:, None], axis=1)[:, 0]
 
 
-def _draw_from_all(logits: Logits, settings: Settings, uniform: float) -> int:
+def _draw_from_all(logits: Logits, settings: SamplingOptions, uniform: float) -> int:
     """Draw from the whole vocabulary of one row."""
     largest = logits.max()
     _check_finite(largest)
@@ -240,7 +240,7 @@ def _weights(logits: Logits, largest: np.float32, temperature: float) -> Weights
     return np.exp(weights, out=weights)
 
 
-def _candidates(weights: Weights, total: float, settings: Settings) -> Ids:
+def _candidates(weights: Weights, total: float, settings: SamplingOptions) -> Ids:
     """Return the ids of all tokens that top_p and min_p can keep, and as few others as can be told without sorting.
 
     No token below a share of (1 − top_p) / V is among the likeliest that reach top_p: all such tokens have less than

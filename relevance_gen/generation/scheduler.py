@@ -57,7 +57,7 @@ class Waiting(Protocol):
 
 
 @frozen
-class State:
+class EngineState:
     """All that the next action depends on.
 
     Args:
@@ -90,8 +90,8 @@ class Seat:
 
 
 @frozen
-class Read:
-    """Read the prompt of the request at `place`, which shall be computed in `slot`."""
+class Tokenize:
+    """Tokenize the prompt of the request at `place`, which shall be computed in `slot`."""
 
     place: int
     slot: int
@@ -137,10 +137,10 @@ class Decode:
     slots: tuple[int, ...]
 
 
-Action: TypeAlias = Seat | Read | Prefill | Start | Move | Decode
+Action: TypeAlias = Seat | Tokenize | Prefill | Start | Move | Decode
 
 
-def next_action(state: State) -> Action | None:
+def next_action(state: EngineState) -> Action | None:
     """Return what to do next in this step, which a `Decode` or ``None`` ends."""
     if state.waiting and (action := _give_slots(state) or _compute_prompts(state)):
         return action
@@ -167,7 +167,7 @@ def _is_computed(request: Waiting) -> bool:
     return 0 < request.n_prompt == request.n_done
 
 
-def _give_slots(state: State) -> Seat | Start | None:
+def _give_slots(state: EngineState) -> Seat | Start | None:
     """Give the free slots away; return what that means for the request that is the first to get one."""
     gifts = _deal(state)
     for place, request in enumerate(state.waiting):
@@ -178,7 +178,7 @@ def _give_slots(state: State) -> Seat | Start | None:
     return None
 
 
-def _deal(state: State) -> dict[int, list[int]]:
+def _deal(state: EngineState) -> dict[int, list[int]]:
     """Deal the free slots out one by one; return those of each place, places in the order of their first ones."""
     gifts: dict[int, list[int]] = {}
     taken = {*state.running, *(request.slot for request in state.waiting)}
@@ -202,7 +202,7 @@ def _deal(state: State) -> dict[int, list[int]]:
     return gifts
 
 
-def _wanted(state: State) -> list[int]:
+def _wanted(state: EngineState) -> list[int]:
     """Return how many slots each request can use now."""
     n_may_hold = most_held(state.n_slots) - sum(map(holds, state.waiting))
     n_wanted = []
@@ -219,15 +219,15 @@ def _wanted(state: State) -> list[int]:
     return n_wanted
 
 
-def _compute_prompts(state: State) -> Read | Prefill | None:
-    """Read the prompts that have slots; then go on with the first, and with others whose slices are about as long."""
+def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
+    """Tokenize the prompts with slots; then compute slices: of the first, and of others that are about as long."""
     slices: list[Slice] = []
     for place, request in enumerate(state.waiting):
         if request.slot is None or _is_computed(request):
             continue
         if not request.n_prompt:
             if state.may_read:
-                return Read(place, request.slot)
+                return Tokenize(place, request.slot)
             break
         stop = min(request.n_prompt, (request.n_done // state.n_batch + 1) * state.n_batch)
         joined = [*slices, Slice(place, request.slot, request.n_done, stop)]
@@ -244,7 +244,7 @@ def padded(slices: Sequence[Slice], multiple: int) -> int:
     return longest + -longest % multiple
 
 
-def _may_compute(slices: Sequence[Slice], state: State) -> bool:
+def _may_compute(slices: Sequence[Slice], state: EngineState) -> bool:
     """Tell whether slices may be computed together, or one alone, within the budget and with little padding."""
     length = padded(slices, state.slice_multiple)
     if length * len(slices) > state.budget:
@@ -258,7 +258,7 @@ def _may_compute(slices: Sequence[Slice], state: State) -> bool:
     )
 
 
-def _closing_move(state: State) -> Move | None:
+def _closing_move(state: EngineState) -> Move | None:
     """Move the last sequence into the lowest gap, as decoding is fastest without; a waiting request fills it anyway."""
     if state.waiting:
         return None

@@ -7,7 +7,7 @@ import numpy as np
 from relevance_gen.generation.adjustment import Adjustment
 from relevance_gen.generation.constraints import Constraint
 from relevance_gen.generation.lookup import Lookup
-from relevance_gen.generation.sampling import Settings
+from relevance_gen.generation.sampling import SamplingOptions
 from relevance_gen.generation.stopping import StopStrings, TextAssembler
 from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob
 
@@ -53,7 +53,7 @@ class Sequence:
         self.index = index
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = None
-        self.settings = Settings(request.temperature, request.top_k, request.top_p, request.min_p)
+        self.settings = SamplingOptions(request.temperature, request.top_k, request.top_p, request.min_p)
         self.constraint = constraint
         self.lookup = lookup
         # A constraint itself keeps end tokens back.

@@ -13,7 +13,8 @@ from relevance_gen.llama.language_model import Tokens
 from relevance_gen.llama.library import lib, pointer
 
 _Integers: TypeAlias = Sequence[int] | Tokens
-Wanted: TypeAlias = bool | NDArray[np.bool_]
+OutputMask: TypeAlias = bool | NDArray[np.bool_]
+"""After which tokens of a batch logits are computed."""
 
 
 class Batch:
@@ -43,7 +44,7 @@ class Batch:
         self.sequence[:n] = sequences
         self.struct.n_tokens = n
 
-    def want(self, wanted: Wanted = True) -> int:
+    def want(self, wanted: OutputMask = True) -> int:
         """Have logits computed after the tokens where `wanted` is true; return of how many."""
         n = self.struct.n_tokens
         self.wanted[:n] = wanted

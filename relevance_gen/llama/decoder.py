@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from relevance_gen.errors import GenerationError, ModelLoadError
-from relevance_gen.llama.batch import Batch, Wanted, abort_while_set
-from relevance_gen.llama.fitting import MIN_N_CTX, Demand, fitting
+from relevance_gen.llama.batch import Batch, OutputMask, abort_while_set
+from relevance_gen.llama.context_size import MIN_N_CTX, Demand, choose_size
+from relevance_gen.llama.free_memory import FreeMemory, free_memory_for
 from relevance_gen.llama.language_model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.llama.library import lib, pointer, reasons
-from relevance_gen.llama.memory import Memory, memory_for
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.vocabulary import Vocabulary
+from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 
 _RAM_SHARE, _GPU_SHARE = 0.5, 0.8
@@ -68,11 +68,11 @@ class Decoder(OpenContext):
             self.can_rewind = not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
             self.slice_multiple = _SLICE_MULTIPLE if self.can_rewind else 1
             self.copies_on_device = weights.uses_gpu and self.can_rewind
-            self._fit(options, memory_for(weights, options))
-            vocabulary = Vocabulary(weights.vocabulary, self.n_ctx)
-            self.tokenize, self.tokenize_chat = vocabulary.tokenize, vocabulary.tokenize_chat
-            self.piece = vocabulary.piece
-            self.chat_format = vocabulary.chat_format(lib.llama_model_chat_template(model, None), weights.name)
+            self._fit(options, free_memory_for(weights, options))
+            tokenizer = Tokenizer(weights.vocabulary, self.n_ctx)
+            self.tokenize, self.tokenize_chat = tokenizer.tokenize, tokenizer.tokenize_chat
+            self.piece = tokenizer.piece
+            self.chat_format = tokenizer.chat_format(lib.llama_model_chat_template(model, None), weights.name)
             self.n_threads = options.n_threads or weights.default_n_threads
             self._open_context(path, options.flash_attention)
             self._warm_up()
@@ -82,7 +82,7 @@ class Decoder(OpenContext):
 
     # ── Loading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _fit(self, options: ModelOptions, memory: Memory) -> None:
+    def _fit(self, options: ModelOptions, memory: FreeMemory) -> None:
         """Choose `n_ctx`, `n_slots` and `n_batch`; refuse what the memory cannot hold."""
         model, uses_gpu = self._weights.handle, self._weights.uses_gpu
         n_batch = options.n_batch or (_GPU_SLICE if uses_gpu else _CPU_SLICE)
@@ -91,7 +91,7 @@ class Decoder(OpenContext):
         longest = options.n_ctx or max(MIN_N_CTX, lib.llama_model_n_ctx_train(model))
         demand = Demand(self._weights.token_bytes, _FLOAT_BYTES * n_rows * min(n_batch, longest))
         share = memory.share(_GPU_SHARE if uses_gpu else _RAM_SHARE)
-        self.n_ctx, self.n_slots = fitting(demand, share, longest, options.n_ctx is not None, options.n_slots)
+        self.n_ctx, self.n_slots = choose_size(demand, share, longest, options.n_ctx is not None, options.n_slots)
         self.n_batch = min(n_batch, self.n_ctx)
         self.n_batch += -self.n_batch % self.slice_multiple
         needed = f"{self.n_slots} slots need {demand.of(self.n_ctx, self.n_slots) >> 20:,} MiB of {memory}"
@@ -203,7 +203,7 @@ class Decoder(OpenContext):
         self._batch.fill(tokens, positions, slots)
         return self._compute()
 
-    def _compute(self, wanted: Wanted = True) -> Logits:
+    def _compute(self, wanted: OutputMask = True) -> Logits:
         """Decode the batch; return the logits after the tokens where `wanted` is true."""
         n_rows = self._batch.want(wanted)
         status = lib.llama_decode(self._context, self._batch.struct)

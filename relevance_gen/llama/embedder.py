@@ -14,7 +14,7 @@ from relevance_gen.errors import EncoderError, ModelLoadError
 from relevance_gen.llama.batch import Batch
 from relevance_gen.llama.library import lib, reasons
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.vocabulary import Vocabulary
+from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 
 Vector: TypeAlias = NDArray[np.float32]
@@ -56,7 +56,7 @@ class Embedder(OpenContext):
         try:
             self.n_ctx = min(options.n_ctx or _DEFAULT_N_CTX, lib.llama_model_n_ctx_train(weights.handle))
             self.n_dims = int(lib.llama_model_n_embd_out(weights.handle))
-            self.tokenize = Vocabulary(weights.vocabulary, self.n_ctx).tokenize_beginning
+            self.tokenize = Tokenizer(weights.vocabulary, self.n_ctx).tokenize_beginning
             self._open_context(options)
             self.pooling = self._pooling(path)
             self._warm_up(path)

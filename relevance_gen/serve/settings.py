@@ -14,8 +14,8 @@ from attrs import field, frozen
 from attrs.validators import optional
 
 from relevance_gen.checks import Validator, integer
+from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.source import NO_MODEL
 from relevance_gen.machine import usable_cpus
 
 _SIZES = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError
 from relevance_gen.generation import grammars
-from relevance_gen.generation.constraints import Source
+from relevance_gen.generation.constraints import GrammarSource
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.ticket import Manner
 from relevance_gen.quota import Quota
@@ -334,13 +334,13 @@ def test_strangers_with_slow_grammars_delay_nobody_with_a_name():
 def test_a_client_whose_grammars_took_too_long_is_told_when_to_come_again():
     """What is at hand still goes, and other clients and this process itself are not meant."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
-    known, new = Source("regex", "abc"), Source("regex", "abcd")
+    known, new = GrammarSource("regex", "abc"), GrammarSource("regex", "abcd")
     now_s = 100.0
     lane = compiler._lanes[False]
     lane._seconds = Quota(share=5.0, regained_per_s=0.2, clock=lambda: now_s)
     assert compiler.compile(known, "slow").result(60).source == known
     lane._seconds.charge(4.0, "slow")
-    assert compiler.compile(Source("regex", "ab"), "slow").result(60)
+    assert compiler.compile(GrammarSource("regex", "ab"), "slow").result(60)
     lane._seconds.charge(3.0, "slow")
     with pytest.raises(OverloadedError, match="too long to compile") as caught:
         compiler.compile(new, "slow")
@@ -349,14 +349,14 @@ def test_a_client_whose_grammars_took_too_long_is_told_when_to_come_again():
     for client in ("other", "", None):
         assert compiler.compile(new, client).result(60).source == new
     now_s += caught.value.retry_after_s
-    assert compiler.compile(Source("regex", "abce"), "slow").result(60)
+    assert compiler.compile(GrammarSource("regex", "abce"), "slow").result(60)
     compiler.close()
 
 
 def test_one_grammar_for_many_requests_waits_once():
     """However many requests of a client come with one grammar before it is compiled, none is refused."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
-    source = Source("regex", "abc")
+    source = GrammarSource("regex", "abc")
     futures = [compiler.compile(source, "busy") for _ in range(100)]
     assert len({id(future.result(60)) for future in futures}) == 1  # and it is compiled once
     lane = compiler._lanes[False]
@@ -376,7 +376,7 @@ def test_many_grammars_at_once_are_all_served(bigram):
 def test_without_the_extra_the_error_names_it(monkeypatch):
     """Where llguidance is not installed, the error says what to install."""
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    monkeypatch.delitem(sys.modules, "relevance_gen.generation.compiling", raising=False)
+    monkeypatch.delitem(sys.modules, "relevance_gen.generation.guidance", raising=False)
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
         with pytest.raises(InvalidRequestError, match=r"pip install 'relevance_gen\[constrained\]'") as caught:
             runner.generate({"text": "a", "json_schema": {}})

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from relevance_gen.generation.scheduler import (
     Decode,
+    EngineState,
     Move,
     Prefill,
-    Read,
     Seat,
     Slice,
     Start,
-    State,
+    Tokenize,
     holds,
     most_held,
     next_action,
@@ -63,7 +63,7 @@ def states(draw):
                 request.joins = draw(st.booleans())
         waiting.append(request)
     budget, may_read, n_ctx = draw(st.integers(0, n_batch)), draw(st.booleans()), draw(st.integers(31, 60))
-    return State(n_slots, n_ctx, n_batch, slice_multiple, budget, may_read, running, waiting)
+    return EngineState(n_slots, n_ctx, n_batch, slice_multiple, budget, may_read, running, waiting)
 
 
 def free_slots(state):
@@ -82,7 +82,7 @@ def test_an_action_only_ever_uses_slots_it_may(state):
             assert slot in free
             assert state.waiting[place].slot is None
             assert not state.waiting[place].computed
-        case Read(place, slot):
+        case Tokenize(place, slot):
             assert state.may_read
             assert slot == state.waiting[place].slot is not None
             assert not state.waiting[place].n_prompt
@@ -177,7 +177,7 @@ class Simulation:
     def state(self, budget, waiting):
         """Return what the scheduler sees."""
         counts = self.n_slots, 100, self.n_batch, 2, budget
-        return State(*counts, may_read=True, running=self.running.keys(), waiting=waiting)
+        return EngineState(*counts, may_read=True, running=self.running.keys(), waiting=waiting)
 
     def note_slots(self, who, n_slots):
         """Note who gets slots."""
@@ -196,7 +196,7 @@ class Simulation:
                 case Seat(place, slot):
                     self.queue[place].request.slot = slot
                     self.note_slots(self.queue[place], 1)
-                case Read(place):
+                case Tokenize(place):
                     self.queue[place].request.n_prompt = self.queue[place].n_prompt
                 case Prefill(slices):
                     budget -= self.compute(slices)
@@ -304,7 +304,7 @@ def test_requests_take_turns(n_slots, names, n_samples, expected):
 def test_a_free_slot_goes_to_who_has_the_fewest():
     """One request has three samples running, one has one: it gets two, and of equals the one whose turn is older."""
     waiting = [Request(n_unstarted=9, n_running=3), Request(n_unstarted=9, n_running=1)]
-    state = State(8, 99, 4, 2, 4, may_read=True, running={0, 1, 2, 3}, waiting=waiting)
+    state = EngineState(8, 99, 4, 2, 4, may_read=True, running={0, 1, 2, 3}, waiting=waiting)
     assert next_action(evolve(state, n_slots=6)) == Start(1, (4, 5))
     assert next_action(evolve(state, n_slots=7)) == Start(1, (4, 5))
     assert next_action(evolve(state, n_slots=8)) == Start(1, (4, 5, 7))
@@ -312,7 +312,7 @@ def test_a_free_slot_goes_to_who_has_the_fewest():
 
 def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_it():
     """Slots {0, 2, 3} become {0, 1, 2} when nobody waits, and stay while somebody's prompt is computed for the gap."""
-    state = State(8, 99, 4, 2, 4, may_read=True, running={0, 2, 3}, waiting=[])
+    state = EngineState(8, 99, 4, 2, 4, may_read=True, running={0, 2, 3}, waiting=[])
     assert next_action(state) == Move(3, 1)
     assert next_action(evolve(state, running={0, 1, 2})) == Decode((0, 1, 2))
     assert next_action(evolve(state, budget=0, waiting=[Request(5, 0, slot=1)])) == Decode((0, 2, 3))
@@ -320,7 +320,7 @@ def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_
 
 def slices_of(*requests, budget=64):
     """Return what is computed together of requests, by place, start and stop."""
-    state = State(8, 200, 64, 8, budget, may_read=False, running=(), waiting=requests)
+    state = EngineState(8, 200, 64, 8, budget, may_read=False, running=(), waiting=requests)
     action = next_action(state)
     return [(each.place, each.start, each.stop) for each in action.slices] if isinstance(action, Prefill) else []
 
@@ -348,5 +348,5 @@ def test_a_prompt_whose_every_logit_is_wanted_is_computed_alone():
 def test_a_model_that_cannot_forget_padding_computes_slices_one_by_one():
     """Where slices are not padded, each is computed alone."""
     waiting = [Request(4, 0, slot) for slot in range(3)]
-    state = State(8, 99, 64, 1, 64, may_read=True, running=(), waiting=waiting)
+    state = EngineState(8, 99, 64, 1, 64, may_read=True, running=(), waiting=waiting)
     assert next_action(state) == Prefill((Slice(0, 0, 0, 4),))

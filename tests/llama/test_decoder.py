@@ -16,8 +16,8 @@ from relevance_gen.llama import weights
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.language_model import Interrupted
 from relevance_gen.llama.library import lib
+from relevance_gen.llama.model_file import EMBEDDED_MODEL
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.source import EMBEDDED_MODEL
 from small_models import BIGRAM, ENCODER, TINY
 from small_models.make import byte_level_vocabulary, random_tensors, write_model
 
@@ -191,7 +191,7 @@ def test_a_tokenizer_that_uses_std_regex_survives_a_text_without_a_break(tmp_pat
 from relevance_gen.llama import weights
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.source import EMBEDDED_MODEL
+from relevance_gen.llama.model_file import EMBEDDED_MODEL
 print(len(Decoder({str(model)!r}, ModelOptions(n_ctx=8192, n_slots=1)).tokenize({character!r} * 100_000, 0)))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
@@ -248,7 +248,9 @@ def test_the_default_context_is_what_the_model_was_trained_on(caplog):
 )
 def test_where_memory_is_scarce_slots_are_given_up_before_tokens(monkeypatch, free_mib, options, expected):
     """A context takes half of what is free beside the weights; what was asked for stays."""
-    monkeypatch.setattr("relevance_gen.llama.memory.available_memory", lambda: (free_mib << 20) + TINY.stat().st_size)
+    monkeypatch.setattr(
+        "relevance_gen.llama.free_memory.available_memory", lambda: (free_mib << 20) + TINY.stat().st_size
+    )
     with Decoder(TINY, ModelOptions(n_threads=1, **options)) as model:
         assert (model.n_ctx, model.n_slots) == expected
         for slot in range(model.n_slots):

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.serve.edge import codings
 from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.budget import Account

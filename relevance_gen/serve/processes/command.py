@@ -10,7 +10,7 @@ from pathlib import Path
 
 from limits.errors import ConfigurationError
 
-from relevance_gen.llama.source import NO_MODEL, refuse_no_model
+from relevance_gen.llama.model_file import NO_MODEL, refuse_no_model
 from relevance_gen.serve import flags
 from relevance_gen.serve.edge import auth
 from relevance_gen.serve.edge.rate import RateLimit

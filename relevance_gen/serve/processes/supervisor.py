@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import attrs
 from attrs import define
 
-from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.serve import logs
 from relevance_gen.serve.edge.connection import BACKLOG
 from relevance_gen.serve.metrics import Metrics

@@ -12,7 +12,7 @@ from relevance_gen.asking.model import Model
 from relevance_gen.errors import RunnerClosedError
 from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.serve.settings import Settings
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 

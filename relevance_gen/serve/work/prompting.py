@@ -10,7 +10,7 @@ from typing import Any
 from attrs import field, frozen
 
 from relevance_gen.asking.model import Model
-from relevance_gen.asking.preparing import prepare
+from relevance_gen.asking.preparation import prepare
 from relevance_gen.errors import RequestCancelledError, TimedOutError
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.types import PromptResponse, PromptSource, SearchResponse

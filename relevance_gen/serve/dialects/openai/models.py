@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relevance_gen.llama.source import NO_MODEL
+from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.serve.dialects.openai.requests import MODEL
 
 

@@ -28,7 +28,7 @@ class Demand:
         return n_ctx * (n_slots * self.token_bytes + self.width_bytes)
 
 
-def fitting(
+def choose_size(
     demand: Demand, free_bytes: int, longest: int, must_be_longest: bool, n_slots: int | None
 ) -> tuple[int, int]:
     """Return the length and the number of slots that `free_bytes` hold.

@@ -8,9 +8,9 @@ from typing import Any
 from attrs import frozen
 
 from relevance_gen.asking.answer import Source
-from relevance_gen.asking.fitting import fit, passage_of
 from relevance_gen.asking.model import Model
-from relevance_gen.asking.prompting import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
+from relevance_gen.asking.selection import fit, passage_of
+from relevance_gen.asking.wording import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN
 from relevance_gen.types import SearchResponse

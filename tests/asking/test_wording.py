@@ -2,7 +2,7 @@
 
 from relevance_gen import Runner, search
 from relevance_gen.asking.answer import Source
-from relevance_gen.asking.prompting import (
+from relevance_gen.asking.wording import (
     EMBEDDED_NAME,
     INSTRUCTIONS,
     chat_message,

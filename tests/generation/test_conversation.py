@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import relevance_gen
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RunnerClosedError
-from relevance_gen.generation.chat import Renderer, prompt_of, renderer_for
+from relevance_gen.generation.conversation import Renderer, prompt_of, renderer_for
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.ticket import Manner
 from relevance_gen.llama.decoder import Decoder

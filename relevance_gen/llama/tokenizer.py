@@ -21,7 +21,7 @@ _RUNS = re.compile(rf"\S{{1,{_MAX_RUN}}}|\s{{1,{_MAX_RUN}}}")
 std::regex over them, which recurses at every character and overflows an 8 MiB stack between 16,000 and 32,000."""
 
 
-class Vocabulary:
+class Tokenizer:
     """The vocabulary of a loaded model, which must outlive it.
 
     Args:

@@ -15,7 +15,7 @@ _UNKNOWN_BYTES = 2 << 30
 
 
 @frozen
-class Memory:
+class FreeMemory:
     """Memory for a context.
 
     Args:
@@ -39,7 +39,7 @@ class Memory:
         return self.free_bytes is None or n_bytes <= self.free_bytes
 
 
-def memory_for(weights: Weights, options: ModelOptions) -> Memory:
+def free_memory_for(weights: Weights, options: ModelOptions) -> FreeMemory:
     """Return the memory that the context of a loaded model goes to: that of the GPUs, or the machine's.
 
     Where only some layers are on a GPU, each part of the context goes with its layers, and the tighter memory counts.
@@ -51,12 +51,12 @@ def memory_for(weights: Weights, options: ModelOptions) -> Memory:
         devices = devices[options.main_gpu : options.main_gpu + 1]
     if not devices:
         n_on_gpu = 0
-    parts: list[Memory] = []
+    parts: list[FreeMemory] = []
     if devices:
         free_bytes = sum(gpu.free_bytes for gpu in devices) * n_layers // n_on_gpu
-        parts.append(Memory(" and ".join(gpu.name for gpu in devices), free_bytes))
+        parts.append(FreeMemory(" and ".join(gpu.name for gpu in devices), free_bytes))
     if n_on_gpu < n_layers:
-        parts.append(Memory("the machine's memory", _free_here(weights, (n_layers - n_on_gpu) / n_layers)))
+        parts.append(FreeMemory("the machine's memory", _free_here(weights, (n_layers - n_on_gpu) / n_layers)))
     return min(parts, key=lambda part: float("inf") if part.free_bytes is None else part.free_bytes)
 
 
