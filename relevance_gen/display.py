@@ -1,223 +1,108 @@
-"""Show what was found, answered or generated to people: as a few lines of text, or as a table for a notebook."""
+"""Show things to people: a few lines of text for a terminal, a table for a notebook."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, TypeVar
 
-_MAX_RESULTS: Final = 10
-_LINE_CHARS: Final = 80
-"""Characters of a chunk on its line of text."""
-_CELL_CHARS: Final = 400
-"""Characters of a chunk in its cell of a table."""
-_HEAD: Final = "<tr><th>score</th><th>position</th><th>text</th></tr>"
-_REST_ROW: Final = '<tr><td colspan="3">… and {} more</td></tr>'
+from attrs import frozen
+
+T = TypeVar("T")
+
+Part: TypeAlias = tuple[int, int]
+"""Where a part of a text begins, and the position behind its end."""
+
+_MOST_ROWS: Final = 10
+LINE_CHARS: Final = 80
+"""Characters of a text on its line."""
+CELL_CHARS: Final = 400
+"""Characters of a text in its cell of a table."""
+ALL_CHARS: Final = sys.maxsize
 _TEXT_STYLE: Final = 'style="text-align: left; white-space: pre-wrap"'
 
 
-class Span(Protocol):
-    """What is shown of a span."""
+@frozen
+class Row:
+    """What is shown of one thing.
 
-    @property
-    def start(self) -> int:
-        """Position of its first character."""
-
-    @property
-    def end(self) -> int:
-        """The position behind its last."""
-
-
-class Result(Protocol):
-    """What is shown of a result."""
-
-    @property
-    def chunk_txt(self) -> str:
-        """The text."""
-
-    @property
-    def chunk_score(self) -> float:
-        """The score."""
-
-    @property
-    def original_index(self) -> int:
-        """The position."""
-
-    @property
-    def passage(self) -> Span | None:
-        """Where the answer stands."""
-
-    @property
-    def words(self) -> Sequence[Span]:
-        """The words that were found."""
-
-
-class TermShare(Protocol):
-    """What is shown of a term of an explanation."""
-
-    @property
-    def term(self) -> str:
-        """The query's word."""
-
-    @property
-    def tf(self) -> float:
-        """How often the chunk has it."""
-
-    @property
-    def df(self) -> int:
-        """Number of chunks that have it."""
-
-    @property
-    def share(self) -> float:
-        """What it gave to the score."""
-
-
-class Completion(Protocol):
-    """What is shown of a generated sample."""
-
-    @property
-    def text(self) -> str:
-        """The text."""
-
-    @property
-    def generated_tokens(self) -> int:
-        """Number of its tokens."""
-
-    @property
-    def finish_reason(self) -> str:
-        """Why it ended."""
-
-
-def as_text(results: Sequence[Result], confidence: float) -> str:
-    """Return a line for the whole and one for each of the first results: score, position, and a bit of the text."""
-    shown = [_line(result) for result in results[:_MAX_RESULTS]]
-    return "\n".join([f"<SearchResponse: {_summary(results, confidence)}>", *shown, *_rest(results, "  … and {} more")])
-
-
-def answer_as_text(text: str, sources: Sequence[Result], confidence: float) -> str:
-    """Return a line for the whole, the answer, and a numbered line for each of the first sources."""
-    shown = [_line(source, f"[{number}] ") for number, source in enumerate(sources[:_MAX_RESULTS], 1)]
-    head = f"<Answer: {_summary(sources, confidence, 'source')}>"
-    return "\n".join([head, f"  {_visible(text)}", *shown, *_rest(sources, "  … and {} more")])
-
-
-def answer_as_html(text: str, sources: Sequence[Result], confidence: float) -> str:
-    """Return the answer, and below it a table of the first sources, numbered, with the words found marked."""
-    rows = [_row(source, f"[{number}] ") for number, source in enumerate(sources[:_MAX_RESULTS], 1)]
-    table = _table(_summary(sources, confidence, "source"), _HEAD, rows + _rest(sources, _REST_ROW))
-    return f'<p style="white-space: pre-wrap">{_escaped(text)}</p>{table}'
-
-
-def completions_as_text(completions: Sequence[Completion], n_prompt_tokens: int) -> str:
-    """Return a line for the whole, and for each of the first samples one: tokens, why it ended, and its text."""
-    shown = [
-        f"  {_counted(sample.generated_tokens, 'token')}, {sample.finish_reason}: {_visible(_cut(sample.text))}"
-        for sample in completions[:_MAX_RESULTS]
-    ]
-    head = f"<GenerationResponse: {_about(completions, n_prompt_tokens)}>"
-    return "\n".join([head, *shown, *_rest(completions, "  … and {} more")])
-
-
-def completions_as_html(completions: Sequence[Completion], n_prompt_tokens: int) -> str:
-    """Return a table of the first samples, with all of their texts."""
-    rows = [
-        f"<tr><td>{sample.generated_tokens:,}</td><td>{_escaped(sample.finish_reason)}</td>"
-        f"<td {_TEXT_STYLE}>{_escaped(sample.text)}</td></tr>"
-        for sample in completions[:_MAX_RESULTS]
-    ]
-    head = "<tr><th>tokens</th><th>ended by</th><th>text</th></tr>"
-    return _table(_about(completions, n_prompt_tokens), head, rows + _rest(completions, _REST_ROW))
-
-
-def explanation_as_text(score: float, terms: Sequence[TermShare], parts: Mapping[str, float]) -> str:
-    """Return a line for the score and one for each term and each part that gave something to it, and for no other.
-
-    Args:
-        score: the chunk's.
-        terms: the query's, with what each gave.
-        parts: what else gave something, by name.
+    Attributes:
+        label: what stands before the text on its line, the space between them included.
+        cells: what stands before it in a table.
+        text: as much of it is shown as there is room for.
+        focus: the part to show if that is not all; the beginning if not given.
+        marks: parts to mark in a table, ascending and apart.
     """
-    shown = [
-        f"  {term.share:.3f}  {_visible(term.term)!r}, {term.tf:g} here, in {_counted(term.df, 'chunk')}"
-        for term in terms
-        if term.share
-    ]
-    shown += [f"  {share:.3f}  {name}" for name, share in parts.items() if share]
-    return "\n".join([f"<Explanation: score {score:.3f}>", *shown])
+
+    label: str
+    cells: tuple[str, ...]
+    text: str
+    focus: Part | None = None
+    marks: Sequence[Part] = ()
 
 
-def as_html(results: Sequence[Result], confidence: float) -> str:
-    """Return a table of the first results, with the words found marked where spans were asked for."""
-    rows = [_row(result) for result in results[:_MAX_RESULTS]]
-    return _table(_summary(results, confidence), _HEAD, rows + _rest(results, _REST_ROW))
+def as_text(head: str, items: Sequence[T], row: Callable[[T], Row], n_chars: int = LINE_CHARS) -> str:
+    """Return `head`, and a line for each of the first items, with at most `n_chars` of its text."""
+    lines = [f"  {one.label}{visible(_excerpt(one, n_chars)[2])}" for one in map(row, items[:_MOST_ROWS])]
+    return "\n".join([head, *lines, *_rest(items, "  … and {:,} more")])
 
 
-def _line(result: Result, number: str = "") -> str:
-    text = _visible(_excerpt(result, _LINE_CHARS)[2])
-    return f"  {number}{result.chunk_score:.3f}  [{result.original_index}]  {text}"
+def as_html(
+    caption: str, columns: Sequence[str], items: Sequence[T], row: Callable[[T], Row], n_chars: int = CELL_CHARS
+) -> str:
+    """Return a table of the first items, the last of its columns with at most `n_chars` of a text."""
+    rows = ["".join(f"<th>{name}</th>" for name in columns)]
+    for one in map(row, items[:_MOST_ROWS]):
+        cells = "".join(f"<td>{escaped(cell)}</td>" for cell in one.cells)
+        rows.append(f"{cells}<td {_TEXT_STYLE}>{_marked(one, n_chars)}</td>")
+    rows += _rest(items, f'<td colspan="{len(columns)}">… and {{:,}} more</td>')
+    return f"<table><caption>{caption}</caption>{''.join(f'<tr>{cells}</tr>' for cells in rows)}</table>"
 
 
-def _row(result: Result, number: str = "") -> str:
-    return (
-        f"<tr><td>{number}{result.chunk_score:.3f}</td><td>{result.original_index}</td>"
-        f"<td {_TEXT_STYLE}>{_marked(result)}</td></tr>"
-    )
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words.
 
-
-def _table(caption: str, head: str, rows: Sequence[str]) -> str:
-    return f"<table><caption>{caption}</caption>{head}{''.join(rows)}</table>"
-
-
-def _summary(results: Sequence[Result], confidence: float, noun: str = "result") -> str:
-    return f"{_counted(len(results), noun)}, confidence {confidence:.2f}"
-
-
-def _about(completions: Sequence[Completion], n_prompt_tokens: int) -> str:
-    return f"{_counted(len(completions), 'sample')} of a prompt of {_counted(n_prompt_tokens, 'token')}"
-
-
-def _counted(number: int, noun: str) -> str:
+    >>> counted(1, "chunk"), counted(2000, "chunk")
+    ('1 chunk', '2,000 chunks')
+    """
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _CELL_CHARS else text[:_CELL_CHARS] + "…"
-
-
-def _rest(results: Sequence[object], form: str) -> list[str]:
-    n = len(results) - _MAX_RESULTS
-    return [form.format(f"{n:,}")] if n > 0 else []
-
-
-def _excerpt(result: Result, n_chars: int) -> tuple[int, int, str]:
-    """Choose the part of a text to show, about the best passage if that is known: start, end, and the part itself."""
-    text, passage = result.chunk_txt, result.passage
-    start = 0
-    if passage is not None and passage.end > n_chars:
-        start = max(0, min((passage.start + passage.end - n_chars) // 2, passage.start, len(text) - n_chars))
-    end = min(start + n_chars, len(text))
-    return start, end, f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
-
-
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Return a text on one line, without characters that would move a terminal's cursor."""
     line = " ".join(text.split())
     return "".join(char if char.isprintable() else "\ufffd" for char in line)
 
 
-def _marked(result: Result) -> str:
-    """Return the part of a text to show as HTML, the words that were found marked."""
-    start, end, _ = _excerpt(result, _CELL_CHARS)
-    text, at, parts = result.chunk_txt, start, []
-    for word in result.words:
-        low, high = max(word.start, start), min(word.end, end)
-        if low < high:
-            parts.append(f"{_escaped(text[at:low])}<mark>{_escaped(text[low:high])}</mark>")
-            at = high
-    parts.append(_escaped(text[at:end]))
-    return f"{'…' if start else ''}{''.join(parts)}{'…' if end < len(text) else ''}"
-
-
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Escape a text for HTML; a lone surrogate could not be sent to a browser."""
     return html.escape(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+
+
+def _rest(items: Sequence[object], form: str) -> list[str]:
+    n = len(items) - _MOST_ROWS
+    return [form.format(n)] if n > 0 else []
+
+
+def _excerpt(row: Row, n_chars: int) -> tuple[int, int, str]:
+    """Choose the part of a text to show, about its focus if it has one: start, end, and the part itself."""
+    text, start = row.text, 0
+    if row.focus is not None and row.focus[1] > n_chars:
+        first, last = row.focus
+        start = max(0, min((first + last - n_chars) // 2, first, len(text) - n_chars))
+    end = min(start + n_chars, len(text))
+    return start, end, f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
+
+
+def _marked(row: Row, n_chars: int) -> str:
+    """Return the part of a text to show as HTML, with its marks."""
+    start, end, _ = _excerpt(row, n_chars)
+    text, at, parts = row.text, start, []
+    for first, last in row.marks:
+        low, high = max(first, start), min(last, end)
+        if low < high:
+            parts.append(f"{escaped(text[at:low])}<mark>{escaped(text[low:high])}</mark>")
+            at = high
+    parts.append(escaped(text[at:end]))
+    return f"{'…' if start else ''}{''.join(parts)}{'…' if end < len(text) else ''}"

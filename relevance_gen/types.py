@@ -212,10 +212,30 @@ class SearchResponse(Sequence[SearchResult]):
         return self.results[place]
 
     def __repr__(self) -> str:
-        return display.as_text(self.results, self.confidence)
+        return display.as_text(f"<SearchResponse: {self._summary}>", self.results, row_of)
 
     def _repr_html_(self) -> str:
-        return display.as_html(self.results, self.confidence)
+        return display.as_html(self._summary, RESULT_COLUMNS, self.results, row_of)
+
+    @property
+    def _summary(self) -> str:
+        return f"{display.counted(len(self), 'result')}, confidence {self.confidence:.2f}"
+
+
+RESULT_COLUMNS = ("score", "position", "text")
+
+
+def row_of(result: SearchResult, number: str = "") -> display.Row:
+    """Return what is shown of a result, behind the `number` that it may have."""
+    score, position = f"{number}{result.chunk_score:.3f}", str(result.original_index)
+    passage = result.passage
+    return display.Row(
+        label=f"{score}  [{position}]  ",
+        cells=(score, position),
+        text=result.chunk_txt,
+        focus=None if passage is None else (passage.start, passage.end),
+        marks=[(word.start, word.end) for word in result.words],
+    )
 
 
 @frozen
@@ -298,8 +318,13 @@ class Explanation:
     passage: Passage | None = None
 
     def __repr__(self) -> str:
-        parts = {part: getattr(self, part) for part in _PARTS}
-        return display.explanation_as_text(self.score, self.terms, parts)
+        shown = [
+            f"  {one.share:.3f}  {display.visible(one.term)!r}, {one.tf:g} here, in {display.counted(one.df, 'chunk')}"
+            for one in self.terms
+            if one.share
+        ]
+        shown += [f"  {share:.3f}  {part}" for part in _PARTS if (share := getattr(self, part))]
+        return "\n".join([f"<Explanation: score {self.score:.3f}>", *shown])
 
 
 _PARTS = ("pairs", "coverage", "head", "run", "letters", "likeness", "meaning")
@@ -599,10 +624,26 @@ class GenerationResponse:
         return plain
 
     def __repr__(self) -> str:
-        return display.completions_as_text(self.responses, self.prompt_tokens)
+        head = f"<GenerationResponse: {self._summary}>"
+        return display.as_text(head, self.responses, _row_of_sample, display.CELL_CHARS)
 
     def _repr_html_(self) -> str:
-        return display.completions_as_html(self.responses, self.prompt_tokens)
+        columns = ("tokens", "ended by", "text")
+        return display.as_html(self._summary, columns, self.responses, _row_of_sample, display.ALL_CHARS)
+
+    @property
+    def _summary(self) -> str:
+        prompt = display.counted(self.prompt_tokens, "token")
+        return f"{display.counted(len(self.responses), 'sample')} of a prompt of {prompt}"
+
+
+def _row_of_sample(sample: Completion) -> display.Row:
+    n_tokens = sample.generated_tokens
+    return display.Row(
+        label=f"{display.counted(n_tokens, 'token')}, {sample.finish_reason}: ",
+        cells=(f"{n_tokens:,}", sample.finish_reason),
+        text=sample.text,
+    )
 
 
 @frozen

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import frozen
 
 from relevance_gen import display
-from relevance_gen.types import FinishReason, GenerationResponse, SearchResult
+from relevance_gen.types import RESULT_COLUMNS, FinishReason, GenerationResponse, SearchResult, row_of
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
 """The text of an answer without a source: no model was asked."""
@@ -81,7 +81,18 @@ class Answer:
         }
 
     def __repr__(self) -> str:
-        return display.answer_as_text(self.text, [source.result for source in self.sources], self.confidence)
+        head = f"<Answer: {self._summary}>\n  {display.visible(self.text)}"
+        return display.as_text(head, list(enumerate(self.sources, 1)), _row_of)
 
     def _repr_html_(self) -> str:
-        return display.answer_as_html(self.text, [source.result for source in self.sources], self.confidence)
+        table = display.as_html(self._summary, RESULT_COLUMNS, list(enumerate(self.sources, 1)), _row_of)
+        return f'<p style="white-space: pre-wrap">{display.escaped(self.text)}</p>{table}'
+
+    @property
+    def _summary(self) -> str:
+        return f"{display.counted(len(self.sources), 'source')}, confidence {self.confidence:.2f}"
+
+
+def _row_of(numbered: tuple[int, Source]) -> display.Row:
+    number, source = numbered
+    return row_of(source.result, f"[{number}] ")
