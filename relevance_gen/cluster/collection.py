@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Final
 
 import numpy as np
 from ray import cloudpickle
-from ray.exceptions import RayActorError
 
-from relevance_gen.cluster.connection import get
-from relevance_gen.cluster.shard import Ahead, OutdatedError
+from relevance_gen.cluster.calls import Calls, Pace, Round
+from relevance_gen.cluster.shard import Ahead
 from relevance_gen.cluster.state import IndexState, ShardState
-from relevance_gen.errors import TimedOutError
 from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.scoring import Answer, Rest, SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
 
-ROUND_S: Final = 60.0
-"""Longest time that shards may take for one round of a question."""
 _MAX_AHEAD: Final = 100
 """Chunks that are read ahead; there are more only where many are equally good."""
 
 
 class ClusterCollection(Collection):
     """The shards of an index that live, searched as one.
+
+    Args:
+        state: of the index.
+        pace: of whoever asks.
 
     Attributes:
         state: what was known of the index when this was made.
@@ -37,10 +36,12 @@ class ClusterCollection(Collection):
         TimedOutError: a shard did not answer.
     """
 
-    def __init__(self, state: IndexState) -> None:
+    def __init__(self, state: IndexState, pace: Pace) -> None:
         super().__init__((), weighting_named(state.weighting))
         self.statistics = state.statistics
         self.state = state
+        self._pace = pace
+        self._asking = threading.local()
         self._ahead = threading.local()
         self._shards = [shard for shard in state.shards if shard.replicas]
 
@@ -48,7 +49,7 @@ class ClusterCollection(Collection):
         self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs
     ) -> list[Answer]:
         """Return what the scorer of each segment answers, wherever it is."""
-        return self._wait(self._call(self._shards, method, *args, **kwargs))
+        return self._call(self._shards, method, *args, **kwargs).answers()
 
     def read(
         self,
@@ -66,7 +67,7 @@ class ClusterCollection(Collection):
         if method is SegmentScorer.look and positions.size <= _MAX_AHEAD:
             plan: Any = args[0]
             self._ahead.calls = self._call(shards, Ahead.read, positions, plan.reads_letters)
-        return self._wait(calls)
+        return calls.answers()
 
     def _read_before(self, positions: Offsets, method: Callable[..., Any]) -> list[tuple[Offsets, Any]] | None:
         """Return what was read ahead of chunks at some positions; None where something is missing.
@@ -77,7 +78,7 @@ class ClusterCollection(Collection):
         calls = getattr(self._ahead, "calls", None)
         if calls is None or method not in (SegmentScorer.letters, SegmentScorer.contents):
             return None
-        told: list[Ahead] = self._wait(calls)
+        told: list[Ahead] = calls.answers()
         if method is SegmentScorer.contents:
             self._ahead.calls = None
         found: list[tuple[Offsets, Any]] = []
@@ -90,16 +91,8 @@ class ClusterCollection(Collection):
                 found.append((here, [part.contents[place] for place in kept.tolist()]))
         return found if sum(here.size for here, _ in found) == positions.size else None
 
-    def _call(self, shards: Sequence[ShardState], function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Ask shards the same, all at once; pickled only once, for there may be a thousand of them."""
-        question = cloudpickle.dumps((function, args, kwargs))
-        return [shard.choose().ask.remote(self.state.epoch, question) for shard in shards]
-
-    @staticmethod
-    def _wait(calls: list[Any]) -> list[Any]:
-        try:
-            return list(itertools.chain.from_iterable(get(calls, ROUND_S)))
-        except RayActorError:
-            raise OutdatedError from None
-        except TimedOutError:
-            raise TimedOutError(f"a shard did not answer within {ROUND_S:g} seconds") from None
+    def _call(self, shards: Sequence[ShardState], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Round:
+        """Ask shards the same, all at once. A question begins with its words, and may go to other replicas."""
+        if function is SegmentScorer.match or not hasattr(self._asking, "calls"):
+            self._asking.calls = Calls(self.state, self._pace)
+        return Round(self._asking.calls, shards, cloudpickle.dumps((function, args, kwargs)))

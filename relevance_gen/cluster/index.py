@@ -21,6 +21,7 @@ from ray.exceptions import RayActorError
 
 from relevance_gen.checks import check_integer
 from relevance_gen.cluster import folder as folders
+from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
 from relevance_gen.cluster.connection import NAMESPACE, check, check_name, connect, get, own_node, start
 from relevance_gen.cluster.files import Source, plan_reading
@@ -190,6 +191,7 @@ class ClusterIndex:
 
     def _begin(self, keeper: Any) -> None:
         self._keeper = keeper
+        self._pace = Pace()
         self._collection: ClusterCollection | None = None
         self._known_s = 0.0
         self._closed = False
@@ -424,7 +426,7 @@ class ClusterIndex:
         state = self._call("state", after, _NEWS_S if after >= 0 else 0.0)
         collection = self._collection
         if collection is None or state.version != collection.state.version:
-            self._collection = collection = ClusterCollection(state)
+            self._collection = collection = ClusterCollection(state, self._pace)
         self._known_s = time.monotonic()
         return collection
 

@@ -19,6 +19,7 @@ from attrs import evolve
 from ray.exceptions import RayActorError
 
 from relevance_gen.cluster import folder as folders
+from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
 from relevance_gen.cluster.connection import Actor, get
 from relevance_gen.cluster.parts import Part, Recipe, Saved
@@ -50,6 +51,7 @@ class Keeper(Actor):
         self._replicas = Replicas(weighting, counter, n_replicas, self._tell_loss, self._restore)
         self._changing = threading.Lock()
         """Held while chunks change or shards are made."""
+        self._pace = Pace()
         self._state: IndexState | None = None
         self._epoch = self._n_positions = 0
 
@@ -144,7 +146,7 @@ class Keeper(Actor):
             if self.state().n_missing_chunks:
                 raise self._missing("chunks cannot be removed now")
             try:
-                at = check_positions(positions, self._n_positions, ClusterCollection(self.state()).holds)
+                at = check_positions(positions, self._n_positions, ClusterCollection(self.state(), self._pace).holds)
             except OutdatedError:
                 raise self._missing("chunks cannot be removed now") from None
             here = [(shard, at[shard.contribution.spans.hold(at)]) for shard in self._shards]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
@@ -60,10 +59,6 @@ class ShardState:
     replicas: tuple[Any, ...]
     node_ids: tuple[str, ...]
     error: str | None
-
-    def choose(self) -> Any:
-        """Return one of the replicas; each gets its share of the questions."""
-        return self.replicas[0] if len(self.replicas) == 1 else random.choice(self.replicas)  # noqa: S311
 
 
 @frozen(eq=False)

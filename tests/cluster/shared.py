@@ -37,9 +37,14 @@ def until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def process_of(handle: Any) -> int:
+    """Return the process of an actor."""
+    return int(connection.get(handle.__ray_call__.remote(lambda _: os.getpid())))
+
+
 def kill_process(handle: Any) -> None:
     """Kill the process of an actor, as the system does when memory runs out."""
-    os.kill(connection.get(handle.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+    os.kill(process_of(handle), signal.SIGKILL)
 
 
 def answers(index: ClusterIndex, expected: list[Any]) -> int:

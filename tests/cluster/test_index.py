@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError
 from relevance_gen.cluster import ClusterIndex, connection
+from relevance_gen.cluster.calls import Pace, Round
 from relevance_gen.cluster.collection import ClusterCollection
 from relevance_gen.cluster.state import IndexState
 from relevance_gen.errors import ClusterError, IndexFormatError
@@ -83,10 +84,10 @@ class Counted(ClusterCollection):
     """Notes what it asks of the shards."""
 
     def __init__(self, state: IndexState) -> None:
-        super().__init__(state)
+        super().__init__(state, Pace())
         self.asked: list[str] = []
 
-    def _call(self, shards: Any, function: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    def _call(self, shards: Any, function: Any, *args: Any, **kwargs: Any) -> Round:
         self.asked.append(function.__name__)
         return super()._call(shards, function, *args, **kwargs)
 
