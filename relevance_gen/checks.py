@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 from attrs import Attribute
 
-from relevance_gen.errors import InvalidRequestError, shown
+from relevance_gen.errors import InvalidRequestError, describe
 
 Validator: TypeAlias = Callable[[Any, "Attribute[Any]", Any], None]
 
 MAX_TOKEN_IDS = 1 << 31
-"""How many token ids llama.cpp has numbers for."""
+"""llama.cpp numbers tokens with signed integers of 32 bits."""
 
 _MAX_FLOAT = sys.float_info.max
 _ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -138,8 +138,8 @@ def token_numbers(low: float, high: float, n_most: int) -> Validator:
             raise InvalidRequestError.must_be(attribute.name, f"an object of at most {n_most:,} token ids", value)
         for token, wanted in value.items():
             if not (is_integer(token) and 0 <= token < MAX_TOKEN_IDS):
-                raise InvalidRequestError("must have token ids as its keys", attribute.name, shown(token))
-            if not _is_number(wanted, low, high):  # naming each of them takes longer than checking it
+                raise InvalidRequestError("must have token ids as its keys", attribute.name, describe(token))
+            if not _is_number(wanted, low, high):  # checked first, as making the name takes longer than checking
                 refuse(instance, attribute.evolve(name=f"{attribute.name}[{token}]"), wanted)
 
     return check

@@ -19,9 +19,7 @@ _BREAKS = (_PARAGRAPH, re.compile(r"\n"), _SENTENCE, re.compile(r"\s"))
 _TEXT = re.compile(r"\S")
 _WORD_START = re.compile(r"(?<=\s)\S")
 _LONGEST_CLUSTER = 32
-"""Characters that one visible character may take up before it is cut all the same."""
-
-
+"""Most code points of one visible character; a longer one is cut."""
 _MAX_CHARS = 1000
 _LONGEST_SENTENCE = 500
 _CHARS_PER_TOKEN = 4
@@ -125,7 +123,7 @@ class _TokenLimit(_CharLimit):
         self._n_chars = tokens * _CHARS_PER_TOKEN
 
     def size(self, text: str, start: int) -> int:
-        """Return about how many characters the tokens reach: at most so many, and hardly fewer."""
+        """Return how many characters fit the tokens: never too many, and at most a 32nd too few."""
         most = min(self._max_chars, len(text) - start)
         fits, too_long, tried = 0, most + 1, min(self._n_chars, most)
         while too_long - fits > max(1, fits // 32):
@@ -144,7 +142,7 @@ class _TokenLimit(_CharLimit):
         return self._n_chars
 
     def holds(self, chunk: str) -> bool:
-        """Tell whether a chunk has few enough tokens: some texts have fewer than a part of them has."""
+        """Tell whether a chunk has few enough tokens, as it may have more than the longer text that was measured."""
         return self._count(chunk) <= self._tokens
 
 

@@ -44,7 +44,7 @@ class Row:
 
 def as_text(head: str, items: Sequence[T], row: Callable[[T], Row], n_chars: int = LINE_CHARS) -> str:
     """Return `head`, and a line for each of the first items, with at most `n_chars` of its text."""
-    lines = [f"  {one.label}{visible(_excerpt(one, n_chars)[2])}" for one in map(row, items[:_MOST_ROWS])]
+    lines = [f"  {one.label}{one_line(_excerpt(one, n_chars)[2])}" for one in map(row, items[:_MOST_ROWS])]
     return "\n".join([head, *lines, *_rest(items, "  … and {:,} more")])
 
 
@@ -69,7 +69,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def visible(text: str) -> str:
+def one_line(text: str) -> str:
     """Return a text on one line, without characters that would move a terminal's cursor."""
     line = " ".join(text.split())
     return "".join(char if char.isprintable() else "\ufffd" for char in line)

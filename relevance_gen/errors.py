@@ -16,7 +16,7 @@ _FURTHER_FIELD = re.compile(r"(?<=beside )\w+|[a-z]+(?:_[a-z]+)+")
 _IN_JSON = {"None": "null", "True": "true", "False": "false"}
 
 
-def shown(value: object) -> str:
+def describe(value: object) -> str:
     """Return a short, single-line, bounded description of `value` for an error message."""
     match value:
         case None | bool() | float():
@@ -35,9 +35,9 @@ def shown(value: object) -> str:
             return type(value).__name__
 
 
-def named(name: object) -> str:
+def shorten(name: object) -> str:
     """Return a name that a caller made up, as part of the path of a field: bounded, as values are."""
-    text = name if isinstance(name, str) else shown(name)
+    text = name if isinstance(name, str) else describe(name)
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
 
 
@@ -83,7 +83,7 @@ class InvalidRequestError(RelevanceGenError, ValueError):
     @classmethod
     def must_be(cls, field: str, allowed: str, got: object, *, remedy: str | None = None) -> Self:
         """Make the error for a field whose value, `got`, is not `allowed`."""
-        return cls(f"must be {allowed}", field, shown(got), remedy)
+        return cls(f"must be {allowed}", field, describe(got), remedy)
 
     def at(self, field: str | None) -> Self:
         """Return the same error of a field that its caller knows by another name or path."""
@@ -105,13 +105,13 @@ class InvalidRequestError(RelevanceGenError, ValueError):
         return str(type(self)(self.rule, self.field, got, self.remedy))
 
     def __str__(self) -> str:
-        field = "" if self.field is None else f"{_visible(self.field)} "
+        field = "" if self.field is None else f"{_printable(self.field)} "
         got = "" if self.got is None else f", got {self.got}"
         remedy = "" if self.remedy is None else f"; {self.remedy}"
         return f"{field}{self.rule}{got}{remedy}"
 
 
-def _visible(path: str) -> str:
+def _printable(path: str) -> str:
     return path if path.isprintable() else ascii(path)[1:-1]
 
 

@@ -319,7 +319,7 @@ class Explanation:
 
     def __repr__(self) -> str:
         shown = [
-            f"  {one.share:.3f}  {display.visible(one.term)!r}, {one.tf:g} here, in {display.counted(one.df, 'chunk')}"
+            f"  {one.share:.3f}  {display.one_line(one.term)!r}, {one.tf:g} here, in {display.counted(one.df, 'chunk')}"
             for one in self.terms
             if one.share
         ]
@@ -424,7 +424,7 @@ class PromptResponse:
 
 
 def _alone(request: GenerationRequest, attribute: Attribute[Any], value: Any) -> None:
-    """Refuse a field that says what the samples must be where one before it does."""
+    """Refuse a second field that says what the samples must be."""
     for other in ("json_schema", "regex"):
         if value is not None and other != attribute.name and getattr(request, other) is not None:
             raise InvalidRequestError(f"must not be given beside {other}", attribute.name)

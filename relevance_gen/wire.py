@@ -15,7 +15,7 @@ import attrs
 import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from relevance_gen.errors import InvalidRequestError, named, nearest, shown
+from relevance_gen.errors import InvalidRequestError, describe, nearest, shorten
 from relevance_gen.types import Completion, Explanation, GenerationResponse, SearchResponse
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ def _finite(digits: str) -> float:
 
 
 def _integer(digits: str) -> int:
-    """Convert an integer, in Python: so other threads go on while millions are parsed."""
+    """Convert an integer by a function of Python's: between its calls other threads get the interpreter's lock."""
     return int(digits)
 
 
@@ -141,15 +141,15 @@ def structure(cls: type[T], value: object, *, path: str = "", is_lenient: bool =
     """
     if not isinstance(value, Mapping):
         rule = "must be an object" if path else "the body must be an object"
-        raise InvalidRequestError(rule, path or None, shown(value))
+        raise InvalidRequestError(rule, path or None, describe(value))
     prefix = f"{path}." if path else ""
     fields = {a.name: a for a in attrs.fields(cls)}  # type: ignore[arg-type]
     if is_lenient:
         value = {name: given for name, given in value.items() if name in fields and given is not None}
     for name in value:
         if name not in fields:
-            remedy = _fields_to_choose(prefix, named(name), list(fields))
-            raise InvalidRequestError("is not a known field", f"{prefix}{named(name)}", remedy=remedy)
+            remedy = _fields_to_choose(prefix, shorten(name), list(fields))
+            raise InvalidRequestError("is not a known field", f"{prefix}{shorten(name)}", remedy=remedy)
     for name, attribute in fields.items():
         if attribute.default is attrs.NOTHING and name not in value:
             raise InvalidRequestError("is required", f"{prefix}{name}")
@@ -183,8 +183,8 @@ _LONG_TEXT = 1 << 18
 def _quoted(text: str) -> str:
     """Write one string.
 
-    `json` would do this itself, and keep the interpreter's lock until all is written, a second for 30 MiB. It gives way
-    where it calls Python.
+    `json` by itself would hold the interpreter's lock until all is written, a second for 30 MiB. Where it calls a
+    function of Python's, other threads get it.
     """
     if len(text) <= _LONG_TEXT:
         return encode_basestring_ascii(text)
@@ -196,5 +196,5 @@ def _no_json(value: object) -> NoReturn:
     raise TypeError(f"{type(value).__name__} is nothing that JSON has")
 
 
-# What `json.dumps` makes of the arguments (separators=(",", ":"), allow_nan=False), but for the strings.
+# The encoder that `json.dumps` makes for separators=(",", ":") and allow_nan=False, with `_quoted` for the strings.
 _encode = c_make_encoder(None, _no_json, _quoted, None, ":", ",", False, False, False)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.checks import is_blank
-from relevance_gen.errors import InvalidRequestError, TooLargeError, shown
+from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
 from relevance_gen.types import MAX_SAMPLES, Chunk, GenerationRequest, SearchRequest
 
 
@@ -202,13 +202,13 @@ def test_a_name_that_cannot_be_shown_is_escaped() -> None:
 )
 def test_a_shown_value_is_short_and_on_one_line(value: Any) -> None:
     """Whatever is wrong, the message that repeats it stays short, printable and on one line."""
-    assert len(shown(value)) < 1000
-    assert shown(value).isprintable()
+    assert len(describe(value)) < 1000
+    assert describe(value).isprintable()
 
 
 def test_what_is_counted_has_its_number() -> None:
     """One item is no plural."""
-    assert [shown(value) for value in ([], [1], {"a": 1})] == [
+    assert [describe(value) for value in ([], [1], {"a": 1})] == [
         "a list of 0 items",
         "a list of 1 item",
         "an object of 1 field",
@@ -217,7 +217,7 @@ def test_what_is_counted_has_its_number() -> None:
 
 def test_huge_integers_can_be_shown() -> None:
     """An integer too long to print is described by its size."""
-    assert shown(10**10_000) == "an integer of 33220 bits"
+    assert describe(10**10_000) == "an integer of 33220 bits"
 
 
 def test_lists_become_tuples() -> None:

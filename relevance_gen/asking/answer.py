@@ -81,7 +81,7 @@ class Answer:
         }
 
     def __repr__(self) -> str:
-        head = f"<Answer: {self._summary}>\n  {display.visible(self.text)}"
+        head = f"<Answer: {self._summary}>\n  {display.one_line(self.text)}"
         return display.as_text(head, list(enumerate(self.sources, 1)), _row_of)
 
     def _repr_html_(self) -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import relevance_gen
-from relevance_gen.cli.parsing import Parser
+from relevance_gen.cli.arguments import Parser
 from relevance_gen.errors import InvalidRequestError, RelevanceGenError, did_you_mean
 from relevance_gen.serve.__main__ import main as serve
 

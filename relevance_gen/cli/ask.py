@@ -8,8 +8,8 @@ from typing import Final
 
 from relevance_gen.asking.answer import Answer
 from relevance_gen.asking.api import AnswerStream, ask_stream
+from relevance_gen.cli.corpus import save
 from relevance_gen.cli.generate import add_model, add_parameters, given_parameters, load_runner, showable
-from relevance_gen.cli.indexing import save
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.search import (
     FOUND,
@@ -50,24 +50,24 @@ def run(args: argparse.Namespace) -> int:
     GenerationRequest("", **fields)
     status = StatusLine(sys.stderr)
     with encoder_of(args) as encoder:
-        searched = open_index(args, status, encoder)
-        kept = args.save is None or save(searched.index, args.save, status.say)
-        where = wanted_metadata(args, searched.index)
-        found = searched.index.search(question.query, 1, where=where, candidates=0)  # no vectors: is there anything?
+        corpus = open_index(args, status, encoder)
+        kept = args.save is None or save(corpus.index, args.save, status.say)
+        where = wanted_metadata(args, corpus.index)
+        found = corpus.index.search(question.query, 1, where=where, candidates=0)  # no vectors: is there anything?
         if found.results:
             if is_embedded(args.model):
                 status.say(_EMBEDDED)
             asked = {"top_n": args.top_n, "where": where, "encoder": encoder, **fields}
             with (
                 load_runner(args, num_samples=1) as runner,
-                ask_stream(question.query, searched.index, runner=runner, **asked) as stream,
+                ask_stream(question.query, corpus.index, runner=runner, **asked) as stream,
             ):
                 _show(stream, args)
         elif args.json:
             sys.stdout.write(serialize(Answer.nothing_found(found.confidence).to_dict()).decode("ascii") + "\n")
         else:
-            status.say(nothing_found(searched))
-    if searched.failed or not kept:
+            status.say(nothing_found(corpus))
+    if corpus.failed or not kept:
         return TROUBLE
     return FOUND if found.results else NOT_FOUND
 

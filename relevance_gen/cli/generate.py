@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO, get_type_hints
 
 import attrs
 
-from relevance_gen.cli.parsing import integer, not_empty, number
+from relevance_gen.cli.arguments import integer, not_empty, number
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner

@@ -11,7 +11,7 @@ from typing import TextIO, TypeAlias
 from attrs import frozen
 
 from relevance_gen.checks import is_integer
-from relevance_gen.cli.reading import STDIN
+from relevance_gen.cli.reader import STDIN
 from relevance_gen.cli.terminal import visible, wants_colour, width
 from relevance_gen.types import SearchResponse, SearchResult, Span
 

@@ -8,9 +8,9 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from relevance_gen.cli.arguments import not_empty
+from relevance_gen.cli.corpus import Corpus, build, load, save
 from relevance_gen.cli.filetypes import listing
-from relevance_gen.cli.indexing import Searched, build, load, save
-from relevance_gen.cli.parsing import not_empty
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.embedding.encoder import Encoder
@@ -160,8 +160,8 @@ def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
     with encoder_of(args) as encoder:
-        searched = open_index(args, status, encoder)
-        index = searched.index
+        corpus = open_index(args, status, encoder)
+        index = corpus.index
         response = index.search(
             question.query,
             question.top_n,
@@ -177,13 +177,13 @@ def run(args: argparse.Namespace) -> int:
     elif response.results:
         Printer.of(args, sys.stdout).print(response, n_chunks=len(index), seconds=seconds)
     else:
-        status.say(nothing_found(searched))
-    if searched.failed or not kept:
+        status.say(nothing_found(corpus))
+    if corpus.failed or not kept:
         return TROUBLE
     return FOUND if response.results else NOT_FOUND
 
 
-def open_index(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Searched:
+def open_index(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Corpus:
     """Make the index of the files that `args` name, or open the saved one."""
     return build(args, status, encoder) if args.index is None else load(args, status, encoder)
 
@@ -193,11 +193,11 @@ def encoder_of(args: argparse.Namespace) -> AbstractContextManager[Encoder | Non
     return nullcontext() if args.encoder is None else Encoder(args.encoder)
 
 
-def nothing_found(searched: Searched) -> str:
-    """Say what was searched in vain, and what may help."""
-    n_chunks = len(searched.index)
-    hint = "" if n_chunks else "; --no-ignore and --hidden take more files" if searched.in_folders else ""
-    return f"nothing found in {n_chunks:,} chunk{'s' * (n_chunks != 1)} of {searched.place}{hint}"
+def nothing_found(corpus: Corpus) -> str:
+    """Say that a search found nothing in all of these chunks, and what may help."""
+    n_chunks = len(corpus.index)
+    hint = "" if n_chunks else "; --no-ignore and --hidden take more files" if corpus.in_folders else ""
+    return f"nothing found in {n_chunks:,} chunk{'s' * (n_chunks != 1)} of {corpus.origin}{hint}"
 
 
 def _count(text: str, least: int = 1) -> int:

@@ -6,8 +6,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from relevance_gen.documents.decoding import decode
-from relevance_gen.documents.extracting import extract, format_of, why_not
+from relevance_gen.documents.charset import decode
+from relevance_gen.documents.extraction import extract, format_of, why_not
 
 MAX_CHARS = 1 << 23
 """Most characters of text that one document may have."""

@@ -1,4 +1,4 @@
-"""Ask a program in a process of its own, for what a stranger's input must not be trusted with: see `child`."""
+"""Run code on untrusted input in a child process: a crash, a hang or a memory bomb ends only the child."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from relevance_gen.errors import GenerationError
 _CHILD = Path(__file__).with_name("child.py")
 
 _PATIENCE = 5
-"""How many times its processor time an answer may take on a busy machine."""
+"""An answer may take so many times its processor time by the clock, as the machine may be busy."""
 
 _START_S = 60.0
-"""For a process to start: on a busy machine that takes longer than an answer may."""
+"""For a process to start, which takes longer than an answer may where the machine is busy."""
 
 
 @frozen(eq=False)
@@ -65,7 +65,7 @@ class _Process:
 
 
 class Sandbox:
-    """A program in a process of its own, which starts when it is first needed and is killed by what overruns.
+    """A program in a child process, which starts when it is first needed and is killed when it exceeds a limit.
 
     Args:
         program: a file that defines ``answer``, which takes a mapping and returns one.

@@ -22,7 +22,7 @@ from relevance_gen.tokens.encodings import (
     Encoding,
     define,
     is_tiktoken_encoding,
-    modified,
+    modification_time_ns,
     published_names,
 )
 
@@ -108,22 +108,22 @@ class TokenCounter:
             n_tokens = self.count_all(texts)
             yield lambda: n_tokens
             return
-        aside = _CountAside(self, texts)
-        _running.add(aside)
+        counting = _BackgroundCount(self, texts)
+        _running.add(counting)
         try:
             try:
-                start_new_thread(aside.count, ())
+                start_new_thread(counting.count, ())
             except RuntimeError:  # the system gives no thread now
-                aside.count()
-            yield aside.result
+                counting.count()
+            yield counting.result
         finally:
-            interrupted = aside.end()
-            _running.discard(aside)
+            interrupted = counting.end()
+            _running.discard(counting)
             if interrupted:
                 raise KeyboardInterrupt
 
 
-class _CountAside:
+class _BackgroundCount:
     """A count that runs in a thread and can be given up.
 
     Its flags and its one lock are safe from ^C. In `threading.Thread` and in futures, a KeyboardInterrupt at the wrong
@@ -172,14 +172,14 @@ class _CountAside:
 
 
 _POLL_S: Final = 0.001
-_running: Final[set[_CountAside]] = set()
+_running: Final[set[_BackgroundCount]] = set()
 
 
 @atexit.register
 def _end_all() -> None:
     """Wait for counts that a ^C at the wrong moment has left behind."""
-    for aside in list(_running):
-        aside.end()
+    for counting in list(_running):
+        counting.end()
 
 
 def token_counter(encoding: Encoding | None = None, *, backend: Backend | None = None) -> TokenCounter:
@@ -203,7 +203,7 @@ def token_counter(encoding: Encoding | None = None, *, backend: Backend | None =
         return _counter(encoding, 0, backend)
     if isinstance(encoding, str | PathLike) and encoding != "":
         path = Path(encoding)
-        return _counter(path.absolute(), modified(path), backend)  # an error names the path as it came
+        return _counter(path.absolute(), modification_time_ns(path), backend)  # an error names the path as it came
     if not is_tiktoken_encoding(encoding):
         raise InvalidRequestError.must_be("encoding", "a name, a path or a tiktoken.Encoding", encoding)
     return _counter(encoding, 0, backend)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from attrs import frozen
 
-from relevance_gen.errors import InvalidRequestError, did_you_mean, shown
+from relevance_gen.errors import InvalidRequestError, describe, did_you_mean
 
 if TYPE_CHECKING:
     import tiktoken
@@ -163,14 +163,14 @@ def _what_to_do(error: Exception) -> str:
     )
 
 
-def modified(path: Path) -> int:
+def modification_time_ns(path: Path) -> int:
     """Return when the file at `path` was last modified, in ns."""
     try:
         return path.stat().st_mtime_ns
     except (OSError, ValueError):
         known = published_names()
         raise InvalidRequestError(
-            f"{shown(str(path))} is neither a known name nor a file",
+            f"{describe(str(path))} is neither a known name nor a file",
             field="encoding",
             remedy=did_you_mean(path.name, known, f"the names are {', '.join(known)}"),
         ) from None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.checks import as_list, is_integer, plain
-from relevance_gen.errors import InvalidRequestError, named
+from relevance_gen.errors import InvalidRequestError, shorten
 from relevance_gen.retrieval.arrays import Flags
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.types import Metadata
@@ -83,7 +83,7 @@ def _wanted(key: str, value: Any) -> Sequence[Any]:
     value = as_list(value)
     if callable(value):
         raise InvalidRequestError.must_be(
-            f"where.{named(key)}",
+            f"where.{shorten(key)}",
             "a value or a list of values",
             value,
             remedy="a callable takes a chunk's whole metadata",

@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
     _has_sentence_with_dash = False
 
     def __init__(self, **settings: Any) -> None:
-        # What is cut short would mean another flag as soon as one more begins so.
+        # An abbreviation would change its meaning as soon as a new flag began with the same letters.
         super().__init__(**{"allow_abbrev": False, **settings})
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.documents import extracting, office
-from relevance_gen.documents.extracting import Extracted, extract, format_of
+from relevance_gen.documents import extraction, office
+from relevance_gen.documents.extraction import Extracted, extract, format_of
 from relevance_gen.documents.webpages import text_of_page
 from tests.cli.documents import archive, docx, odt, pdf, pptx, run, xlsx
 
@@ -174,7 +174,7 @@ def test_limits_of_size(
     limit: str, value: int, name: str, content: bytes, trouble: str, n_parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is too large is read up to the limit, and the limit is named."""
-    monkeypatch.setattr(extracting if hasattr(extracting, limit) else office, limit, value)
+    monkeypatch.setattr(extraction if hasattr(extraction, limit) else office, limit, value)
     extracted = read(name, content)
     assert (extracted.trouble, len(extracted.parts)) == (trouble, n_parts)
 
@@ -190,8 +190,8 @@ def test_time_is_limited(n_caught: int, monkeypatch: pytest.MonkeyPatch) -> None
                 time.sleep(60)
         time.sleep(60)
 
-    monkeypatch.setattr(extracting, "MAX_S", 0.1)
-    monkeypatch.setitem(extracting._EXTRACTORS, "HTML", endless)
+    monkeypatch.setattr(extraction, "MAX_S", 0.1)
+    monkeypatch.setitem(extraction._EXTRACTORS, "HTML", endless)
     started = time.monotonic()
     assert extract(b"", "HTML") == Extracted([({"page": 1}, "read before")], "took longer than 0.1 s to read", 11)
     assert time.monotonic() - started < 10

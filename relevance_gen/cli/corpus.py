@@ -1,4 +1,4 @@
-"""Make the index that a search asks: of files, or of one that was saved."""
+"""Make the index to search: from files, or from one that was saved."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Final
 from attrs import frozen
 
 from relevance_gen.chunking import spans
-from relevance_gen.cli.reading import STDIN, Document, Reader
+from relevance_gen.cli.reader import STDIN, Document, Reader
 from relevance_gen.cli.terminal import StatusLine
-from relevance_gen.cli.walking import Selection, Walker
+from relevance_gen.cli.walker import Selection, Walker
 from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.index import ChunkIndex
@@ -30,23 +30,23 @@ _FOR_BUILDING: Final[dict[str, object]] = {
 
 
 @frozen
-class Searched:
-    """What is searched.
+class Corpus:
+    """The chunks to search, and where they are from.
 
     Attributes:
         index: the chunks.
-        place: where they are from, in words.
+        origin: where they are from, in words.
         failed: whether anything could not be read.
         in_folders: whether files were looked for in folders.
     """
 
     index: ChunkIndex
-    place: str
+    origin: str
     failed: bool = False
     in_folders: bool = False
 
 
-def load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Searched:
+def load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Corpus:
     """Open the saved index that `args` name; without its vectors, where these are not the encoder's.
 
     Raises:
@@ -60,19 +60,19 @@ def load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None =
     try:
         if encoder is not None:
             try:
-                return Searched(ChunkIndex.load(args.index, encoding=args.encoding, encoder=encoder), args.index)
+                return Corpus(ChunkIndex.load(args.index, encoding=args.encoding, encoder=encoder), args.index)
             except InvalidRequestError as error:
                 if error.field != "encoder":
                     raise
                 status.say(f"{args.index} holds no vectors of this encoder, so the best chunks are encoded now")
-        return Searched(ChunkIndex.load(args.index, encoding=args.encoding), args.index)
+        return Corpus(ChunkIndex.load(args.index, encoding=args.encoding), args.index)
     except IndexFormatError:
         raise
     except OSError as error:
         raise InvalidRequestError(f"{args.index}: {error.strerror}") from None
 
 
-def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Searched:
+def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Corpus:
     """Read the files that `args` name and make an index of them; with vectors of all chunks, if it is to be kept.
 
     Raises:
@@ -99,8 +99,8 @@ def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None 
     finally:
         status.clear()
     n_files = reader.n_files
-    place = "the standard input" if paths == [STDIN] else f"{n_files:,} file{'s' * (n_files != 1)}"
-    return Searched(index, place, reader.failed, any(map(os.path.isdir, paths)))
+    origin = "the standard input" if paths == [STDIN] else f"{n_files:,} file{'s' * (n_files != 1)}"
+    return Corpus(index, origin, reader.failed, any(map(os.path.isdir, paths)))
 
 
 def save(index: ChunkIndex, path: str, warn: Callable[[str], None]) -> bool:

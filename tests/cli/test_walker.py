@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.cli.filetypes import listing
-from relevance_gen.cli.walking import Selection, Walker
+from relevance_gen.cli.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError
 
 

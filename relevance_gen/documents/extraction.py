@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import define, field
 
-from relevance_gen.documents.decoding import decode
+from relevance_gen.documents.charset import decode
 from relevance_gen.documents.office import DocumentError, Place, is_office_file, parts_of_office_file
 from relevance_gen.documents.webpages import text_of_page
 

@@ -11,9 +11,9 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from relevance_gen.cli.walking import Walker
-from relevance_gen.documents.decoding import decode
-from relevance_gen.documents.extracting import extract, format_of, why_not
+from relevance_gen.cli.walker import Walker
+from relevance_gen.documents.charset import decode
+from relevance_gen.documents.extraction import extract, format_of, why_not
 from relevance_gen.documents.office import Place
 
 STDIN: Final = "-"
