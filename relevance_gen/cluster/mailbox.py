@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeAlias
 
 from attrs import evolve, field, frozen
 
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.ticket import NO_ROOMS, Rooms, Ticket
 from relevance_gen.types import GenerationResponse
 
 Event: TypeAlias = tuple[str, int, Any, Any]
@@ -32,7 +32,7 @@ class Told:
     """
 
     events: list[Event]
-    rooms: tuple[int, int | None]
+    rooms: Rooms
     counters: Counters = field(factory=Counters)
 
 
@@ -52,7 +52,7 @@ class Mailbox:
         self._heard_s: dict[str, float] = {}
         self._step: list[tuple[str, Event]] = []
         self._events: dict[str, list[Event]] = {}
-        self._rooms: tuple[int, int | None] = (0, 0)
+        self._rooms = NO_ROOMS
         self._error: BaseException | None = None
         self._on_cancel: Callable[[int], None] = lambda _: None
         self._n_tickets = 0
@@ -91,8 +91,7 @@ class Mailbox:
             events = self._events.pop(client, [])
             if self._error is not None and not events:
                 raise self._error
-            n_most, n_most_to_hold = self._rooms
-            return Told(events, (max(0, n_most - len(self._waiting)), n_most_to_hold))
+            return Told(events, self._rooms_left(self._waiting))
 
     @property
     def silent_s(self) -> float:
@@ -106,12 +105,10 @@ class Mailbox:
         self._on_cancel = on_cancel
         return self
 
-    def take(
-        self, n_most: int, n_most_to_hold: int | None = None, timeout_s: float | None = None
-    ) -> list[Ticket] | None:
-        """Tell clients of the step that is over, and return the next tickets, at most `n_most`."""
+    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[Ticket] | None:
+        """Tell clients of the step that is over, and return the next tickets, as many as there is room for."""
         with self._changed:
-            self._rooms = n_most, n_most_to_hold
+            self._rooms = rooms
             for client, event in self._step:
                 self._events.setdefault(client, []).append(event)
             self._step.clear()
@@ -121,8 +118,12 @@ class Mailbox:
                 self._changed.wait(timeout_s)
             if self._error is not None:
                 return None
-            tickets = [self._waiting.popleft() for _ in range(min(max(n_most, 0), len(self._waiting)))]
-            self._rooms = n_most - len(tickets), n_most_to_hold
+            tickets: list[Ticket] = []
+            for ticket in sorted(self._waiting, key=lambda one: one.manner.is_open):
+                if self._rooms_left(tickets)[ticket.manner.is_open].n_tickets > 0:
+                    self._waiting.remove(ticket)
+                    tickets.append(ticket)
+            self._rooms = self._rooms_left(tickets)
         for number in gone:
             self._on_cancel(number)
         return tickets
@@ -148,6 +149,15 @@ class Mailbox:
             self._changed.notify_all()
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _rooms_left(self, tickets: Collection[Ticket]) -> Rooms:
+        """Return the rooms that `tickets` leave, of which strangers' take none from others."""
+        n_open = sum(ticket.manner.is_open for ticket in tickets)
+        n_taken = {True: len(tickets), False: len(tickets) - n_open}
+        return {
+            is_open: evolve(room, n_tickets=max(0, room.n_tickets - n_taken[is_open]))
+            for is_open, room in self._rooms.items()
+        }
 
     def _note(self, ticket: Ticket, kind: str, first: Any, second: Any = None) -> None:
         with self._changed:

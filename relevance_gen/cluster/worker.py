@@ -133,7 +133,7 @@ class ClusterWorker(Worker):
             told = self._exchange(())
             self._become(ThreadState.READY)
             while self.state is ThreadState.READY:
-                tickets = self._puller.take(*told.rooms, timeout_s=0 if self._held else _IDLE_S)
+                tickets = self._puller.take(told.rooms, timeout_s=0 if self._held else _IDLE_S)
                 if tickets is None:
                     return
                 self._held |= {ticket.id: ticket for ticket in tickets}
@@ -179,7 +179,7 @@ class ClusterWorker(Worker):
         # Where it is idle, `take` waits.
         wait_s = _ROUND_S if self._held or not self._has_room else 0.0
         told: Told = get(self._handle.exchange.remote(self._client, list(tickets), cancelled, wait_s))
-        self._has_room = told.rooms[0] > 0
+        self._has_room = any(room.n_tickets > 0 for room in told.rooms.values())
         self.counters = told.counters
         for kind, ticket_id, first, second in told.events:
             ticket = self._held.get(ticket_id)

@@ -1,9 +1,9 @@
 """The one queue between callers and whoever generates for them.
 
-A caller `put`s a ticket in and holds its future. A worker `join`s and gets a `Puller`, through which it takes tickets,
-the oldest first, but for those that it leaves to others (see `relevance_gen.generation.affinity`), and reports what
-becomes of them. It may be a thread of this process, or stand in for a worker elsewhere: all that passes are tickets,
-pieces of text and outcomes.
+A caller `put`s a ticket in and holds its future. A worker `join`s and gets a `Puller`, through which it takes tickets
+and reports what becomes of them. Clients take turns, strangers come last, and of one client the oldest comes first, but
+for those that a worker leaves to others (see `relevance_gen.generation.affinity`). A worker may be a thread of this
+process, or stand in for a worker elsewhere: all that passes are tickets, pieces of text and outcomes.
 
 The lock is re-entrant, for collecting garbage inside it may drop a stream, and so cancel a request.
 """
@@ -11,20 +11,21 @@ The lock is re-entrant, for collecting garbage inside it may drop a stream, and 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
 from relevance_gen.errors import OverloadedError, RunnerClosedError
-from relevance_gen.generation.affinity import PATIENCE_S, Blocks, KnownPrompts, Standing, blocks_of, leaves
+from relevance_gen.generation.affinity import PATIENCE_S, KnownPrompts, Standing, blocks_of, leaves
 from relevance_gen.generation.call import Call, OnText, Outcome
 from relevance_gen.generation.counters import Counters
-from relevance_gen.generation.ticket import Ticket, has_grammar
+from relevance_gen.generation.ticket import Rooms, Ticket, has_grammar
 from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationResponse
 
@@ -109,6 +110,17 @@ class Backlog:
             self._closed = self._closed or RunnerClosedError("the runner is closed")
             self._changed.notify_all()
 
+    def _in_turn(self) -> list[Call]:
+        """Return what waits: strangers last, then the clients of whom fewest are served, then the oldest."""
+        n_before = Counter(call.ticket.manner.client for one in self._pullers for call in list(one._taken.values()))
+
+        def turn(call: Call) -> tuple[bool, int]:
+            manner = call.ticket.manner
+            n_before[manner.client] += 1
+            return manner.is_open, n_before[manner.client]
+
+        return sorted(self._waiting.values(), key=turn)
+
     def _enqueue(self, call: Call, *, in_front: bool = False) -> None:
         call.n_unstarted = call.ticket.request.num_samples
         call.is_queued = True
@@ -151,66 +163,62 @@ class Puller:
         self._backlog = backlog
         self._on_cancel = on_cancel
         self._taken: dict[int, Call] = {}
-        self._n_room = 0
+        self._n_room = {True: 0, False: 0}
         self._prompts = KnownPrompts()
 
-    def take(
-        self, n_most: int, n_most_to_hold: int | None = None, timeout_s: float | None = None
-    ) -> list[Ticket] | None:
-        """Remove and return the oldest tickets: at most `n_most`, and this puller's share of what waits, rounded up.
+    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[Ticket] | None:
+        """Remove and return the next tickets: as many as there is room for, and this puller's share of what waits.
 
         Where there is none for it, wait once for a change, for `timeout_s` seconds or without limit, and for
         `PATIENCE_S` where some are left to others; it may bring none. Return ``None`` if there is nothing to come: the
         backlog is closed, and this puller has left it.
 
         Args:
-            n_most: most tickets.
-            n_most_to_hold: most among them that ask for several samples; more of these let others pass. ``None`` is
-                no limit.
+            rooms: for how many there is room.
             timeout_s: longest time to wait, in seconds; ``None`` is no limit.
         """
         backlog = self._backlog
         with backlog._changed:
-            self._n_room = n_most
-            if n_most < 1:
+            self._n_room = {is_open: room.n_tickets for is_open, room in rooms.items()}
+            if max(self._n_room.values()) < 1:
                 return []
             if self._is_over():
                 return None
-            tickets = self._choose(n_most, n_most_to_hold)
+            tickets = self._choose(rooms)
             if not tickets and timeout_s != 0:
                 limits = [timeout_s, PATIENCE_S if backlog._waiting else None]
                 backlog._changed.wait(min((limit for limit in limits if limit is not None), default=None))
                 if self._is_over():
                     return None
-                tickets = self._choose(n_most, n_most_to_hold)
-            self._n_room -= len(tickets)
+                tickets = self._choose(rooms)
             return tickets
 
-    def _choose(self, n_most: int, n_most_to_hold: int | None) -> list[Ticket]:
-        """Remove and return the oldest tickets that are for this puller."""
+    def _choose(self, rooms: Rooms) -> list[Ticket]:
+        """Remove and return the next tickets that are for this puller."""
         backlog = self._backlog
-        n_most = min(n_most, -(-len(backlog._waiting) // len(backlog._pullers)))
-        n_to_hold = n_most if n_most_to_hold is None else n_most_to_hold
+        in_turn = backlog._in_turn()
+        n_left = -(-len(in_turn) // len(backlog._pullers))
+        n_to_hold = {is_open: math.inf if room.n_to_hold is None else room.n_to_hold for is_open, room in rooms.items()}
         tickets: list[Ticket] = []
-        for ticket_id in list(backlog._waiting):  # a copy: collecting garbage here may cancel what waits
-            if len(tickets) == n_most:
+        for call in in_turn:
+            ticket, is_open = call.ticket, call.ticket.manner.is_open
+            is_compiled = has_grammar(ticket.request)
+            is_held = not is_compiled and ticket.request.num_samples > 1
+            if len(tickets) == n_left:
                 break
-            call = backlog._waiting.get(ticket_id)
-            if call is None:
+            if self._n_room[is_open] < 1 or (is_held and n_to_hold[is_open] < 1) or self._leaves(call):
                 continue
-            is_compiled = has_grammar(call.ticket.request)
-            is_held = not is_compiled and call.ticket.request.num_samples > 1
-            if (is_held and n_to_hold < 1) or self._leaves(call):
-                continue
-            n_to_hold -= is_held
-            self._taken[ticket_id] = call
-            if backlog._waiting.pop(ticket_id, None) is None:
-                self._taken.pop(ticket_id, None)
+            self._taken[ticket.id] = call
+            if backlog._waiting.pop(ticket.id, None) is None:  # collecting garbage has cancelled it since
+                self._taken.pop(ticket.id, None)
                 continue
             if not is_compiled:
                 backlog._unqueue(call)
+            n_to_hold[is_open] -= is_held
+            for each in (True, False) if not is_open else (True,):
+                self._n_room[each] -= 1
             self._prompts.add(call.blocks)
-            tickets.append(call.ticket)
+            tickets.append(ticket)
         return tickets
 
     def _leaves(self, call: Call) -> bool:
@@ -220,14 +228,15 @@ class Puller:
         now_s = time.monotonic()
         if call.left_s is not None and now_s >= call.left_s + PATIENCE_S:
             return False
-        others = (puller._standing(call.blocks) for puller in self._backlog._pullers if puller is not self)
-        if not leaves(self._standing(call.blocks), others):
+        others = (puller._standing(call) for puller in self._backlog._pullers if puller is not self)
+        if not leaves(self._standing(call), others):
             return False
         call.left_s = call.left_s or now_s
         return True
 
-    def _standing(self, blocks: Blocks) -> Standing:
-        return Standing(self._prompts.n_known(blocks), len(self._taken), self._n_room > 0)
+    def _standing(self, call: Call) -> Standing:
+        has_room = self._n_room[call.ticket.manner.is_open] > 0
+        return Standing(self._prompts.n_known(call.blocks), len(self._taken), has_room)
 
     def started(self, ticket: Ticket, n_samples: int) -> None:
         """Report that `n_samples` more samples have produced a token."""

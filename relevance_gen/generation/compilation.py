@@ -40,7 +40,7 @@ class Compilation:
             source = source_of(prompt.ticket.request)
             if self._grammars is None:
                 self._grammars = Grammars([self._model.piece(token) for token in range(self._model.n_vocab)])
-            return self._grammars.compile(source, prompt.ticket.manner.client)
+            return self._grammars.compile(source, prompt.client)
         except RelevanceGenError as error:
             failed: Future[Grammar] = Future()
             failed.set_exception(error)

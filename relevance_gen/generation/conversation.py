@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.ticket import STRANGERS
 from relevance_gen.llama.language_model import BREAK, ChatFormat
 from relevance_gen.sandbox import Sandbox
 
@@ -66,7 +67,7 @@ for _one in _renderers.values():
 
 def renderer_for(client: str | None) -> Renderer:
     """Return where the conversations of a client are rendered, named as in a `Ticket`: not where strangers' are."""
-    return _renderers[client == ""]
+    return _renderers[client == STRANGERS]
 
 
 def prompt_of(

@@ -23,8 +23,8 @@ from relevance_gen.generation.drawing import Rows, draw
 from relevance_gen.generation.prompt import Prompt
 from relevance_gen.generation.sampling import NO_TOKEN
 from relevance_gen.generation.sequence import Sequence
-from relevance_gen.generation.ticket import Reports, Ticket, has_grammar
-from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits
+from relevance_gen.generation.ticket import Reports, Room, Rooms, Ticket, has_grammar
+from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits, SavedState
 
 _READ_PER_STEP = 1 << 16
 """Characters after which reading further requests waits for the next step, so that long texts do not add up to a pause
@@ -56,24 +56,30 @@ class Engine:
         self._compilation = Compilation(model)
         self._queue: list[Prompt] = []
         self._running: dict[int, tuple[Sequence, Prompt]] = {}
+        self._paused: list[tuple[Sequence, Prompt, SavedState]] = []
         self._n_read = 0
         self._budget = 0
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not self._running and not self._queue and not self._compilation.prompts
+        return not self._running and not self._queue and not self._paused and not self._compilation.prompts
 
     @property
-    def room(self) -> int:
-        """Further requests that can start: the free slots, less one for each request here that has had none."""
-        n_new = sum(not prompt.n_started for prompt in self._queue)
-        return self._model.n_slots - len(self._running) - n_new
+    def rooms(self) -> Rooms:
+        """Further requests that can start: the free slots, less one for each request here that has had none.
 
-    @property
-    def room_to_hold(self) -> int:
-        """How many of these may ask for several samples, so that their prompts are kept: see `scheduler.most_held`."""
-        return scheduler.most_held(self._model.n_slots) - sum(prompt.n_samples > 1 for prompt in self._queue)
+        What strangers have counts as free for all others. Requests for several samples keep their prompts: see
+        `scheduler.most_held`.
+        """
+        rooms = {}
+        for is_open in (True, False):
+            ahead = [prompt for prompt in self._queue if is_open or not prompt.ticket.manner.is_open]
+            running = [prompt for _, prompt in self._running.values() if is_open or not prompt.ticket.manner.is_open]
+            n_taken = len(running) + sum(not prompt.n_started for prompt in ahead) + is_open * len(self._paused)
+            n_held = sum(prompt.n_samples > 1 and prompt.ticket.manner.is_open == is_open for prompt in ahead)
+            rooms[is_open] = Room(self._model.n_slots - n_taken, scheduler.most_held(self._model.n_slots) - n_held)
+        return rooms
 
     def add(self, ticket: Ticket) -> None:
         """Queue a request behind all others, or have its grammar compiled first; only count its tokens at once."""
@@ -90,6 +96,7 @@ class Engine:
         self._compilation.drop(ticket_id)
         for prompt in [prompt for prompt in self._queue if prompt.ticket.id == ticket_id]:
             self._dequeue(prompt)
+        self._paused = [paused for paused in self._paused if paused[1].ticket.id != ticket_id]
         for slot in [slot for slot, (_, prompt) in self._running.items() if prompt.ticket.id == ticket_id]:
             del self._running[slot]
             self._model.rewind(slot, 0)
@@ -107,6 +114,7 @@ class Engine:
         """Forget every request and the cache. This touches no model: it may be what failed."""
         self._queue.clear()
         self._running.clear()
+        self._paused.clear()
         self._compilation.clear()
         self._cache.clear()
 
@@ -120,20 +128,9 @@ class Engine:
         self._n_read, self._budget = 0, self._model.n_batch
         try:
             while (action := scheduler.next_action(self._state())) is not None:
-                match action:
-                    case scheduler.Seat(place, slot):
-                        self._queue[place].slot = slot
-                    case scheduler.Tokenize(place, slot):
-                        self._read(self._queue[place], slot)
-                    case scheduler.Prefill(slices):
-                        self._prefill(slices)
-                    case scheduler.Start(place, slots):
-                        self._start(self._queue[place], slots)
-                    case scheduler.Move(source, target):
-                        self._move(source, target)
-                    case scheduler.Decode(slots):
-                        self._decode(slots)
-                        break
+                self._carry_out(action)
+                if isinstance(action, scheduler.Decode):
+                    break
         except Interrupted:
             for slot, (sequence, _) in self._running.items():
                 self._model.rewind(slot, sequence.position)  # the tokens will be computed again
@@ -155,11 +152,45 @@ class Engine:
             slice_multiple=self._model.slice_multiple,
             budget=self._budget,
             may_read=self._n_read < _READ_PER_STEP,
-            running=self._running.keys(),
+            running={slot: prompt.client for slot, (_, prompt) in self._running.items()},
+            n_paused=len(self._paused),
             waiting=self._queue,
         )
 
+    def _carry_out(self, action: scheduler.Action) -> None:
+        match action:
+            case scheduler.Seat(place, slot):
+                self._queue[place].slot = slot
+            case scheduler.Vacate(slot):
+                self._vacate(slot)
+            case scheduler.Resume(slot):
+                self._resume(slot)
+            case scheduler.Tokenize(place, slot):
+                self._read(self._queue[place], slot)
+            case scheduler.Prefill(slices):
+                self._prefill(slices)
+            case scheduler.Start(place, slots):
+                self._start(self._queue[place], slots)
+            case scheduler.Move(source, target):
+                self._move(source, target)
+            case scheduler.Decode(slots):
+                self._decode(slots)
+
     # ── Actions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _vacate(self, slot: int) -> None:
+        """Free a slot: a sample is kept to go on later, and a prompt that was not yet computed begins anew."""
+        if slot in self._running:
+            self._paused.append((*self._running.pop(slot), self._model.save(slot)))
+        else:
+            next(prompt for prompt in self._queue if prompt.slot == slot).vacate()
+        self._model.rewind(slot, 0)
+
+    def _resume(self, slot: int) -> None:
+        """Let the sample that was paused first go on."""
+        sequence, prompt, state = self._paused.pop(0)
+        self._model.restore(slot, state)
+        self._running[slot] = sequence, prompt
 
     def _read(self, prompt: Prompt, slot: int) -> None:
         """Tokenize a prompt, and start its slot from the longest known beginning, a whole number of slices."""
@@ -172,7 +203,7 @@ class Engine:
             return
         if prompt.ticket.request.prompt_logprobs:
             return  # the logits of every token are wanted
-        common, entry = self._cache.longest(prompt.tokens, prompt.ticket.manner.client)
+        common, entry = self._cache.longest(prompt.tokens, prompt.client)
         # At least the last token is computed anew: its logits are not kept.
         n_reused = self._whole_slices(min(common, prompt.n_prompt - 1))
         if entry is not None and n_reused:
@@ -218,10 +249,10 @@ class Engine:
         """Save a prompt that has a slice no entry has, if there can be room for it."""
         if prompt.tokens.nbytes + self._model.saved_bytes(slot) > self._cache.max_bytes:
             return
-        common, _ = self._cache.longest(prompt.tokens, prompt.ticket.manner.client)
+        common, _ = self._cache.longest(prompt.tokens, prompt.client)
         if self._whole_slices(common) < self._whole_slices(len(prompt.tokens) - 1):
             prompt.state = self._model.save(slot)
-            self._cache.put(prompt.tokens, prompt.state, prompt.ticket.manner.client)
+            self._cache.put(prompt.tokens, prompt.state, prompt.client)
 
     def _start(self, prompt: Prompt, slots: Items[int]) -> None:
         """Draw the first token of the next samples, from the logits of the prompt's end; other requests are next."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from relevance_gen.errors import OverloadedError
 from relevance_gen.generation.constraints import Grammar, GrammarSource, guidance_module
+from relevance_gen.generation.ticket import STRANGERS
 from relevance_gen.lru import LruCache
 from relevance_gen.quota import Quota
 from relevance_gen.sandbox import Sandbox
@@ -72,7 +73,7 @@ class Grammars:
         Raises:
             OverloadedError: this client has too many that wait, or has had too slow ones.
         """
-        return self._lanes[client == ""].compile(source, client, self._tokenizer)
+        return self._lanes[client == STRANGERS].compile(source, client, self._tokenizer)
 
     def close(self) -> None:
         """End the threads with what they are doing."""

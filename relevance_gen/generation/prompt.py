@@ -60,6 +60,11 @@ class Prompt:
         self.ends = frozenset(self.ticket.request.eos_token_ids)
 
     @property
+    def client(self) -> str | None:
+        """Who asks, as in a `Manner`."""
+        return self.ticket.manner.client
+
+    @property
     def n_prompt(self) -> int:
         """Tokens of the prompt; 0 until `read`."""
         return len(self.tokens)
@@ -151,6 +156,11 @@ class Prompt:
             constraint=None if self.grammar is None else self.grammar.begin(self.ends),
             lookup=Lookup(self.tokens, n_guessed, min(room, self.ticket.request.max_tokens)) if n_guessed else None,
         )
+
+    def vacate(self) -> None:
+        """Leave the slot before the prompt is computed: that begins anew in another one."""
+        self.slot, self.n_done = None, 0
+        self.logprobs.clear()
 
     def release(self) -> None:
         """Let go of what only starting further samples needs."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 import attrs
 
@@ -335,6 +335,12 @@ class Runner:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(drain=kind is None)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied: its model and its threads belong to this process; "
+            "make one in the process that is to use it, or a server or a ClusterRunner for several processes"
+        )
 
     def _check_not_forked(self) -> None:
         if self._backlog.forked:

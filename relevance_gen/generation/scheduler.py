@@ -3,12 +3,15 @@
 One step of the engine is the actions that `next_action` returns, up to a `Decode` or `None`: free slots are given away,
 at most `n_batch` tokens of prompts are computed, samples start, and every running sequence gets one token.
 
-A free slot goes to the request that has the fewest, and among equals to the one whose last turn is longest ago. So
-while a request waits for its first slot, each of the others gets one at most. In its first slot its prompt is computed,
-and it gets no second before that is done. Prompts are computed one after another, slice by slice; a long one delays
-the running sequences by one slice a step. Short slices of several prompts are computed together, where that takes
-less time: the first in turn is always among them. No slot stays free while samples wait, but for one bound: see
-`most_held`.
+A free slot goes by client first: to strangers only if nobody else can use it; then to the client that has the fewest;
+then to that client's request that has the fewest, and among equals to the one whose last turn is longest ago. So while
+a request waits for its first slot, each other one of its client gets one at most. Where strangers have all slots, one
+of their samples gives way to whoever is no stranger, and goes on from where it was when a slot is free again.
+
+In its first slot a prompt is computed, and its request gets no second before that is done. Prompts are computed one
+after another, slice by slice; a long one delays the running sequences by one slice a step. Short slices of several
+prompts are computed together, where that takes less time: the first in turn is always among them. No slot stays free
+while samples wait, but for one bound: see `most_held`.
 
 Slices of a prompt always end at multiples of `n_batch`, whatever else is going on: what is computed for a request, and
 so its result, does not depend on its neighbours. (What is computed together has the same bits as alone: see
@@ -18,10 +21,13 @@ so its result, does not depend on its neighbours. (What is computed together has
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from attrs import frozen
+
+from relevance_gen.generation.ticket import STRANGERS
 
 _MOST_PADDING = 16
 """Rows by which a slice may be padded to be computed along with a longer one: about what a computation costs beyond its
@@ -30,6 +36,10 @@ rows, for which the weights have to be read."""
 
 class Waiting(Protocol):
     """A request that still has samples to start."""
+
+    @property
+    def client(self) -> str | None:
+        """Who asks, as in a `Manner`."""
 
     @property
     def n_prompt(self) -> int:
@@ -67,7 +77,8 @@ class EngineState:
         slice_multiple: slices are padded to a multiple of so many tokens; where it is 1 each is computed alone.
         budget: prompt tokens, padding included, that may still be computed in this step.
         may_read: whether a further prompt may be read in this step.
-        running: slots of the running sequences.
+        running: slots of the running sequences, and whose these are.
+        n_paused: strangers' samples that gave way.
         waiting: the requests with samples to start, in turn: the one that got a slot last is at the end.
     """
 
@@ -77,7 +88,8 @@ class EngineState:
     slice_multiple: int
     budget: int
     may_read: bool
-    running: Collection[int]
+    running: Mapping[int, str | None]
+    n_paused: int
     waiting: Sequence[Waiting]
 
 
@@ -86,6 +98,20 @@ class Seat:
     """Give the request at `place` among those that wait the free slot `slot`, for its prompt."""
 
     place: int
+    slot: int
+
+
+@frozen
+class Vacate:
+    """Take what a stranger has in `slot` out of it, for somebody else."""
+
+    slot: int
+
+
+@frozen
+class Resume:
+    """Let the sample that gave way first go on in the free slot `slot`."""
+
     slot: int
 
 
@@ -137,12 +163,12 @@ class Decode:
     slots: tuple[int, ...]
 
 
-Action: TypeAlias = Seat | Tokenize | Prefill | Start | Move | Decode
+Action: TypeAlias = Seat | Vacate | Resume | Tokenize | Prefill | Start | Move | Decode
 
 
 def next_action(state: EngineState) -> Action | None:
     """Return what to do next in this step, which a `Decode` or ``None`` ends."""
-    if state.waiting and (action := _give_slots(state) or _compute_prompts(state)):
+    if action := _give_slots(state) or _compute_prompts(state):
         return action
     if not state.running:
         return None
@@ -150,7 +176,7 @@ def next_action(state: EngineState) -> Action | None:
 
 
 def most_held(n_slots: int) -> int:
-    """Return how many requests may hold their computed prompts at once for samples that have not started.
+    """Return how many requests of strangers, or of others, may hold their prompts for samples that have not started.
 
     One more of several samples waits. So what they hold takes at most as much memory as the slots themselves, or two
     slots, so that requests take turns on one slot too.
@@ -167,44 +193,61 @@ def _is_computed(request: Waiting) -> bool:
     return 0 < request.n_prompt == request.n_done
 
 
-def _give_slots(state: EngineState) -> Seat | Start | None:
-    """Give the free slots away; return what that means for the request that is the first to get one."""
-    gifts = _deal(state)
+def _give_slots(state: EngineState) -> Seat | Start | Vacate | Resume | None:
+    """Give the free slots away; return what that means for the first to get one, or to give one up."""
+    held = {**state.running, **{one.slot: one.client for one in state.waiting if one.slot is not None}}
+    free = [slot for slot in range(state.n_slots) if slot not in held]
+    n_wanted = _wanted(state)
+    gifts = _deal(state, free, n_wanted, Counter(held.values()))
     for place, request in enumerate(state.waiting):
         if request.slot is not None and _is_computed(request):
             return Start(place, (request.slot, *gifts.get(place, ())))
     for place, slots in gifts.items():
         return Start(place, tuple(slots)) if _is_computed(state.waiting[place]) else Seat(place, slots[0])
-    return None
+    if free:
+        return Resume(free[0]) if state.n_paused else None
+    of_strangers = [slot for slot, client in held.items() if client == STRANGERS]
+    is_wanted = any(n and one.client != STRANGERS for n, one in zip(n_wanted, state.waiting, strict=True))
+    return Vacate(max(of_strangers)) if of_strangers and is_wanted else None
 
 
-def _deal(state: EngineState) -> dict[int, list[int]]:
-    """Deal the free slots out one by one; return those of each place, places in the order of their first ones."""
-    gifts: dict[int, list[int]] = {}
-    taken = {*state.running, *(request.slot for request in state.waiting)}
-    free = [slot for slot in range(state.n_slots) if slot not in taken]
-    if not free:
-        return gifts
-    turns = [
-        (request.n_running + (request.slot is not None), place, place) for place, request in enumerate(state.waiting)
+def _deal(
+    state: EngineState, free: Sequence[int], n_wanted: list[int], n_held: Mapping[str | None, int]
+) -> dict[int, list[int]]:
+    """Deal the free slots out one by one; return those of each place, places in the order of their first ones.
+
+    Strangers get none before those of them who gave way have theirs again.
+    """
+    turns: dict[str | None, list[tuple[int, int, int]]] = {}
+    for place, request in enumerate(state.waiting):
+        if n_wanted[place] and not (state.n_paused and request.client == STRANGERS):
+            n_has = request.n_running + (request.slot is not None)
+            turns.setdefault(request.client, []).append((n_has, place, place))
+    clients = [
+        (client == STRANGERS, n_held.get(client, 0), order, own) for order, (client, own) in enumerate(turns.items())
     ]
-    heapq.heapify(turns)
-    n_wanted = _wanted(state)
+    heapq.heapify(clients)
+    for own in turns.values():
+        heapq.heapify(own)
+    gifts: dict[int, list[int]] = {}
+    left = list(n_wanted)
     for slot in free:
-        while turns and not n_wanted[turns[0][2]]:
-            heapq.heappop(turns)
-        if not turns:
+        if not clients:
             break
-        n_has, turn, place = turns[0]
+        is_open, n_of_client, order, own = heapq.heappop(clients)
+        n_has, turn, place = heapq.heappop(own)
         gifts.setdefault(place, []).append(slot)
-        n_wanted[place] -= 1
-        heapq.heapreplace(turns, (n_has + 1, turn + len(state.waiting), place))
+        left[place] -= 1
+        if left[place]:
+            heapq.heappush(own, (n_has + 1, turn + len(state.waiting), place))
+        if own:
+            heapq.heappush(clients, (is_open, n_of_client + 1, order, own))
     return gifts
 
 
 def _wanted(state: EngineState) -> list[int]:
     """Return how many slots each request can use now."""
-    n_may_hold = most_held(state.n_slots) - sum(map(holds, state.waiting))
+    n_holding = Counter(request.client == STRANGERS for request in state.waiting if holds(request))
     n_wanted = []
     for request in state.waiting:
         if _is_computed(request):
@@ -214,15 +257,15 @@ def _wanted(state: EngineState) -> list[int]:
         elif request.n_unstarted == 1:
             n_wanted.append(1)
         else:
-            n_wanted.append(int(n_may_hold > 0))
-            n_may_hold -= 1
+            n_wanted.append(int(n_holding[request.client == STRANGERS] < most_held(state.n_slots)))
+            n_holding[request.client == STRANGERS] += 1
     return n_wanted
 
 
 def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
     """Tokenize the prompts with slots; then compute slices: of the first, and of others that are about as long."""
     slices: list[Slice] = []
-    for place, request in enumerate(state.waiting):
+    for place, request in sorted(enumerate(state.waiting), key=lambda one: one[1].client == STRANGERS):
         if request.slot is None or _is_computed(request):
             continue
         if not request.n_prompt:

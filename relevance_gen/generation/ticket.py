@@ -26,6 +26,10 @@ MAX_GRAMMAR_CHARACTERS = 1 << 18
 """Of a schema written as JSON, a regular expression or a grammar."""
 
 
+STRANGERS = ""
+"""The client of all requests of which nobody knows who asks."""
+
+
 @frozen
 class Manner:
     """What a generation is told beside its request: by whoever makes the request, not by whoever wrote its fields.
@@ -35,8 +39,7 @@ class Manner:
         stops_itself: whether the model's own end tokens end a sample too, beside ``eos_token_ids``.
         spells: whether the response is to say in ``spelling`` how its tokens are written.
         only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
-        client: who asks, where this process serves others: a name, or ``""`` for all who have none; ``None`` for this
-            process itself.
+        client: who asks, where this process serves others: a name, or `STRANGERS`; ``None`` for this process itself.
     """
 
     is_chat: bool = False
@@ -44,6 +47,11 @@ class Manner:
     spells: bool = False
     only_counts: bool = False
     client: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody knows who asks. Everybody else comes first, wherever something is shared."""
+        return self.client == STRANGERS
 
 
 PLAIN = Manner()
@@ -69,6 +77,24 @@ class Ticket:
     seed: int = field(eq=False)
     created: float = field(eq=False)
     manner: Manner = field(default=PLAIN, eq=False)
+
+
+@frozen
+class Room:
+    """How many further tickets a worker can begin with.
+
+    Attributes:
+        n_tickets: all of them.
+        n_to_hold: those among them that ask for several samples; ``None`` is no limit.
+    """
+
+    n_tickets: int = 0
+    n_to_hold: int | None = None
+
+
+Rooms: TypeAlias = Mapping[bool, Room]
+"""The room for strangers, under True, and for all others: for these it is larger, as strangers give way to them."""
+NO_ROOMS: Rooms = {True: Room(), False: Room()}
 
 
 class Reports(Protocol):

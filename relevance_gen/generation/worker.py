@@ -10,7 +10,7 @@ from relevance_gen.errors import GenerationError, RunnerClosedError
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.engine import Engine
-from relevance_gen.generation.ticket import Reports, Ticket
+from relevance_gen.generation.ticket import Reports, Rooms, Ticket
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
 from relevance_gen.llama.model_thread import Load, ModelThread, ThreadState
 
@@ -18,10 +18,8 @@ from relevance_gen.llama.model_thread import Load, ModelThread, ThreadState
 class Pulls(Reports, Protocol):
     """How a worker takes tickets and says what becomes of them: see `relevance_gen.generation.backlog.Puller`."""
 
-    def take(
-        self, n_most: int, n_most_to_hold: int | None = None, timeout_s: float | None = None
-    ) -> list[Ticket] | None:
-        """Return the oldest tickets; None if there is nothing to come."""
+    def take(self, rooms: Rooms, timeout_s: float | None = None) -> list[Ticket] | None:
+        """Return the next tickets; None if there is nothing to come."""
 
     def leave(self, error: BaseException) -> None:
         """Take no more."""
@@ -104,7 +102,7 @@ class Worker(ModelThread):
         """Hand the engine what it has room for, waiting while it is idle; tell whether to go on."""
         if self.state is not ThreadState.READY:
             return False
-        tickets = self._puller.take(engine.room, engine.room_to_hold, timeout_s=None if engine.idle else 0)
+        tickets = self._puller.take(engine.rooms, timeout_s=None if engine.idle else 0)
         if tickets is None:
             return False
         for ticket in tickets:

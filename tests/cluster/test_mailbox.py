@@ -10,6 +10,7 @@ from relevance_gen.cluster import mailbox
 from relevance_gen.cluster.mailbox import Mailbox
 from relevance_gen.generation.ticket import Ticket
 from relevance_gen.types import GenerationRequest
+from tests.generation.scripted import rooms
 
 
 def ticket(number: int) -> Ticket:
@@ -22,19 +23,19 @@ def test_two_clients_with_the_same_numbers() -> None:
     box.join(lambda _: None)
     box.exchange("x", [ticket(7)])
     box.exchange("y", [ticket(7)])
-    first, second = box.take(4, timeout_s=0)
+    first, second = box.take(rooms(4), timeout_s=0)
     assert first.id != second.id
     box.text(first, 0, "for x")
     box.text(second, 1, "for y")
     box.done(second, ValueError("no"))
     assert box.exchange("x", []).events == []
-    assert box.take(1, 2, timeout_s=0) == []
+    assert box.take(rooms(1, 2), timeout_s=0) == []
     told = box.exchange("x", [])
     assert told.events == [("text", 7, 0, "for x")]
-    assert told.rooms == (1, 2)
+    assert told.rooms == rooms(1, 2)
     (_, done) = box.exchange("y", []).events
     assert done[:2] == ("done", 7)
-    assert box.exchange("y", [ticket(8)]).rooms[0] == 0
+    assert box.exchange("y", [ticket(8)]).rooms == rooms(0, 2)
 
 
 def test_a_cancelled_ticket_is_dropped() -> None:
@@ -43,11 +44,11 @@ def test_a_cancelled_ticket_is_dropped() -> None:
     box = Mailbox()
     box.join(dropped.append)
     box.exchange("x", [ticket(1), ticket(2)])
-    (taken,) = box.take(1, timeout_s=0)
+    (taken,) = box.take(rooms(1), timeout_s=0)
     box.exchange("x", [ticket(3)], [1, 2, 3])
     assert taken.id in dropped
     box.text(taken, 0, "too late")
-    assert box.take(4, timeout_s=0) == []
+    assert box.take(rooms(4), timeout_s=0) == []
     assert box.exchange("x", []).events == []
 
 
@@ -57,9 +58,9 @@ def test_a_silent_client_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     box = Mailbox()
     box.join(dropped.append)
     box.exchange("gone", [ticket(1)])
-    (taken,) = box.take(1, timeout_s=0)
+    (taken,) = box.take(rooms(1), timeout_s=0)
     monkeypatch.setattr(mailbox, "SILENCE_S", -1.0)
-    assert box.take(1, timeout_s=0) == []
+    assert box.take(rooms(1), timeout_s=0) == []
     assert dropped == [taken.id]
 
 
@@ -68,11 +69,11 @@ def test_a_worker_that_left_is_told_last() -> None:
     box = Mailbox()
     box.join(lambda _: None)
     box.exchange("x", [ticket(1)])
-    (taken,) = box.take(1, timeout_s=0)
+    (taken,) = box.take(rooms(1), timeout_s=0)
     box.text(taken, 0, "last words")
-    box.take(0, timeout_s=0)
+    box.take(rooms(0), timeout_s=0)
     threading.Timer(0.05, box.leave, [ValueError("broken")]).start()
     assert box.exchange("x", [], timeout_s=10).events
     with pytest.raises(ValueError, match="broken"):
         box.exchange("x", [], timeout_s=10)
-    assert box.take(1) is None
+    assert box.take(rooms(1)) is None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from relevance_gen.generation.ticket import Room, Rooms
 from relevance_gen.llama.language_model import BREAK, ChatFormat, Interrupted
 
 
@@ -130,3 +131,8 @@ class ScriptedModel:
     def interrupt(self) -> None:
         """Make the next computation raise."""
         self.interrupted = True
+
+
+def rooms(n_tickets: int, n_to_hold: int | None = None) -> Rooms:
+    """Return the same room for strangers and for all others."""
+    return dict.fromkeys((True, False), Room(n_tickets, n_to_hold))

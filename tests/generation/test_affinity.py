@@ -15,6 +15,7 @@ from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.ticket import Ticket
 from relevance_gen.lru import _ENTRY_BYTES
 from relevance_gen.types import GenerationRequest
+from tests.generation.scripted import rooms
 
 LONG = "x" * (4 * BLOCK_CHARS)
 standings = st.builds(Standing, st.integers(0, 4), st.integers(0, 12), st.booleans())
@@ -75,8 +76,8 @@ def pair():
     backlog = Backlog(99)
     first, second = (backlog.join(lambda _: None) for _ in range(2))
     backlog.put(ticket(0))
-    (done,) = first.take(8, timeout_s=0)
-    assert second.take(8, timeout_s=0) == []
+    (done,) = first.take(rooms(8), timeout_s=0)
+    assert second.take(rooms(8), timeout_s=0) == []
     first.done(done, "x")
     return backlog, first, second
 
@@ -86,17 +87,17 @@ def test_a_prompt_goes_where_its_beginning_was_computed(pair):
     backlog, first, second = pair
     backlog.put(ticket(1, LONG + " and more"))
     backlog.put(ticket(2, "y" * len(LONG)))
-    assert [each.id for each in second.take(8, timeout_s=0)] == [2]
-    assert second.take(8, timeout_s=0) == []
-    assert [each.id for each in first.take(8, timeout_s=0)] == [1]
+    assert [each.id for each in second.take(rooms(8), timeout_s=0)] == [2]
+    assert second.take(rooms(8), timeout_s=0) == []
+    assert [each.id for each in first.take(rooms(8), timeout_s=0)] == [1]
 
 
 def test_nothing_is_left_to_one_without_room(pair):
     """A worker that is full is not waited for."""
     backlog, first, second = pair
-    first.take(0)
+    first.take(rooms(0))
     backlog.put(ticket(1))
-    assert [each.id for each in second.take(8, timeout_s=0)] == [1]
+    assert [each.id for each in second.take(rooms(8), timeout_s=0)] == [1]
 
 
 def test_nothing_is_left_to_one_that_is_much_busier(pair):
@@ -104,10 +105,10 @@ def test_nothing_is_left_to_one_that_is_much_busier(pair):
     backlog, first, second = pair
     for number in range(1, 2 + MUCH_BUSIER):
         backlog.put(ticket(number))
-        assert second.take(8, timeout_s=0) == []
-        assert [each.id for each in first.take(8, timeout_s=0)] == [number]
+        assert second.take(rooms(8), timeout_s=0) == []
+        assert [each.id for each in first.take(rooms(8), timeout_s=0)] == [number]
     backlog.put(ticket(20))
-    assert [each.id for each in second.take(8, timeout_s=0)] == [20]
+    assert [each.id for each in second.take(rooms(8), timeout_s=0)] == [20]
 
 
 def test_nothing_is_left_to_one_that_is_gone(pair):
@@ -115,7 +116,7 @@ def test_nothing_is_left_to_one_that_is_gone(pair):
     backlog, first, second = pair
     first.leave(RuntimeError("it died"))
     backlog.put(ticket(1))
-    assert [each.id for each in second.take(8, timeout_s=0)] == [1]
+    assert [each.id for each in second.take(rooms(8), timeout_s=0)] == [1]
 
 
 def test_a_worker_that_does_not_come_is_not_waited_for_long(pair):
@@ -123,8 +124,8 @@ def test_a_worker_that_does_not_come_is_not_waited_for_long(pair):
     backlog, _, second = pair
     backlog.put(ticket(1))
     started_s = time.monotonic()
-    assert second.take(8, timeout_s=0) == []
-    assert [each.id for each in second.take(8, timeout_s=60)] == [1]
+    assert second.take(rooms(8), timeout_s=0) == []
+    assert [each.id for each in second.take(rooms(8), timeout_s=60)] == [1]
     assert affinity.PATIENCE_S * 0.5 <= time.monotonic() - started_s < 30
 
 
@@ -135,7 +136,7 @@ def test_an_idle_worker_wakes_for_what_it_knows(pair, monkeypatch):
     got = {}
 
     def serve(name, puller, timeout_s):
-        got[name] = puller.take(8, timeout_s=timeout_s)
+        got[name] = puller.take(rooms(8), timeout_s=timeout_s)
 
     waiting = [threading.Thread(target=serve, args=args) for args in (("second", second, 0.5), ("first", first, 60))]
     for thread in waiting:
@@ -153,7 +154,7 @@ def test_without_a_prefix_cache_nothing_is_left():
     backlog = Backlog(99, keeps_prompts=False)
     first, second = (backlog.join(lambda _: None) for _ in range(2))
     backlog.put(ticket(0))
-    first.take(8)
-    first.take(8, timeout_s=0)
+    first.take(rooms(8))
+    first.take(rooms(8), timeout_s=0)
     backlog.put(ticket(1))
-    assert [each.id for each in second.take(8, timeout_s=0)] == [1]
+    assert [each.id for each in second.take(rooms(8), timeout_s=0)] == [1]

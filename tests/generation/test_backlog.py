@@ -3,6 +3,7 @@
 import gc
 import pickle
 import threading
+from collections import Counter
 
 import pytest
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.ticket import Manner, Ticket
 from relevance_gen.types import GenerationRequest
-from tests.generation.scripted import ScriptedModel
+from tests.generation.scripted import ScriptedModel, rooms
 
 MOST = 12
 
@@ -82,18 +83,27 @@ class Law(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), n_most=st.integers(1, 3), n_most_to_hold=st.none() | st.integers(0, 3))
     def take(self, which, n_most, n_most_to_hold):
-        """The oldest come that may, no more than a share; a puller with nothing left to do leaves a closed backlog."""
-        taken = self.pullers[which].take(n_most, n_most_to_hold, timeout_s=0)
+        """Those come that may in their turn, no more than a share; with nothing left it leaves a closed backlog."""
+        taken = self.pullers[which].take(rooms(n_most, n_most_to_hold), timeout_s=0)
         if which in self.joined and self.closed and not self.waiting and which not in self.holders.values():
             self.joined.remove(which)
         if which not in self.joined:
             assert taken is None
             return
-        requests = {number: self.tickets[number].request for number in self.waiting}
+        served = Counter(self.tickets[number].manner.client for number in self.holders)
+        places = {}
+        for number in self.waiting:
+            client = self.tickets[number].manner.client
+            served[client] += 1
+            places[number] = client == "", served[client]
+        in_turn = sorted(self.waiting, key=places.get)  # strangers last, then by how many of a client come before
+        requests = {number: self.tickets[number].request for number in in_turn}
         large = [number for number, one in requests.items() if one.num_samples > 1 and not one.regex]
-        passed = large[n_most_to_hold:] if n_most_to_hold is not None else []
+        strange = [number for number in large if self.tickets[number].manner.is_open]
+        known = [number for number in large if number not in strange]
+        passed = [] if n_most_to_hold is None else [*known[n_most_to_hold:], *strange[n_most_to_hold:]]
         n = min(n_most, -(-len(self.waiting) // len(self.joined)))
-        expected = [number for number in self.waiting if number not in passed][:n]
+        expected = [number for number in in_turn if number not in passed][:n]
         assert [each.id for each in taken] == expected
         self.holders |= dict.fromkeys(expected, which)
         self.waiting = [number for number in self.waiting if number not in expected]
@@ -188,7 +198,7 @@ def test_what_a_puller_lost_comes_first_and_from_the_start():
     backlog = Backlog(99)
     failing, other = backlog.join(ignore), backlog.join(ignore)
     futures = [backlog.put(ticket(number, 2), ignore) for number in range(6)]
-    first, second, third = failing.take(3)
+    first, second, third = failing.take(rooms(3))
     failing.started(first, 2)
     failing.started(third, 1)
     failing.text(second, 0, "b")
@@ -196,7 +206,7 @@ def test_what_a_puller_lost_comes_first_and_from_the_start():
     failing.leave(GenerationError("it broke"))
     assert backlog.n_unstarted == 10
     assert isinstance(futures[1].exception(timeout=0), GenerationError)
-    assert [each.id for each in other.take(9)] == [0, 2, 3, 4, 5]
+    assert [each.id for each in other.take(rooms(9))] == [0, 2, 3, 4, 5]
 
 
 def test_a_callback_that_raises_stops_its_ticket():
@@ -208,7 +218,7 @@ def test_a_callback_that_raises_stops_its_ticket():
     backlog, dropped = Backlog(9), []
     puller = backlog.join(dropped.append)
     future = backlog.put(ticket(7), explode)
-    puller.text(*puller.take(1), 0, "b")
+    puller.text(*puller.take(rooms(1)), 0, "b")
     assert isinstance(future.exception(timeout=0), KeyboardInterrupt)
     assert dropped == [7]
     assert backlog.n_unstarted == 0
@@ -219,13 +229,13 @@ def test_what_is_reported_of_a_ticket_that_is_over_is_ignored():
     backlog, texts = Backlog(9), []
     first, second = backlog.join(ignore), backlog.join(ignore)
     future = backlog.put(ticket(1), lambda _, text: texts.append(text))
-    (taken,) = first.take(1)
+    (taken,) = first.take(rooms(1))
     first.leave(GenerationError("it broke"))
     first.started(taken, 1)
     first.text(taken, 0, "old")
     first.done(taken, "old")
     assert not future.done()
-    (taken,) = second.take(1)
+    (taken,) = second.take(rooms(1))
     second.text(taken, 0, "new")
     second.done(taken, "new")
     second.done(taken, "newer")
@@ -238,7 +248,7 @@ def test_waiting_ends_with_a_ticket_a_leave_a_close_or_in_time():
     """`take` comes back when there is something to take or nothing to come, and after `timeout_s` at the latest."""
     backlog = Backlog(9)
     puller, other = backlog.join(ignore), backlog.join(ignore)
-    assert puller.take(1, timeout_s=0.001) == []
+    assert puller.take(rooms(1), timeout_s=0.001) == []
     for act, answer in (
         (lambda: backlog.put(ticket(1)), [ticket(1)]),
         (lambda: other.leave(RunnerClosedError("")), []),
@@ -247,9 +257,9 @@ def test_waiting_ends_with_a_ticket_a_leave_a_close_or_in_time():
     ):
         timer = threading.Timer(0.02, act)
         timer.start()
-        assert puller.take(1, timeout_s=60) == answer
+        assert puller.take(rooms(1), timeout_s=60) == answer
         timer.join()
-    assert puller.take(1) is None
+    assert puller.take(rooms(1)) is None
 
 
 def test_a_full_queue_refuses():
@@ -259,7 +269,7 @@ def test_a_full_queue_refuses():
     backlog.put(ticket(1, 3))
     with pytest.raises(OverloadedError, match="3 samples wait already"):
         backlog.put(ticket(2))
-    puller.take(1)
+    puller.take(rooms(1))
     backlog.put(ticket(2))
 
 
@@ -278,13 +288,13 @@ def test_collecting_garbage_inside_the_lock_may_cancel():
     backlog = Backlog(9)
     puller = backlog.join(ignore)
     futures = [backlog.put(ticket(number)) for number in range(4)]
-    puller.take(2)
+    puller.take(rooms(2))
     for future in futures[1:3]:
         Stream(future)
     with backlog._changed:
         gc.collect()
     assert [future.cancelled() for future in futures] == [False, True, True, False]
-    assert [each.id for each in puller.take(9, timeout_s=0)] == [3]
+    assert [each.id for each in puller.take(rooms(9), timeout_s=0)] == [3]
     assert backlog.n_unstarted == 2
 
 
@@ -310,7 +320,7 @@ def test_a_puller_may_stand_in_for_a_worker_elsewhere():
             return lambda *arguments: sent.append(pickle.dumps((name, arguments)))
 
     elsewhere = Engine(ScriptedModel(2), PrefixCache(0), Wire(), clock=lambda: 0.0)
-    taken = puller.take(9)
+    taken = puller.take(rooms(9))
     for packed in map(pickle.dumps, taken):
         elsewhere.add(pickle.loads(packed))
     futures[3].cancel()

@@ -13,7 +13,7 @@ from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.stopping import NO_STOPS
-from relevance_gen.generation.ticket import Ticket
+from relevance_gen.generation.ticket import STRANGERS, Manner, Ticket
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, next_logits
 from tests.profiles import costly
@@ -48,9 +48,9 @@ class Recorder:
     def __init__(self):
         self.tickets, self.outcomes, self.texts, self.n_unstarted = [], [], [], []
 
-    def ticket(self, request):
+    def ticket(self, request, client=None):
         """Make the next ticket."""
-        self.tickets.append(Ticket(len(self.tickets), request, request.seed or 0, 0.0))
+        self.tickets.append(Ticket(len(self.tickets), request, request.seed or 0, 0.0, Manner(client=client)))
         self.outcomes.append([])
         self.texts.append([""] * request.num_samples)
         self.n_unstarted.append(request.num_samples)
@@ -102,13 +102,17 @@ def alone(request):
     requests=st.lists(requests, max_size=6),
     gaps=st.lists(st.integers(0, 6), max_size=6),
     n_slots=st.integers(1, 5),
-    n_bytes=st.sampled_from([0, 50, 10_000]),
+    n_bytes=st.sampled_from([0, 1000, 10_000]),
+    who=st.lists(st.sampled_from([None, STRANGERS, STRANGERS, "a"]), min_size=6, max_size=6),
 )
-def test_batched_is_the_same_as_alone(requests, gaps, n_slots, n_bytes):
-    """Any requests, in any order of arrival, on any number of slots, cached or not: each gets its own, once."""
+def test_batched_is_the_same_as_alone(requests, gaps, n_slots, n_bytes, who):
+    """Any requests of anybody, in any order of arrival, on any number of slots, cached or not: each gets its own, once.
+
+    Samples of strangers give way to others and go on as if nothing had been.
+    """
     model = ScriptedModel(n_slots)
     engine, recorder = make_engine(model, n_bytes)
-    run(engine, [recorder.ticket(request) for request in requests], gaps)
+    run(engine, list(map(recorder.ticket, requests, who)), gaps)
     for request, outcomes, texts in zip(requests, recorder.outcomes, recorder.texts, strict=True):
         assert outcomes == [alone(request)]
         assert texts == [completion.text for completion in outcomes[0].responses]
@@ -127,8 +131,8 @@ def test_cancelling_frees_everything_and_changes_nobody_else(requests, cancels, 
     model = ScriptedModel(3)
     engine, recorder = make_engine(model, 1000)
     prompts = weakref.WeakSet()
-    for request in requests:
-        engine.add(recorder.ticket(request))
+    for number, request in enumerate(requests):
+        engine.add(recorder.ticket(request, STRANGERS if number % 2 else None))
         prompts.update([*engine._queue, *engine._compilation.prompts])
     dropped = set()
     step = 0
@@ -349,7 +353,7 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
     engine = Engine(ScriptedModel(16, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None))
 
     def step():
-        for ticket in puller.take(engine.room, engine.room_to_hold, timeout_s=0):
+        for ticket in puller.take(engine.rooms, timeout_s=0):
             engine.add(ticket)
         engine.step()
         return next(n_steps)
@@ -369,3 +373,33 @@ def test_short_requests_behind_a_large_one_wait_for_one_sample_of_it():
         step()
     assert large.result(timeout=0).num_samples == 256
     assert backlog.n_unstarted == 0
+
+
+@pytest.mark.parametrize("n_samples", [1, 256])
+def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
+    """Two tokens for a client with a name take two steps, whatever strangers have; they get theirs whole afterwards."""
+    backlog = Backlog(256)
+    engine = Engine(ScriptedModel(4, n_ctx=200), PrefixCache(0), puller := backlog.join(lambda _: None))
+
+    def step():
+        for ticket in puller.take(engine.rooms, timeout_s=0):
+            engine.add(ticket)
+        engine.step()
+
+    request = GenerationRequest("a", max_tokens=100, num_samples=n_samples, seed=1)
+    strangers = [
+        backlog.put(Ticket(number, request, 1, 0.0, Manner(client=STRANGERS))) for number in range(256 // n_samples)
+    ]
+    for _ in range(5):
+        step()
+    for number in range(1000, 1003):
+        known = backlog.put(Ticket(number, GenerationRequest("b", max_tokens=2), 0, 0.0, Manner(client=f"{number}")))
+        step()
+        step()
+        assert known.result(timeout=0).responses[0].generated_tokens == 2
+    while not engine.idle:
+        step()
+    expected = alone(attrs.evolve(request, max_tokens=30, num_samples=min(n_samples, 4))).responses
+    for stranger in strangers:
+        for one, other in zip(stranger.result(timeout=0).responses, expected, strict=False):
+            assert one.text.startswith(other.text)

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import copy
 import gc
 import inspect
 import multiprocessing
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -27,6 +29,7 @@ from relevance_gen.errors import (
 )
 from relevance_gen.generation import runner as runner_module
 from relevance_gen.generation.runner import Runner
+from relevance_gen.generation.ticket import STRANGERS, Manner
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest, Stats
 from small_models import BIGRAM, TINY
@@ -106,6 +109,21 @@ def test_the_response_carries_times_and_counts(tiny):
     assert before <= response.created <= min(c.finished for c in response.responses)
     assert response.finished == max(c.finished for c in response.responses) <= time.time()
     assert (response.num_samples, response.prompt, response.prompt_tokens) == (3, "ABC", 3)
+
+
+def test_strangers_give_way_to_a_client_with_a_name():
+    """Behind 256 samples of strangers it has its tokens while they run on, and they say what they say alone."""
+    asked = {"text": "Once", "max_tokens": 200, "num_samples": 8, "temperature": 0}
+    with small_runner(n_slots=2) as runner:
+        alone = runner.generate({**asked, "num_samples": 1}).responses[0].text
+        strangers = [runner.submit(asked, manner=Manner(client=STRANGERS)) for _ in range(32)]
+        until(lambda: len(engine_of(runner)._running) == 2)
+        assert runner.submit({"text": "a", "max_tokens": 2}, manner=Manner(client="me")).result(60)
+        assert not any(stranger.done() for stranger in strangers)
+        for stranger in strangers[2:]:
+            stranger.cancel()
+        for stranger in strangers[:2]:
+            assert {one.text for one in stranger.result(60).responses} == {alone}
 
 
 def test_counters_count(tiny):
@@ -558,6 +576,14 @@ def test_a_runner_that_nobody_holds_finishes_what_it_has_and_ends():
         until(lambda: set(threading.enumerate()) <= before)
     finally:
         gc.enable()
+
+
+def test_a_runner_that_is_pickled_or_copied_says_why_not(tiny):
+    """The error says what to do in place of it, and the runner goes on."""
+    for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"a Runner cannot be pickled or copied: .* make one in the process"):
+            attempt(tiny)
+    assert tiny.alive
 
 
 def use_after_fork(runner, answer):

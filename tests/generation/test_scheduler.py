@@ -12,15 +12,18 @@ from relevance_gen.generation.scheduler import (
     EngineState,
     Move,
     Prefill,
+    Resume,
     Seat,
     Slice,
     Start,
     Tokenize,
+    Vacate,
     holds,
     most_held,
     next_action,
     padded,
 )
+from relevance_gen.generation.ticket import STRANGERS
 
 
 @define
@@ -33,6 +36,7 @@ class Request:
     n_unstarted: int = 1
     n_running: int = 0
     joins: bool = True
+    client: str | None = None
 
     @property
     def computed(self):
@@ -40,22 +44,35 @@ class Request:
         return 0 < self.n_prompt == self.n_done
 
 
+clients = st.sampled_from([None, STRANGERS, STRANGERS, "a", "b"])
+
+
+def is_open(request):
+    """Tell whether it is a stranger's."""
+    return request.client == STRANGERS
+
+
+def n_holding(waiting, like):
+    """Count the requests that hold their prompts among those of strangers, or of others, as `like` is."""
+    return sum(holds(request) for request in waiting if is_open(request) == is_open(like))
+
+
 @st.composite
 def states(draw):
     n_slots = draw(st.integers(1, 6))
-    running = draw(st.sets(st.integers(0, n_slots - 1)))
+    running = draw(st.dictionaries(st.integers(0, n_slots - 1), clients))
     slice_multiple = draw(st.integers(1, 3))
     n_batch = draw(st.integers(1, 8)) * slice_multiple
-    free = draw(st.permutations(sorted(set(range(n_slots)) - running)))
+    free = draw(st.permutations(sorted(set(range(n_slots)) - running.keys())))
     waiting = []
     for _ in range(draw(st.integers(0, 6))):
-        request = Request(0, 0, None, draw(st.integers(1, 5)))
+        request = Request(0, 0, None, draw(st.integers(1, 5)), client=draw(clients))
         kind = draw(st.sampled_from(["new", "started", "seated", "read"]))
-        if kind == "started" and sum(map(holds, waiting)) < most_held(n_slots):
+        if kind == "started" and n_holding(waiting, request) < most_held(n_slots):
             request = evolve(request, n_prompt=3, n_done=3, n_running=draw(st.integers(0, 3)))
         elif kind in ("seated", "read") and free:
             request.slot = free.pop()
-            if holds(request) and sum(map(holds, waiting)) >= most_held(n_slots):
+            if holds(request) and n_holding(waiting, request) >= most_held(n_slots):
                 request.n_unstarted = 1
             if kind == "read":
                 request.n_prompt = draw(st.integers(1, 30))
@@ -63,7 +80,8 @@ def states(draw):
                 request.joins = draw(st.booleans())
         waiting.append(request)
     budget, may_read, n_ctx = draw(st.integers(0, n_batch)), draw(st.booleans()), draw(st.integers(31, 60))
-    return EngineState(n_slots, n_ctx, n_batch, slice_multiple, budget, may_read, running, waiting)
+    n_paused = draw(st.sampled_from([0, 0, 1, 2]))
+    return EngineState(n_slots, n_ctx, n_batch, slice_multiple, budget, may_read, running, n_paused, waiting)
 
 
 def free_slots(state):
@@ -71,7 +89,7 @@ def free_slots(state):
 
 
 @given(states())
-def test_an_action_only_ever_uses_slots_it_may(state):
+def test_an_action_only_ever_uses_slots_it_may(state):  # noqa: C901 - a case for each action
     """Free slots are free, decoded slots run and ascend, slices fit the budget and end at a multiple of n_batch.
 
     Several slices are of requests that join, and have room for their padding.
@@ -82,6 +100,14 @@ def test_an_action_only_ever_uses_slots_it_may(state):
             assert slot in free
             assert state.waiting[place].slot is None
             assert not state.waiting[place].computed
+        case Vacate(slot):
+            owners = {request.slot: request.client for request in state.waiting} | dict(state.running)
+            assert owners[slot] == STRANGERS
+            assert not free
+            assert not all(map(is_open, state.waiting))
+        case Resume(slot):
+            assert slot in free
+            assert state.n_paused
         case Tokenize(place, slot):
             assert state.may_read
             assert slot == state.waiting[place].slot is not None
@@ -89,7 +115,8 @@ def test_an_action_only_ever_uses_slots_it_may(state):
         case Prefill(slices):
             length = padded(slices, state.slice_multiple)
             assert length * len(slices) <= state.budget
-            assert [each.place for each in slices] == sorted({each.place for each in slices})
+            in_turn = sorted((is_open(state.waiting[each.place]), each.place) for each in slices)
+            assert [each.place for each in slices] == [place for _, place in in_turn]
             for each in slices:
                 request = state.waiting[each.place]
                 assert each.slot == request.slot is not None
@@ -118,7 +145,7 @@ def test_every_step_gives_every_running_sequence_a_token(state):
     """When nothing is left to do for those who wait, what runs is decoded; no step ends without."""
     action = next_action(state)
     while isinstance(action, Move):
-        state = evolve(state, running={*state.running} - {action.source} | {action.target})
+        state = evolve(state, running=dict.fromkeys({*state.running} - {action.source} | {action.target}))
         action = next_action(state)
     assert action is not None or not state.running
 
@@ -134,8 +161,9 @@ def test_no_slot_stays_free_while_samples_wait(state):
     if isinstance(action, Decode | Move | None):
         assert not any(request.slot is not None for request in state.waiting)
         if free_slots(state):
+            assert not state.n_paused
             assert all(request.n_unstarted > 1 and not request.computed for request in state.waiting)
-            assert not state.waiting or sum(map(holds, state.waiting)) == most_held(state.n_slots)
+            assert all(n_holding(state.waiting, request) == most_held(state.n_slots) for request in state.waiting)
 
 
 @given(states())
@@ -143,7 +171,50 @@ def test_prompts_are_held_for_so_many_requests_only(state):
     """A request that will hold its prompt gets a slot only where fewer than the bound do."""
     action = next_action(state)
     if isinstance(action, Seat) and state.waiting[action.place].n_unstarted > 1:
-        assert sum(map(holds, state.waiting)) < most_held(state.n_slots)
+        assert n_holding(state.waiting, state.waiting[action.place]) < most_held(state.n_slots)
+
+
+def test_whoever_is_no_stranger_gets_a_strangers_slot():
+    """Where strangers have all slots, one gives way, as many as are wanted; they go on before further strangers do."""
+    waiting = [Request(client=STRANGERS), Request(n_prompt=0, n_done=0, client="a")]
+    state = EngineState(
+        2, 99, 4, 2, 4, may_read=True, running=dict.fromkeys((0, 1), STRANGERS), n_paused=0, waiting=waiting
+    )
+    assert next_action(state) == Vacate(1)
+    state = evolve(state, running={0: STRANGERS}, n_paused=1)
+    assert next_action(state) == Seat(1, 1)
+    assert next_action(evolve(state, waiting=waiting[:1])) == Resume(1)
+    assert next_action(evolve(state, waiting=waiting[:1], n_paused=0)) == Start(0, (1,))
+    running = dict.fromkeys((0, 1), "b")
+    assert next_action(evolve(state, running=running)) == Decode((0, 1))
+
+
+@given(st.lists(st.tuples(clients, st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=6), st.integers(1, 8))
+def test_free_slots_go_by_client_first(requests, n_slots):
+    """Strangers come last. No client that wants more has two fewer than another, nor has a request beside another."""
+    waiting = [Request(1, 1, None, n_unstarted, client=client) for client, _, n_unstarted in requests]
+    simulated, n_free = EngineState(n_slots, 99, 4, 2, 4, True, {}, 0, waiting), n_slots
+    while n_free:
+        action = next_action(simulated)
+        if not isinstance(action, Start):
+            break
+        one = simulated.waiting[action.place]
+        for slot in action.slots:
+            simulated.running[slot] = one.client
+        one.n_unstarted -= len(action.slots)
+        one.n_running += len(action.slots)
+        n_free -= len(action.slots)
+        simulated = evolve(simulated, waiting=[each for each in simulated.waiting if each.n_unstarted])
+    held = Counter(one.client for one in waiting for _ in range(one.n_running))
+    for one in waiting:
+        for other in waiting:
+            if not other.n_unstarted or not one.n_running:
+                continue
+            assert not is_open(one) or is_open(other)
+            if not is_open(one) and not is_open(other):
+                assert held[one.client] <= held[other.client] + 1
+            if one.client == other.client:
+                assert one.n_running <= other.n_running + 1
 
 
 @define(eq=False)
@@ -177,7 +248,7 @@ class Simulation:
     def state(self, budget, waiting):
         """Return what the scheduler sees."""
         counts = self.n_slots, 100, self.n_batch, 2, budget
-        return EngineState(*counts, may_read=True, running=self.running.keys(), waiting=waiting)
+        return EngineState(*counts, may_read=True, running=dict.fromkeys(self.running), n_paused=0, waiting=waiting)
 
     def note_slots(self, who, n_slots):
         """Note who gets slots."""
@@ -304,7 +375,7 @@ def test_requests_take_turns(n_slots, names, n_samples, expected):
 def test_a_free_slot_goes_to_who_has_the_fewest():
     """One request has three samples running, one has one: it gets two, and of equals the one whose turn is older."""
     waiting = [Request(n_unstarted=9, n_running=3), Request(n_unstarted=9, n_running=1)]
-    state = EngineState(8, 99, 4, 2, 4, may_read=True, running={0, 1, 2, 3}, waiting=waiting)
+    state = EngineState(8, 99, 4, 2, 4, may_read=True, running=dict.fromkeys(range(4)), n_paused=0, waiting=waiting)
     assert next_action(evolve(state, n_slots=6)) == Start(1, (4, 5))
     assert next_action(evolve(state, n_slots=7)) == Start(1, (4, 5))
     assert next_action(evolve(state, n_slots=8)) == Start(1, (4, 5, 7))
@@ -312,15 +383,15 @@ def test_a_free_slot_goes_to_who_has_the_fewest():
 
 def test_a_gap_is_closed_by_the_last_sequence_unless_a_request_is_about_to_fill_it():
     """Slots {0, 2, 3} become {0, 1, 2} when nobody waits, and stay while somebody's prompt is computed for the gap."""
-    state = EngineState(8, 99, 4, 2, 4, may_read=True, running={0, 2, 3}, waiting=[])
+    state = EngineState(8, 99, 4, 2, 4, may_read=True, running=dict.fromkeys((0, 2, 3)), n_paused=0, waiting=[])
     assert next_action(state) == Move(3, 1)
-    assert next_action(evolve(state, running={0, 1, 2})) == Decode((0, 1, 2))
+    assert next_action(evolve(state, running=dict.fromkeys(range(3)))) == Decode((0, 1, 2))
     assert next_action(evolve(state, budget=0, waiting=[Request(5, 0, slot=1)])) == Decode((0, 2, 3))
 
 
 def slices_of(*requests, budget=64):
     """Return what is computed together of requests, by place, start and stop."""
-    state = EngineState(8, 200, 64, 8, budget, may_read=False, running=(), waiting=requests)
+    state = EngineState(8, 200, 64, 8, budget, may_read=False, running={}, n_paused=0, waiting=requests)
     action = next_action(state)
     return [(each.place, each.start, each.stop) for each in action.slices] if isinstance(action, Prefill) else []
 
@@ -348,5 +419,5 @@ def test_a_prompt_whose_every_logit_is_wanted_is_computed_alone():
 def test_a_model_that_cannot_forget_padding_computes_slices_one_by_one():
     """Where slices are not padded, each is computed alone."""
     waiting = [Request(4, 0, slot) for slot in range(3)]
-    state = EngineState(8, 99, 64, 1, 64, may_read=True, running=(), waiting=waiting)
+    state = EngineState(8, 99, 64, 1, 64, may_read=True, running={}, n_paused=0, waiting=waiting)
     assert next_action(state) == Prefill((Slice(0, 0, 0, 4),))
