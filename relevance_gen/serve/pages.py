@@ -30,12 +30,12 @@ async def describe(routes: tuple[Route, ...]) -> web.StreamResponse:
     return web.Response(body=document(routes), content_type="application/json")
 
 
-async def docs(_: web.Request) -> web.StreamResponse:
+async def docs() -> web.StreamResponse:
     """Answer GET /docs: a page that needs nothing but this server."""
     return _page("docs.html")
 
 
-async def front(request: web.Request, routes: tuple[Route, ...]) -> web.StreamResponse:
+async def front(request: web.BaseRequest, routes: tuple[Route, ...]) -> web.StreamResponse:
     """Answer GET /: the page to browsers, and to other programs what there is."""
     if "text/html" in request.headers.get("Accept", ""):
         response = _page("page.html")

@@ -21,6 +21,7 @@ from attrs import frozen
 
 ROOT = Path(__file__).parents[2]
 SCRIPTED = (str(Path(__file__).with_name("scripted.py")),)
+HALF_SCRIPTED = (str(Path(__file__).with_name("half_scripted.py")),)
 REAL = ("-m", "relevance_gen.serve")
 SMALL_MODEL = (
     *("--model", str(ROOT / "small_models" / "tiny.gguf")),

@@ -16,14 +16,13 @@ import pytest
 
 from relevance_gen import ChunkIndex, search
 from tests.cli.documents import pdf
-from tests.serve.harness import KEY, Server, eventually
+from tests.serve.harness import HALF_SCRIPTED, KEY, Server, eventually
 
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
     pytest.skip("Chromium is not installed: apt-get install chromium", allow_module_level=True)
 playwright: Any = pytest.importorskip("playwright.sync_api")
 
-PROGRAM = (str(Path(__file__).with_name("half_scripted.py")),)
 QUESTION = "How do desert ants find their way home?"
 
 WATCH = """
@@ -65,7 +64,7 @@ WHERE = """() => {
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A server with real search, that writes a word every 5 ms."""
-    with Server("--rate-limit", "off", program=PROGRAM) as started:
+    with Server("--rate-limit", "off", program=HALF_SCRIPTED) as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200)
         yield started
 
@@ -379,7 +378,7 @@ def test_markup_stays_text(visit: Visit) -> None:
 @pytest.fixture(scope="module")
 def slow() -> Iterator[Server]:
     """A server that writes a word every 50 ms, so that there is time to do something meanwhile."""
-    with Server("--rate-limit", "off", "--model", "slow", program=PROGRAM) as started:
+    with Server("--rate-limit", "off", "--model", "slow", program=HALF_SCRIPTED) as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200)
         yield started
 
@@ -407,7 +406,7 @@ def test_it_streams_stops_and_tries_again(browser: Any, slow: Server) -> None:
 
 def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
     """Where the server has a chat model, its answer streams from the chat interface, and can be stopped as well."""
-    with Server("--rate-limit", "off", "--model", "chat", program=PROGRAM) as chatty:
+    with Server("--rate-limit", "off", "--model", "chat", program=HALF_SCRIPTED) as chatty:
         assert eventually(lambda: chatty.call("GET", "/health").status == 200)
         visit = Visit(browser, chatty.url)
         asked = []
@@ -478,7 +477,7 @@ def test_a_wrong_key_is_asked_for_again(browser: Any, server: Server) -> None:
 
 def test_a_server_that_goes_is_noticed(browser: Any) -> None:
     """A server that dies in mid-answer, and one that is not there, are said in plain words; nothing is lost."""
-    with Server("--rate-limit", "off", "--model", "slow", program=PROGRAM) as mortal:
+    with Server("--rate-limit", "off", "--model", "slow", program=HALF_SCRIPTED) as mortal:
         assert eventually(lambda: mortal.call("GET", "/health").status == 200)
         visit = Visit(browser, mortal.url)
         visit.ask(QUESTION)

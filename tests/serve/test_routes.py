@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from relevance_gen.serve import routes
-from relevance_gen.serve.edge.forwarding import forward
 from relevance_gen.serve.routes import LAYOUT, ROUTES
 from tests.serve.harness import Server
 
@@ -15,14 +14,10 @@ def test_every_path_stands_once() -> None:
     assert len({route.endpoint for route in ROUTES}) == len(ROUTES)
 
 
-def test_every_process_answers_what_is_its_own() -> None:
-    """A worker answers every path, generation by passing it on; the model's process answers that, health and stats."""
-    worker = routes.of_worker(forwards=True)
-    assert [route.path for route in worker] == [route.path for route in ROUTES]
+def test_the_process_of_the_model_answers_what_is_its_own() -> None:
+    """It answers what is generated, and what tells of the model: workers answer the rest."""
     generation = {"/prompt", "/generate", "/generate_stream", "/v1/completions", "/v1/chat/completions"}
-    assert {route.path for route in worker if route.handler is forward} == generation
-    assert {route.path for route in routes.of_model_process()} == {*generation, "/health", "/stats"}
-    assert routes.of_worker(forwards=False) == ROUTES
+    assert {route.path for route in routes.OF_MODEL} == {*generation, "/health", "/stats"}
 
 
 def test_every_route_is_counted_and_answers(server: Server) -> None:

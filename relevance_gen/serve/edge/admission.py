@@ -7,15 +7,14 @@ from aiohttp import web
 from relevance_gen.errors import ShuttingDownError
 from relevance_gen.serve.edge import bodies
 from relevance_gen.serve.edge.auth import HEADER, presented_key
-from relevance_gen.serve.edge.lanes import lane_name
 from relevance_gen.serve.edge.problems import UnauthorizedError
 from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.service import KEY_ID, LANE, RATE_HEADERS, SERVICE
+from relevance_gen.serve.edge.service import KEY_ID, LANE, RATE_HEADERS, Service
 
 _CHALLENGE = {"WWW-Authenticate": f'ApiKey header="{HEADER}", Bearer'}
 
 
-async def admit(route: Route, request: web.Request) -> None:
+async def admit(service: Service, route: Route, request: web.BaseRequest) -> None:
     """Let `request` in; remember whose it is and what lane it takes.
 
     A valid key is noticed where none is asked for too: it opens the lane of those who have one.
@@ -26,8 +25,7 @@ async def admit(route: Route, request: web.Request) -> None:
         RateLimitedError: the key made too many requests.
         MediaTypeError: the body is of another type.
     """
-    service = request.app[SERVICE]
-    if route.work is not None and service.draining and not service.settings.reuse_port:
+    if route.lane is not None and service.draining and not service.settings.reuse_port:
         raise ShuttingDownError
     key_id = None if route.key == "never" else service.identify(request.headers)
     if key_id is not None:
@@ -37,6 +35,7 @@ async def admit(route: Route, request: web.Request) -> None:
             what = "wrong" if presented_key(request.headers) else "missing"
             raise UnauthorizedError(f"the key in {HEADER} (or Authorization: Bearer) is {what}", _CHALLENGE)
         request[RATE_HEADERS] = await service.rate.admit(key_id)
-    if route.work is not None:
-        request[LANE] = service.lanes[lane_name(route.work, has_key=key_id is not None)]
+    if route.lane is not None:
+        is_open = route.lane == "generation" and key_id is None  # those with a key are apart from those without
+        request[LANE] = service.lanes["open_generation" if is_open else route.lane]
         bodies.require_json(request, is_exact=route.is_exact)

@@ -1,61 +1,35 @@
-"""The application: from the table of routes to what answers each path."""
+"""From the table of routes to what answers a request."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aiohttp import web
 
+from relevance_gen.serve.edge import pipeline
 from relevance_gen.serve.edge.admission import admit
-from relevance_gen.serve.edge.route import Handler, Route
-from relevance_gen.serve.edge.service import SERVICE, Service
+from relevance_gen.serve.edge.connection import Handle
+from relevance_gen.serve.edge.route import ROUTE, Route, Work
+from relevance_gen.serve.edge.service import Service
 
 
-def make_app(service: Service, routes: Sequence[Route]) -> web.Application:
-    """Make the application that answers `routes`."""
-    app = web.Application()
-    app[SERVICE] = service
-    for route in routes:
-        for path in route.paths:
-            _add(app.router, path, route)
-    # What aiohttp itself refuses, it would ask for a body first.
-    app.router.add_route("*", "/{path:.*}", _not_found, expect_handler=_no_expectation_yet)
-    return app
+def application(service: Service) -> Handle:
+    """Return what answers requests whose route is known, or that have none."""
 
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        route: Route | None = request.get(ROUTE)
+        if route is None:
+            raise web.HTTPNotFound
+        if request.method == "OPTIONS":
+            return web.Response(status=204, headers={"Allow": ", ".join(route.methods)})
+        if request.method not in route.methods:
+            raise web.HTTPMethodNotAllowed(request.method, route.methods)
+        # What is expected is asked for when the body is wanted: see `bodies`.
+        if request.headers.get("Expect", "").lower() not in ("", "100-continue"):
+            raise web.HTTPExpectationFailed
+        await admit(service, route, request)
+        if not isinstance(route.work, Work):
+            return await route.work(service, request)
+        if service.forward is not None and route.lane == "generation":
+            return await service.forward(service, request)
+        return await pipeline.answer(service, request, route.work)
 
-def _add(router: web.UrlDispatcher, path: str, route: Route) -> None:
-    allowed = ("OPTIONS", *route.methods)
-    path = path.replace("}", ":.+}")
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        await admit(route, request)
-        return await route.handler(request)
-
-    for method in route.methods:
-        router.add_route(method, path, answer, expect_handler=_no_expectation_yet)
-    router.add_route("OPTIONS", path, _options(", ".join(allowed)))
-    router.add_route("*", path, _not_allowed(allowed), expect_handler=_no_expectation_yet)
-
-
-async def _no_expectation_yet(request: web.Request) -> None:
-    """Do not answer "100 Continue" yet: `bodies` does when the body is wanted."""
-    if request.headers["Expect"].lower() != "100-continue":
-        raise web.HTTPExpectationFailed
-
-
-def _options(allow: str) -> Handler:
-    async def options(_: web.Request) -> web.StreamResponse:
-        return web.Response(status=204, headers={"Allow": allow})
-
-    return options
-
-
-def _not_allowed(allowed: tuple[str, ...]) -> Handler:
-    async def not_allowed(request: web.Request) -> web.StreamResponse:
-        raise web.HTTPMethodNotAllowed(request.method, allowed)
-
-    return not_allowed
-
-
-async def _not_found(_: web.Request) -> web.StreamResponse:
-    raise web.HTTPNotFound
+    return answer

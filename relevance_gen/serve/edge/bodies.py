@@ -10,10 +10,10 @@ from attrs import define
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, TooLargeError
 from relevance_gen.serve.edge import codings
-from relevance_gen.serve.edge.budget import Account
+from relevance_gen.serve.edge.holding import Holding
 from relevance_gen.serve.edge.lanes import Lane
 from relevance_gen.serve.edge.problems import ExactMediaTypeError, MediaTypeError, SlowBodyError
-from relevance_gen.serve.edge.service import HELD, LANE, SERVICE
+from relevance_gen.serve.edge.service import HELD, LANE, Service
 from relevance_gen.serve.edge.shape import shape_of
 
 _READ_AHEAD_BYTES = 1 << 20
@@ -30,13 +30,13 @@ class Body:
     Attributes:
         pieces: its bytes, as they came. Joining many takes too long for the event loop.
         coding: their content coding.
-        account: what the request holds of its lane's memory.
+        held: what the request holds of its lane's memory.
         lane: whose bounds it has to keep.
     """
 
     pieces: list[bytes]
     coding: str
-    account: Account
+    held: Holding
     lane: Lane
     _max_depth: int
 
@@ -48,11 +48,10 @@ class Body:
         return shape_of(b"".join(self.pieces), _PARSE_ON_LOOP_VALUES).n_values <= _PARSE_ON_LOOP_VALUES
 
     def parse(self, *, work_factor: int = 0, patience_s: float = 0.0) -> object:
-        """Return the JSON in the body, once. Memory is taken from the account before it is used.
+        """Return the JSON in the body, once. Memory is taken before it is used.
 
         Args:
-            work_factor: bytes that the work on the body will need for each of its bytes; the account goes on holding
-                them.
+            work_factor: bytes that the work on the body will need for each of its bytes; they go on being held.
             patience_s: how long this thread may wait for that memory.
 
         Raises:
@@ -62,19 +61,19 @@ class Body:
         """
         raw, most_values = b"".join(self.pieces), self.lane.most_values
         self.pieces = []
-        plain = codings.decode(raw, self.coding, limit_bytes=self.lane.most_bytes, take=self.account.take)
+        plain = codings.decode(raw, self.coding, limit_bytes=self.lane.most_bytes, take=self.held.take)
         shape = shape_of(plain, most_values)
         if shape.n_values > most_values:
             raise TooLargeError(f"the body must hold at most {most_values} JSON values")
         n_bytes = shape.kept_bytes + work_factor * len(plain)
-        self.account.take_in_time(max(n_bytes, shape.peak_bytes), patience_s)
+        self.held.take(max(n_bytes, shape.peak_bytes), patience_s)
         value = wire.parse(plain, max_depth=self._max_depth)
-        self.account.replace(n_bytes)
+        self.held.replace(n_bytes)
         return value
 
 
-async def receive(request: web.Request) -> Body:
-    """Receive the body of an admitted request. Its memory is accounted for until the client has its answer.
+async def receive(service: Service, request: web.BaseRequest) -> Body:
+    """Receive the body of an admitted request. Its memory is held until the client has its answer.
 
     Raises:
         MediaTypeError: the content coding is not known.
@@ -83,13 +82,11 @@ async def receive(request: web.Request) -> Body:
         BusyError: all bodies together are too many bytes now.
         InvalidRequestError: it ended too early.
     """
-    service, coding = request.app[SERVICE], _coding_of(request)
-    settings = service.settings
-    lane = request[LANE]
-    account = request[HELD].enter_context(lane.budget.account())
-    pieces = await _read(request, account, lane.most_bytes, settings.body_timeout_s)
+    settings, lane, coding = service.settings, request[LANE], _coding_of(request)
+    held = request[HELD].enter_context(Holding(lane.memory))
+    pieces = await _read(request, held, lane.most_bytes, settings.body_timeout_s)
     service.metrics.add("http_request_body_bytes_total", sum(map(len, pieces)))
-    return Body(pieces, coding, account, lane, settings.max_depth)
+    return Body(pieces, coding, held, lane, settings.max_depth)
 
 
 def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:
@@ -114,14 +111,14 @@ def _coding_of(request: web.BaseRequest) -> str:
     return coding
 
 
-async def _read(request: web.BaseRequest, account: Account, limit_bytes: int, timeout_s: float) -> list[bytes]:
+async def _read(request: web.BaseRequest, held: Holding, limit_bytes: int, timeout_s: float) -> list[bytes]:
     if (request.content_length or 0) > limit_bytes:
         raise codings.too_large(limit_bytes)
     pieces: list[bytes] = []
     n_bytes = 0
     # Up to twice as much is received ahead of what is read here.
     ahead_bytes = 2 * min(_READ_AHEAD_BYTES, limit_bytes if request.content_length is None else request.content_length)
-    account.take(ahead_bytes)
+    held.take(ahead_bytes)
     request.content.set_read_chunk_size(_READ_AHEAD_BYTES)
     await _continue(request)
     try:
@@ -130,9 +127,9 @@ async def _read(request: web.BaseRequest, account: Account, limit_bytes: int, ti
                 n_bytes += len(piece)
                 if n_bytes > limit_bytes:
                     raise codings.too_large(limit_bytes)
-                account.take(len(piece))
+                held.take(len(piece))
                 pieces.append(piece)
-        account.take(-ahead_bytes)
+        held.take(-ahead_bytes)
     except TimeoutError:
         message = f"the body did not arrive within {timeout_s:g} seconds"
         raise SlowBodyError(message, {"Connection": "close"}) from None

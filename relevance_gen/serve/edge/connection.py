@@ -141,56 +141,53 @@ class Connection(web.RequestHandler):
 
 
 class Server(web.Server):
-    """Make a `Connection` for each client. Every handler is called through `around`."""
+    """Make a `Connection` for each client.
 
-    def __init__(self, handler: Handle, around: Callable[[Handle], Handle], **options: Any) -> None:
-        super().__init__(around(handler), **options)
+    Args:
+        answer: answers requests.
+        around: wraps what answers, whatever becomes of it: `answer`, and what tells of a request that is no HTTP.
+        idle_timeout_s: for connections without a complete request head.
+    """
+
+    def __init__(self, answer: Handle, around: Callable[[Handle], Handle], idle_timeout_s: float) -> None:
+        super().__init__(around(answer), handler_cancellation=True)
         self.around = around
+        self._idle_timeout_s = idle_timeout_s
 
     def __call__(self) -> Connection:
         """Make the protocol of a new connection."""
-        return Connection(self, loop=self._loop, **self._kwargs)
+        return Connection(
+            self,
+            loop=self._loop,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=self._idle_timeout_s,
+            lingering_time=_LINGER_S,
+            read_bufsize=_READ_BUFFER_BYTES,
+        )
 
 
-class Runner(web.AppRunner):
-    """Run an application on `Connection`s; `around` wraps every request, whatever becomes of it.
+class Listener:
+    """Serves the connections that a socket takes. Make it inside the event loop.
 
     Args:
-        app: routes and handlers.
-        around: wraps the application as a whole: routing errors pass through it too.
+        sock: bound and listening.
+        server: what to serve them with.
         most_connections: more wait in the kernel until others are closed.
-        idle_timeout_s: for connections without a complete request head.
-        shutdown_timeout_s: for requests still running at the end.
     """
 
-    def __init__(
-        self,
-        app: web.Application,
-        around: Callable[[Handle], Handle],
-        *,
-        most_connections: int,
-        idle_timeout_s: float,
-        shutdown_timeout_s: float,
-    ) -> None:
-        super().__init__(app, shutdown_timeout=shutdown_timeout_s)
-        self._around = around
-        self._most_connections = most_connections
-        self._idle_timeout_s = idle_timeout_s
-
-    async def listen(self, listener: socket.socket) -> None:
-        """Serve the connections that `listener`, bound and listening, takes."""
-        await self.setup()
-        listener.setblocking(False)
-        self._listener = listener
-        server = cast("Server", self.server)
-        self._acceptor = Acceptor(listener, server, lambda: self._most_connections - len(server.connections))
+    def __init__(self, sock: socket.socket, server: Server, most_connections: int) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._server = server
+        self._acceptor = Acceptor(sock, server, lambda: most_connections - len(server.connections))
         self._acceptor.start()
 
     async def keep_spreading(self) -> None:
         """See to it now and then that connections are spread over all workers; meant for a task of its own."""
         while True:
             await asyncio.sleep(_SPREAD_EVERY_S)
-            handover.spread(self._listener)
+            handover.spread(self._sock)
 
     async def hand_over(self, n_sockets: int) -> None:
         """Leave new connections to another server on the port; take all that were begun.
@@ -198,27 +195,17 @@ class Runner(web.AppRunner):
         Args:
             n_sockets: sockets of this server on the port.
         """
-        handover.steer_away(self._listener, n_sockets)
+        handover.steer_away(self._sock, n_sockets)
         await asyncio.sleep(_HAND_OVER_S)
-        self._acceptor.stop()
-        self._listener.close()
+        self._stop()
 
-    async def cleanup(self) -> None:
-        """Stop listening and close all connections."""
-        self._acceptor.stop()
-        self._listener.close()
-        await super().cleanup()
+    async def close(self, timeout_s: float) -> None:
+        """Stop listening and close all connections; give requests that still run so long."""
+        self._stop()
+        await asyncio.sleep(0)  # what has been received begins to be answered
+        self._server.pre_shutdown()
+        await self._server.shutdown(timeout_s)
 
-    async def _make_server(self) -> Server:
-        plain = await super()._make_server()
-        return Server(
-            plain.request_handler,
-            self._around,
-            request_factory=cast("Any", plain.request_factory),
-            handler_cancellation=True,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=self._idle_timeout_s,
-            lingering_time=_LINGER_S,
-            read_bufsize=_READ_BUFFER_BYTES,
-        )
+    def _stop(self) -> None:
+        self._acceptor.stop()
+        self._sock.close()

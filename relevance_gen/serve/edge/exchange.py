@@ -15,8 +15,9 @@ from relevance_gen.serve.dialects import own
 from relevance_gen.serve.edge.auth import HEADER
 from relevance_gen.serve.edge.connection import Handle, until_read
 from relevance_gen.serve.edge.problems import CLIENT_LEFT, STATUSES, Problem, problem_of, response_to
-from relevance_gen.serve.edge.route import Route
+from relevance_gen.serve.edge.route import ROUTE, Route, Router
 from relevance_gen.serve.edge.service import HELD, KEY_ID, RATE_HEADERS, REQUEST_ID, WRITE_ERROR, Service
+from relevance_gen.serve.settings import Settings
 
 OTHER = "other"
 """The endpoint of all paths that are in no table."""
@@ -30,17 +31,12 @@ _TIMED_OUT = 408
 
 
 def surround(service: Service, routes: Sequence[Route]) -> Callable[[Handle], Handle]:
-    """Return what wraps the whole application, so that every request is an `Exchange`."""
-    by_path = {path: route for route in routes for path in route.paths}
-    by_beginning = {path.partition("{")[0]: route for path, route in by_path.items() if "{" in path}
-
-    def route_of(path: str) -> Route | None:
-        longer = (route for start, route in by_beginning.items() if path.startswith(start) and path != start)
-        return by_path.get(path) or next(longer, None)
+    """Return what wraps whatever answers a request, so that every request is an `Exchange`."""
+    router = Router(routes)
 
     def wrap(handle: Handle) -> Handle:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
-            exchange = Exchange(service, request, route_of(request.path))
+            exchange = Exchange(service, request, router.find(request.rel_url.path_safe))
             with service.working(), request[HELD]:
                 try:
                     return await exchange.run(handle)
@@ -66,10 +62,12 @@ class Exchange:
         self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         request[REQUEST_ID] = self.request_id
         request[HELD] = ExitStack()
-        request[WRITE_ERROR] = own.error if route is None else route.write_error
+        request[WRITE_ERROR] = own.error
+        if route is not None:
+            request[ROUTE], request[WRITE_ERROR] = route, route.write_error
 
     async def run(self, handle: Handle) -> web.StreamResponse:
-        """Have the application answer, and send the answer."""
+        """Have `handle` answer, and send the answer."""
         token = logs.REQUEST_ID.set(self.request_id)
         try:
             try:
@@ -102,7 +100,7 @@ class Exchange:
         return response_to(problem, self._request[WRITE_ERROR])
 
     def _add_headers(self, response: web.StreamResponse) -> None:
-        response.headers.update(common_headers(self._request, self._service))
+        response.headers.update(common_headers(self._request, self._service.settings))
         if self._service.draining:
             response.force_close()
 
@@ -127,12 +125,12 @@ class Exchange:
             )
 
 
-def common_headers(request: web.BaseRequest, service: Service) -> dict[str, str]:
+def common_headers(request: web.BaseRequest, settings: Settings) -> dict[str, str]:
     """Return what every response carries: the request's id, and leave for other origins' pages where it is given."""
     headers = {"Server": "relevance_gen", "X-Request-ID": request[REQUEST_ID], "X-Content-Type-Options": "nosniff"}
     headers.update(request.get(RATE_HEADERS, {}))
     origin = request.headers.get("Origin")
-    allowed = service.settings.cors_origins
+    allowed = settings.cors_origins
     if origin is not None and (origin in allowed or "*" in allowed):
         headers["Vary"] = "Accept-Encoding, Origin"
         headers["Access-Control-Allow-Origin"] = "*" if "*" in allowed else origin

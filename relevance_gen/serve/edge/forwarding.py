@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -12,10 +12,11 @@ from aiohttp import web
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, RunnerClosedError, TimedOutError
 from relevance_gen.serve.edge.auth import KEY_ID_HEADER
-from relevance_gen.serve.edge.bodies import receive
+from relevance_gen.serve.edge.bodies import Body, receive
 from relevance_gen.serve.edge.connection import until_read
 from relevance_gen.serve.edge.exchange import common_headers
-from relevance_gen.serve.edge.service import KEY_ID, REQUEST_ID, SERVICE
+from relevance_gen.serve.edge.service import KEY_ID, REQUEST_ID, Service
+from relevance_gen.serve.settings import Settings
 from relevance_gen.types import Stats
 
 _REQUEST_HEADERS = ("Content-Type", "Content-Encoding", "Accept-Encoding")
@@ -50,9 +51,6 @@ class Forwarder:
             skip_auto_headers=("Accept-Encoding",),  # aiohttp would ask for gzip where the client did not
         )
 
-    is_loading = False
-    """Loading is the model process's business, and nothing that this process has to wait for."""
-
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
@@ -65,13 +63,17 @@ class Forwarder:
         except (aiohttp.ClientError, TimeoutError, InvalidRequestError):  # the last: it answered with an error
             return Stats(backlog=0, num_total_runners=0)
 
-    async def post(self, request: web.Request, pieces: Sequence[bytes]) -> web.StreamResponse:
-        """Pass `request` on and its answer back. A client that leaves cancels this, which closes the way on too.
+    async def answer(self, service: Service, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer with what the model process answers. A client that leaves cancels this, which closes the way on too.
 
         Raises:
             RunnerClosedError: the model process is not there, or ended in mid-stream.
             TimedOutError: it does not answer.
         """
+        return await self.pass_on(service.settings, request, await receive(service, request))
+
+    async def pass_on(self, settings: Settings, request: web.BaseRequest, body: Body) -> web.StreamResponse:
+        """Do so once the body is there."""
         headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
         headers["X-Request-ID"] = request[REQUEST_ID]
         if KEY_ID in request:
@@ -79,13 +81,17 @@ class Forwarder:
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
-                self._session.post(_ORIGIN + request.path, data=_body(pieces), headers=headers) as answer,
+                self._session.post(_ORIGIN + request.path, data=_body(body.pieces), headers=headers) as answer,
             ):
-                return await _passed_back(request, answer)
+                if answer.content_type == "text/event-stream":
+                    return await _stream(settings, request, answer)
+                out = await answer.read()
         except aiohttp.ClientError:
             raise RunnerClosedError("the model process does not answer") from None
         except TimeoutError:
             raise TimedOutError(f"the model process did not answer within {self._timeout_s:g} seconds") from None
+        body.held.replace(len(out))
+        return web.Response(status=answer.status, headers=_kept(answer.headers), body=out)
 
 
 def _body(pieces: Sequence[bytes]) -> bytes | AsyncIterator[bytes]:
@@ -98,30 +104,16 @@ def _body(pieces: Sequence[bytes]) -> bytes | AsyncIterator[bytes]:
     return each() if len(pieces) > 1 else b"".join(pieces)
 
 
-async def _passed_back(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    headers = {name: answer.headers[name] for name in _RESPONSE_HEADERS if name in answer.headers}
-    if answer.content_type != "text/event-stream":
-        return web.Response(status=answer.status, headers=headers, body=await answer.read())
-    headers.update(common_headers(request, request.app[SERVICE]))
-    timeout_s = request.app[SERVICE].settings.answer_timeout_s
+def _kept(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: headers[name] for name in _RESPONSE_HEADERS if name in headers}
+
+
+async def _stream(settings: Settings, request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    headers = _kept(answer.headers) | common_headers(request, settings)
     response = web.StreamResponse(status=answer.status, headers=headers)
-    await response.prepare(request)
-    try:
-        async for piece in answer.content.iter_any():
-            async with until_read(request, timeout_s):
-                await response.write(piece)
-    except aiohttp.ClientError:
-        raise RunnerClosedError("the model process ended in mid-stream") from None
-    return response
-
-
-FORWARDER = web.AppKey("FORWARDER", Forwarder)
-
-
-async def forward(request: web.Request) -> web.StreamResponse:
-    """Answer with what the model process answers."""
-    body = await receive(request)
-    response = await request.app[FORWARDER].post(request, body.pieces)
-    if isinstance(response, web.Response) and isinstance(response.body, bytes):
-        body.account.replace(len(response.body))
+    async with until_read(request, settings.answer_timeout_s):
+        await response.prepare(request)
+    async for piece in answer.content.iter_any():
+        async with until_read(request, settings.answer_timeout_s):
+            await response.write(piece)
     return response

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Any
 
 from attrs import frozen
 
-from relevance_gen.serve.edge.budget import Budget
+from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import LANES, Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.gate import Gate
 
-Work: TypeAlias = Literal["search", "generation", "extraction"]
-
 _MAX_WAITING_GENERATIONS = 256
 """Bodies of generations that may wait to be parsed; small ones are parsed at once and do not wait."""
-
 
 _VALUES_PER_CHUNK = 16
 """JSON values that a body may hold for each chunk allowed: its text and its metadata."""
@@ -30,13 +28,13 @@ class Lane:
 
     Attributes:
         gate: its threads and queue.
-        budget: its memory.
+        memory: bytes that its requests may hold at once: bodies, what is made of them, and unread answers.
         most_bytes: size that one body may have, after decompression.
         most_values: JSON values that one body may hold.
     """
 
     gate: Gate
-    budget: Budget
+    memory: Quota
     most_bytes: int
     most_values: int
 
@@ -50,12 +48,12 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     most_bytes["open_generation"] = min(settings.max_body_bytes, _MOST_BYTES_OF_OPEN_GENERATION)
     most_values = dict.fromkeys(LANES, _MOST_VALUES_OF_GENERATION)
     most_values["search"] = _VALUES_PER_CHUNK * settings.max_chunks
-    return {
-        name: Lane(gate, Budget(name, settings.max_buffered_bytes, metrics), most_bytes[name], most_values[name])
-        for name, gate in gates.items()
-    }
+    lanes = {}
+    for name, gate in gates.items():
+        show = partial(_show_held, metrics, name)
+        lanes[name] = Lane(gate, Quota(settings.max_buffered_bytes, watch=show), most_bytes[name], most_values[name])
+    return lanes
 
 
-def lane_name(work: Work, *, has_key: bool) -> str:
-    """Return the lane of a request: every search has a key, and generations with one are apart from those without."""
-    return "open_generation" if work == "generation" and not has_key else work
+def _show_held(metrics: Metrics, lane: str, n_bytes: float) -> None:
+    metrics.put("request_body_bytes_held", n_bytes, lane)

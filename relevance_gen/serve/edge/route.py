@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, TypeAlias, final
 
 from aiohttp import web
 from attrs import frozen
 
 from relevance_gen.serve.dialects import own
-from relevance_gen.serve.edge.lanes import Work
+from relevance_gen.serve.edge.actions import Action
 from relevance_gen.serve.edge.problems import WriteError
+from relevance_gen.serve.edge.service import Service
 
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler: TypeAlias = Callable[[Service, web.BaseRequest], Awaitable[web.StreamResponse]]
+Reader: TypeAlias = Callable[[object], tuple[Any, Any]]
+"""A dialect's way from parsed JSON to a task, and to what presents its outcome: a function, or `pipeline.Events`."""
 
 
 def name_of(path: str) -> str:
@@ -26,16 +29,45 @@ def name_of(path: str) -> str:
 
 
 @frozen
+class Guest:
+    """A dialect that shares the path of another.
+
+    Attributes:
+        field: a body that has it speaks this dialect.
+        read: as of `Work`.
+        write_error: how it words what is wrong once the body is known; until then the path's own dialect does.
+    """
+
+    field: str
+    read: Reader
+    write_error: WriteError
+
+
+@final
+@frozen
+class Work:
+    """What `pipeline.answer` does on a path.
+
+    Attributes:
+        read: how its dialect reads a body.
+        action: what is done then.
+        guest: another dialect on the same path.
+    """
+
+    read: Reader
+    action: Action
+    guest: Guest | None = None
+
+
+@frozen
 class Route:
     """One row of the table of routes.
 
     Attributes:
         method: "GET", which answers HEAD too, or "POST".
         path: where it is; where it ends with a name in braces, that stands for all of the rest, slashes included.
-        handler: what answers.
+        work: what it gives to do; or what answers at once, with no body and no lane.
         key: whether it asks for an API key; "setting" leaves that to ``generation_requires_key``.
-        work: the work that it gives, which says whose threads and memory it takes; a process that holds no model
-            passes "generation" on. ``None`` where it gives none.
         tells_of_model: whether the process that holds the model must answer it too, though it gives no work.
         aliases: further paths of the same.
         is_exact: whether Content-Type must be application/json to the letter.
@@ -44,13 +76,17 @@ class Route:
 
     method: Literal["GET", "POST"]
     path: str
-    handler: Handler
+    work: Work | Handler
     key: Literal["always", "setting", "never"] = "never"
-    work: Work | None = None
     tells_of_model: bool = False
     aliases: tuple[str, ...] = ()
     is_exact: bool = False
     write_error: WriteError = own.error
+
+    @property
+    def lane(self) -> str | None:
+        """The lane whose memory it takes; None where it gives no work."""
+        return self.work.action.lane if isinstance(self.work, Work) else None
 
     @property
     def endpoint(self) -> str:
@@ -64,5 +100,26 @@ class Route:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that it answers, but for OPTIONS."""
-        return (self.method, "HEAD") if self.method == "GET" else (self.method,)
+        """The methods that it answers."""
+        return ("OPTIONS", self.method, "HEAD") if self.method == "GET" else ("OPTIONS", self.method)
+
+    def rest_of(self, path: str) -> str:
+        """Return what stands in `path` for the name in braces."""
+        return path.removeprefix(self.path.partition("{")[0])
+
+
+class Router:
+    """Finds routes by their paths."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        paths = {path: route for route in routes for path in route.paths}
+        self._by_path = {path: route for path, route in paths.items() if "{" not in path}
+        self._by_beginning = {path.partition("{")[0]: route for path, route in paths.items() if "{" in path}
+
+    def find(self, path: str) -> Route | None:
+        """Return the route of a path, in which no slash was escaped; None if there is none."""
+        longer = (route for start, route in self._by_beginning.items() if path.startswith(start) and path != start)
+        return self._by_path.get(path) or next(longer, None)
+
+
+ROUTE = web.RequestKey("ROUTE", Route)

@@ -28,8 +28,10 @@ class Service:
 
     Attributes:
         identify: returns the id of the valid key that a request's headers show.
-        stats: returns the runners' state, wherever they live.
         lanes: threads and memory, by the name of the lane.
+        stats: returns the runners' state, wherever they live.
+        generator: what generates, unless that is another process's work.
+        forward: answers generations where another process holds the model: see `forwarding`.
         draining: the process is ending and takes no new work.
         n_working: requests being answered now.
     """
@@ -39,8 +41,11 @@ class Service:
     rate: RateLimit
     lanes: Mapping[str, Lane]
     searcher: Searcher
+    embedder: Embedder
+    generator: Generator
     stats: Callable[[], Awaitable[Stats]]
     metrics: Metrics
+    forward: Callable[..., Awaitable[web.StreamResponse]] | None = None
     extractor: Extractor = field(factory=Extractor)
     draining: bool = False
     n_working: int = 0
@@ -88,9 +93,6 @@ class Service:
             limit.reschedule(asyncio.get_running_loop().time())
 
 
-SERVICE = web.AppKey("SERVICE", Service)
-GENERATOR = web.AppKey("GENERATOR", Generator)
-EMBEDDER = web.AppKey("EMBEDDER", Embedder)
 REQUEST_ID = web.RequestKey("REQUEST_ID", str)
 KEY_ID = web.RequestKey("KEY_ID", str)
 RATE_HEADERS = web.RequestKey("RATE_HEADERS", dict[str, str])

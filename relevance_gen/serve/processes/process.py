@@ -19,13 +19,12 @@ from attrs import frozen
 
 from relevance_gen.serve import logs, routes
 from relevance_gen.serve.edge import auth, connection
-from relevance_gen.serve.edge.app import make_app
+from relevance_gen.serve.edge.app import application
 from relevance_gen.serve.edge.exchange import surround
-from relevance_gen.serve.edge.forwarding import FORWARDER, Forwarder
+from relevance_gen.serve.edge.forwarding import Forwarder
 from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.rate import RateLimit
-from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.service import EMBEDDER, GENERATOR, Service
+from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
@@ -105,45 +104,41 @@ def run(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBackend) ->
 async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> bool:
     """Serve until the end is asked for; tell whether anything was still running then."""
     ended = _end_asked_for(plan)
-    metrics = _metrics(plan)
-    generation = _generation(plan, metrics, load_backend)
-    embedder = Embedder(plan.settings, metrics)
-    if plan.role != "model" and plan.settings.encoder is not None:
-        embedder.start_loading(lambda: load_encoder(plan.settings))
-    service = _service(plan, metrics, generation, make_retrieval, embedder)
-    answered = _routes(plan)
-    app = make_app(service, answered)
-    if isinstance(generation, Generator):
-        app[GENERATOR] = generation
-    else:
-        app[FORWARDER] = generation
-    app[EMBEDDER] = embedder
     settings = plan.settings
-    runner = connection.Runner(
-        app,
-        surround(service, answered),
-        most_connections=max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES),
-        idle_timeout_s=settings.idle_timeout_s,
-        shutdown_timeout_s=_CLEANUP_S,
+    metrics = _metrics(plan)
+    generator = Generator(metrics, settings.generation_timeout_s)
+    forwarder = _forwarder(plan)
+    if plan.role != "front":
+        generator.start_loading(lambda: load_backend(settings))
+    embedder = Embedder(settings, metrics)
+    if plan.role != "model" and settings.encoder is not None:
+        embedder.start_loading(lambda: load_encoder(settings))
+    service = _service(plan, metrics, generator, forwarder, make_retrieval, embedder)
+    answered = routes.OF_MODEL if plan.role == "model" else routes.ROUTES
+    listener = connection.Listener(
+        plan.listener,
+        connection.Server(application(service), surround(service, answered), settings.idle_timeout_s),
+        max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES),
     )
-    await runner.listen(plan.listener)
     if plan.role != "model":
         service.lanes["search"].gate.submit(service.searcher.warm_up)
-    spreading = asyncio.create_task(runner.keep_spreading()) if settings.reuse_port else None
+    spreading = asyncio.create_task(listener.keep_spreading()) if settings.reuse_port else None
     await ended.wait()
     if spreading is not None:
         spreading.cancel()
         service.draining = True
-        await runner.hand_over(settings.workers)
+        await listener.hand_over(settings.workers)
     was_cut = await _drain(service)
     gates = [lane.gate for lane in service.lanes.values()]
-    still_working = was_cut or any(gate.n_running for gate in gates) or generation.is_loading or embedder.is_loading
+    still_working = was_cut or any(gate.n_running for gate in gates) or generator.is_loading or embedder.is_loading
     for gate in gates:
         gate.close()
     if not still_working:
         service.extractor.close()
-    await runner.cleanup()
-    await generation.close()
+    await listener.close(_CLEANUP_S)
+    if forwarder is not None:
+        await forwarder.close()
+    await generator.close()
     await embedder.close()
     return still_working
 
@@ -207,26 +202,20 @@ def _metrics(plan: Plan) -> Metrics:
     return Metrics.shared(routes.LAYOUT, plan.metrics_file.number, plan.n_rows, plan.row)
 
 
-def _generation(plan: Plan, metrics: Metrics, load_backend: LoadBackend) -> Generator | Forwarder:
-    if plan.role == "front" and plan.model_socket is not None:
-        way = plan.model_socket
-        return Forwarder(way if isinstance(way, Path) else way.path, plan.settings.generation_timeout_s + _FORWARDING_S)
-    generator = Generator(metrics, plan.settings.generation_timeout_s)
-    if plan.role != "front":
-        generator.start_loading(lambda: load_backend(plan.settings))
-    return generator
-
-
-def _routes(plan: Plan) -> tuple[Route, ...]:
-    if plan.role == "model":
-        return routes.of_model_process()
-    return routes.of_worker(forwards=plan.role == "front" and plan.model_socket is not None)
+def _forwarder(plan: Plan) -> Forwarder | None:
+    """Return the way to the process that holds the model, where that is another."""
+    way = plan.model_socket
+    if way is None:
+        return None
+    path = way if isinstance(way, Path) else way.path
+    return Forwarder(path, plan.settings.generation_timeout_s + _FORWARDING_S)
 
 
 def _service(
     plan: Plan,
     metrics: Metrics,
-    generation: Generator | Forwarder,
+    generator: Generator,
+    forwarder: Forwarder | None,
     make_retrieval: MakeRetrieval,
     embedder: Embedder,
 ) -> Service:
@@ -241,7 +230,10 @@ def _service(
         rate=RateLimit("off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics),
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, make_retrieval(settings), metrics, lifting),
-        stats=generation.stats,
+        embedder=embedder,
+        generator=generator,
+        stats=generator.stats if forwarder is None else forwarder.stats,
+        forward=None if forwarder is None else forwarder.answer,
         metrics=http_metrics,
     )
 

@@ -11,18 +11,19 @@ from typing import Any
 import aiohttp
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.edge.app import make_app
+from relevance_gen.serve.edge.actions import GENERATION, SEARCH
+from relevance_gen.serve.edge.app import application
 from relevance_gen.serve.edge.auth import Keys, digest
-from relevance_gen.serve.edge.connection import Runner
+from relevance_gen.serve.edge.connection import Listener
+from relevance_gen.serve.edge.connection import Server as HTTPServer
 from relevance_gen.serve.edge.exchange import surround
-from relevance_gen.serve.edge.generations import generation
 from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.rate import RateLimit
-from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.searches import search
-from relevance_gen.serve.edge.service import GENERATOR, Service
+from relevance_gen.serve.edge.route import Route, Work
+from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.embedding import Embedder
 from relevance_gen.serve.work.generating import GenerationTask, Generator, Responses
 from relevance_gen.serve.work.searching import LibraryRetrieval, Searcher, SearchTask
 from relevance_gen.types import GenerationRequest, SearchResponse
@@ -70,18 +71,12 @@ def write_error(kind: str, message: str, field: str | None) -> object:
 
 TABLE = (
     Route(
-        *("POST", "/rank", search(read_rerank)),
+        *("POST", "/rank", Work(read_rerank, SEARCH)),
         key="always",
-        work="search",
         aliases=("/v9/rank",),
         write_error=write_error,
     ),
-    Route(
-        *("POST", "/say", generation(read_lines)),
-        key="setting",
-        work="generation",
-        write_error=write_error,
-    ),
+    Route("POST", "/say", Work(read_lines, GENERATION), key="setting", write_error=write_error),
 )
 
 
@@ -96,17 +91,16 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
         rate=RateLimit("off", "memory://", metrics),
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, LibraryRetrieval(settings), metrics),
+        embedder=Embedder(settings, metrics),
+        generator=generator,
         stats=generator.stats,
         metrics=metrics,
     )
-    app = make_app(service, TABLE)
-    app[GENERATOR] = generator
     generator.start_loading(lambda: ScriptedBackend(0.0))
-    runner = Runner(app, surround(service, TABLE), idle_timeout_s=5, shutdown_timeout_s=1, most_connections=10)
-    listener = socket.create_server(("127.0.0.1", 0))
-    await runner.listen(listener)
+    sock = socket.create_server(("127.0.0.1", 0))
+    listener = Listener(sock, HTTPServer(application(service), surround(service, TABLE), 5), most_connections=10)
     try:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}{path}"
         while generator.is_loading:
             await asyncio.sleep(0.01)
         async with aiohttp.ClientSession(headers=headers) as session:
@@ -116,7 +110,7 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
                     answers.append((answer.status, await answer.text()))
             return answers
     finally:
-        await runner.cleanup()
+        await listener.close(1)
         for lane in service.lanes.values():
             lane.gate.close()
         await generator.close()

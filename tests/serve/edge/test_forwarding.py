@@ -10,9 +10,14 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from relevance_gen.errors import TimedOutError
+from relevance_gen.serve.edge.bodies import Body
 from relevance_gen.serve.edge.forwarding import Forwarder
+from relevance_gen.serve.edge.holding import Holding
+from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.problems import problem_of
 from relevance_gen.serve.edge.service import REQUEST_ID
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
 from relevance_gen.types import Stats
 
 
@@ -22,11 +27,14 @@ def test_a_stopped_model_process_is_a_503(tmp_path: Path) -> None:
     request[REQUEST_ID] = "r"
 
     async def run() -> TimedOutError:
+        settings = Settings()
+        lanes = make_lanes(settings, Metrics.alone())
+        body = Body([b"{}"], "identity", Holding(lanes["generation"].memory), lanes["generation"], 64)
         forwarder = Forwarder(tmp_path / "socket", 0.1)
         try:
             assert await forwarder.stats() == Stats(backlog=0, num_total_runners=0)
             with pytest.raises(TimedOutError) as caught:
-                await forwarder.post(request, [b"{}"])
+                await forwarder.pass_on(settings, request, body)
             return caught.value
         finally:
             await forwarder.close()

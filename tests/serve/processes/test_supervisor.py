@@ -175,7 +175,7 @@ def test_sigterm_drains_every_process() -> None:
     """SIGTERM to the supervisor ends all processes once their work is done, with status 0."""
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(3))
-        server = stack.enter_context(Server("--workers", "2", "--drain-timeout-s", "600"))
+        server = stack.enter_context(Server("--workers", "2", "--search-threads", "2", "--drain-timeout-s", "600"))
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         children = server.has_children()
         *searching, generating = held = [stack.enter_context(Held()) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Budgets: memory is taken before it is used, and all of it is given back."""
+"""Holdings: memory is taken before it is used, and all of it is given back."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from relevance_gen import wire
 from relevance_gen.errors import BusyError, TooLargeError
+from relevance_gen.quota import Quota
 from relevance_gen.serve.edge.bodies import Body
-from relevance_gen.serve.edge.budget import Budget
+from relevance_gen.serve.edge.holding import Holding
 from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.shape import shape_of
 from relevance_gen.serve.metrics import Metrics
@@ -44,11 +45,6 @@ SHAPES = {
 LANE = make_lanes(Settings(), Metrics.alone())["search"]
 
 
-def budget(limit_bytes: int) -> Budget:
-    """Make a budget."""
-    return Budget("search", limit_bytes, Metrics.alone())
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_parsing_takes_no_more_than_said(shape: str) -> None:
     """Whatever the JSON is made of, parsing it takes no more memory than the bound that is computed before."""
@@ -67,10 +63,10 @@ def test_parsing_takes_no_more_than_said(shape: str) -> None:
 
 
 def test_what_comes_out_of_gzip_is_taken_piece_by_piece() -> None:
-    """A body that would become larger than the budget is refused when the first piece too many is there."""
+    """A body that would become larger than the quota is refused when the first piece too many is there."""
     bomb = gzip.compress(bytes(64 << 20), 9)
-    with budget(1 << 20).account() as account:
-        body = Body([bomb], "gzip", account, LANE, 64)
+    with Holding(Quota(1 << 20)) as held:
+        body = Body([bomb], "gzip", held, LANE, 64)
         with pytest.raises(TooLargeError, match="may take 1048576 bytes of memory") as caught:
             body.parse()
     assert int(str(caught.value).rsplit(" ", 1)[1]) < 16 << 20
@@ -80,8 +76,8 @@ def test_more_values_than_allowed_are_not_parsed() -> None:
     """They are counted before, and those in strings are none."""
     allowed = ["[1,2,3,4,5,6]", '["[,,,,,,,,"]', "[[],[],{}]"]
     for text in (*allowed, "[1,2,3,4,5,6,7]"):
-        with budget(1 << 20).account() as account:
-            body = Body([text.encode()], "identity", account, attrs.evolve(LANE, most_values=7), 64)
+        with Holding(Quota(1 << 20)) as held:
+            body = Body([text.encode()], "identity", held, attrs.evolve(LANE, most_values=7), 64)
             if text in allowed:
                 assert body.parse() == json.loads(text)
             else:
@@ -93,38 +89,35 @@ def test_more_values_than_allowed_are_not_parsed() -> None:
     limit=st.integers(0, 40),
     steps=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["take", "replace"]), st.integers(0, 30)), max_size=30),
 )
-def test_a_budget_is_never_exceeded_and_ends_at_nothing(limit: int, steps: list[tuple[int, str, int]]) -> None:
+def test_a_quota_is_never_exceeded_and_ends_at_nothing(limit: int, steps: list[tuple[int, str, int]]) -> None:
     """Whoever takes or replaces what, no more than the limit is held; at the end nothing is."""
-    metrics = Metrics.alone()
-    shared = Budget("search", limit, metrics)
+    memory = Quota(limit)
     with ExitStack() as stack:
-        accounts = [stack.enter_context(shared.account()) for _ in range(4)]
+        holdings = [stack.enter_context(Holding(memory)) for _ in range(4)]
         for place, verb, n_bytes in steps:
-            account = accounts[place]
-            before = account.taken_bytes
+            holding = holdings[place]
+            before = holding.taken_bytes
             try:
-                getattr(account, verb)(n_bytes)
+                getattr(holding, verb)(n_bytes)
             except TooLargeError:
                 assert (before if verb == "take" else 0) + n_bytes > limit
             except BusyError:
-                assert sum(one.taken_bytes for one in accounts) - (before if verb == "replace" else 0) + n_bytes > limit
-            assert sum(one.taken_bytes for one in accounts) <= limit
-    assert all(account.taken_bytes == 0 for account in accounts)
-    with shared.account() as account:
-        account.take(limit)
-    assert 'request_body_bytes_held{lane="search"} 0' in metrics.exposition({})
+                assert sum(one.taken_bytes for one in holdings) - (before if verb == "replace" else 0) + n_bytes > limit
+            assert sum(one.taken_bytes for one in holdings) <= limit
+    assert all(holding.taken_bytes == 0 for holding in holdings)
+    assert memory.held == 0
 
 
 def test_the_last_user_gives_back() -> None:
     """A thread that still works on a request holds its memory after the client has left."""
-    tried = budget(10)
-    with tried.account() as account:
-        account.take(8)
-        thread = account.__enter__()
-    with tried.account() as other, pytest.raises(BusyError):
+    memory = Quota(10)
+    with Holding(memory) as holding:
+        holding.take(8)
+        thread = holding.__enter__()
+    with Holding(memory) as other, pytest.raises(BusyError):
         other.take(8)
     thread.take(1)
-    assert account.taken_bytes == 9
-    account.__exit__(None, None, None)
-    with tried.account() as other:
+    assert holding.taken_bytes == 9
+    holding.__exit__(None, None, None)
+    with Holding(memory) as other:
         other.take(10)

@@ -1,0 +1,126 @@
+"""What routes have done: in which lane, at what cost, by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Literal
+
+import attrs
+from attrs import frozen
+
+from relevance_gen.embedding.jobs import Encoded
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.llama.model_file import NO_MODEL
+from relevance_gen.serve.edge import costs
+from relevance_gen.serve.edge.costs import Cost
+from relevance_gen.serve.edge.service import Service
+from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.work.embedding import EmbeddingTask
+from relevance_gen.serve.work.generating import GenerationTask, Responses
+from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
+from relevance_gen.types import Explanation, ExtractionRequest, ExtractionResponse, PromptResponse, SearchResponse
+
+
+@frozen(kw_only=True)
+class Action:
+    """What a route has done with the task that its dialect reads.
+
+    Attributes:
+        lane: whose memory it takes; generations without a key have one of their own.
+        threads: whose threads it takes; its lane's if empty.
+        cost: what it takes of the memory.
+        do: done in a thread, given the task and the id of the key that asks; returns what came of it.
+        finish: awaited then, given the task and that; returns what is answered. None where nothing is left to do.
+        check: refuses before the body is received, where this server does no such thing.
+        headers: says what else is answered of the task.
+        count: counts it, given the task, what `do` returned, and the seconds in the thread.
+        waits: whether its thread may wait for memory; not where it is the only one of its lane.
+        is_quick: whether all of that but what is awaited is done on the event loop, where the body is small.
+    """
+
+    lane: Literal["search", "generation", "extraction"]
+    threads: str = ""
+    cost: Cost
+    do: Callable[[Service, Any, str], Any]
+    finish: Callable[[Service, Any, Any], Awaitable[Any]] | None = None
+    check: Callable[[Service], None] = lambda _: None
+    headers: Callable[[Any], Mapping[str, str]] = lambda _: {}
+    count: Callable[[Metrics, Any, Any, float], None] = lambda *_: None
+    waits: bool = True
+    is_quick: bool = False
+
+
+def _search(service: Service, task: SearchTask, client: str) -> SearchResponse:
+    return service.searcher.search(task, client)
+
+
+def _skipped(task: SearchTask | ExplanationTask) -> Mapping[str, str]:
+    """Say why a search went by words alone, where an encoder was to have a part in it."""
+    return {"X-Encoder-Skipped": task.skipped[-1]} if task.skipped else {}
+
+
+def _count_search(metrics: Metrics, task: SearchTask, found: SearchResponse, seconds: float) -> None:
+    metrics.observe("search_seconds", seconds)
+    metrics.add("search_chunks_total", len(task.chunks))
+    n_context = found.metadata.num_context_tokens if task.named is None else 0
+    metrics.add("search_tokens_total", found.metadata.num_query_tokens + n_context)
+
+
+def _explain(service: Service, task: ExplanationTask, client: str) -> Explanation:
+    return service.searcher.explain(task, client)
+
+
+def _extract(service: Service, task: ExtractionRequest, _: str) -> ExtractionResponse:
+    return service.extractor.extract(task)
+
+
+async def _write_prompt(service: Service, task: SearchTask, found: SearchResponse) -> PromptResponse:
+    return await service.generator.prompt(task.query, found)
+
+
+def _check_encoder(service: Service) -> None:
+    if service.settings.encoder is None:
+        raise InvalidRequestError(
+            "cannot be used: this server has no encoder", "model", remedy="start it with --encoder"
+        )
+
+
+async def _embed(service: Service, task: EmbeddingTask, _: EmbeddingTask) -> Encoded:
+    return await service.embedder.embed(task)
+
+
+def _check_model(service: Service) -> None:
+    if service.settings.model == NO_MODEL:  # clients of OpenAI try again after a 503 by themselves
+        raise InvalidRequestError("cannot be used: this server has none, and only searches", "model")
+
+
+def _name_client(_: Service, task: GenerationTask, client: str) -> GenerationTask:
+    return attrs.evolve(task, manner=attrs.evolve(task.manner, client=client))
+
+
+def _write_conversation(service: Service, task: GenerationTask, client: str) -> GenerationTask:
+    return service.generator.written(_name_client(service, task, client))
+
+
+async def _generate(service: Service, _: GenerationTask, written: GenerationTask) -> Responses:
+    return await service.generator.complete(written)
+
+
+SEARCH: Final = Action(lane="search", cost=costs.SEARCH, do=_search, headers=_skipped, count=_count_search)
+EXPLANATION: Final = Action(lane="search", cost=costs.SEARCH, do=_explain, headers=_skipped)
+EXTRACTION: Final = Action(lane="extraction", cost=costs.EXTRACTION, do=_extract)
+PROMPT: Final = attrs.evolve(
+    SEARCH,
+    lane="generation",
+    threads="search",  # the one thread of its own lane has to stay free for what generates
+    cost=costs.PROMPT,
+    finish=_write_prompt,
+)
+EMBEDDING: Final = Action(
+    lane="search", cost=costs.EMBEDDING, check=_check_encoder, do=lambda _, task, __: task, finish=_embed
+)
+GENERATION: Final = Action(
+    lane="generation", cost=costs.GENERATION, do=_name_client, finish=_generate, waits=False, is_quick=True
+)
+COMPLETION: Final = attrs.evolve(GENERATION, check=_check_model)
+CHAT: Final = attrs.evolve(COMPLETION, do=_write_conversation, is_quick=False)

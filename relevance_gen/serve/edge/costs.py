@@ -1,0 +1,82 @@
+"""What one request may cost: the one table, in bytes of its lane's memory, and what of a request is counted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import frozen
+
+from relevance_gen.embedding.jobs import Encoded
+from relevance_gen.serve.work.embedding import EmbeddingTask
+from relevance_gen.serve.work.generating import GenerationTask
+from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
+from relevance_gen.types import PromptResponse, SearchResponse
+
+
+@frozen(kw_only=True)
+class Cost:
+    """The bytes that a request takes, beside its body while that is received and parsed, before they are used.
+
+    Attributes:
+        flat: whatever is asked.
+        body_byte: for each byte of the body, after decompression.
+        chunk: for each chunk that is brought.
+        index: for an index of a cluster, whose chunks are not known before.
+        span: for each span of a result: as Python has it, twice, and as JSON.
+        number: for each number of a vector: as Python has it, as JSON, and the same compressed.
+        token: for each token of a response, as JSON: text, id and log probability.
+        character: for each character of a prompt in a response.
+    """
+
+    flat: int = 0
+    body_byte: int = 0
+    chunk: int = 0
+    index: int = 0
+    span: int = 0
+    number: int = 0
+    token: int = 0
+    character: int = 0
+
+    def of(self, thing: object) -> int:
+        """Return the cost of a task or of what came of it."""
+        return sum(number * getattr(self, unit) for unit, number in _counts(thing).items())
+
+
+SEARCH: Final = Cost(body_byte=9, chunk=320, index=16 << 20, span=800)
+PROMPT: Final = Cost(body_byte=9, chunk=320, span=800, character=1)
+EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)  # on the way into the sandbox; and at most on the way out
+EMBEDDING: Final = Cost(number=64)
+GENERATION: Final = Cost(token=32, character=1)
+
+
+def _counts(thing: object) -> Mapping[str, int]:
+    match thing:
+        case SearchTask() | ExplanationTask():
+            return {"chunk": len(thing.chunks), "index": int(thing.named is not None)}
+        case SearchResponse():
+            return {"span": sum(len(result.spans or ()) for result in thing.results)}
+        case Encoded():
+            return {"number": thing.vectors.size}
+        case PromptResponse():
+            texts = (thing.request.get("text", ""), *(one["content"] for one in thing.request.get("messages", ())))
+            return {"character": sum(map(len, texts))}
+        case tuple():  # responses to the prompts of one request
+            samples = [one for response in thing for one in response.responses]
+            n_tokens = sum(one.generated_tokens + sum(map(len, one.top_logprobs or ())) for one in samples)
+            return {"token": n_tokens, "character": sum(len(response.prompt) for response in thing)}
+    return {}
+
+
+def text_bytes(thing: object) -> int:
+    """Return the memory of the texts in what waits for the model or the encoder."""
+    match thing:
+        case GenerationTask():
+            lists = [(one.text, one.stop, *one.stop, one.eos_token_ids, *one.eos_token_ids) for one in thing.requests]
+            return sum(sys.getsizeof(part) for parts in lists for part in parts)
+        case EmbeddingTask():
+            return sum(map(sys.getsizeof, thing.texts))
+        case SearchResponse():
+            return sum(sys.getsizeof(result.chunk_txt) for result in thing.results)
+    return 0

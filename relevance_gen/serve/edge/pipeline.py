@@ -1,0 +1,136 @@
+"""The one way of a request that gives work: received, accounted for, read, done, worded and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+
+from aiohttp import web
+
+from relevance_gen import wire
+from relevance_gen.serve.edge import codings
+from relevance_gen.serve.edge.bodies import receive
+from relevance_gen.serve.edge.connection import until_read
+from relevance_gen.serve.edge.costs import GENERATION, Cost, text_bytes
+from relevance_gen.serve.edge.exchange import common_headers
+from relevance_gen.serve.edge.holding import Holding
+from relevance_gen.serve.edge.problems import problem_of
+from relevance_gen.serve.edge.route import Work
+from relevance_gen.serve.edge.service import KEY_ID, LANE, WRITE_ERROR, Service
+from relevance_gen.serve.work.arrivals import Pieces
+from relevance_gen.serve.work.generating import GenerationTask, Responses
+
+_STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_HEARTBEAT = b": waiting\n\n"
+"""A comment in an event stream, which every reader skips."""
+
+_ON_LOOP_BYTES = 64 << 10
+"""What costs about this is worded in less time than handing it to a thread takes."""
+
+T = TypeVar("T")
+Outcome = TypeVar("Outcome")
+
+
+class Events(Protocol):
+    """How a dialect words one stream."""
+
+    def text(self, sample: int, piece: str) -> bytes:
+        """Return what is sent for a piece of text."""
+
+    def end(self, responses: Responses) -> bytes:
+        """Return what is sent at the end."""
+
+    def error(self, kind: str, message: str, field: str | None) -> bytes:
+        """Return what is sent in place of the end when the stream has failed."""
+
+
+async def answer(service: Service, request: web.BaseRequest, work: Work) -> web.StreamResponse:
+    """Answer an admitted request."""
+    action, client = work.action, request.get(KEY_ID, "")
+    action.check(service)
+    coding = codings.wanted(request.headers.get("Accept-Encoding", ""))
+    body = await receive(service, request)
+    held, cost = body.held, action.cost
+    patience_s = service.settings.queue_timeout_s if action.waits else 0.0
+
+    def word(outcome: object, present: Callable[[Any], object], patience_s: float = 0.0) -> web.Response:
+        with held:
+            held.take(cost.of(outcome), patience_s)
+            out, headers = codings.encode(wire.serialize(present(outcome)), coding)
+            held.replace(len(out))
+        return web.Response(body=out, content_type="application/json", headers=headers)
+
+    def do() -> tuple[Any, Any, Any, Any, float]:
+        started_s = time.perf_counter()
+        with held:
+            task, present = _read(request, work, body.parse(work_factor=cost.body_byte, patience_s=patience_s))
+            held.take(cost.flat + cost.of(task), patience_s)
+            done = action.do(service, task, client)
+            response = None if action.finish else word(done, present, patience_s)
+        return task, present, done, response, time.perf_counter() - started_s
+
+    gate = (service.lanes[action.threads] if action.threads else request[LANE]).gate
+    task, present, done, response, seconds = do() if action.is_quick and body.is_small else await gate.run(do)
+    action.count(service.metrics, task, done, seconds)  # here, where no other thread counts
+    if action.finish is not None:
+        held.replace(text_bytes(done) + cost.of(done))
+        if not callable(present):
+            return await _stream(service, request, held, done, present)
+        outcome = await action.finish(service, task, done)
+        response = await made_of(outcome, cost, lambda it: word(it, present))
+    response.headers.update(action.headers(task))
+    return response  # type: ignore[no-any-return]
+
+
+def _read(request: web.BaseRequest, work: Work, value: object) -> tuple[Any, Any]:
+    """Read a parsed body in the dialect that it speaks, which words what is wrong from here on."""
+    guest = work.guest
+    if guest is None or not isinstance(value, dict) or guest.field not in value:
+        return work.read(value)
+    request[WRITE_ERROR] = guest.write_error
+    return guest.read(value)
+
+
+async def made_of(outcome: Outcome, cost: Cost, make: Callable[[Outcome], T]) -> T:
+    """Return ``make(outcome)``, called in a thread where it takes longer than getting there."""
+    return make(outcome) if cost.of(outcome) <= _ON_LOOP_BYTES else await asyncio.to_thread(make, outcome)
+
+
+async def _stream(
+    service: Service, request: web.BaseRequest, held: Holding, task: GenerationTask, events: Events
+) -> web.StreamResponse:
+    """Answer with server-sent events. The head goes with the first, so that what fails before has its own status.
+
+    What waits for a slow reader is accounted for: pieces of text, and the event that is being sent.
+    """
+    response = web.StreamResponse(headers={**_STREAM_HEADERS, **common_headers(request, service.settings)})
+
+    async def send(event: bytes) -> None:
+        held.take(len(event))
+        async with until_read(request, service.settings.answer_timeout_s):
+            await response.prepare(request)
+            await response.write(event)
+        held.take(-len(event))
+
+    try:
+        async with aclosing(service.generator.stream(task, held.take)) as items:
+            async for item in items:
+                await send(await _worded(item, events))
+    except ConnectionError:
+        raise
+    except Exception as error:
+        if not response.prepared:
+            raise
+        held.replace(0)  # nothing waits any more
+        problem = problem_of(error)
+        await send(events.error(problem.kind, problem.message, problem.field))
+    return response
+
+
+async def _worded(item: Pieces | Responses, events: Events) -> bytes:
+    if isinstance(item, tuple):
+        return await made_of(item, GENERATION, events.end)
+    return b"".join(events.text(sample, piece) for sample, piece in item) or _HEARTBEAT
