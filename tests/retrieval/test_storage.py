@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 import stat
@@ -378,3 +379,21 @@ def test_an_empty_index_is_saved_and_loaded(folder: Path) -> None:
         assert len(loaded) == len(texts)
         assert loaded.search("cat").results == ()
         assert loaded._state.collection.n_terms == 0
+
+
+PINNED = "aafe73e787f101baa5d051f0e262f54055c2ffc33610e78142de61627a2c461f"
+
+
+def test_a_saved_index_is_the_same_bytes_in_every_release_of_the_format(folder: Path) -> None:
+    """What a file holds, and in which order, changes only with the format's version."""
+    index = ChunkIndex(
+        [
+            "Cats purr, and a cat_named_Tom is no dog.",
+            "Größe столица 猫が好き",
+            {"text": "the the", "metadata": {"page": 1}},
+        ]
+    )
+    index.add(["Tiếng Việt", "dogs bark at cats", "..."])
+    index.remove([4])
+    index.save(folder / "pinned")
+    assert hashlib.sha256((folder / "pinned").read_bytes()).hexdigest() == PINNED

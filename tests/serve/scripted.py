@@ -19,8 +19,8 @@ from attrs import define, field
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
 from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.llama.language_model import ChatFormat
+from relevance_gen.retrieval.arrays import Flags
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.postings import Flags
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import Plan

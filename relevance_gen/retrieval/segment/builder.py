@@ -11,7 +11,8 @@ import numpy as np
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Counts, Flags, Ids, Offsets, ragged_ranges, sum_by
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.postings import MAX_BLOCK_CHUNKS, PostingsBuilder, TermCounts, count_terms
+from relevance_gen.retrieval.segment.counts import MAX_BLOCK_CHUNKS, TermCounts, count_terms
+from relevance_gen.retrieval.segment.postings import PostingsBuilder
 from relevance_gen.retrieval.segment.saturation import saturated
 from relevance_gen.retrieval.segment.segment import Segment, Votes
 from relevance_gen.retrieval.text import portions

@@ -15,7 +15,23 @@ import numpy as np
 import numpy.typing as npt
 from attrs import field, frozen
 
-from relevance_gen.retrieval.arrays import Bytes, Flags, Hashes, Ids, Offsets, TermNumbers, different, ragged_ranges
+from relevance_gen.retrieval.arrays import (
+    Bytes,
+    Flags,
+    GrowingArray,
+    Hashes,
+    Ids,
+    Offsets,
+    TermNumbers,
+    bounds_of,
+    different,
+    find,
+    order_by_id,
+    ragged_ranges,
+    run_starts,
+    starts_of,
+    steps,
+)
 from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
 from relevance_gen.retrieval.text.stems import MIN_LETTERS
 from relevance_gen.retrieval.text.stop_words import ENGLISH
@@ -54,12 +70,8 @@ class Lexicon:
         return self.ids.size
 
     def find(self, ids: Ids) -> Offsets:
-        """Return the number of each id's word; -1 where there is none."""
-        if not self.size:
-            return np.full(ids.size, -1)
-        numbers: Offsets = self.ids.searchsorted(ids)
-        numbers[self.ids.take(numbers, mode="clip") != ids] = -1
-        return numbers
+        """Return the number of each id's term; -1 where there is none."""
+        return find(self.ids, ids)
 
     def spell(self, numbers: Offsets) -> list[str]:
         """Return the spellings of some words."""
@@ -234,48 +246,63 @@ def _function_words() -> Ids:
 
 
 def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lexicon:
-    """Return the vocabulary of words that are told by slices of folded text.
+    """Return the lexicon of terms that are told by slices of folded text.
 
     Args:
         ids: their ids, ascending, shape (V,).
         letters: the folded text.
-        start: where each word begins in it, shape (V,).
+        start: where each term begins in it, shape (V,).
         length: bytes of each, shape (V,).
     """
-    length = np.minimum(length, SPELLED_BYTES).astype(np.uint8)
-    first = np.zeros(ids.size + 1, np.int64)
-    np.cumsum(length + np.uint8(1), out=first[1:])
-    spelling = np.full(int(first[-1]), _LINE_END, np.uint8)
-    for low in range(0, ids.size, _STEP):
-        some = slice(low, low + _STEP)
-        n_bytes = length[some].astype(np.int64)
-        spelling[ragged_ranges(first[:-1][some], n_bytes)] = letters[ragged_ranges(start[some], n_bytes)]
+    n_bytes = np.minimum(length, SPELLED_BYTES) + 1
+    first = bounds_of(n_bytes)
+    spelling = np.empty(int(first[-1]), np.uint8)
+    for some in steps(ids.size, _STEP):
+        lines = _lines(letters, start[some], n_bytes[some])
+        spelling[first[some.start] :][: lines.size] = lines
     return Lexicon(ids, spelling, first)
 
 
-def united(parts: list[Lexicon]) -> tuple[Lexicon, list[TermNumbers]]:
-    """Return the vocabulary of all words of some, and for each of these the new number of each word.
+def _lines(letters: Bytes, start: Offsets, n_bytes: Offsets) -> Bytes:
+    """Return some slices of text one behind the other, with a line end in place of the last byte of each."""
+    lines = letters.take(ragged_ranges(start, n_bytes), mode="clip")
+    lines[np.cumsum(n_bytes) - 1] = _LINE_END
+    return lines
 
-    The list comes back empty: nothing is held twice for longer than it takes to copy it.
+
+class LexiconBuilder:
+    """Collects the terms of block after block, or of several lexicons, into one.
+
+    Args:
+        room: number of entries to expect; there may be more. A term has an entry for each time that it is added.
     """
-    sizes = [part.size for part in parts]
-    ids = np.concatenate([np.zeros(0, np.uint64), *(part.ids for part in parts)])
-    letters = np.concatenate([np.zeros(0, np.uint8), *(part.spelling for part in parts)])
-    length = np.concatenate(
-        [np.zeros(0, np.uint8), *((np.diff(part.spelling_first) - 1).astype(np.uint8) for part in parts)]
-    )
-    parts.clear()
-    order = ids.argsort(kind="stable")
-    ids = ids.take(order)
-    new = np.ones(ids.size, bool)
-    new[1:] = ids[1:] != ids[:-1]
-    number = np.empty(ids.size, np.uint32)
-    number[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
-    heads = order[new]
-    del order
-    ids = ids[new]
-    start = np.cumsum(length + np.uint8(1), dtype=np.int64)
-    start -= length
-    start -= 1
-    whole = lexicon_of(ids, letters, start.take(heads), length.take(heads))
-    return whole, np.split(number, np.cumsum(sizes)[:-1]) if sizes else []
+
+    def __init__(self, room: int) -> None:
+        self._ids = GrowingArray(np.uint64, room)
+        self._n_bytes = GrowingArray(np.uint8, room)
+        self._spelling = GrowingArray(np.uint8, 4 * room)
+
+    def add(self, ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> int:
+        """Add terms in any order, told as for `lexicon_of`; return the number of the first one's entry."""
+        first = len(self._ids)
+        self._ids.extend(ids)
+        n_bytes = np.minimum(length, SPELLED_BYTES) + 1
+        self._n_bytes.extend(n_bytes)
+        for some in steps(ids.size, _STEP):
+            self._spelling.extend(_lines(letters, start[some], n_bytes[some]))
+        return first
+
+    def build(self) -> tuple[Lexicon, TermNumbers]:
+        """Return the lexicon of the different terms, and the number of each entry's term in it; this one is spent."""
+        entry_ids = self._ids.finish()
+        order = order_by_id(entry_ids)
+        ids = entry_ids.take(order)
+        del entry_ids
+        new = run_starts(ids)
+        number = np.empty(ids.size, np.uint32)
+        number[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
+        entries = order[new]
+        del order
+        n_bytes = self._n_bytes.finish()
+        start = starts_of(n_bytes)[entries]
+        return lexicon_of(ids[new], self._spelling.finish(), start, n_bytes[entries].astype(np.int64) - 1), number

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from attrs import evolve, frozen
 
-from relevance_gen.retrieval.arrays import Flags, Floats, Hashes, Ids, Offsets, TermNumbers
+from relevance_gen.retrieval.arrays import Flags, Floats, Hashes, Ids, Offsets, TermNumbers, find, ragged_ranges
+from relevance_gen.retrieval.segment import layout
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.lexicon import MADE_BYTES, Lexicon, lexicon_of, stumps_of, united
+from relevance_gen.retrieval.segment.lexicon import MADE_BYTES, Lexicon, LexiconBuilder, stumps_of
 from relevance_gen.retrieval.segment.passages import Passages
 from relevance_gen.retrieval.segment.postings import Postings
 from relevance_gen.retrieval.text.portions import blocks
@@ -188,23 +189,7 @@ class Segment:
     @functools.cached_property
     def array_bytes(self) -> int:
         """Memory of the arrays, in bytes."""
-        return sum(array.nbytes for array in self._arrays())
-
-    def _arrays(self) -> Iterator[npt.NDArray[Any]]:
-        postings = self.postings
-        lexicon = postings.lexicon
-        yield from (lexicon.ids, lexicon.spelling, lexicon.spelling_first, postings.first, postings.chunk)
-        yield from (
-            postings.tf,
-            self.positions,
-            self.first_occurrence,
-            self.n_occurrences,
-            self.norms,
-            self.votes,
-            self.hashes,
-        )
-        yield from (array for array in (self.occurrences, postings.live) if array is not None)
-        yield from () if self.passages is None else self.passages.arrays
+        return sum(array.nbytes for _, array in layout.arrays_of(self))
 
     def read(self, numbers: Offsets) -> Reading:
         """Return the words of some chunks."""
@@ -235,36 +220,38 @@ class Segment:
         return stumps, counts
 
     def _read_again(self, texts: Sequence[str], counts: Offsets) -> Reading:
-        words: list[Lexicon] = []
-        numbers: list[TermNumbers] = []
+        builder = LexiconBuilder(0)
+        parts: list[TermNumbers] = []
         for block in map(cut_terms, blocks(texts)):
             ids, first, number = np.unique(block.ids, return_index=True, return_inverse=True)
             letters = np.frombuffer(block.folded, np.uint8)
-            words.append(lexicon_of(ids, letters, block.start[first], block.length[first]))
-            numbers.append(number.astype(np.uint32))
+            entry = builder.add(ids, letters, block.start[first], block.length[first])
+            parts.append((number + entry).astype(np.uint32))
             del block
-        lexicon, renumbered = united(words)
+        lexicon, renumbered = builder.build()
         starts = _starts(counts)
-        occurrences = np.full(BETWEEN + int((counts + BETWEEN).sum()), lexicon.size, np.uint32)
+        terms = np.full(BETWEEN + int((counts + BETWEEN).sum()), lexicon.size, np.uint32)
         ends = np.cumsum(counts)
         done = 0
-        for again, local in zip(renumbered, numbers, strict=True):
-            occurrence = np.arange(done, done + local.size)
+        for part in parts:
+            occurrence = np.arange(done, done + part.size)
             chunk = ends.searchsorted(occurrence, "right")
-            occurrences[occurrence + (starts + counts - ends).take(chunk)] = again.take(local)
-            done += local.size
-        return Reading(lexicon, occurrences, starts, counts)
+            terms[occurrence + (starts + counts - ends).take(chunk)] = renumbered.take(part)
+            done += part.size
+        return Reading(lexicon, terms, starts, counts)
 
     def find(self, positions: Offsets) -> Offsets:
         """Return the numbers of the chunks at some positions; -1 for one that is not here."""
-        if not self.size:
-            return np.full(positions.size, -1)
-        numbers: Offsets = self.positions.searchsorted(positions)
-        here = self.positions.take(numbers, mode="clip") == positions
-        if self.postings.live is not None:
-            here &= self.postings.live.take(numbers, mode="clip")
-        numbers[~here] = -1
+        numbers = find(self.positions, positions)
+        if self.postings.live is not None and self.size:
+            numbers[~self.postings.live.take(numbers)] = -1
         return numbers
+
+    def occurrences_of(self, numbers: Offsets) -> TermNumbers:
+        """Return the term of every occurrence in some chunks, chunk after chunk; occurrences must be kept."""
+        if self.occurrences is None:
+            raise ValueError("a segment that keeps no occurrences cannot be merged")
+        return self.occurrences[ragged_ranges(self.first_occurrence[numbers], self.n_occurrences[numbers])]
 
     def without(self, numbers: Offsets) -> Segment:
         """Return the segment without some of its chunks. It shares its arrays with this one."""

@@ -22,7 +22,7 @@ from attrs import evolve, frozen
 
 from relevance_gen.checks import check_path, is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
-from relevance_gen.retrieval.segment import arrayfile
+from relevance_gen.retrieval.segment import arrayfile, layout
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.passages import Passages
@@ -30,50 +30,7 @@ from relevance_gen.retrieval.segment.postings import Postings
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.types import WeightingName
 
-_TYPES: Final = {
-    "text": "u1",
-    "text_end": "<i8",
-    "metadata": "u1",
-    "positions": "<i8",
-    "ids": "<u8",
-    "first": "<i8",
-    "chunk": "<u4",
-    "tf": "<u4",
-    "spelling": "u1",
-    "spelling_first": "<i8",
-    "tokens": "<u4",
-    "first_token": "<i8",
-    "n_tokens": "<i8",
-    "norms": "<f8",
-    "votes": "<i4",
-    "hashes": "<u8",
-    "first_passage": "<i8",
-    "passage_starts": "<i8",
-    "passage_ends": "<i8",
-    "vectors": "<f2",
-}
-"""The arrays of the file, in their order, and their types."""
-_VOCABULARY: Final = ("ids", "spelling", "spelling_first")
-_POSTINGS: Final = ("first", "chunk", "tf")
-_SEGMENT: Final = {
-    "positions": "positions",
-    "tokens": "occurrences",
-    "first_token": "first_occurrence",
-    "n_tokens": "n_occurrences",
-    "norms": "norms",
-    "votes": "votes",
-    "hashes": "hashes",
-}
-_PASSAGES: Final = ("first_passage", "passage_starts", "passage_ends", "vectors")
-"""As `Passages.arrays` has them."""
-_EQUALLY_LONG: Final = (
-    ("first", "spelling_first"),
-    ("chunk", "tf"),
-    ("passage_starts", "passage_ends"),
-    ("text_end", "positions", "first_token", "n_tokens", "norms", "votes", "hashes"),
-)
 _LINE_END: Final = ord("\n")
-_NOTHING: Final = np.zeros(0, np.uint8)
 
 
 @frozen
@@ -140,7 +97,7 @@ def write(path: str | PathLike[str], index: SavedIndex) -> None:
     unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
     try:
         with unfinished.open("xb") as file:
-            arrayfile.write(file, _TYPES, settings, arrays)
+            arrayfile.write(file, layout.TYPES, settings, arrays)
         unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -154,7 +111,7 @@ def to_bytes(index: SavedIndex) -> bytes:
         InvalidRequestError: some metadata is not JSON.
     """
     file = io.BytesIO()
-    arrayfile.write(file, _TYPES, *_content(index))
+    arrayfile.write(file, layout.TYPES, *_content(index))
     return file.getvalue()
 
 
@@ -169,34 +126,27 @@ def _content(index: SavedIndex) -> tuple[dict[str, Any], dict[str, npt.NDArray[A
     }
     segment, chunks = index.segment, index.segment.chunks
     encoded = [text.encode("utf-8", "surrogatepass") for text in chunks.texts]
-    return settings, {
+    return settings, _arrays_of(segment) | {
         "text": np.frombuffer(b"".join(encoded), np.uint8),
         "text_end": np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded))),
         "metadata": np.frombuffer(_metadata_json(chunks), np.uint8),
-        **_arrays_of(segment),
     }
 
 
 def _arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a segment, but for its texts."""
-    arrays = {name: getattr(segment.postings.lexicon, name) for name in _VOCABULARY}
-    arrays |= {name: getattr(segment.postings, name) for name in _POSTINGS}
-    passages = segment.passages
-    vectors = [_NOTHING] * len(_PASSAGES) if passages is None else [array.ravel() for array in passages.arrays]
-    arrays |= zip(_PASSAGES, vectors, strict=True)
-    return arrays | {name: getattr(segment, attribute) for name, attribute in _SEGMENT.items()}
+    """Return the arrays of a segment that a file has, empty where it has none, but for its texts."""
+    return dict.fromkeys(layout.TYPES, np.zeros(0, np.uint8)) | dict(layout.arrays_of(segment))
 
 
 def write_arrays(file: BinaryIO, segment: Segment) -> None:
     """Write the arrays of a segment, without its texts, for `read_arrays` in another process."""
-    arrays = {"text": _NOTHING, "text_end": _NOTHING, "metadata": _NOTHING}
-    arrayfile.write(file, _TYPES, {}, arrays | _arrays_of(segment))
+    arrayfile.write(file, layout.TYPES, {}, _arrays_of(segment))
 
 
 def read_arrays(content: npt.NDArray[np.uint8], chunks: Chunks) -> Segment:
     """Return the segment of chunks whose arrays `write_arrays` wrote; they stay where they are."""
-    _, arrays = arrayfile.read(content, _TYPES)
-    return _segment(arrays, chunks)
+    _, arrays = arrayfile.read(content, layout.TYPES)
+    return _segment(arrays, chunks, None)
 
 
 def _metadata_json(chunks: Chunks) -> bytes:
@@ -241,81 +191,56 @@ def _read(content: npt.NDArray[np.uint8], name: object) -> SavedIndex:
 
 
 def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
-    header, arrays = arrayfile.read(content, _TYPES)
+    header, arrays = arrayfile.read(content, layout.TYPES)
     n_positions, n_context_tokens = header["n_positions"], header["n_context_tokens"]
     if not (is_integer(n_positions) and is_integer(n_context_tokens) and n_context_tokens >= 0):
         raise TypeError("its counts are no integers")
-    if not _fit_together(arrays, n_positions):
+    encoding, fingerprint, encoder = header["encoding"], header["fingerprint"], header["encoder"]
+    if not _fit_together(arrays, n_positions, has_passages=encoder is not None):
         raise ValueError("its arrays do not fit together")
     metadata = json.loads(arrays["metadata"].tobytes())
-    encoding, fingerprint, encoder = header["encoding"], header["fingerprint"], header["encoder"]
     if not (
         all(isinstance(value, dict) for value in metadata.values())
         and isinstance(encoding, str)
         and isinstance(fingerprint, str)
         and isinstance(encoder, str | None)
-        and (encoder is None or _passages_fit(arrays))
     ):
         raise TypeError("its settings or metadata are of other types")
     weighting = header["weighting"]
     if weighting not in get_args(WeightingName):
         raise ValueError(f"its weighting is {weighting!r}")
     texts = _MappedTexts(arrays["text"], arrays["text_end"])
-    chunks = Chunks(texts, {int(at): value for at, value in metadata.items()})
-    segment = _segment(arrays, chunks)
-    if encoder is not None:
-        segment = evolve(segment, passages=_passages(arrays))
+    chunks = Chunks(texts, {int(number): value for number, value in metadata.items()})
+    segment = _segment(arrays, chunks, None if encoder is None else _passages(arrays))
     return SavedIndex(segment, weighting, encoding, fingerprint, encoder, n_positions, n_context_tokens)
 
 
-def _segment(arrays: Mapping[str, Any], chunks: Chunks) -> Segment:
-    lexicon = Lexicon(**{name: arrays[name] for name in _VOCABULARY})
-    postings = Postings(lexicon, **{name: arrays[name] for name in _POSTINGS})
-    return Segment(
-        chunks=chunks, postings=postings, **{attribute: arrays[name] for name, attribute in _SEGMENT.items()}
-    )
+def _segment(arrays: Mapping[str, Any], chunks: Chunks, passages: Passages | None) -> Segment:
+    lexicon = Lexicon(**layout.attributes(arrays, "postings.lexicon"))
+    postings = Postings(lexicon, **layout.attributes(arrays, "postings"))
+    return Segment(chunks=chunks, postings=postings, passages=passages, **layout.attributes(arrays, ""))
 
 
 def _passages(arrays: Mapping[str, Any]) -> Passages:
-    first, starts, ends, vectors = (arrays[name] for name in _PASSAGES)
-    return Passages(first, starts, ends, vectors.reshape(starts.size, vectors.size // max(starts.size, 1)))
+    passages = Passages(**layout.attributes(arrays, "passages"))
+    n = passages.starts.size
+    return evolve(passages, vectors=passages.vectors.reshape(n, passages.vectors.size // max(n, 1)))
 
 
-def _passages_fit(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
-    """Tell whether every chunk has passages, every passage a place and a vector, and every vector numbers."""
-    first, starts, ends, vectors = (arrays[name] for name in _PASSAGES)
-    return (
-        first.size == arrays["positions"].size + 1
-        and _ascend(first, starts.size)
-        and bool(((starts >= 0) & (starts < ends)).all())
-        and vectors.size % max(starts.size, 1) == 0
-        and bool(np.isfinite(vectors).all())
-    )
-
-
-def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int) -> bool:
+def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int, *, has_passages: bool) -> bool:
     """Tell whether every offset leads to where it must, so that no search goes astray."""
-    text, text_end, chunk, tokens = (arrays[name] for name in ("text", "text_end", "chunk", "tokens"))
-    ids, spelling, spelling_first = arrays["ids"], arrays["spelling"], arrays["spelling_first"]
-    first_token, n_tokens, positions = arrays["first_token"], arrays["n_tokens"], arrays["positions"]
+    if not layout.fit(arrays, has_passages=has_passages):
+        return False
+    text, text_end, positions = arrays["text"], arrays["text_end"], arrays["positions"]
+    spelling, spelling_first = arrays["spelling"], arrays["spelling_first"]
+    tokens, first_token, n_tokens = arrays["tokens"], arrays["first_token"], arrays["n_tokens"]
+    starts, ends, vectors = arrays["passage_starts"], arrays["passage_ends"], arrays["vectors"]
     return (
-        all(len({arrays[name].size for name in names}) == 1 for names in _EQUALLY_LONG)
-        and bool((ids[1:] > ids[:-1]).all())
-        and spelling_first.size == ids.size + 1
-        and _ascend(spelling_first, spelling.size)
-        and bool((spelling[spelling_first[1:] - 1] == _LINE_END).all())
-        and _ascend(arrays["first"], chunk.size)
-        and (not chunk.size or int(chunk.max()) < text_end.size)
-        and _ascend(np.concatenate(([0], text_end)), text.size)
+        bool((spelling[spelling_first[1:] - 1] == _LINE_END).all())
         and not bool((text[text_end[:-1]] & 0xC0 == 0x80).any())  # in the middle of a character
         and bool(((n_tokens >= 0) & (first_token >= 0) & (first_token <= tokens.size - n_tokens)).all())
         and int(n_tokens.sum()) == tokens.size
-        and (not tokens.size or int(tokens.max()) < arrays["ids"].size)
-        and bool((np.diff(positions) > 0).all())
         and (not positions.size or 0 <= int(positions[0]) <= int(positions[-1]) < n_positions)
+        and (not has_passages or bool(((starts >= 0) & (starts < ends)).all()))
+        and (not has_passages or (vectors.size % max(starts.size, 1) == 0 and bool(np.isfinite(vectors).all())))
     )
-
-
-def _ascend(offsets: npt.NDArray[np.int64], end: int) -> bool:
-    """Tell whether offsets go up from 0 to `end`."""
-    return int(offsets[0]) == 0 and int(offsets[-1]) == end and bool((offsets[1:] > offsets[:-1]).all())

@@ -1,0 +1,130 @@
+"""The table of a segment's arrays, which storing, checking, merging and counting bytes follow.
+
+An array has one element for each thing along its axis, a chunk or a term for instance; an array of bounds has one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+Array: TypeAlias = npt.NDArray[Any]
+_Rule: TypeAlias = Callable[[Array, Mapping[str, int]], bool]
+
+
+def _anything(array: Array, sizes: Mapping[str, int]) -> bool:
+    del array, sizes
+    return True
+
+
+def _ascends(array: Array, sizes: Mapping[str, int]) -> bool:
+    """Tell whether each element is greater than the one before."""
+    del sizes
+    return bool((array[1:] > array[:-1]).all())
+
+
+def _bounds(axis: str) -> _Rule:
+    """Return the rule that an array ascends from 0 to the size of an axis."""
+    return lambda array, sizes: int(array[0]) == 0 and int(array[-1]) == sizes[axis] and _ascends(array, sizes)
+
+
+def _ends(axis: str) -> _Rule:
+    """Return the rule that an array behind a 0 is one of bounds."""
+    return lambda array, sizes: _bounds(axis)(np.concatenate(([0], array)), sizes)
+
+
+def _indices(axis: str) -> _Rule:
+    """Return the rule that an array of unsigned numbers holds indices along an axis."""
+    return lambda array, sizes: not array.size or int(array.max()) < sizes[axis]
+
+
+@frozen
+class Row:
+    """What the table says of one array.
+
+    Attributes:
+        name: its name in a saved file.
+        type: its numpy type there.
+        axis: what it has an element for.
+        path: where a segment has it, as in ``postings.lexicon.ids``; "" for what a file has of the chunks themselves.
+        rule: tells whether its elements may be so, by the sizes of all axes.
+        is_bounds: whether it has an element more than its axis.
+        is_stored: whether a file has it.
+    """
+
+    name: str
+    type: str
+    axis: str
+    path: str = ""
+    rule: _Rule = _anything
+    is_bounds: bool = False
+    is_stored: bool = True
+
+    @property
+    def owner(self) -> str:
+        """The path of what has the array as an attribute; "" for the segment itself."""
+        return self.path.rpartition(".")[0]
+
+    @property
+    def attribute(self) -> str:
+        """The name of that attribute."""
+        return self.path.rpartition(".")[2]
+
+
+_TABLE: Final = (
+    Row("text", "u1", "byte of text"),
+    Row("text_end", "<i8", "chunk", rule=_ends("byte of text")),
+    Row("metadata", "u1", "byte of metadata"),
+    Row("positions", "<i8", "chunk", "positions", _ascends),
+    Row("ids", "<u8", "term", "postings.lexicon.ids", _ascends),
+    Row("first", "<i8", "term", "postings.first", _bounds("posting"), is_bounds=True),
+    Row("chunk", "<u4", "posting", "postings.chunk", _indices("chunk")),
+    Row("tf", "<u4", "posting", "postings.tf"),
+    Row("spelling", "u1", "letter", "postings.lexicon.spelling"),
+    Row("spelling_first", "<i8", "term", "postings.lexicon.spelling_first", _bounds("letter"), is_bounds=True),
+    Row("tokens", "<u4", "occurrence", "occurrences", _indices("term")),
+    Row("first_token", "<i8", "chunk", "first_occurrence"),
+    Row("n_tokens", "<i8", "chunk", "n_occurrences"),
+    Row("norms", "<f8", "chunk", "norms"),
+    Row("votes", "<i4", "chunk", "votes"),
+    Row("hashes", "<u8", "chunk", "hashes"),
+    Row("first_passage", "<i8", "chunk", "passages.first", _bounds("passage"), is_bounds=True),
+    Row("passage_starts", "<i8", "passage", "passages.starts"),
+    Row("passage_ends", "<i8", "passage", "passages.ends"),
+    Row("vectors", "<f2", "component of a vector", "passages.vectors"),
+    Row("live", "?", "chunk", "postings.live", is_stored=False),
+)
+
+TYPES: Final = {row.name: row.type for row in _TABLE if row.is_stored}
+"""The arrays of a file, in their order, and their types."""
+OF_CHUNKS: Final = tuple(row.attribute for row in _TABLE if row.axis == "chunk" and row.path and not row.owner)
+"""The attributes of a segment that have one element for each chunk."""
+
+
+def arrays_of(segment: object) -> Iterator[tuple[str, Array]]:
+    """Yield the names of those arrays that a segment has, and the arrays; not the texts."""
+    for row in _TABLE:
+        owner = attrgetter(row.owner)(segment) if row.owner else segment
+        array = getattr(owner, row.attribute, None) if row.path else None
+        if array is not None:
+            yield row.name, array
+
+
+def attributes(arrays: Mapping[str, Array], owner: str) -> dict[str, Any]:
+    """Return the arrays of a file that are attributes of one owner, by the attributes' names."""
+    rows = [row for row in _TABLE if row.is_stored and row.path and row.owner == owner]
+    return {row.attribute: arrays[row.name] for row in rows}
+
+
+def fit(arrays: Mapping[str, Array], *, has_passages: bool) -> bool:
+    """Tell whether the arrays of a file have the sizes and the elements that the table says."""
+    rows = [row for row in _TABLE if row.is_stored and (has_passages or row.owner != "passages")]
+    sizes = {row.axis: arrays[row.name].size for row in rows if not row.is_bounds}
+    return all(arrays[row.name].size == sizes[row.axis] + row.is_bounds for row in rows) and all(
+        row.rule(arrays[row.name], sizes) for row in rows
+    )
