@@ -42,7 +42,8 @@ class Chunk:
     Args:
         text: the content; not blank.
         metadata: free-form JSON object, returned with the result.
-        original_index: accepted for round trips and ignored: results carry the real position.
+        original_index: may be given, so that what was listed or found can be searched again; results carry the real
+            position in its place.
     """
 
     text: str = field(converter=checks.plain, validator=checks.not_blank)

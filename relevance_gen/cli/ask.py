@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     with encoder_of(args) as encoder:
         corpus = open_index(args, status, encoder)
         kept = args.save is None or save(corpus.index, args.save, status.say)
-        where = wanted_metadata(args, corpus.index)
+        where = wanted_metadata(args)
         found = corpus.index.search(question.query, 1, where=where, candidates=0)  # no vectors: is there anything?
         if found.results:
             if is_embedded(args.model):

@@ -12,13 +12,13 @@ from typing import Final
 from attrs import frozen
 
 from relevance_gen.chunking import spans
-from relevance_gen.cli.reader import STDIN, Document, Reader
+from relevance_gen.cli.reader import INCOMPLETE, STDIN, Document, Reader
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.cli.walker import Selection, Walker
 from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.index import ChunkIndex
-from relevance_gen.retrieval.segment.arrayfile import MAGIC
+from relevance_gen.retrieval.segment.storage import check_target
 from relevance_gen.types import Chunk
 
 _HERE: Final = "."
@@ -36,7 +36,7 @@ class Corpus:
     Attributes:
         index: the chunks.
         origin: where they are from, in words.
-        failed: whether anything could not be read.
+        failed: whether anything could not be read, or not whole.
         in_folders: whether files were looked for in folders.
     """
 
@@ -58,18 +58,30 @@ def load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None =
         surplus = " and ".join([*(["FILE"] if args.paths else []), *given])
         raise InvalidRequestError(f"--index searches what was saved: leave out {surplus}")
     try:
-        if encoder is not None:
-            try:
-                return Corpus(ChunkIndex.load(args.index, encoding=args.encoding, encoder=encoder), args.index)
-            except InvalidRequestError as error:
-                if error.field != "encoder":
-                    raise
-                status.say(f"{args.index} holds no vectors of this encoder, so the best chunks are encoded now")
-        return Corpus(ChunkIndex.load(args.index, encoding=args.encoding), args.index)
+        index = _load(args, status, encoder)
     except IndexFormatError:
         raise
     except OSError as error:
         raise InvalidRequestError(f"{args.index}: {error.strerror}") from None
+    cut = {
+        f"{chunk.metadata.get('source')}: {chunk.metadata[INCOMPLETE]}"
+        for chunk in (index.chunks if INCOMPLETE in index.metadata_keys else ())
+        if INCOMPLETE in chunk.metadata
+    }
+    for message in sorted(cut):
+        status.say(message)
+    return Corpus(index, args.index, failed=bool(cut))
+
+
+def _load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None) -> ChunkIndex:
+    if encoder is not None:
+        try:
+            return ChunkIndex.load(args.index, encoding=args.encoding, encoder=encoder)
+        except InvalidRequestError as error:
+            if error.field != "encoder":
+                raise
+            status.say(f"{args.index} holds no vectors of this encoder, so the best chunks are encoded now")
+    return ChunkIndex.load(args.index, encoding=args.encoding)
 
 
 def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Corpus:
@@ -121,14 +133,11 @@ def _refuse_to_overwrite(path: str | None) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InvalidRequestError(f"--save: {folder} is no folder that can be written to")
     try:
-        with Path(path).open("rb") as file:
-            is_index = file.read(len(MAGIC)) == MAGIC
-    except FileNotFoundError:
-        return
+        check_target(path)
     except OSError as error:
         raise InvalidRequestError(f"--save: {path}: {error.strerror}") from None
-    if not is_index:
-        raise InvalidRequestError(f"--save: {path} exists and is no index; name another file")
+    except InvalidRequestError as error:
+        raise InvalidRequestError(error.rule, "--save", error.got, "name another file") from None
 
 
 def _value(args: argparse.Namespace, option: str) -> object:
@@ -147,4 +156,5 @@ def _chunks(document: Document, max_chars: int) -> Iterator[Chunk]:
         line += document.text.count("\n", counted, start)
         counted = start
         place = document.place or {"line": line}
-        yield Chunk(document.text[start:end], {"source": document.source, **place, "start": start, "end": end})
+        metadata = {"source": document.source, **place, "start": start, "end": end}
+        yield Chunk(document.text[start:end], metadata | ({INCOMPLETE: document.trouble} if document.trouble else {}))

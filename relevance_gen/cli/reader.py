@@ -17,6 +17,8 @@ from relevance_gen.documents.extraction import extract, format_of, why_not
 from relevance_gen.documents.office import Place
 
 STDIN: Final = "-"
+INCOMPLETE: Final = "incomplete"
+"""The key of metadata that says why the document of a chunk was not read whole."""
 _BINARY: Final = "binary"
 
 
@@ -28,11 +30,13 @@ class Document:
         source: a path, or ``-`` for the standard input.
         text: what it says.
         place: which page, slide or sheet of the source it is; empty for a whole file.
+        trouble: why the source was not read whole; None if it was.
     """
 
     source: str
     text: str
     place: Place = field(factory=dict)
+    trouble: str | None = None
 
 
 @define
@@ -85,7 +89,7 @@ class Reader:
             extracted = extract(content, kind)
             if extracted.trouble is not None:
                 self._fail(path, extracted.trouble)
-            yield from (Document(path, text, place) for place, text in extracted.parts)
+            yield from (Document(path, text, place, extracted.trouble) for place, text in extracted.parts)
         elif (text := decode(content)) is not None:
             yield Document(path, text)
         else:

@@ -11,7 +11,7 @@ from typing import TextIO, TypeAlias
 from attrs import frozen
 
 from relevance_gen.checks import is_integer
-from relevance_gen.cli.reader import STDIN
+from relevance_gen.cli.reader import INCOMPLETE, STDIN
 from relevance_gen.cli.terminal import visible, wants_colour, width
 from relevance_gen.types import SearchResponse, SearchResult, Span
 
@@ -66,7 +66,8 @@ class Printer:
         name = "(standard input)" if source == STDIN else visible(source)
         score = self._coloured(f"{result.chunk_score:.2f}", _SCORE)
         place = visible(_place(result, text.count("\n", 0, lines[0][0])))
-        self.stream.write(f"{label}{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}\n")
+        cut = "  (not read whole)" if INCOMPLETE in result.metadata else ""
+        self.stream.write(f"{label}{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}{cut}\n")
         for span in lines:
             self.stream.write(f"{_INDENT}{self._marked(text, span, found)}\n")
         self.stream.write("\n")

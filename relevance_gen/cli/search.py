@@ -14,8 +14,6 @@ from relevance_gen.cli.filetypes import listing
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.embedding.encoder import Encoder
-from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.wire import serialize
 
@@ -166,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
             question.query,
             question.top_n,
             question.true_order,
-            where=wanted_metadata(args, index),
+            where=wanted_metadata(args),
             spans=not args.json,
             encoder=encoder,
         )
@@ -221,23 +219,11 @@ def _condition(text: str) -> tuple[str, str]:
     return key, value
 
 
-def wanted_metadata(args: argparse.Namespace, index: ChunkIndex) -> dict[str, list[object]] | None:
-    """Collect the values wanted under each key; one that reads as a number is wanted as that, too.
-
-    Raises:
-        InvalidRequestError: no chunk has such a key; the error tells which keys there are.
-    """
+def wanted_metadata(args: argparse.Namespace) -> dict[str, list[object]] | None:
+    """Collect the values wanted under each key; one that reads as a number is wanted as that, too."""
     wanted: dict[str, list[object]] = {}
     for key, value in args.where:
         wanted.setdefault(key, []).append(value)
         if value.isascii() and value.isdecimal():
             wanted[key].append(int(value))
-    known: set[str] = set()
-    for chunk in index.chunks if wanted else ():
-        known |= chunk.metadata.keys()
-        if wanted.keys() <= known:
-            break
-    if known and (unknown := [key for key in wanted if key not in known]):
-        message = f"--where: no chunk has {' or '.join(unknown)}; the keys are {', '.join(sorted(known))}"
-        raise InvalidRequestError(message)
     return wanted or None

@@ -25,7 +25,7 @@ MAX_BYTES: Final = 1 << 28
 MAX_PAGES: Final = 20_000
 MAX_CHARS: Final = 1 << 27
 MAX_S: Final = 120.0
-"""Limits of one file. What was read of it before a limit was reached is searched."""
+"""Limits of one file; the last is of processor time. What was read of it before a limit was reached is searched."""
 
 _PROBED_BYTES: Final = 1024
 _HTML_BEGINNINGS: Final = ("<!doctype html", "<html")
@@ -100,7 +100,7 @@ def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extra
     except DocumentError as error:
         found.trouble = str(error)
     except _TimeUp:
-        found.trouble = f"took longer than {MAX_S:g} s to read"
+        found.trouble = f"took more than {MAX_S:g} s of processor time to read"
     except Exception as error:  # of a damaged file pypdf raises anything
         found.trouble = f"cannot be read ({_in_a_line(error)})"
     return found
@@ -155,7 +155,10 @@ _EXTRACTORS: Final[dict[Format, Callable[[bytes, Extracted], None]]] = {
 
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise `_TimeUp` after so many seconds, wherever the main thread is then; other threads have no such limit."""
+    """Raise `_TimeUp` after so much processor time, wherever the main thread is then; other threads have no such limit.
+
+    By the clock, a busy machine would cut a document that a quiet one reads whole.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -163,12 +166,12 @@ def _time_limit(seconds: float) -> Iterator[None]:
     def ring(_signal: int, _frame: FrameType | None) -> None:
         raise _TimeUp
 
-    previous = signal.signal(signal.SIGALRM, ring)
+    previous = signal.signal(signal.SIGPROF, ring)
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # and again each second, in case something catches all
+        signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)  # and again each second, in case something catches all
         yield
     finally:
         with contextlib.suppress(_TimeUp):
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)

@@ -171,6 +171,15 @@ class ChunkIndex:
         return ChunkList(self._state.collection)
 
     @property
+    def metadata_keys(self) -> set[str]:
+        """The keys under which any chunk has metadata.
+
+        >>> ChunkIndex([{"text": "Cats purr.", "metadata": {"page": 2}}, "Dogs bark."]).metadata_keys
+        {'page'}
+        """
+        return set().union(*(segment.chunks.metadata_keys for segment in self._state.collection.segments))
+
+    @property
     def nbytes(self) -> int:
         """Memory of the texts, of what is kept of them and of what is remembered, in bytes; not of metadata."""
         return self._state.collection.nbytes
@@ -317,14 +326,18 @@ class ChunkIndex:
 
     # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Write the index to a file, whole or not at all; `load` reads it back.
+
+        Args:
+            path: a new file, or one to replace: a saved index, or an empty file.
+            overwrite: whether to replace any other file, too.
 
         Raises:
             OSError: the file cannot be written.
-            InvalidRequestError: metadata that is not JSON, or a path that is none.
+            InvalidRequestError: metadata that is not JSON, a path that is none, or one of a file that is no index.
         """
-        storage.write(path, self._saved())
+        storage.write(path, self._saved(), overwrite=overwrite)
 
     def _saved(self) -> storage.SavedIndex:
         state = self._state

@@ -8,8 +8,10 @@ import pytest
 
 from relevance_gen import ChunkIndex
 from relevance_gen.cli import main
+from relevance_gen.documents import extraction
 from small_models import ENCODER
 from tests.cli.conftest import FRUIT
+from tests.cli.documents import pdf
 
 
 def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +57,25 @@ def test_an_encoder_lifts_and_its_vectors_are_kept(folder: Path, capsys: pytest.
     assert capsys.readouterr().err == "relevance-gen: missing.gguf does not exist\n"
 
 
+def test_what_was_not_read_whole_is_said_again(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index knows which document was cut: whoever asks it is told, by the message, the result and the status."""
+    monkeypatch.setattr(extraction, "MAX_PAGES", 1)
+    Path("cut.pdf").write_bytes(pdf("Apples are red", "Pears are green"))
+    told = "relevance-gen: cut.pdf: has 2 pages, of which the first 1 are searched\n"
+    assert main(["search", "red apples", "cut.pdf", "--save", "kept.index"]) == 2
+    built = capsys.readouterr()
+    assert built.err == told
+    assert "  cut.pdf:page 1  (not read whole)\n" in built.out
+    assert main(["search", "red apples", "--index", "kept.index"]) == 2
+    assert capsys.readouterr() == built
+    assert main(["search", "green pears", "--index", "kept.index"]) == 2
+    assert capsys.readouterr() == ("", f"{told}relevance-gen: nothing found in 1 chunk of kept.index\n")
+    assert main(["ask", "Which are red?", "--index", "kept.index"]) == 2
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -62,7 +83,10 @@ def test_an_encoder_lifts_and_its_vectors_are_kept(folder: Path, capsys: pytest.
         (["--index", "none", "-g", "*", "--save", "x", "."], "leave out FILE and --save and --glob"),
         (["--index", "none"], "none: No such file or directory"),
         (["--index", "fruit.txt"], "fruit.txt "),
-        (["--save", "fruit.txt", "."], "--save: fruit.txt exists and is no index; name another file"),
+        (
+            ["--save", "fruit.txt", "."],
+            "--save must be a new file or a saved index, got 'fruit.txt'; name another file",
+        ),
         (["--save", "no/where", "."], "--save: no is no folder that can be written to"),
         (["--save", "deep", "."], "--save: deep: Is a directory"),
         (["-t", "pyy", "."], "there is no file type 'pyy'; did you mean py?"),

@@ -262,7 +262,8 @@ def test_where_keeps_chunks_with_metadata(
 def test_a_key_that_no_chunk_has_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A condition on a key that does not exist is refused with the keys that do."""
     assert main(["search", "apples", ".", "--where", "sorce=fruit.txt"]) == 2
-    assert "--where: no chunk has sorce; the keys are end, line, source, start" in capsys.readouterr().err
+    message = "relevance-gen: --where must name keys that chunks have, got 'sorce'; did you mean source?\n"
+    assert capsys.readouterr() == ("", message)
 
 
 def test_a_condition_that_is_none_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

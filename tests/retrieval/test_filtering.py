@@ -53,7 +53,6 @@ def found(where: Any, **options: Any) -> list[int]:
         ({"page": {1, 2}}, [0, 1, 2]),
         ({"page": np.array([1, 3])}, [0]),
         ({"wild": [np.True_, np.False_]}, [1, 2]),
-        ({"nothing": None}, []),
         ([], []),
         ([3, 0], [0, 3]),
         ((1, 1), [1]),
@@ -97,6 +96,9 @@ def test_scores_are_those_among_all(query: str, chunks: list[str], data: st.Data
         ),
         ("red", "where", "a mapping of metadata, a callable, a list of positions"),
         (7, "where", "a mapping of metadata, a callable, a list of positions"),
+        ({"pge": 1}, "where", "must name keys that chunks have, got 'pge'; did you mean page?"),
+        ({"page": 2, "zebra": 1}, "where", "got 'zebra'; the keys are colour, page, tags, wild"),
+        ({"x" * 1000: 1}, "where", f"got '{'x' * 80}'… (1000 characters); the keys are"),
     ],
 )
 def test_what_is_no_filter_is_refused_by_name(where: object, field: str, message: str) -> None:
@@ -105,6 +107,19 @@ def test_what_is_no_filter_is_refused_by_name(where: object, field: str, message
         found(where)
     assert caught.value.field == field
     assert message in str(caught.value)
+
+
+def test_a_key_is_missed_only_where_there_are_chunks() -> None:
+    """Of no chunks nothing is asked in vain; of chunks without metadata any key is."""
+    assert not search("cat", [], where={"page": 1})
+    assert not ChunkIndex([]).search("cat", where={"page": 1})
+    assert not search("zebra", TAGGED, where={"page": 1})
+    index = ChunkIndex(TAGGED)
+    assert index.metadata_keys == {"colour", "page", "tags", "wild"}
+    index.remove([0, 1, 2])
+    assert index.metadata_keys == set()
+    with pytest.raises(InvalidRequestError, match="got 'page'; no chunk has metadata"):
+        index.search("cat", where={"page": 1})
 
 
 @pytest.mark.parametrize("of_removed", [[1], [False, True, False, False]])

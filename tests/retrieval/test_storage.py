@@ -336,6 +336,20 @@ def test_what_is_no_path_is_refused_by_name(path: Any) -> None:
         assert refused.value.field == "path"
 
 
+def test_another_file_is_not_overwritten(folder: Path) -> None:
+    """A file that is no index stays as it is, unless it is empty or the caller says so; an index is replaced."""
+    index, other = ChunkIndex(["a cat"]), folder / "notes.txt"
+    other.write_text("not to be lost")
+    with pytest.raises(InvalidRequestError, match=r"path must be a new file or a saved index, got .*overwrite=True"):
+        index.save(other)
+    assert other.read_text() == "not to be lost"
+    empty = folder / "empty"
+    empty.touch()
+    for target, options in ((empty, {}), (empty, {}), (other, {"overwrite": True})):
+        index.save(target, **options)
+        assert len(ChunkIndex.load(target)) == 1
+
+
 def test_a_missing_file_is_an_os_error(folder: Path) -> None:
     """A file that is not there, or is a folder, is reported as the system does."""
     with pytest.raises(FileNotFoundError):

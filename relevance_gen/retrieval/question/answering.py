@@ -8,7 +8,7 @@ from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question import fusing
 from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.filtering import Filter, Where
+from relevance_gen.retrieval.question.filtering import Filter, Where, check_keys
 from relevance_gen.retrieval.question.highlighting import highlight
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.segment.passages import TextEncoder
@@ -78,6 +78,8 @@ def answer(
         ranking = collection.rank(question.query, question.top_n, chosen)
     else:
         ranking = fusing.rank(collection, encoder, question.query, question.top_n, chosen, wanted.candidates)
+    if not ranking.positions.size:
+        check_keys(wanted.where, [segment.chunks for segment in collection.segments])
     if wanted.min_share:
         ranking = ranking.close_to_best(wanted.min_share)
     if question.true_order:

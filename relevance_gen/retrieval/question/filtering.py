@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.checks import as_list, is_integer, plain
-from relevance_gen.errors import InvalidRequestError, shorten
+from relevance_gen.errors import InvalidRequestError, describe, did_you_mean, shorten
 from relevance_gen.retrieval.arrays import Flags
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.types import Metadata
@@ -23,6 +23,9 @@ A mapping is the server's ``where``: a chunk has it if for each key its metadata
 or a range of values. Where the metadata's own value is a list, one of its items is enough."""
 
 _ALLOWED = "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
+
+_MOST_LISTED = 20
+"""Keys that an error lists."""
 
 
 @frozen(eq=False)
@@ -61,6 +64,26 @@ class Filter:
             return _by_metadata(self.rule, chunks)
         taken: Flags = self.rule[positions]
         return taken
+
+
+def check_keys(where: Where | None, chunks: Sequence[Chunks]) -> None:
+    """Refuse metadata with a key that none of some chunks has.
+
+    Such a filter finds nothing, whatever is asked, so it is enough to look where nothing was found.
+
+    Raises:
+        InvalidRequestError: there is such a key; the error names the nearest that there is, or all.
+    """
+    if not isinstance(where, Mapping) or not any(len(some.texts) for some in chunks):
+        return
+    known = set().union(*(some.metadata_keys for some in chunks))
+    for key in where:
+        if key not in known:
+            names = sorted(map(str, known))
+            listed = f"the keys are {', '.join(names[:_MOST_LISTED])}" if names else "no chunk has metadata"
+            raise InvalidRequestError(
+                "must name keys that chunks have", "where", describe(key), did_you_mean(str(key), names, listed)
+            )
 
 
 def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
@@ -50,6 +51,12 @@ def write(file: BinaryIO, types: Types, settings: Mapping[str, Any], arrays: Map
         file.write(part)
     file.seek(_CRC_AT)
     file.write(crc.to_bytes(4, "little"))
+
+
+def is_replaceable(path: Path) -> bool:
+    """Tell whether a file is one that `write` wrote, whatever the version, or empty."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) in (MAGIC, b"")
 
 
 def _layout(types: Types, sizes: Mapping[str, int]) -> dict[str, Any]:

@@ -81,19 +81,33 @@ class _MappedTexts(Sequence[str]):
             raise IndexFormatError(f"chunk {place} of the saved index is not UTF-8; build it again") from None
 
 
-def write(path: str | PathLike[str], index: SavedIndex) -> None:
-    """Write the file beside `path` and move it there: whole or not at all.
+def check_target(path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+    """Return `path`, if nothing is there, or what may be replaced: an index, an empty file, with `overwrite` any file.
 
     Raises:
-        InvalidRequestError: `path` is none, or some metadata is not JSON.
-        OSError: the file cannot be written; the error names it.
+        InvalidRequestError: it is no path, or another file is there.
+        OSError: it is a folder, or in none.
     """
     target = Path(check_path("path", path))
-    settings, arrays = _content(index)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target))
+    if not overwrite and target.exists() and not (target.is_file() and arrayfile.is_replaceable(target)):
+        remedy = "name another file, or pass overwrite=True"
+        raise InvalidRequestError.must_be("path", "a new file or a saved index", str(target), remedy=remedy)
+    return target
+
+
+def write(path: str | PathLike[str], index: SavedIndex, *, overwrite: bool = False) -> None:
+    """Write the file beside `path` and move it there: whole or not at all.
+
+    Raises:
+        InvalidRequestError: `path` is none or another file than an index, or some metadata is not JSON.
+        OSError: the file cannot be written; the error names it.
+    """
+    target = check_target(path, overwrite=overwrite)
+    settings, arrays = _content(index)
     unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
     try:
         with unfinished.open("xb") as file:
