@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from bench.recording import Record, add_quick
-from relevance_gen.generation.constraints import Source
+from relevance_gen.generation.constraints import Effort, GrammarSource
 from relevance_gen.generation.grammars import Grammars
 from relevance_gen.generation.sampling import SamplingOptions, sample
 
@@ -52,7 +52,7 @@ def measure(record: Record, n_texts: int) -> None:
     """Draw texts, and record the processor's time of a step."""
     vocabulary = pieces()
     grammars = Grammars(vocabulary)
-    source = Source("json_schema", json.dumps(SCHEMA))
+    source = GrammarSource("json_schema", json.dumps(SCHEMA))
     started = time.perf_counter()
     grammar = grammars.compile(source).result()
     record.add("Constrained output, V = 152,000", "the first schema", (time.perf_counter() - started) * 1000, "ms")
@@ -68,7 +68,7 @@ def measure(record: Record, n_texts: int) -> None:
     logits[0, [token for token, piece in enumerate(vocabulary) if piece.endswith(b'"')]] += 6  # strings shall end
     extra: list[float] = []
     for _ in range(n_texts):
-        constraint = grammar.begin([END])
+        constraint = grammar.begin([END], Effort())
         for _ in range(N_STEPS):
             uniform = chance.random(1)
             times = [time.thread_time()]

@@ -61,6 +61,11 @@ class Compilation:
                 self._remove(prompt)
         return finished
 
+    def give_up(self, prompt: Prompt) -> None:
+        """Forget a grammar that took too much to follow, and count that time as its client's."""
+        if self._grammars is not None and prompt.grammar is not None:
+            self._grammars.give_up(prompt.grammar.source, prompt.client, prompt.effort.seconds)
+
     def drop(self, ticket_id: int) -> None:
         """Forget a request, if it is here."""
         for prompt in [prompt for prompt in self.prompts if prompt.ticket.id == ticket_id]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
-from attrs import frozen
+from attrs import define, frozen
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.sampling import Mask
@@ -25,7 +27,22 @@ if TYPE_CHECKING:
 
 _WHITE_SPACE = r"( |\n{1,2}[ \t]{0,20})?"
 """What may stand between the parts of JSON: without a bound, small models write white space for ever."""
+_SHARE_S, _TOKEN_SHARE_S = 0.5, 0.002
+"""The processor's time that following its grammar may take a request, and how much more for each of its tokens."""
 _BITS = (1 << np.arange(8)).astype(np.uint8)
+
+
+@define
+class Effort:
+    """The processor's time that it takes to follow the grammar of a request, in all its samples."""
+
+    seconds: float = 0.0
+    n_tokens: int = 0
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether it is over the request's share, which is many times what ordinary grammars take."""
+        return self.seconds > _SHARE_S + _TOKEN_SHARE_S * self.n_tokens
 
 
 class Constraint:
@@ -34,13 +51,17 @@ class Constraint:
     Args:
         grammar: what it belongs to.
         ends: the tokens that end the sample, where its text is complete, and may not come before.
+        effort: what the request's samples have taken so far; more is added.
 
     Attributes:
         complete: whether the text is complete and nothing may follow.
+        token_s: the processor's time that its last token took.
     """
 
-    def __init__(self, grammar: Grammar, ends: Collection[int]) -> None:
+    def __init__(self, grammar: Grammar, ends: Collection[int], effort: Effort) -> None:
         self.complete = False
+        self.token_s = 0.0
+        self._effort = effort
         self._grammar = grammar
         self._matcher = grammar.matcher.deep_copy()
         self._ends = np.array([token for token in ends if token < grammar.n_vocab], np.intp)
@@ -49,11 +70,18 @@ class Constraint:
     def mask(self, *, may_end: bool) -> Mask:
         """Return the tokens that may come next, none of them where there is none; valid until the next call.
 
+        There is none, either, once this has taken too much time.
+
         Args:
             may_end: whether an end token may come although others may, where the text is complete.
         """
-        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        self.token_s = 0.0
+        with self._measured():
+            self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
         mask, n_vocab = self._words.view(np.uint8), self._grammar.n_vocab
+        if self._effort.is_too_much:
+            mask[:] = 0
+            return mask
         is_complete = mask[n_vocab // 8] & _BITS[n_vocab % 8] and not self._matcher.is_error()
         mask[n_vocab // 8] &= ~_BITS[n_vocab % 8]
         np.bitwise_and.at(mask, self._ends // 8, ~_BITS[self._ends % 8])
@@ -63,12 +91,26 @@ class Constraint:
 
     def accept(self, token: int) -> None:
         """Take note of a token that was drawn, no end token."""
-        self._matcher.consume_token(token)
+        with self._measured():
+            self._matcher.consume_token(token)
+        self._effort.n_tokens += 1
         self.complete = self._matcher.is_stopped() and not self._matcher.is_error()
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Count the time that this thread spends inside this context."""
+        began_s = time.thread_time()
+        yield
+        seconds = time.thread_time() - began_s
+        self.token_s += seconds
+        self._effort.seconds += seconds
 
     def dead_end(self) -> InvalidRequestError:
         """Return why no token may come next."""
-        guidance = self._grammar.guidance
+        guidance, effort = self._grammar.guidance, self._effort
+        if effort.is_too_much:
+            why = f"{effort.seconds:.2f} seconds of the processor for {effort.n_tokens} tokens; make it simpler"
+            return self._grammar.source.refused(f"takes too much to follow: {why}")
         why = guidance.reason(self._matcher)
         has_no_token = why in ("", guidance.NO_TEXT)
         return self._grammar.source.refused(
@@ -92,9 +134,9 @@ class Grammar:
     n_vocab: int
     guidance: ModuleType
 
-    def begin(self, ends: Collection[int]) -> Constraint:
-        """Return the constraint of a sample; `ends` are the tokens that end it."""
-        return Constraint(self, ends)
+    def begin(self, ends: Collection[int], effort: Effort) -> Constraint:
+        """Return the constraint of a sample; `ends` are the tokens that end it, and `effort` its request's."""
+        return Constraint(self, ends, effort)
 
 
 @frozen

@@ -25,10 +25,15 @@ from relevance_gen.generation.sampling import NO_TOKEN
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.ticket import Reports, Room, Rooms, Ticket, has_grammar
 from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits, SavedState
+from relevance_gen.quota import Quota
 
 _READ_PER_STEP = 1 << 16
 """Characters after which reading further requests waits for the next step, so that long texts do not add up to a pause
 for those who run."""
+
+
+_MASKS_S, _MASKS_SHARE = 0.02, 0.2
+"""The processor's time that the grammars of strangers may take in a step, and where others run beside them, of all."""
 
 
 class Engine:
@@ -54,6 +59,7 @@ class Engine:
         self._reports = reports
         self._clock = clock
         self._compilation = Compilation(model)
+        self._masks = Quota(share=_MASKS_S, regained_per_s=_MASKS_SHARE)
         self._queue: list[Prompt] = []
         self._running: dict[int, tuple[Sequence, Prompt]] = {}
         self._paused: list[tuple[Sequence, Prompt, SavedState]] = []
@@ -278,6 +284,7 @@ class Engine:
         self._advance(slots, logits)
 
     def _decode(self, slots: Items[int]) -> None:
+        slots = self._without_slow_strangers(slots)
         sequences = {slot: self._running[slot][0] for slot in slots}
         rows = Rows(sequences)
         logits = self._model.decode(rows.slots, rows.tokens, rows.positions)
@@ -293,6 +300,23 @@ class Engine:
             rows.settle(slot, sequences[slot])
             self._model.rewind(slot, sequences[slot].position)
 
+    def _without_slow_strangers(self, slots: Items[int]) -> Items[int]:
+        """Leave out strangers whose grammars have no time left in this step: those first that have most tokens."""
+        of_grammars = {
+            slot: sequence
+            for slot, (sequence, prompt) in self._running.items()
+            if sequence.constraint is not None and prompt.ticket.manner.is_open
+        }
+        left_s = _MASKS_S - (self._masks.held if len(of_grammars) < len(slots) else 0.0)
+        left_out = set()
+        for slot, sequence in sorted(of_grammars.items(), key=lambda item: len(item[1].tokens)):
+            needed_s = min(sequence.constraint.token_s, _MASKS_S) if sequence.constraint else 0.0
+            if needed_s > left_s:
+                left_out.add(slot)
+            else:
+                left_s -= needed_s
+        return [slot for slot in slots if slot not in left_out]
+
     def _advance(self, slots: Items[int], logits: Logits) -> None:
         """Draw, append and retire: row i of `logits` belongs to ``slots[i]``."""
         batch = [self._running[slot] for slot in slots]
@@ -302,10 +326,13 @@ class Engine:
             if slot not in self._running:
                 continue  # another sample of its request failed a moment ago
             if sequence.constraint is not None and drawn.token == NO_TOKEN:
+                self._compilation.give_up(prompt)
                 self.drop(prompt.ticket.id)
                 self._reports.done(prompt.ticket, sequence.constraint.dead_end())
                 continue
             released = sequence.accept(drawn.token, self._model.piece(drawn.token), drawn.logprob, drawn.alternatives)
+            if sequence.constraint is not None and prompt.ticket.manner.is_open:
+                self._masks.charge(sequence.constraint.token_s)
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
             if sequence.finish_reason is not None:

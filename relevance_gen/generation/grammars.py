@@ -75,6 +75,10 @@ class Grammars:
         """
         return self._lanes[client == STRANGERS].compile(source, client, self._tokenizer)
 
+    def give_up(self, source: GrammarSource, client: str | None, seconds: float) -> None:
+        """Forget a grammar that took so much time to follow, and count that as if it had been compiled so long."""
+        self._lanes[client == STRANGERS].give_up(source, client, seconds)
+
     def close(self) -> None:
         """End the threads with what they are doing."""
         for lane in self._lanes.values():
@@ -118,6 +122,11 @@ class _Lane:
         future.add_done_callback(lambda _: self._leave(source, client))
         return future
 
+    def give_up(self, source: GrammarSource, client: str | None, seconds: float) -> None:
+        self._known.drop(source)
+        if client is not None:
+            self._seconds.charge(seconds, client)
+
     def _leave(self, source: GrammarSource, client: str | None) -> None:
         with self._lock:
             self._waiting -= Counter([(client, source)])  # which forgets what is waited for no more
@@ -128,7 +137,7 @@ class _Lane:
         """Refuse a client that has used the lane for too long."""
         if client is not None and (wait_s := self._seconds.seconds_until_room(client)):
             raise OverloadedError(
-                "the grammars of this client took too long to compile", retry_after_s=math.ceil(wait_s)
+                "the grammars of this client took too long to compile or to follow", retry_after_s=math.ceil(wait_s)
             )
 
     def _compile(self, source: GrammarSource, client: str | None, tokenizer: Future[LLTokenizer]) -> Grammar:

@@ -23,7 +23,8 @@ STACK_BYTES = 2 * _TRIAL_STACK_BYTES
 """What a thread that compiles a grammar needs: with room to spare beyond what the trial had."""
 
 _LIMITS = LLParserLimits(
-    step_lexer_fuel=50_000,  # a mask that takes more than some 20 ms ends its request
+    step_lexer_fuel=50_000,  # a mask that takes more than some 20 ms ends its request,
+    step_max_items=10_000,  # and so does one that follows too many ways to read the text at once
     max_lexer_states=50_000,  # some 10 MB for each request
     precompute_large_lexemes=False,  # this would take longer for a larger vocabulary than it took in the trial
     verbose_errors=False,

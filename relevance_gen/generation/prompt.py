@@ -8,7 +8,7 @@ from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling
-from relevance_gen.generation.constraints import Grammar
+from relevance_gen.generation.constraints import Effort, Grammar
 from relevance_gen.generation.lookup import Lookup
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
@@ -32,6 +32,7 @@ class Prompt:
     Attributes:
         ends: the tokens that end a sample.
         grammar: what the samples must be, if not anything; ``None`` until that is compiled.
+        effort: what it takes to follow that, in all samples.
         tokens: empty until `read`.
         stops: the stop strings, compiled; none until `read`.
         logits: shape (V,), after the last token; empty until that is computed.
@@ -46,6 +47,7 @@ class Prompt:
     ticket: Ticket
     ends: frozenset[int] = field(init=False)
     grammar: Grammar | None = field(default=None, init=False)
+    effort: Effort = field(factory=Effort, init=False)
     tokens: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
     stops: StopStrings = field(default=NO_STOPS, init=False)
     logits: Logits = field(default=NO_LOGITS, init=False)
@@ -153,7 +155,7 @@ class Prompt:
             n_prompt=len(self.tokens),
             room=room,
             n_vocab=model.n_vocab,
-            constraint=None if self.grammar is None else self.grammar.begin(self.ends),
+            constraint=None if self.grammar is None else self.grammar.begin(self.ends, self.effort),
             lookup=Lookup(self.tokens, n_guessed, min(room, self.ticket.request.max_tokens)) if n_guessed else None,
         )
 

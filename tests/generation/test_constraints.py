@@ -3,8 +3,10 @@
 import json
 import re
 import sys
+import threading
 import time
 from concurrent.futures import wait
+from functools import partial
 
 import jsonschema_rs
 import numpy as np
@@ -14,9 +16,9 @@ from hypothesis import strategies as st
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError
 from relevance_gen.generation import grammars
-from relevance_gen.generation.constraints import GrammarSource
+from relevance_gen.generation.constraints import Effort, GrammarSource
 from relevance_gen.generation.runner import Runner
-from relevance_gen.generation.ticket import Manner
+from relevance_gen.generation.ticket import STRANGERS, Manner
 from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, BIGRAM_TOKENS, END, LETTER_A, bigram_table
@@ -299,6 +301,70 @@ def test_masks_that_take_too_long_end_their_request(tiny):
     assert neighbour.result().responses[0].generated_tokens == 50
 
 
+AMBIGUOUS = {"text": "Once upon a time", "grammar": "start: start start | /[a-z ]/ |", "max_tokens": 400, "seed": 1}
+"""Compiles in a millisecond, and each token takes longer to follow than the one before."""
+
+
+def test_what_takes_long_to_follow_is_in_its_requests_account(embedded):
+    """Masks and tokens count, not compiling alone: over its share the request ends with an error that says so."""
+    with pytest.raises(
+        InvalidRequestError, match=r"grammar takes too much to follow: .* seconds of the processor|items"
+    ):
+        embedded.generate(AMBIGUOUS)
+    with pytest.raises(InvalidRequestError, match=r"grammar takes too much to follow: 9\.00 seconds .* for 3 tokens"):
+        raise overdrawn(9.0)
+    assert overdrawn(0.2) is None
+
+
+def overdrawn(seconds):
+    """Return the error of a sample whose request has taken so long for three tokens, if there is one."""
+    compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
+    effort = Effort()
+    constraint = compiler.compile(GrammarSource("grammar", 'start: "abcdef"'), None).result(60).begin((), effort)
+    for token in b"abc":
+        assert constraint.mask(may_end=True).any()
+        constraint.accept(token)
+    effort.seconds = seconds
+    goes_on = constraint.mask(may_end=True).any()
+    compiler.close()
+    return None if goes_on else constraint.dead_end()
+
+
+def test_a_grammar_that_took_too_long_to_follow_is_in_its_clients_account():
+    """It is no longer at hand, and its client may not have it compiled again before the time has passed."""
+    compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
+    source = GrammarSource("regex", "abc")
+    assert compiler.compile(source, "slow").result(60)
+    compiler.give_up(source, "slow", 6.0)
+    with pytest.raises(OverloadedError, match="too long to compile or to follow"):
+        compiler.compile(source, "slow")
+    assert compiler.compile(source, "other").result(60)
+    compiler.close()
+
+
+def test_grammars_of_strangers_have_a_part_of_the_time_only():
+    """While it is used up, others beside them get their tokens; nobody beside them, and they go on."""
+    heard, begun = [], threading.Event()
+
+    def hear(who, *_):
+        heard.append(who)
+        begun.set()
+
+    with Runner(BIGRAM, n_slots=4, n_ctx=256, n_threads=1) as runner:
+        (worker,) = runner._workers
+        request = {"text": "a", "regex": "[a-z]{200}"}
+        stranger = runner.submit(request, on_text=partial(hear, "stranger"), manner=Manner(client=STRANGERS))
+        assert begun.wait(60)
+        worker._engine._masks.charge(10**6)
+        for client in ("me", STRANGERS, None):
+            other = {"text": "z", "max_tokens": 100}
+            assert runner.submit(other, on_text=partial(hear, "other"), manner=Manner(client=client)).result(60)
+            whole = heard[heard.index("other") : len(heard) - heard[::-1].index("other")]
+            assert set(whole) == {"other"}
+            heard.clear()
+        assert len(stranger.result(60).responses[0].text) == 200
+
+
 def test_others_do_not_wait_for_slow_grammars():
     """However many slow grammars come first, a request without one is served at once, and one with in its turn."""
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
@@ -318,9 +384,9 @@ def test_strangers_with_slow_grammars_delay_nobody_with_a_name():
     """Nor anybody whose grammar is known; they are refused once theirs have taken too long, with when to come again."""
     known = {"text": "z", "regex": "abc"}
     with Runner(BIGRAM, n_slots=2, n_ctx=64, n_threads=1) as runner:
-        runner.submit(known, manner=Manner(client="")).result(60)
-        slow = [runner.submit({"text": "a", "json_schema": schema}, manner=Manner(client="")) for schema in SLOW]
-        at_hand = runner.submit(known, manner=Manner(client=""))
+        runner.submit(known, manner=Manner(client=STRANGERS)).result(60)
+        slow = [runner.submit({"text": "a", "json_schema": schema}, manner=Manner(client=STRANGERS)) for schema in SLOW]
+        at_hand = runner.submit(known, manner=Manner(client=STRANGERS))
         named = runner.submit({"text": "z", "regex": "abcd"}, manner=Manner(client="me"))
         assert at_hand.result(60).responses[0].text == "abc"
         assert named.result(60).responses[0].text == "abcd"
