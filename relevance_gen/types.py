@@ -309,12 +309,12 @@ class Explanation:
 
     score: float
     terms: tuple[TermShare, ...]
-    pairs: float
-    coverage: float
-    head: float
-    run: float
-    letters: float
-    likeness: float
+    pairs: float = 0.0
+    coverage: float = 0.0
+    head: float = 0.0
+    run: float = 0.0
+    letters: float = 0.0
+    likeness: float = 0.0
     meaning: float = 0.0
     passage: Passage | None = None
 

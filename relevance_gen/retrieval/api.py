@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from relevance_gen.checks import as_list
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.question.answering import Wanted, answer
+from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.filtering import Where
-from relevance_gen.retrieval.question.fusing import N_CANDIDATES
-from relevance_gen.retrieval.question.query import Question, parse
+from relevance_gen.retrieval.question.query import N_CANDIDATES, Question, parse
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
@@ -78,9 +77,8 @@ def search(
     if isinstance(as_list(query), list | tuple):
         allowed, remedy = "a string that is not blank", "to ask several questions, make a ChunkIndex"
         raise InvalidRequestError.must_be("query", allowed, query, remedy=remedy)
-    question = Question(query, top_n, true_order)
-    wanted = Wanted(where, min_share, spans, candidates)
-    wanted.check_encoder(encoder := checked_encoder(encoder))
+    question = Question(query, top_n, true_order, where=where, min_share=min_share, spans=spans, candidates=candidates)
+    meaning_of(question.candidates, encoder := checked_encoder(encoder))
     weigher = weighting_named(weighting)
     counter = token_counter(encoding)
     checked = Chunks.read(chunks, blank=blank)
@@ -91,8 +89,8 @@ def search(
             kept,
             positions,
             keep_occurrences=False,
-            wanted=None if weigher.needs_all_terms else parse(question.query, weigher).beginnings,
+            wanted=None if weigher.needs_all_terms else parse(question.query, inflects=weigher.inflects).beginnings,
             progress=report,
         )
         token_counts = SearchMetadata(n_query_tokens, counted())
-    return answer(question, wanted, Collection([segment], weigher), len(checked.texts), token_counts, encoder)
+    return answer(question, Collection([segment], weigher), len(checked.texts), token_counts, encoder)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
-from typing import overload
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -17,13 +16,12 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.listing import ChunkList
 from relevance_gen.retrieval.positions import check_position, check_positions
-from relevance_gen.retrieval.question.answering import Wanted, answer
+from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
-from relevance_gen.retrieval.question.filtering import Where
-from relevance_gen.retrieval.question.fusing import N_CANDIDATES
-from relevance_gen.retrieval.question.query import Question, questions
+from relevance_gen.retrieval.question.query import N_CANDIDATES, Question
 from relevance_gen.retrieval.question.weighting import Weighting, weighting_named
+from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment import pool, storage
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
@@ -49,7 +47,7 @@ class _State:
     n_tokens: int
 
 
-class ChunkIndex:
+class ChunkIndex(Searchable):
     """Chunks made ready to be searched; `search` and this give the same results, bit for bit.
 
     Chunks can be added and removed. A chunk keeps its position for life: results name it as `original_index`, and a
@@ -186,75 +184,32 @@ class ChunkIndex:
 
     # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @overload
-    def search(
-        self,
-        query: str,
-        top_n: int = 10,
-        true_order: bool = True,
-        *,
-        where: Where | None = None,
-        min_share: float = 0.0,
-        spans: bool = False,
-        encoder: TextEncoder | None = None,
-        candidates: int | None = N_CANDIDATES,
-    ) -> SearchResponse: ...
-    @overload
-    def search(
-        self,
-        query: list[str] | tuple[str, ...] | Iterator[str],
-        top_n: int = 10,
-        true_order: bool = True,
-        *,
-        where: Where | None = None,
-        min_share: float = 0.0,
-        spans: bool = False,
-        encoder: TextEncoder | None = None,
-        candidates: int | None = N_CANDIDATES,
-    ) -> list[SearchResponse]: ...
-    def search(
-        self,
-        query: str | list[str] | tuple[str, ...] | Iterator[str],
-        top_n: int = 10,
-        true_order: bool = True,
-        *,
-        where: Where | None = None,
-        min_share: float = 0.0,
-        spans: bool = False,
-        encoder: TextEncoder | None = None,
-        candidates: int | None = N_CANDIDATES,
-    ) -> SearchResponse | list[SearchResponse]:
-        """Return the chunks that answer the query, or a response for each of several queries.
+    def answer_all(
+        self, asked: Sequence[Question], encoder: TextEncoder | None = None, *, allow_partial: bool = False
+    ) -> list[SearchResponse]:
+        """Answer questions from one state of the index, which always has all its chunks."""
+        del allow_partial
+        state, encoder = self._state, self._encoder_of(encoder)
+        return [
+            answer(
+                question,
+                state.collection,
+                state.n_positions,
+                SearchMetadata(self._counter.count(question.query), state.n_tokens),
+                encoder,
+            )
+            for question in asked
+        ]
 
-        Args:
-            query: a question, not blank; or several in a list, a tuple, an array or a generator.
-            top_n: most results, at least 1.
-            true_order: results in the chunks' order (true) or best first (false).
-            where: rank only these chunks, with the statistics of all: metadata to have (``{"source": "a.txt"}``, or a
-                list of values under a key), a callable of a chunk's metadata, positions, or a mask with one boolean
-                for each position ever given.
-            min_share: keep only results of at least this share of the best score, in [0, 1].
-            spans: whether each result says where in the chunk the answer stands.
-            encoder: an `Encoder` for this search, where the index has none: the best by their words are encoded now.
-            candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
-                finds those, too, that share no word with the query; 0 goes by words alone.
-
-        Raises:
-            InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in
-                ``query[3]``.
-            EncoderError: the encoder failed.
-        """
+    def explain(
+        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES
+    ) -> Explanation:
+        """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk."""
         state = self._state
-        wanted = Wanted(where, min_share, spans, candidates)
-        wanted.check_encoder(encoder := self._encoder_of(encoder))
-        asked = questions(query, top_n, true_order)
-        if isinstance(asked, Question):
-            return self._answer(state, asked, wanted, encoder)
-        return [self._answer(state, question, wanted, encoder) for question in asked]
-
-    def _answer(self, state: _State, question: Question, wanted: Wanted, encoder: TextEncoder | None) -> SearchResponse:
-        token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
-        return answer(question, wanted, state.collection, state.n_positions, token_counts, encoder)
+        question = Question(query, candidates=candidates)
+        meaning = meaning_of(question.candidates, self._encoder_of(encoder))
+        at = check_position("chunk", chunk, state.n_positions, state.collection.holds)
+        return explain(state.collection, question.query, at, meaning)
 
     def _encoder_of(self, encoder: TextEncoder | None) -> TextEncoder | None:
         """Return the encoder of a search: the one that it brings, or the index's own."""
@@ -262,26 +217,6 @@ class ChunkIndex:
         if encoder is None or own is None or encoder is own or encoder.fingerprint == own.fingerprint:
             return own if encoder is None else encoder
         raise InvalidRequestError("must be the one that the index was made with, or None", "encoder")
-
-    def explain(
-        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES
-    ) -> Explanation:
-        """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk.
-
-        Args:
-            query: a question, not blank.
-            chunk: the chunk's position.
-            encoder: as in `search`.
-            candidates: as in `search`.
-
-        Raises:
-            InvalidRequestError: an argument is not allowed.
-        """
-        state = self._state
-        wanted = Wanted(candidates=candidates)
-        wanted.check_encoder(encoder := self._encoder_of(encoder))
-        at = check_position("chunk", chunk, state.n_positions, state.collection.holds)
-        return explain(state.collection, Question(query).query, at, encoder, wanted.candidates)
 
     # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -375,7 +310,7 @@ class ChunkIndex:
             what = "holds no vectors" if saved.encoder is None else "holds the vectors of another model or prefix"
             raise InvalidRequestError(
                 f"must be the one that {path} was saved with, and it {what}",
-                field="encoder",
+                "encoder",
                 remedy="build it again, or pass none",
             )
         return _opened(saved, counter, encoder)

@@ -9,7 +9,7 @@ import numpy as np
 
 from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.scoring import SegmentScorer
+from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.types import Chunk
 
 _STEP: Final = 1 << 10

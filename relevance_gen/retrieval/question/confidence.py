@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from relevance_gen.retrieval.question.plan import Plan
+from relevance_gen.retrieval.question.stage import Plan
 
 MIDDLE: Final = 0.338
 STEEPNESS: Final = 3.87
@@ -32,8 +32,9 @@ def evidence(best_score: float, plan: Plan) -> float:
         best_score: score of the best chunk, in [0, 1].
         plan: the query, weighed.
     """
-    counted = [idf for idf in plan.idf if idf]
-    known = math.fsum([idf for idf, df in zip(plan.idf, plan.df, strict=True) if df]) / (math.fsum(counted) or 1.0)
+    terms = plan.terms
+    counted = [idf for idf in terms.idf if idf]
+    known = math.fsum([idf for idf, df in zip(terms.idf, terms.df, strict=True) if df]) / (math.fsum(counted) or 1.0)
     return best_score * known * math.sqrt(math.sqrt(len(counted)))
 
 

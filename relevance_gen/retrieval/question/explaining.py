@@ -3,66 +3,46 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-from attrs import evolve
 
 from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.fusing import N_CANDIDATES, Lifted, lift, words_count
-from relevance_gen.retrieval.question.scoring import BONUSES, SegmentScorer
-from relevance_gen.retrieval.segment.passages import TextEncoder
+from relevance_gen.retrieval.question.scorer import SegmentScorer
+from relevance_gen.retrieval.question.stages.meaning import Meaning
 from relevance_gen.types import Explanation, Passage, TermShare
 
 
-def explain(
-    collection: Collection,
-    query: str,
-    position: int,
-    encoder: TextEncoder | None = None,
-    n_candidates: int | None = N_CANDIDATES,
-) -> Explanation:
-    """Explain the score of the chunk at a position, where there must be one; the encoder as in `fusing.rank`."""
+def explain(collection: Collection, query: str, position: int, meaning: Meaning | None = None) -> Explanation:
+    """Explain the score of the chunk at a position, where there must be one: read its row of the table."""
     plan = collection.plan(query)
-    shares = next(
-        (one for _, told in collection.read(np.array([position]), SegmentScorer.shares, plan) for one in told), None
-    )
-    if shares is None:
+    of_terms = next((one for one in collection.ask(SegmentScorer.shares, position, plan) if one is not None), None)
+    if of_terms is None:
         raise LookupError(f"no chunk is at position {position}")
-    parts = collection.assess(plan, collection.statistics.n_chunks)
-    counted = encoder is None or words_count(plan, n_candidates)
-    at = np.flatnonzero((parts.positions == position) & counted)
-    bonuses = [0.0] * len(BONUSES)
-    if at.size:
-        score, own, alike, letters = (
-            float(part[at[0]]) for part in (parts.scores, parts.own, parts.likeness, parts.letters)
-        )
-        if parts.bonus[at[0]]:
-            told = collection.read(np.array([position]), SegmentScorer.bonuses, plan)
-            bonuses = next(one for here, one in told if here.size)[:, 0].tolist()
-        likeness = collection.weighting.likeness_share(own, alike, score)
-    else:
-        score = likeness = letters = 0.0
-    own_parts = math.fsum([*(share for _, share in shares), *bonuses, letters])
+    table = collection.assess(plan, collection.statistics.n_chunks, meaning=meaning)
+    place = int(table.positions.searchsorted(position))
+    is_found = place < table.positions.size and int(table.positions[place]) == position
+    row = {part: float(column[place]) for part, column in table.columns.items()} if is_found else {"words": 0.0}
+    score = row["words"] if meaning is None or meaning.words_count(plan) else 0.0
+    added: dict[str, float] = {}
+    lifted: dict[str, float] = {}
+    for stage in plan.stages if score else ():
+        (lifted if stage.is_behind_scale else added).update(stage.shares(row, score))
+    total = math.fsum([*(share for _, share in of_terms), *added.values()])
     # A chunk that scores more than the query would is squeezed below 1, and so are its parts.
-    scale = (score - likeness) / own_parts if own_parts else 0.0
+    scale = (score - math.fsum(lifted.values())) / total if total else 0.0
+    weighted = plan.terms
     terms = tuple(
         TermShare(term.word, collection.spell(match.ids), tf, df, idf, share * scale)
         for term, match, df, idf, (tf, share) in zip(
-            plan.query.terms, plan.matches, plan.df, plan.idf, shares, strict=True
+            weighted.query.terms, weighted.matches, weighted.df, weighted.idf, of_terms, strict=True
         )
     )
-    pairs, coverage, head, run = (bonus * scale for bonus in bonuses)
-    words = Explanation(score, terms, pairs, coverage, head, run, letters * scale, likeness)
-    if encoder is None or n_candidates == 0:
-        return words
-    return _with_meaning(words, lift(collection, encoder, plan, n_candidates=n_candidates), position)
-
-
-def _with_meaning(words: Explanation, lifted: Lifted, position: int) -> Explanation:
-    """Add to an explanation what the encoder gave."""
-    at = np.flatnonzero(lifted.positions[lifted.candidates] == position)
-    if not at.size:
-        return words
-    score, nearest = float(lifted.scores[lifted.candidates[at[0]]]), lifted.nearest
-    passage = Passage(int(nearest.starts[at[0]]), int(nearest.ends[at[0]]), float(nearest.cosines[at[0]]))
-    return evolve(words, score=score, meaning=score - words.score, passage=passage)
+    parts: dict[str, Any] = {part: share * scale for part, share in added.items()} | lifted
+    if is_found and table.nearest is not None:
+        parts["meaning"] = float(table.scores[place]) - score
+        score = float(table.scores[place])
+        candidates, nearest = table.nearest
+        for at in np.flatnonzero(candidates == place).tolist():
+            parts["passage"] = Passage(int(nearest.starts[at]), int(nearest.ends[at]), float(nearest.cosines[at]))
+    return Explanation(score, terms, **parts)

@@ -24,13 +24,13 @@ from attrs import frozen
 
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval.arrays import Ids, Offsets
-from relevance_gen.retrieval.question.plan import Plan
+from relevance_gen.retrieval.question.stage import WeightedTerms
 from relevance_gen.retrieval.text.folds import folded_sizes, without_tones
 from relevance_gen.retrieval.text.terms import Occurrences, cut_terms
 from relevance_gen.types import Span
 
 WINDOW: Final = 40
-"""Tokens in a passage; measured: windows of 24, 60 and 100 tokens point worse."""
+"""Occurrences in a passage; measured: windows of 24, 60 and 100 tokens point worse."""
 _WHOLE: Final = 1 << 40
 """Weights are whole numbers, this for the whole query, so that equal passages are equal in whatever order they add."""
 MOST_SPANS: Final = 1 << 20
@@ -60,12 +60,12 @@ class _Hits:
     weight: Offsets
 
 
-def highlight(texts: Sequence[str], plan: Plan) -> list[tuple[Span, ...]]:
+def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ...]]:
     """Say where in each of some texts the answer stands.
 
     Args:
         texts: texts of chunks that the query found.
-        plan: the query, weighed.
+        terms: the terms of the query, weighed.
 
     Returns:
         For each text the best passage, and behind it the words found, ascending and apart; nothing for a text that
@@ -75,7 +75,7 @@ def highlight(texts: Sequence[str], plan: Plan) -> list[tuple[Span, ...]]:
         TooLargeError: there are more than `MOST_SPANS`.
     """
     first = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
-    hits = _find("\n".join(texts), first, plan)
+    hits = _find("\n".join(texts), first, terms)
     spans: list[list[Span]] = [[] for _ in texts]
     both = _passages(hits), _words(hits)
     if (n_spans := sum(starts.size for _, starts, _, _ in both)) > MOST_SPANS:
@@ -87,10 +87,10 @@ def highlight(texts: Sequence[str], plan: Plan) -> list[tuple[Span, ...]]:
     return [tuple(one) for one in spans]
 
 
-def _find(joined: str, first: Offsets, plan: Plan) -> _Hits:
+def _find(joined: str, first: Offsets, terms: WeightedTerms) -> _Hits:
     """Find the words of the query in some texts joined by line ends, which begin at `first`."""
-    total_idf = math.fsum(plan.idf) or 1.0
-    counted = [(number, idf, plan.matches[number]) for number, idf in enumerate(plan.idf) if idf]
+    total_idf = math.fsum(terms.idf) or 1.0
+    counted = [(number, idf, terms.matches[number]) for number, idf in enumerate(terms.idf) if idf]
     ids = np.concatenate([np.zeros(0, np.uint64), *(match.ids for _, _, match in counted)])
     shares = [np.zeros(0), *(match.weight * (idf / total_idf) for _, idf, match in counted)]
     weight = np.maximum(np.rint(np.concatenate(shares) * _WHOLE), 1.0).astype(np.int64)

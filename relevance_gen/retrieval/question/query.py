@@ -14,12 +14,15 @@ from attrs import field, frozen
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Flags, GrowingArray, Ids
+from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.matching import MAX_INFLECTED
-from relevance_gen.retrieval.question.weighting import Weighting
 from relevance_gen.retrieval.text.portions import blocks
-from relevance_gen.retrieval.text.stems import is_fragment
+from relevance_gen.retrieval.text.stems import is_fragment, stem
+from relevance_gen.retrieval.text.stop_words import ENGLISH
 from relevance_gen.retrieval.text.terms import BEGINNINGS, SPELLED_BYTES, beginnings, cut_terms, identify
 
+N_CANDIDATES: Final = 50
+"""How many of the best by their words an encoder looks at, unless the caller says."""
 REMEMBERED_CHARS: Final = 1024
 """Longer queries are not remembered, nor what was found for them."""
 _REMEMBERED_QUERIES: Final = 256
@@ -37,12 +40,16 @@ _IDENTIFIER: Final = re.compile("[a-z][A-Z]|[A-Za-z0-9][A-Z][a-z]|_")
 
 @frozen
 class Question:
-    """What a caller asks of some chunks.
+    """What a caller asks of some chunks. Verbs and dialects make it, and it is passed whole to what answers it.
 
     Args:
         query: the question in words; not blank.
         top_n: most results, at least 1.
         true_order: results in the chunks' order (true) or best first (false).
+        where: which chunks may be results, checked against these when it is answered; None allows all.
+        min_share: least share of the best score that a result has, in [0, 1].
+        spans: whether to say where in each result the answer stands.
+        candidates: how many of the best by their words an encoder looks at; None lets it look at all, and 0 at none.
 
     Raises:
         InvalidRequestError: one of them is not allowed.
@@ -51,9 +58,20 @@ class Question:
     query: str = field(converter=checks.plain, validator=checks.not_blank)
     top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
     true_order: bool = field(default=True, converter=checks.plain, validator=checks.flag)
+    where: Where | None = field(default=None, kw_only=True)
+    min_share: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1), kw_only=True)
+    spans: bool = field(default=False, converter=checks.plain, validator=checks.flag, kw_only=True)
+    candidates: int | None = field(
+        default=N_CANDIDATES,
+        converter=checks.plain,
+        validator=checks.must_be(
+            "an integer of at least 0 or None", lambda v: v is None or (checks.is_integer(v) and v >= 0)
+        ),
+        kw_only=True,
+    )
 
 
-def questions(query: object, top_n: int, true_order: bool) -> Question | list[Question]:
+def questions(query: object, *options: Any, **more: Any) -> Question | list[Question]:
     """Return what a caller asks: one question, or several if the query is a list, a tuple, an array or a generator.
 
     Raises:
@@ -61,14 +79,14 @@ def questions(query: object, top_n: int, true_order: bool) -> Question | list[Qu
     """
     asked = checks.as_list(query)
     if not isinstance(asked, list | tuple | Iterator):
-        return Question(asked, top_n, true_order)
-    return [_numbered(place, one, top_n, true_order) for place, one in enumerate(asked)]
+        return Question(asked, *options, **more)
+    return [_numbered(place, one, *options, **more) for place, one in enumerate(asked)]
 
 
-def _numbered(place: int, query: Any, top_n: int, true_order: bool) -> Question:
+def _numbered(place: int, query: Any, *options: Any, **more: Any) -> Question:
     """Make the question of one query among several; an error names that one."""
     try:
-        return Question(query, top_n, true_order)
+        return Question(query, *options, **more)
     except InvalidRequestError as error:
         raise error.at(f"query[{place}]" if error.field == "query" else error.field) from None
 
@@ -120,16 +138,22 @@ class Query:
         return flags
 
 
-def parse(text: str, weighting: Weighting) -> Query:
-    """Cut a query into terms, as the weighting sees them."""
-    return _parse_once(text, weighting) if len(text) <= REMEMBERED_CHARS else _parse(text, weighting)
+def parse(text: str, *, inflects: bool) -> Query:
+    """Cut a query into terms.
+
+    Args:
+        text: the query.
+        inflects: whether words of one stem are one term and stand for their other forms, and English function words
+            say nothing about the subject; else every word is a term of its own, and counts.
+    """
+    return _parse_once(text, inflects) if len(text) <= REMEMBERED_CHARS else _parse(text, inflects)
 
 
-def _parse(text: str, weighting: Weighting) -> Query:
+def _parse(text: str, inflects: bool) -> Query:
     is_plain = len(text) <= _FEW_WORDS * SPELLED_BYTES and text.isascii() and not _IDENTIFIER.search(text)
     spellings = _PLAIN_WORD.findall(text.lower()) if is_plain else []
     if spellings and len(spellings) <= _FEW_WORDS and len(max(spellings, key=len)) < SPELLED_BYTES:
-        words = [_plain_word(spelling, weighting) for spelling in spellings]
+        words = [_plain_word(spelling, inflects) for spelling in spellings]
         return _query(text, np.array([word.term_id for word in words], np.uint64), words)
     every: GrowingArray[np.uint64] = GrowingArray(np.uint64, len(text) // _CHARS_PER_TOKEN)
     heads: dict[int, QueryTerm] = {}  # the different words, in order of first appearance
@@ -139,7 +163,7 @@ def _parse(text: str, weighting: Weighting) -> Query:
             for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
                 term_id = int(block.ids[first])
                 if len(heads) < MAX_TERMS and term_id not in heads:
-                    heads[term_id] = _word(block.spell(first), term_id, int(block.length[first]), weighting)
+                    heads[term_id] = _word(block.spell(first), term_id, int(block.length[first]), inflects)
     ids = every.finish()
     known = np.array([*heads], np.uint64)
     in_order = known.argsort().astype(np.int16)
@@ -152,15 +176,18 @@ def _parse(text: str, weighting: Weighting) -> Query:
     return _query(text, ids, [*heads.values()], word_at)
 
 
-def _word(spelling: str, term_id: int, n_bytes: int, weighting: Weighting) -> QueryTerm:
-    stop = weighting.is_stop(spelling)
-    key = weighting.key(spelling, term_id, n_bytes)
-    return QueryTerm(spelling, term_id, key, stop, weighting.inflects and not stop)
+def _word(spelling: str, term_id: int, n_bytes: int, inflects: bool) -> QueryTerm:
+    if not inflects:
+        return QueryTerm(spelling, term_id, term_id, stop=False, inflected=False)
+    stop = spelling in ENGLISH
+    # Words of one stem are one term, but not "can" and "cans"; of a longer word not all letters are known here.
+    key = (stem(spelling), stop) if n_bytes < SPELLED_BYTES else term_id
+    return QueryTerm(spelling, term_id, key, stop, inflected=not stop)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED_WORDS)
-def _plain_word(spelling: str, weighting: Weighting) -> QueryTerm:
-    return _word(spelling, identify(spelling), len(spelling), weighting)
+def _plain_word(spelling: str, inflects: bool) -> QueryTerm:
+    return _word(spelling, identify(spelling), len(spelling), inflects)
 
 
 def _query(text: str, ids: Ids, words: Sequence[QueryTerm], word_at: npt.NDArray[np.int16] | None = None) -> Query:

@@ -1,7 +1,5 @@
 r"""The formulas: how much a term weighs in a chunk, in the query, and what a chunk's length takes off.
 
-The file is long because every formula, and every choice that depends on the weighting, stands in it.
-
 Both weightings are cosines of TF-IDF vectors, with N chunks, df(t) of which hold term t:
 
 ``pivoted`` (the default) answers questions best::
@@ -27,260 +25,200 @@ Source: Manning, Raghavan, Schütze, "Introduction to Information Retrieval", se
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, get_args
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+from typing import Any, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
 from attrs import evolve, frozen
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.arrays import Floats, sum_by
+from relevance_gen.retrieval.arrays import Floats, Ids, sum_by
+from relevance_gen.retrieval.question.formulas import (
+    SLOPE,
+    at_most_one,
+    below_one,
+    pivot,
+    rarity,
+    smoothed_idf,
+    sublinear,
+)
+from relevance_gen.retrieval.question.matching import Match
+from relevance_gen.retrieval.question.query import Query
+from relevance_gen.retrieval.question.stage import OwnChunk, Plan, Stage, WeightedTerms
+from relevance_gen.retrieval.question.stages.letters import Letters
+from relevance_gen.retrieval.question.stages.likeness import Likeness
+from relevance_gen.retrieval.question.stages.proximity import Proximity
+from relevance_gen.retrieval.question.stages.scale import Scale
 from relevance_gen.retrieval.segment.saturation import saturated, saturated_one
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
-from relevance_gen.retrieval.text.stems import stem
-from relevance_gen.retrieval.text.stop_words import ENGLISH as STOP_WORDS
-from relevance_gen.retrieval.text.terms import SPELLED_BYTES
 from relevance_gen.types import WeightingName
 
-PAIR_WEIGHT: Final = 0.2
-COVERAGE_WEIGHT: Final = 0.2
-HEAD_WEIGHT: Final = 0.05
-RUN_WEIGHT: Final = 0.2
-LETTER_WEIGHT: Final = 0.6
-LIKENESS_WEIGHT: Final = 1.2
-_SLOPE: Final = 0.6
-"""Share of a chunk's own norm in the pivot; the mean norm has the rest."""
-_ROOT: Final = 0.7
-_KNEE: Final = 1.0 - 5e-7
-_MAX_NEAR: Final = 32
-"""Most query words looked for side by side: it bounds the work for queries as long as a book."""
-
-
-class AsChunk(NamedTuple):
-    """What a query, or a part of it, would be if it were a chunk.
-
-    Attributes:
-        terms: the weight of each of its terms in the query, and how often it says it.
-        length: its norm as a chunk.
-        norm: the query's Euclidean length.
-        mean_norm: mean norm of all chunks.
-        pairs: what its pairs weigh.
-        has_run: whether it has any.
-        coverage: the share of its idf that its best passage covers.
-        reads_letters: whether the letters of words are looked at.
-    """
-
-    terms: Sequence[tuple[float, int]]
-    length: float
-    norm: float
-    mean_norm: float
-    pairs: float
-    has_run: bool
-    coverage: float
-    reads_letters: bool
-
-
-class OwnScore(NamedTuple):
-    """What a query would score if it were a chunk: altogether, and by its cosine alone."""
-
-    total: float
-    cosine: float
+_FEW: Final = 64
+"""Up to so many words are quicker looked at by Python."""
 
 
 @frozen(eq=False)
-class Weighting(ABC):
-    """One way to weigh terms: every formula that depends on the weighting, and every choice."""
+class Weighting:
+    """One way to weigh terms, and the stages of a score.
 
-    name: ClassVar[WeightingName]
-    inflects: ClassVar[bool]
-    """Whether a word of the query stands for its other forms, too."""
-    n_near: ClassVar[int]
-    """Most words of the query that are looked for side by side."""
-    reads_letters: ClassVar[bool]
-    """Whether the letters of words are looked at, where chunks or query may not be in English."""
-    needs_all_terms: ClassVar[bool]
-    """Whether a chunk's length depends on how many chunks hold each of its terms."""
+    Attributes:
+        name: what callers call it.
+        inflects: whether a word of the query stands for its other forms, too, and function words for nothing.
+        needs_all_terms: whether a chunk's length depends on how many chunks hold each of its terms, and so idf counts
+            on both sides of the cosine.
+        saturate: returns what each count of a term weighs in a chunk, before idf.
+        idf: returns the idf of each term, of df, of whether it is a function word, and of the number of chunks; 0 for
+            one that is left out.
+        denominators: returns what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,).
+        own_cosine: returns what terms would score as a chunk by their cosine, and what that is divided by.
+        stages: each makes a part of the score for one question, or None where it has none.
+    """
 
-    @abstractmethod
-    def key(self, spelling: str, term_id: int, n_bytes: int) -> Hashable:
-        """Return what two words of the query share if they are one term; `n_bytes` is the length of the whole word."""
+    name: WeightingName
+    inflects: bool
+    needs_all_terms: bool
+    saturate: Callable[[npt.NDArray[Any]], Floats]
+    idf: Callable[[Sequence[int], Sequence[bool], int], tuple[float, ...]]
+    denominators: Callable[[Segment, Statistics], Floats]
+    own_cosine: Callable[[Sequence[tuple[float, int]], float, float, float], tuple[float, float]]
+    stages: tuple[Callable[[WeightedTerms], Stage | None], ...]
 
-    @abstractmethod
-    def is_stop(self, spelling: str) -> bool:
-        """Tell whether a word of the query says nothing about its subject."""
-
-    @abstractmethod
-    def saturate(self, tf: npt.NDArray[Any]) -> Floats:
-        """Return what each count of a term weighs in a chunk, before idf."""
-
-    @abstractmethod
-    def idf(self, df: Sequence[int], stop: Sequence[bool], n_chunks: int) -> tuple[float, ...]:
-        """Return the idf of each term of the query; 0 for one that is left out."""
-
-    @abstractmethod
-    def gains(self, weight: Sequence[float], idf: Sequence[float]) -> tuple[float, ...]:
-        """Return what the weight of each term in a chunk is multiplied by, the query's norm aside."""
-
-    @abstractmethod
     def statistics(self, segment: Segment) -> Statistics:
         """Return what scores need to know of a segment elsewhere."""
-
-    @abstractmethod
-    def denominators(self, segment: Segment, statistics: Statistics) -> Floats:
-        """Return what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,)."""
-
-    @abstractmethod
-    def own_score(self, query: AsChunk) -> OwnScore:
-        """Return what a query would score if it were a chunk."""
-
-    @abstractmethod
-    def scale(self, ratios: Floats) -> Floats:
-        """Bring scores, as multiples of the query's own, into [0, 1]."""
-
-    @abstractmethod
-    def blend(self, ratios: Floats, likeness: Floats) -> Floats:
-        """Return the scores of chunks from their own and from those that they are like."""
-
-    @abstractmethod
-    def likeness_share(self, own: float, likeness: float, score: float) -> float:
-        """Return how much of a chunk's score comes from the chunks that it is like."""
-
-
-class Pivoted(Weighting):
-    """The default: saturated counts, stems, pivoted lengths, proximity."""
-
-    name = "pivoted"
-    inflects = True
-    n_near = _MAX_NEAR
-    reads_letters = True
-    needs_all_terms = False
-
-    def key(self, spelling: str, term_id: int, n_bytes: int) -> Hashable:
-        """Make words of one stem one term, but not "can" and "cans"."""
-        return (stem(spelling), spelling in STOP_WORDS) if n_bytes < SPELLED_BYTES else term_id
-
-    def is_stop(self, spelling: str) -> bool:
-        """Tell whether the word is an English function word."""
-        return spelling in STOP_WORDS
-
-    def saturate(self, tf: npt.NDArray[Any]) -> Floats:
-        """Return ``tf / (tf + 1.6)``."""
-        return saturated(tf)
-
-    def idf(self, df: Sequence[int], stop: Sequence[bool], n_chunks: int) -> tuple[float, ...]:
-        """Return ``ln(1 + N / df)``; 0 for stop words, unless no chunk has any other word of the query."""
-        only_stops = not any(n and not is_stop for n, is_stop in zip(df, stop, strict=True))
-        return tuple(
-            [rarity(n, n_chunks) if only_stops or not is_stop else 0.0 for n, is_stop in zip(df, stop, strict=True)]
-        )
-
-    def gains(self, weight: Sequence[float], idf: Sequence[float]) -> tuple[float, ...]:
-        """Return the weights: idf counts on the query's side alone."""
-        del idf
-        return tuple(weight)
-
-    def statistics(self, segment: Segment) -> Statistics:
-        """Return the segment's facts, without its terms'."""
-        return segment.statistics
-
-    def denominators(self, segment: Segment, statistics: Statistics) -> Floats:
-        """Return ``0.4 m + 0.6 n``."""
-        return pivot(segment.norms, statistics.mean_norm)
-
-    def own_score(self, query: AsChunk) -> OwnScore:
-        """Return the sum of all parts, each at its best."""
-        denominator = ((1.0 - _SLOPE) * query.mean_norm + _SLOPE * query.length or 1.0) * query.norm
-        cosine = math.fsum([weight * saturated_one(qtf) for weight, qtf in query.terms]) / denominator
-        total = cosine + PAIR_WEIGHT * query.pairs / denominator
-        total += (COVERAGE_WEIGHT + HEAD_WEIGHT) * query.coverage
-        if query.has_run:
-            total += RUN_WEIGHT
-        if query.reads_letters:
-            total += LETTER_WEIGHT * cosine
-        return OwnScore(total, cosine)
-
-    def scale(self, ratios: Floats) -> Floats:
-        """Squeeze ratios into [0, 1): see `below_one`."""
-        return below_one(ratios)
-
-    def blend(self, ratios: Floats, likeness: Floats) -> Floats:
-        """Return ``((r + 1.2 l) / 2.2) ** 0.7``."""
-        return np.asarray(((ratios + LIKENESS_WEIGHT * likeness) / (1.0 + LIKENESS_WEIGHT)) ** _ROOT)
-
-    def likeness_share(self, own: float, likeness: float, score: float) -> float:
-        """Share the score out by what stands under the root."""
-        return score * LIKENESS_WEIGHT * likeness / (own + LIKENESS_WEIGHT * likeness)
-
-
-class Cosine(Weighting):
-    """The textbook's, to check us by."""
-
-    name = "cosine"
-    inflects = False
-    n_near = 0
-    reads_letters = False
-    needs_all_terms = True
-
-    def key(self, spelling: str, term_id: int, n_bytes: int) -> Hashable:
-        """Make every word a term of its own."""
-        del spelling, n_bytes
-        return term_id
-
-    def is_stop(self, spelling: str) -> bool:
-        """Tell that every word counts."""
-        del spelling
-        return False
-
-    def saturate(self, tf: npt.NDArray[Any]) -> Floats:
-        """Return ``1 + ln tf``."""
-        return sublinear(tf)
-
-    def idf(self, df: Sequence[int], stop: Sequence[bool], n_chunks: int) -> tuple[float, ...]:
-        """Return scikit-learn's smoothed idf; 0 for a term that no chunk has."""
-        del stop
-        counts = np.array(df, np.int64)
-        return tuple(np.where(counts > 0, smoothed_idf(counts, n_chunks), 0.0).tolist())
-
-    def gains(self, weight: Sequence[float], idf: Sequence[float]) -> tuple[float, ...]:
-        """Return ``weight · idf``: chunks have the idf, too."""
-        return tuple(one * rare for one, rare in zip(weight, idf, strict=True))
-
-    def statistics(self, segment: Segment) -> Statistics:
-        """Return the segment's facts with the df of all its terms."""
+        if not self.needs_all_terms:
+            return segment.statistics
         postings = segment.postings
         return evolve(segment.statistics, ids=postings.lexicon.ids, df=postings.document_frequency())
 
-    def denominators(self, segment: Segment, statistics: Statistics) -> Floats:
-        """Return the length of each chunk's vector."""
-        postings = segment.postings
-        df = statistics.df[np.searchsorted(statistics.ids, postings.lexicon.ids)]
-        idf = np.repeat(smoothed_idf(df, statistics.n_chunks), np.diff(postings.first))
-        norms = np.sqrt(sum_by(postings.chunk, np.square(sublinear(postings.tf) * idf), segment.size))
-        return np.where(norms > 0.0, norms, 1.0)
+    def weigh(self, query: Query, matches: tuple[Match, ...], df: tuple[int, ...], statistics: Statistics) -> Plan:
+        """Weigh a query against a collection.
 
-    def own_score(self, query: AsChunk) -> OwnScore:
-        """Return 1, the cosine of a vector with itself."""
-        del query
-        return OwnScore(1.0, 1.0)
+        Words of the query that no chunk has, function words aside, lower all scores by one factor: what the rest of the
+        query would score alone, divided by what all of it would.
 
-    def scale(self, ratios: Floats) -> Floats:
-        """Cut off what rounding lifted above 1."""
-        return np.minimum(ratios, 1.0)
+        Args:
+            query: the query.
+            matches: what each of its terms stands for, in any chunk.
+            df: number of chunks that hold each term.
+            statistics: facts of all chunks.
+        """
+        idf = self.idf(df, [term.stop for term in query.terms], statistics.n_chunks)
+        weight = [(1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True)]
+        norm = math.hypot(*[value for value, n in zip(weight, df, strict=True) if n]) or 1.0
+        terms = WeightedTerms(query, matches, df, idf, norm, statistics)
+        stages = tuple([stage for make in self.stages if (stage := make(terms)) is not None])
 
-    def blend(self, ratios: Floats, likeness: Floats) -> Floats:
-        """Return the scores as they are."""
-        del likeness
-        return ratios
+        def said_of(part: Sequence[bool]) -> Ids:
+            """Return the ids of the query's words of some terms, and of those that are no term's, ascending."""
+            said = query.ids if all(part) else query.ids[np.array([*part, True]).take(query.order)]
+            return np.sort(said)
 
-    def likeness_share(self, own: float, likeness: float, score: float) -> float:
-        """Return 0: a score is its chunk's own alone."""
-        del own, likeness, score
-        return 0.0
+        def own_scores(part: Sequence[bool], length: float) -> tuple[float, float]:
+            """Return what some terms, all the known ones among them, would score as a chunk: by cosine, and in all."""
+            said = [(value, term.qtf) for value, term, kept in zip(weight, query.terms, part, strict=True) if kept]
+            unknown = math.fsum([rare for rare, kept, n in zip(idf, part, df, strict=True) if kept and not n])
+            total, denominator = self.own_cosine(said, length, norm, statistics.mean_norm)
+            own = OwnChunk(total, denominator, unknown)
+            for stage in stages:
+                total = stage.of_query(total, own)
+            return own.cosine, total
+
+        is_known = [n > 0 for n in df]
+        counted = [known or rare > 0.0 for known, rare in zip(is_known, idf, strict=True)]
+        said = said_of(is_known)
+        said_norm = _norm(said)
+        cosine, reference = own_scores(is_known, said_norm)
+        known_share = 1.0
+        if counted != is_known:
+            known_share = min(reference / own_scores(counted, _norm(said_of(counted)))[1], 1.0)
+        gains = [one * rare for one, rare in zip(weight, idf, strict=True)] if self.needs_all_terms else weight
+        return Plan(
+            terms=terms,
+            gains=tuple([gain / norm for gain in gains]),
+            said=said,
+            said_norm=said_norm,
+            stages=stages,
+            cosine=cosine,
+            reference=reference,
+            known_share=known_share,
+        )
 
 
-_WEIGHTINGS: Final[dict[object, Weighting]] = {"pivoted": Pivoted(), "cosine": Cosine()}
+def _norm(ids: Ids) -> float:
+    """Return the norm of a chunk that has words of these ids, ascending."""
+    if ids.size <= _FEW:
+        said = ids.tolist()
+        return math.sqrt(math.fsum([saturated_one(said.count(one)) ** 2 for one in set(said)]))
+    edges = np.flatnonzero(ids[1:] != ids[:-1])
+    n_terms_of = np.bincount(np.diff(edges, prepend=-1, append=ids.size - 1))  # by how often they stand there
+    counts = np.flatnonzero(n_terms_of).tolist()
+    squares = (repeat(saturated_one(n) ** 2, int(n_terms_of[n])) for n in counts if n)
+    return math.sqrt(math.fsum(chain.from_iterable(squares)))
+
+
+# ── pivoted ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _idf_but_for_function_words(df: Sequence[int], stop: Sequence[bool], n_chunks: int) -> tuple[float, ...]:
+    """Return ``ln(1 + N / df)``; 0 for function words, unless no chunk has any other word of the query."""
+    only_stops = not any(n and not is_stop for n, is_stop in zip(df, stop, strict=True))
+    return tuple(
+        [rarity(n, n_chunks) if only_stops or not is_stop else 0.0 for n, is_stop in zip(df, stop, strict=True)]
+    )
+
+
+def _own_pivoted_cosine(
+    terms: Sequence[tuple[float, int]], length: float, norm: float, mean_norm: float
+) -> tuple[float, float]:
+    denominator = ((1.0 - SLOPE) * mean_norm + SLOPE * length or 1.0) * norm
+    return math.fsum([weight * saturated_one(qtf) for weight, qtf in terms]) / denominator, denominator
+
+
+PIVOTED: Final = Weighting(
+    name="pivoted",
+    inflects=True,
+    needs_all_terms=False,
+    saturate=saturated,
+    idf=_idf_but_for_function_words,
+    denominators=lambda segment, statistics: pivot(segment.norms, statistics.mean_norm),
+    own_cosine=_own_pivoted_cosine,
+    stages=(Proximity.of, Letters.of, lambda _: Scale(below_one), lambda _: Likeness()),
+)
+
+
+# ── cosine ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _idf_as_scikit_learn(df: Sequence[int], stop: Sequence[bool], n_chunks: int) -> tuple[float, ...]:
+    """Return scikit-learn's smoothed idf; 0 for a term that no chunk has."""
+    del stop
+    counts = np.array(df, np.int64)
+    return tuple(np.where(counts > 0, smoothed_idf(counts, n_chunks), 0.0).tolist())
+
+
+def _lengths(segment: Segment, statistics: Statistics) -> Floats:
+    """Return the length of each chunk's vector; 1 where that is 0."""
+    postings = segment.postings
+    df = statistics.df[np.searchsorted(statistics.ids, postings.lexicon.ids)]
+    idf = np.repeat(smoothed_idf(df, statistics.n_chunks), np.diff(postings.first))
+    norms = np.sqrt(sum_by(postings.chunk, np.square(sublinear(postings.tf) * idf), segment.size))
+    return np.where(norms > 0.0, norms, 1.0)
+
+
+COSINE: Final = Weighting(
+    name="cosine",
+    inflects=False,
+    needs_all_terms=True,
+    saturate=sublinear,
+    idf=_idf_as_scikit_learn,
+    denominators=_lengths,
+    own_cosine=lambda *_: (1.0, 1.0),
+    stages=(lambda _: Scale(at_most_one),),
+)
+
+_WEIGHTINGS: Final[dict[object, Weighting]] = {one.name: one for one in (PIVOTED, COSINE)}
 
 
 def weighting_named(name: object) -> Weighting:
@@ -293,44 +231,3 @@ def weighting_named(name: object) -> Weighting:
         allowed = " or ".join(f'"{known}"' for known in get_args(WeightingName))
         raise InvalidRequestError.must_be("weighting", allowed, name)
     return _WEIGHTINGS[name]
-
-
-# ── Formulas ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def sublinear(tf: npt.NDArray[Any]) -> Floats:
-    """Return ``1 + ln tf``."""
-    return np.asarray(1.0 + np.log(tf), np.float64)
-
-
-def rarity(df: int, n_chunks: int) -> float:
-    """Return ``ln(1 + N / df)``; a term that no chunk has is as rare as one that one has."""
-    return math.log(1.0 + n_chunks / max(df, 1))
-
-
-def smoothed_idf(df: npt.NDArray[Any], n_chunks: int) -> Floats:
-    """Return scikit-learn's smoothed idf, ``1 + ln((1 + N) / (1 + df))``."""
-    return np.asarray(1.0 + np.log((1.0 + n_chunks) / (1.0 + df)), np.float64)
-
-
-def pivot(norms: Floats, mean_norm: float) -> Floats:
-    """Return the denominators ``0.4 m + 0.6 n`` of chunks of these norms; 1 where that is 0."""
-    mixed = (1.0 - _SLOPE) * mean_norm + _SLOPE * norms
-    return np.where(mixed > 0.0, mixed, 1.0)
-
-
-def below_one(ratios: Floats) -> Floats:
-    """Squeeze ratios into [0, 1): the same below the knee at 1 − 5·10⁻⁷, above it still in order.
-
-        s(r) = r                                  for r ≤ knee
-        s(r) = 1 − (1 − knee) / (1 + r − knee)    for r > knee
-
-    A chunk can score above one that says exactly what the query says, by saying it again and again. Cut at 1, such
-    chunks would tie.
-    """
-    above = ratios > _KNEE
-    if not above.any():
-        return ratios
-    squeezed = ratios.copy()
-    squeezed[above] = 1.0 - (1.0 - _KNEE) / (1.0 + ratios[above] - _KNEE)
-    return squeezed

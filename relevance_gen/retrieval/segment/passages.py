@@ -62,6 +62,23 @@ class Nearest:
     starts: Offsets
     ends: Offsets
 
+    @classmethod
+    def merge(cls, parts: Sequence[Nearest], places: Sequence[Offsets]) -> Nearest:
+        """Return those of several segments' chunks; `places` are those that each segment's chunks take in it."""
+        n = sum(place.size for place in places)
+        merged = cls(np.empty(n), *np.empty((2, n), np.int64))
+        for part, place in zip(parts, places, strict=True):
+            merged.put(place, part)
+        return merged
+
+    def take(self, kept: Offsets) -> Nearest:
+        """Return those of some of the chunks."""
+        return Nearest(self.cosines[kept], self.starts[kept], self.ends[kept])
+
+    def put(self, places: Offsets, others: Nearest) -> None:
+        """Put others in the places of some of the chunks."""
+        self.cosines[places], self.starts[places], self.ends[places] = others.cosines, others.starts, others.ends
+
 
 @frozen(eq=False)
 class Passages:

@@ -1,9 +1,8 @@
-"""Score the chunks of one segment against a query, in four rounds.
+"""Answer for one segment what a question asks, in three rounds.
 
 1. `SegmentScorer.match`: which words of the segment does each word of the query stand for, and in how many chunks?
 2. `SegmentScorer.candidates`: which chunks have the highest cosine, and which say exactly what the query says?
-3. `SegmentScorer.look`: how close together do the best of all hold the query's words, and what else is in them?
-4. `SegmentScorer.letters`: which letters in a row are in the best of these?
+3. `SegmentScorer.tell`: what do the stages of a score, and whoever shows the results, want to know of the best of all?
 
 Between the rounds `relevance_gen.retrieval.question.collection` puts together what the segments tell. What goes in and
 comes out is small and can be pickled, so a segment may be anywhere. The rounds stand in one long file because they
@@ -13,48 +12,28 @@ share what they find.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.lru import LruCache
-from relevance_gen.retrieval.arrays import (
-    ChunkNumbers,
-    Flags,
-    Floats,
-    Halves,
-    Ids,
-    Offsets,
-    different,
-    ragged_ranges,
-    sum_by,
-)
-from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag
+from relevance_gen.retrieval.arrays import ChunkNumbers, Flags, Floats, Ids, Offsets, different, sum_by
 from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.matching import Match, match_exactly, match_inflections
-from relevance_gen.retrieval.question.plan import Plan
 from relevance_gen.retrieval.question.query import QueryTerm
-from relevance_gen.retrieval.question.ranking import Ranking, best_quotients
-from relevance_gen.retrieval.question.weighting import COVERAGE_WEIGHT, HEAD_WEIGHT, PAIR_WEIGHT, RUN_WEIGHT, Weighting
-from relevance_gen.retrieval.segment.passages import Nearest
-from relevance_gen.retrieval.segment.segment import BETWEEN, Reading, Segment, Statistics
+from relevance_gen.retrieval.question.ranking import at_least_as_good, best_quotients
+from relevance_gen.retrieval.question.stage import Excerpt, Inquiry, Plan, merged
+from relevance_gen.retrieval.question.weighting import Weighting
+from relevance_gen.retrieval.segment.segment import BETWEEN, Segment, Statistics
 from relevance_gen.retrieval.text.portions import cut_by_size
-from relevance_gen.types import Metadata
 
-BONUSES: Final = ("pairs", "coverage", "head", "run")
-"""What proximity adds, row by row."""
-_BONUS_WEIGHTS: Final = np.array([[PAIR_WEIGHT], [COVERAGE_WEIGHT], [HEAD_WEIGHT], [RUN_WEIGHT]])
 _BATCH_TOKENS: Final = 1 << 17
-"""Chunks that have about so many tokens are read together: ties may make them many, and each may be long."""
-_BATCH_PAIRS: Final = 1 << 18
-"""Most counts of pairs of words, those of all pairs in all chunks, that are held at once."""
+"""Chunks of about so many words are read together: ties may make them many, and each may be long."""
 _POSTINGS_STEP: Final = 1 << 15
 """About so many postings are added up together, while they are in the core's cache."""
-_LETTER_STEP: Final = 1 << 15
-"""Words whose letters are looked up together: it bounds the memory for long chunks."""
 _DENSE: Final = 8
 """Postings are added up in an array of all chunks where there are more of them than chunks divided by this."""
 _LEAST_MEMORY_BYTES: Final = 2 << 20
@@ -62,9 +41,6 @@ _EXACT_BYTES: Final = 1 << 17
 """Room for all function words."""
 _MEMORY_SHARE: Final = 4
 """The words last asked for may take the bytes of the segment's arrays divided by this."""
-
-Rest = ParamSpec("Rest")
-Answer = TypeVar("Answer")
 
 
 @frozen(eq=False)
@@ -99,28 +75,40 @@ class TermPostings:
 
 @frozen(eq=False)
 class Candidates:
-    """The chunks of one segment that may be among the best.
+    """The chunks of one segment that may be among the best; those of several segments together, too.
 
     Attributes:
-        ranking: their cosines.
-        verbatim: positions of those that say exactly what the query says, shape (m,).
+        positions: their positions, ascending, shape (n,).
+        cosines: shape (n,).
+        is_verbatim: whether each says exactly what the query says, shape (n,).
+        is_chosen: whether each may be a result, shape (n,).
     """
 
-    ranking: Ranking
-    verbatim: Offsets
+    positions: Offsets
+    cosines: Floats
+    is_verbatim: Flags
+    is_chosen: Flags
 
+    @classmethod
+    def merge(cls, parts: Sequence[Candidates], n: int | None) -> Candidates:
+        """Return the best of several segments together.
 
-@frozen(eq=False)
-class Look:
-    """What a look at some chunks tells.
-
-    Attributes:
-        bonus: what proximity adds to their cosines, shape (n,).
-        words: the beginnings of their words; None for very many chunks.
-    """
-
-    bonus: Floats
-    words: Bag | None
+        Args:
+            parts: the best of each.
+            n: how many of all, and how many of the chosen ones, to keep, with ties; None keeps all.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        every = [(part.positions, part.cosines, part.is_verbatim, part.is_chosen) for part in (_NO_CANDIDATES, *parts)]
+        positions, cosines, is_verbatim, is_chosen = (np.concatenate(arrays) for arrays in zip(*every, strict=True))
+        kept = is_verbatim | (n is None)
+        if n is not None:
+            kept[at_least_as_good(cosines, n)] = True
+            chosen = is_chosen.nonzero()[0]
+            kept[chosen[at_least_as_good(cosines[chosen], n)]] = True
+        some = kept.nonzero()[0]
+        some = some[positions[some].argsort()]
+        return cls(positions[some], cosines[some], is_verbatim[some], is_chosen[some])
 
 
 class SegmentScorer:
@@ -163,19 +151,7 @@ class SegmentScorer:
         """LruCache of what is remembered of words, in bytes."""
         return self.words_found.nbytes + self._exact.nbytes
 
-    def at(
-        self,
-        positions: Offsets,
-        method: Callable[Concatenate[SegmentScorer, Offsets, Rest], Answer],
-        *args: Rest.args,
-        **kwargs: Rest.kwargs,
-    ) -> tuple[Offsets, Answer]:
-        """Return the places of this segment's chunks among some positions, and what a method tells of those chunks."""
-        numbers = self.segment.find(positions)
-        here: Offsets = (numbers >= 0).nonzero()[0]
-        return here, method(self, numbers.take(here), *args, **kwargs)
-
-    # ── The four rounds ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The three rounds ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def match(self, terms: tuple[QueryTerm, ...]) -> tuple[TermMatch, ...]:
         """Return what each term of a query stands for here."""
@@ -186,57 +162,54 @@ class SegmentScorer:
         found = self._find([term for term in terms if term.inflected])
         return tuple([next(found).matched if term.inflected else exact[term.term_id] for term in terms])
 
-    def candidates(self, plan: Plan, n: int, chosen: Filter | None = None) -> Candidates:
+    def candidates(self, plan: Plan, n: int, chosen: Filter | None = None, *, everyone: bool = False) -> Candidates:
         """Return the chunks whose cosines reach the n-th best of the segment, and those that say the same.
 
         Args:
             plan: the query, weighed.
-            n: how many; there are more with ties.
+            n: how many of all, and how many of those that are chosen; there are more with ties.
             chosen: which chunks may be results; None allows all.
+            everyone: whether all chosen chunks are wanted, whatever their cosines.
         """
         sums = self._sums(plan)
-        if sums is None:
-            return Candidates(Ranking(_NOTHING, np.zeros(0)), _NOTHING)
-        if chosen is not None:
-            sums[~chosen.flags(self.segment.positions, self.segment.chunks)] = 0.0
-        numbers = best_quotients(sums, self.denominators, self._least_denominator, n)
-        verbatim = self._says_the_same(plan, sums)
-        if verbatim.size:
-            numbers = different(np.concatenate((numbers, verbatim)))
-        positions, cosines = self.segment.positions, sums.take(numbers) / self.denominators.take(numbers)
-        return Candidates(Ranking(positions.take(numbers), cosines), positions.take(verbatim))
+        if sums is None and not everyone:
+            return _NO_CANDIDATES
+        segment = self.segment
+        flags = None if chosen is None else chosen.flags(segment.positions, segment.chunks)
+        numbers = [_NOTHING]
+        verbatim = _NOTHING
+        if sums is not None:
+            numbers.append(self._best(sums, n))
+            if flags is not None:
+                numbers.append(self._best(np.where(flags, sums, 0.0), n))
+            numbers.append(verbatim := self._verbatim(plan, sums))
+        if everyone:
+            numbers.append((segment.live if flags is None else segment.live & flags).nonzero()[0])
+        some = different(np.concatenate(numbers))
+        cosines = np.zeros(some.size) if sums is None else sums.take(some) / self.denominators.take(some)
+        is_chosen = np.ones(some.size, bool) if flags is None else flags[some]
+        return Candidates(segment.positions.take(some), cosines, np.isin(some, verbatim), is_chosen)
 
-    def look(self, numbers: Offsets, plan: Plan) -> Look:
-        """Read some chunks, and return what proximity adds to their cosines and, if they are few, their words."""
-        bonus = np.empty(numbers.size)
-        words = []
-        for some, reading in self._readings(numbers, _BATCH_PAIRS // (plan.proximity.n_pairs + 1)):
-            bonus[some] = np.add.reduce(self._bonuses(reading, numbers[some], plan))
-            if numbers.size <= MAX_CHUNKS:
-                words.append(Bag.of_words(reading))
-        return Look(bonus, Bag.joined(words) if numbers.size <= MAX_CHUNKS else None)
+    def tell(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> tuple[Offsets, list[Any]]:
+        """Return the places of this segment's chunks among some positions, and what is asked of these chunks.
 
-    def words(self, numbers: Offsets) -> Bag:
-        """Return the beginnings of the words of some chunks."""
-        if self.segment.occurrences is None:
-            return Bag(*self.segment.stumps_again(numbers))
-        return Bag.of_words(self.segment.read(numbers))
-
-    def letters(self, numbers: Offsets) -> Bag:
-        """Return all four letters in a row in the words of some chunks."""
-        reading = self.segment.read(numbers)
-        found, n_found = [], np.zeros(numbers.size, np.int64)
-        for low in range(0, reading.terms.size, _LETTER_STEP):
-            words = reading.terms[low : low + _LETTER_STEP]
-            spoken = (words < reading.lexicon.size).nonzero()[0]
-            different, place = np.unique(words.take(spoken), return_inverse=True)
-            grams, n_grams = reading.lexicon.grams(different.astype(np.int64))
-            n_of_token = n_grams[place]
-            at = ragged_ranges((np.cumsum(n_grams) - n_grams)[place], n_of_token)
-            found.append(np.maximum(grams[at], np.uint32(1)))
-            seen = np.concatenate(([0], np.cumsum(n_of_token)))
-            n_found += seen.take(spoken.searchsorted(reading.starts + (reading.counts - low)))
-        return Bag(np.concatenate(found), np.diff(n_found, prepend=0))
+        Args:
+            positions: positions of chunks.
+            inquiries: what is asked; one that cannot be answered has None.
+        """
+        numbers = self.segment.find(positions)
+        here: Offsets = (numbers >= 0).nonzero()[0]
+        numbers = numbers.take(here)
+        if not here.size:
+            return here, []
+        told: list[list[Any]] = [[] for _ in inquiries]
+        cuts = list(cut_by_size(self.segment.n_occurrences.take(numbers) + BETWEEN, _BATCH_TOKENS))
+        for start, end in cuts:
+            some = numbers[start:end]
+            excerpt = Excerpt(self.segment, some, self.denominators.take(some))
+            for parts, inquiry in zip(told, inquiries, strict=True):
+                parts.append(inquiry(excerpt))
+        return here, [merged(parts, [np.arange(start, end) for start, end in cuts]) for parts in told]
 
     # ── Whatever the question ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -244,21 +217,11 @@ class SegmentScorer:
         """Tell of some positions whether the chunk there is in this segment."""
         return self.segment.find(positions) >= 0
 
-    def contents(self, numbers: Offsets) -> list[tuple[str, Metadata]]:
-        """Return text and metadata of some chunks."""
-        chunks = self.segment.chunks
-        return [(chunks.texts[number], chunks.metadata_of(number)) for number in numbers.tolist()]
-
     def positions(self, chosen: Filter | None) -> Offsets:
         """Return the positions of the chunks that are there and chosen, ascending."""
         segment = self.segment
         kept = segment.live if chosen is None else segment.live & chosen.flags(segment.positions, segment.chunks)
         return segment.positions[kept]
-
-    def nearest(self, numbers: Offsets, question: Halves) -> Nearest | None:
-        """Return the passages of some chunks that are nearest to a question; None where no vectors are kept."""
-        passages = self.segment.passages
-        return None if passages is None else passages.nearest(numbers, question)
 
     def smallest_hashes(self, n: int) -> tuple[Ids, Offsets]:
         """Return the `n` smallest hashes of chunks, and these chunks' positions, in any order."""
@@ -272,18 +235,12 @@ class SegmentScorer:
         here = numbers >= 0
         return dict(zip(ids[here].tolist(), lexicon.spell(numbers[here]), strict=True))
 
-    # ── One chunk, explained ─────────────────────────────────────────────────────────────────────────────────────────
-
-    def bonuses(self, numbers: Offsets, plan: Plan) -> Floats:
-        """Return what proximity adds to the cosines of a few chunks, a row for each of `BONUSES`, shape (4, n)."""
-        return self._bonuses(self.segment.read(numbers), numbers, plan)
-
-    def shares(self, numbers: Offsets, plan: Plan) -> list[list[tuple[float, float]]]:
-        """Return for each of some chunks and each term of the query its tf there, and what it adds to the cosine."""
-        return [
-            [self._share(term, gain, number) for term, gain in zip(plan.query.terms, plan.gains, strict=True)]
-            for number in numbers.tolist()
-        ]
+    def shares(self, position: int, plan: Plan) -> list[tuple[float, float]] | None:
+        """Return each term's tf in a chunk, and what it adds to the cosine; None if the chunk is not here."""
+        (number,) = self.segment.find(np.array([position])).tolist()
+        if number < 0:
+            return None
+        return [self._share(term, gain, number) for term, gain in zip(plan.terms.query.terms, plan.gains, strict=True)]
 
     def _share(self, term: QueryTerm, gain: float, number: int) -> tuple[float, float]:
         found = next(self._find([term]))
@@ -298,7 +255,9 @@ class SegmentScorer:
         parts: list[tuple[ChunkNumbers, Floats]] = []
         n_postings = 0
         counted = [
-            (term, gain) for term, gain, n in zip(plan.query.terms, plan.gains, plan.df, strict=True) if gain and n
+            (term, gain)
+            for term, gain, n in zip(plan.terms.query.terms, plan.gains, plan.terms.df, strict=True)
+            if gain and n
         ]
         for found, (_, gain) in zip(self._find([term for term, _ in counted]), counted, strict=True):
             if found.chunk.size:
@@ -318,21 +277,10 @@ class SegmentScorer:
         np.add.at(sums, chunk, value)  # one after the other, as if all had been added up at once
         return sums
 
-    def _readings(self, numbers: Offsets, most_chunks: int = _BATCH_TOKENS) -> Iterator[tuple[slice, Reading]]:
-        """Yield the words of some chunks, as many chunks at once as have few words, and where these chunks stand."""
-        n_places = self.segment.n_occurrences.take(numbers) + BETWEEN
-        for start, end in cut_by_size(n_places, _BATCH_TOKENS, max(most_chunks, 1)):
-            some = slice(start, end)
-            yield some, self.segment.read(numbers[some])
+    def _best(self, sums: Floats, n: int) -> Offsets:
+        return best_quotients(sums, self.denominators, self._least_denominator, n)
 
-    def _bonuses(self, reading: Reading, numbers: Offsets, plan: Plan) -> Floats:
-        near = plan.proximity.score(reading)
-        bonuses = np.array((near.pairs, near.coverage, near.head, near.run**3))
-        bonuses *= _BONUS_WEIGHTS
-        bonuses[0] /= self.denominators.take(numbers) * plan.norm
-        return bonuses
-
-    def _says_the_same(self, plan: Plan, sums: Floats) -> Offsets:
+    def _verbatim(self, plan: Plan, sums: Floats) -> Offsets:
         """Find the chunks that have exactly the query's terms, each as often."""
         segment, said = self.segment, plan.said
         if said.size not in segment.lengths:
@@ -340,10 +288,11 @@ class SegmentScorer:
         same = np.flatnonzero(segment.n_occurrences == said.size)
         same = same[(sums[same] > 0.0) & np.isclose(segment.norms[same], plan.said_norm, rtol=1e-9, atol=0.0)]
         found = [_NOTHING]
-        for some, reading in self._readings(same):
+        for start, end in cut_by_size(segment.n_occurrences.take(same) + BETWEEN, _BATCH_TOKENS):
+            reading = segment.read(same[start:end])
             ids = reading.lexicon.ids.take(reading.terms[reading.is_word]).reshape(-1, said.size)
             ids.sort()
-            found.append(same[some][(ids == said).all(axis=1)])
+            found.append(same[start:end][(ids == said).all(axis=1)])
         return np.concatenate(found)
 
     def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
@@ -403,3 +352,4 @@ class SegmentScorer:
 
 _NOTHING: Final[Offsets] = np.zeros(0, np.int64)
 _NO_MATCH: Final = TermMatch(Match.union([]), 0)
+_NO_CANDIDATES: Final = Candidates(_NOTHING, np.zeros(0), np.zeros(0, bool), np.zeros(0, bool))

@@ -1,6 +1,6 @@
 """Prefer chunks that hold the query's words together, in its order, or at their beginning.
 
-Four parts of a chunk's score, for the most promising chunks::
+Four parts of a chunk's score, for the 50 chunks of the highest cosines::
 
     pairs(q, d)    = Σ_b (1 + ln qtf(b)) idf(b) tf(b, d) / (tf(b, d) + 1.6)
     coverage(q, d) = max over windows of 24 tokens of Σ idf(t), t in the window / Σ idf(t), t in the query
@@ -10,7 +10,9 @@ Four parts of a chunk's score, for the most promising chunks::
 b goes through the pairs of neighbours in the query; idf(b) is the mean of their idf (0 for function words). A run is
 two tokens or more of which every two neighbours are neighbours in the query, too, in that order. A word stands for all
 its matches, and a chunk's word for that of the query which it matches best. Of a long query the 32 rarest words count,
-and as many function words. `relevance_gen.retrieval.question.weighting` says what each part weighs.
+and as many function words. What is added to a chunk's cosine is::
+
+    0.2 pairs / (its denominator) + 0.2 coverage + 0.05 head + 0.2 run³
 
 Sources: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007, for windows; Metzler
 and Croft, "A Markov Random Field Model for Term Dependencies", SIGIR 2005, for pairs in order; the formulas are ours,
@@ -21,27 +23,40 @@ from __future__ import annotations
 
 import itertools
 import math
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Floats, Ids, Offsets
 from relevance_gen.retrieval.question.matching import Match
+from relevance_gen.retrieval.question.stage import N_PROMISING, Columns, Excerpt, OwnChunk, Stage, Table, WeightedTerms
 from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.saturation import saturated, saturated_one
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
 
 WINDOW: Final = 24
-"""Tokens in a passage: a sentence or so."""
+"""Occurrences in a passage: a sentence or so."""
 HEAD: Final = 16
 _LEAST_IN_RUN: Final = 0.3
 """What a function word weighs in a run."""
 _STEP: Final = 1 << 16
 """Places looked at together: it bounds the memory for a long chunk."""
+
+PAIR_WEIGHT: Final = 0.2
+COVERAGE_WEIGHT: Final = 0.2
+HEAD_WEIGHT: Final = 0.05
+RUN_WEIGHT: Final = 0.2
+_WEIGHTS: Final = np.array([[PAIR_WEIGHT], [COVERAGE_WEIGHT], [HEAD_WEIGHT], [RUN_WEIGHT]])
+_MAX_WORDS: Final = 32
+"""Most words of a query that are looked for, function words apart: it bounds the work for queries as long as a book."""
+_MAX_COUNTS: Final = 1 << 18
+"""Most counts of pairs, those of all pairs in all chunks, that are held at once."""
+_FEW: Final = 64
+"""Up to so many words are quicker looked at by Python."""
 
 _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 
@@ -50,32 +65,24 @@ _Masks = npt.NDArray[Any]
 _Neighbours: TypeAlias = tuple[Offsets, npt.NDArray[np.uint16]]
 
 
-@frozen(eq=False)
-class Proximity:
-    """The parts of some chunks' scores; the module's docstring has the formulas. Shape (n,) each."""
-
-    pairs: Floats
-    coverage: Floats
-    head: Floats
-    run: Floats
-
-
-class ProximityScorer:
+class Proximity(Stage):
     """Scores how closely chunks hold the words of one query.
 
     Args:
         matches: for each query word the terms it stands for; at most 64 words.
         idf: idf of each word; words with an idf of 0 are the last, and count only in pairs and runs.
-        said: the query's tokens in reading order, as numbers of these words; -1 for a word that is not looked for.
-
-    Attributes:
-        total_idf: sum of the idf of all words.
+        said: the query's words in reading order, as numbers of these; -1 for a word that is not looked for.
+        norm: the query's Euclidean length.
     """
 
-    def __init__(self, matches: Sequence[Match], idf: Sequence[float], said: Sequence[int]) -> None:
-        self._made_of = matches, idf, said
+    parts = ("pairs", "coverage", "head", "run")
+    n_best = N_PROMISING
+
+    def __init__(self, matches: Sequence[Match], idf: Sequence[float], said: Sequence[int], norm: float) -> None:
+        self._made_of = matches, idf, said, norm
+        self._norm = norm
         self._n_words = len(matches)
-        self.total_idf = math.fsum(idf) or 1.0
+        self._total_idf = math.fsum(idf) or 1.0
         # A question may be as long as a book: its pairs are counted by compiled code, and no list is made of its words.
         pairs = {pair: times for pair, times in Counter(itertools.pairwise(said)).items() if min(pair) >= 0}
         self._pairs = pairs
@@ -89,26 +96,43 @@ class ProximityScorer:
         self._bits = _bits(self._n_words + 1, len(counted))
         self._sums = _sums(counted)
 
+    @classmethod
+    def of(cls, terms: WeightedTerms) -> Proximity:
+        """Look for the rarest words that count, and for as many that only stand between them."""
+        known = [number for number, n in enumerate(terms.df) if n]
+        counted = sorted([number for number in known if terms.idf[number]], key=lambda number: -terms.idf[number])
+        between = [number for number in known if not terms.idf[number]]
+        near = (*counted[:_MAX_WORDS], *between[:_MAX_WORDS])
+        said = _said(terms.query.order, near, [n > 0 for n in terms.df])
+        return cls([terms.matches[word] for word in near], [terms.idf[word] for word in near], said, terms.norm)
+
     def __reduce__(self) -> tuple[object, ...]:
-        return ProximityScorer, self._made_of
+        return Proximity, self._made_of
 
-    def __bool__(self) -> bool:
-        """Tell whether there is any word to look for."""
-        return bool(self._n_words)
+    def of_query(self, total: float, own: OwnChunk) -> float:
+        """Add what the query itself has of each part: all of it."""
+        pairs = [weight * saturated_one(n) for weight, n in zip(self._pair_weight, self._pairs.values(), strict=True)]
+        total += PAIR_WEIGHT * math.fsum(pairs) / own.denominator
+        total += (COVERAGE_WEIGHT + HEAD_WEIGHT) * (1.0 + own.unknown_idf / self._total_idf)
+        return total + RUN_WEIGHT if pairs else total
 
-    @property
-    def n_pairs(self) -> int:
-        """Number of different pairs of words that are looked for and neighbours in the query."""
-        return len(self._pairs)
+    def score(self, table: Table) -> None:
+        """Add the four parts to the scores."""
+        given = table.tell(self.evidence, table.picked).values
+        for part, values in zip(self.parts, given, strict=True):
+            table.note(part, table.picked, values)
+        table.scores[table.picked] += np.add.reduce(given)
 
-    def pairs_of_query(self) -> float:
-        """Return what the pairs would score in the query itself."""
-        return math.fsum(
-            [weight * saturated_one(n) for weight, n in zip(self._pair_weight, self._pairs.values(), strict=True)]
-        )
+    def evidence(self, excerpt: Excerpt) -> Columns:
+        """Return what each part adds to the cosines of some chunks, shape (4, n)."""
+        given = np.array(self._measure(excerpt.reading))
+        given[3] **= 3
+        given *= _WEIGHTS
+        given[0] /= excerpt.denominators * self._norm
+        return Columns(given)
 
-    def score(self, reading: Reading) -> Proximity:
-        """Score chunks."""
+    def _measure(self, reading: Reading) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return pairs, coverage, head and run of each chunk of a reading, shape (n,) each."""
         starts = reading.starts
         query_word = self._words_of(reading.lexicon)
         neighbours: list[_Neighbours] = []
@@ -119,10 +143,10 @@ class ProximityScorer:
             neighbours.append(self._neighbours(word, begin))
             self._cover(word, starts - begin, covered, heads)
         pairs, run = self._in_order(neighbours, starts)
-        covered /= self.total_idf
+        covered /= self._total_idf
         head = self._weigh(heads)
-        head /= self.total_idf
-        return Proximity(pairs, np.minimum(covered, 1.0), np.minimum(head, 1.0), run)
+        head /= self._total_idf
+        return pairs, np.minimum(covered, 1.0), np.minimum(head, 1.0), run
 
     # ── Which word of the query stands where ─────────────────────────────────────────────────────────────────────────
 
@@ -137,7 +161,7 @@ class ProximityScorer:
         return ids, word
 
     def _words_of(self, lexicon: Lexicon) -> _Words:
-        """Return for each word of a vocabulary which of the query's it stands for, from 1 on; 0 for none."""
+        """Return for each word of a lexicon which of the query's it stands for, from 1 on; 0 for none."""
         ids, word = self._matched()
         words = np.zeros(lexicon.size + 1, np.uint8)
         words[lexicon.find(ids)] = word
@@ -174,15 +198,21 @@ class ProximityScorer:
         _, of_left, of_right = self._pair_tables
         chunk = starts.searchsorted(left, "right")
         chunk -= 1
-        tf = np.bincount(chunk * kinds + number, minlength=n * kinds + 1)[1:].reshape(n, kinds)
-        values = saturated(tf)
-        values *= self._pair_weight
+        pairs = np.empty(n)
+        step = max(1, _MAX_COUNTS // (kinds + 1))
+        for low in range(0, n, step):
+            size = min(step, n - low)
+            begin, end = chunk.searchsorted((low, low + size)).tolist()
+            place = (chunk[begin:end] - low) * kinds + number[begin:end]
+            values = saturated(np.bincount(place, minlength=size * kinds + 1)[1:].reshape(size, kinds))
+            values *= self._pair_weight
+            pairs[low : low + size] = np.add.reduce(values, axis=1)
         first: Offsets = np.concatenate(([0], (left[1:] - left[:-1] != 1).nonzero()[0] + 1))
         total = np.add.reduceat(of_right.take(number), first)
         total += of_left.take(number.take(first))
         np.maximum.at(run, chunk.take(first), total)
         run /= self._run_total
-        return np.add.reduce(values, axis=1), np.minimum(run, 1.0)
+        return pairs, np.minimum(run, 1.0)
 
     # ── Within a passage ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,6 +248,17 @@ class ProximityScorer:
         if last:
             found = np.maximum.reduceat(values, np.maximum(starts[here] - BETWEEN, 0))
             np.maximum(covered[here], found, out=covered[here])
+
+
+def _said(order: npt.NDArray[np.int16], near: Sequence[int], is_known: Sequence[bool]) -> Sequence[int]:
+    """Return the query's known words as numbers of the words to look for side by side; -1 for any other word."""
+    if order.size <= _FEW:
+        places = {number: at for at, number in enumerate(near)}
+        return [places.get(number, -1) for number in order.tolist() if number >= 0 and is_known[number]]
+    # The words of a query as long as a book are held as bytes: no list of them is ever made.
+    place = np.full(len(is_known), -1, np.int8)
+    place[list(near)] = range(len(near))
+    return array("b", place.take(order[np.array([*is_known, False]).take(order)]).tobytes())
 
 
 def _pair_tables(

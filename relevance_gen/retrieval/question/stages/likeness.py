@@ -9,69 +9,69 @@ b are the first five letters of a word, so that its forms are one; English funct
 candidates that have it, df_S the chunks of a sample: the S = 128 chunks of the collection with the smallest hashes of
 their words, the same ones in whatever order the chunks stand. A candidate alone is like itself: l = r.
 
+The score becomes::
+
+    ((r + 1.2 l) / 2.2) ** 0.7
+
 Sources: Diaz, "Regularizing Ad Hoc Retrieval Scores", CIKM 2005, on van Rijsbergen's cluster hypothesis; the formula is
 ours, measured in docs/retrieval.md.
 """
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Floats, Hashes, Offsets
-from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag, Tally
+from relevance_gen.retrieval.arrays import Floats, Offsets
+from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag
 from relevance_gen.retrieval.question.ranking import at_least_as_good
+from relevance_gen.retrieval.question.sample import Sample, rarities
+from relevance_gen.retrieval.question.stage import N_PROMISING, Excerpt, Stage, Table
 from relevance_gen.retrieval.segment.saturation import saturated
 
-SAMPLE_SIZE: Final = 128
+WEIGHT: Final = 1.2
+ROOT: Final = 0.7
 _N_BEST: Final = 5
 _SHARPNESS: Final = 24
 
 
 @frozen(eq=False)
-class Sample:
-    """How many chunks of the sample have each feature.
+class Likeness(Stage):
+    """Lifts the chunks that are like the best ones."""
 
-    Attributes:
-        size: number of chunks, S.
-        names: hashes of features, ascending.
-        df: number of chunks that have each, at most S.
-    """
+    parts = ("likeness",)
+    is_behind_scale = True
+    n_best = N_PROMISING
+    most = MAX_CHUNKS
 
-    size: int
-    names: Hashes
-    df: npt.NDArray[np.uint8]
+    def score(self, table: Table) -> None:
+        """Blend the scores of chunks from their own and from those that they are like."""
+        some = table.best(self.n_best, self.most)
+        alike = np.zeros(table.scores.size)
+        if some.size:
+            alike[some] = likeness(table.tell(self.evidence, some), table.scores[some], table.sample())
+        table.columns["own"], table.columns["likeness"] = table.scores, alike
+        table.scores = np.asarray(((table.scores + WEIGHT * alike) / (1.0 + WEIGHT)) ** ROOT)
+        table.scores[table.is_verbatim] = 1.0
+        table.scores *= table.plan.known_share
 
-    @classmethod
-    def of(cls, bag: Bag) -> Sample:
-        """Count the chunks of a bag, of at most `SAMPLE_SIZE`."""
-        tally = bag.tally()
-        if tally.names is None:
-            return cls(tally.n_chunks, tally.features, tally.df.astype(np.uint8))
-        df = np.zeros(tally.names.size, np.uint8)
-        df[tally.features] = tally.df
-        return cls(tally.n_chunks, tally.names, df)
+    def evidence(self, excerpt: Excerpt) -> Bag:
+        """Return the beginnings of the words of some chunks."""
+        return words(excerpt)
 
-    def rarity(self, tally: Tally) -> Floats:
-        """Return ``ln(1 + S / max(df, 1))`` for each feature of a tally."""
-        if tally.names is self.names:
-            return _rarities(self.size).take(self.df.take(tally.features))
-        hashes = tally.hashes
-        at = self.names.searchsorted(hashes)
-        here = self.names.take(at, mode="clip") == hashes if self.names.size else np.zeros(hashes.size, bool)
-        df = np.zeros(hashes.size, np.uint8)
-        df[here] = self.df.take(at[here])
-        return _rarities(self.size).take(df)
+    def shares(self, row: Mapping[str, float], score: float) -> dict[str, float]:
+        """Share the score out by what stands under the root."""
+        return {"likeness": score * WEIGHT * row["likeness"] / (row["own"] + WEIGHT * row["likeness"])}
 
 
-@functools.lru_cache(maxsize=MAX_CHUNKS)
-def _rarities(n: int) -> Floats:
-    """Return ``ln(1 + n / max(df, 1))`` for every df, shape (n + 1,)."""
-    return np.log1p(n / np.maximum(np.arange(n + 1), 1))
+def words(excerpt: Excerpt) -> Bag:
+    """Return the beginnings of the words of some chunks."""
+    if excerpt.segment.occurrences is None and not excerpt.is_read:
+        return Bag(*excerpt.segment.stumps_again(excerpt.numbers))
+    return Bag.of_words(excerpt.reading)
 
 
 def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
@@ -90,7 +90,7 @@ def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
     tally = bag.tally()
     if not tally.tf.size:
         return scores.copy()
-    idf = _rarities(tally.n_chunks).take(tally.df)
+    idf = rarities(tally.n_chunks).take(tally.df)
     idf += sample.rarity(tally)
     value = saturated(tally.tf)
     value *= idf.repeat(tally.df)

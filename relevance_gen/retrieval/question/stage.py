@@ -1,0 +1,275 @@
+"""What a stage is, and what it works with: the plan of a question, an excerpt of a segment, a table of scores.
+
+A score is made by a list of stages. Each looks at some of the chunks, is told of them by whatever segments they are in,
+and changes the scores so far. What it asks for is its evidence: a function of an excerpt, which can be pickled, as what
+it returns can be. So a segment may be anywhere, and what all stages ask of the same chunks is one message.
+
+A new part of a score is a file in `relevance_gen.retrieval.question.stages`, its name in the list of a weighting, and
+the fields that explain it in `relevance_gen.types.Explanation`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar
+
+import numpy as np
+from attrs import define, field, frozen
+
+from relevance_gen.retrieval.arrays import Flags, Floats, Ids, Offsets
+from relevance_gen.retrieval.question.matching import Match
+from relevance_gen.retrieval.question.query import Query
+from relevance_gen.retrieval.question.ranking import at_least_as_good
+from relevance_gen.retrieval.question.sample import Sample
+from relevance_gen.retrieval.segment.passages import Nearest
+from relevance_gen.retrieval.segment.segment import Reading, Segment, Statistics
+
+N_PROMISING: Final = 50
+"""Most chunks that a stage looks at, ties apart; 100 ranked no better in the collections measured."""
+
+
+# ── What a question is before it has stages ──────────────────────────────────────────────────────────────────────────
+
+
+@frozen(eq=False)
+class WeightedTerms:
+    """The terms of a query, and what all chunks together say of them: what a stage is made from.
+
+    Attributes:
+        query: the query.
+        matches: what each of its terms stands for, in any chunk.
+        df: number of chunks that hold each term.
+        idf: inverse document frequency of each term; 0 for one that is left out.
+        norm: Euclidean length of the query, of the terms that some chunk has.
+        statistics: facts of all chunks.
+    """
+
+    query: Query
+    matches: tuple[Match, ...]
+    df: tuple[int, ...]
+    idf: tuple[float, ...]
+    norm: float
+    statistics: Statistics
+
+
+@frozen
+class OwnChunk:
+    """What a query, or a part of it, would be if it were a chunk.
+
+    Attributes:
+        cosine: that of the query with it.
+        denominator: what sums of its weights are divided by, the query's norm included.
+        unknown_idf: sum of the idf of its terms that no chunk has.
+    """
+
+    cosine: float
+    denominator: float
+    unknown_idf: float
+
+
+# ── What a segment tells ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class Excerpt:
+    """Some chunks of one segment; their words are read when somebody asks, and once for all who do.
+
+    Attributes:
+        segment: the segment.
+        numbers: numbers of the chunks in it, shape (n,).
+        denominators: what the sum of each is divided by, shape (n,).
+    """
+
+    segment: Segment
+    numbers: Offsets
+    denominators: Floats
+    _reading: Reading | None = field(default=None, init=False)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody asked for the words."""
+        return self._reading is not None
+
+    @property
+    def reading(self) -> Reading:
+        """The words of the chunks."""
+        if self._reading is None:
+            self._reading = self.segment.read(self.numbers)
+        return self._reading
+
+
+class Evidence(Protocol):
+    """What is told of some chunks, chunk after chunk; it can be pickled."""
+
+    @classmethod
+    def merge(cls, parts: Sequence[Self], places: Sequence[Offsets]) -> Self:
+        """Return the evidence of several segments' chunks; `places` are those that each segment's chunks take in it."""
+
+    def take(self, kept: Offsets) -> Self:
+        """Return the evidence of some of the chunks, in ascending order."""
+
+
+E = TypeVar("E", bound=Evidence)
+
+Inquiry: TypeAlias = Callable[[Excerpt], E]
+"""What is asked of a segment about some of its chunks: a function that can be pickled."""
+
+
+@frozen(eq=False)
+class Columns:
+    """Evidence that is a few numbers of each chunk.
+
+    Attributes:
+        values: shape (k, n).
+    """
+
+    values: Floats
+
+    @classmethod
+    def merge(cls, parts: Sequence[Columns], places: Sequence[Offsets]) -> Columns:
+        """Return those of several segments' chunks."""
+        values = np.empty((len(parts[0].values), sum(part.size for part in places)))
+        for part, place in zip(parts, places, strict=True):
+            values[:, place] = part.values
+        return cls(values)
+
+    def take(self, kept: Offsets) -> Columns:
+        """Return those of some of the chunks."""
+        return Columns(self.values[:, kept])
+
+
+def merged(parts: Sequence[E | None], places: Sequence[Offsets]) -> E | None:
+    """Return the evidence of several segments' chunks together; None where any of them could not tell."""
+    told = [part for part in parts if part is not None]
+    if len(told) < len(parts) or len(told) == 1:
+        return told[0] if len(told) == len(parts) else None
+    return type(told[0]).merge(told, places)
+
+
+# ── The contract ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Stage(ABC):
+    """One part of a score, made for one question. It can be pickled, for its evidence is asked for anywhere.
+
+    Attributes:
+        parts: what it is called in `Explanation`: a column of the table for each; none if it only changes the scale.
+        is_behind_scale: whether its share is one of the score, and not of the sum that is brought onto the scale.
+        n_best: it looks at so many of the best by the scores so far, and at their ties; 0 if it asks for no evidence.
+        most: most chunks that it compares with each other; where more than these tie, the last of them are left out.
+    """
+
+    parts: ClassVar[tuple[str, ...]] = ()
+    is_behind_scale: ClassVar[bool] = False
+    n_best: ClassVar[int] = 0
+    most: ClassVar[int | None] = None
+
+    def evidence(self, excerpt: Excerpt) -> Any:
+        """Return what it wants to know of some chunks of a segment: an `Evidence`."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def score(self, table: Table) -> None:
+        """Change the scores of a table, and note in its columns what each chunk was given."""
+
+    def of_query(self, total: float, own: OwnChunk) -> float:
+        """Return what the query itself would have after this stage, if it were a chunk and had `total` before."""
+        del own
+        return total
+
+    def shares(self, row: Mapping[str, float], score: float) -> dict[str, float]:
+        """Return what one chunk was given, by the names of `parts`.
+
+        A stage before the scale returns what it added. One behind it returns its share of the score.
+
+        Args:
+            row: what the stages noted of the chunk.
+            score: its score by its words.
+        """
+        del score
+        return {part: row[part] for part in self.parts}
+
+
+@frozen(eq=False)
+class Plan:
+    """A query weighed against a collection. It holds facts of the whole collection only, and no postings.
+
+    Attributes:
+        terms: its terms, and what all chunks say of them.
+        gains: what the weight of each term in a chunk is multiplied by, divided by the query's norm.
+        said: ids of the query's words that some chunk has, ascending, shape (T,).
+        said_norm: norm of a chunk that says these and nothing else.
+        stages: the parts of a score, in order.
+        cosine: what the query would score as a chunk by its cosine alone.
+        reference: what it would score as a chunk altogether, before the scale; all scores are divided by it.
+        known_share: the reference as a share of what the query with all its words would score, in (0, 1].
+    """
+
+    terms: WeightedTerms
+    gains: tuple[float, ...]
+    said: Ids
+    said_norm: float
+    stages: tuple[Stage, ...]
+    cosine: float
+    reference: float
+    known_share: float
+
+    @property
+    def by_function_words(self) -> bool:
+        """Whether chunks hold function words of the query at most, though the query has other words."""
+        terms = self.terms.query.terms
+        is_found = any(n and not term.stop for term, n in zip(terms, self.terms.df, strict=True))
+        return not is_found and any(not term.stop for term in terms)
+
+
+@define(eq=False)
+class Table:
+    """Some chunks and their scores so far, with a column for each part of them.
+
+    Attributes:
+        plan: the query, weighed.
+        positions: positions of the chunks, ascending, shape (n,).
+        scores: so far, shape (n,).
+        is_verbatim: whether each says exactly what the query says, shape (n,).
+        results: places of those that may be results, ascending, shape (m,).
+        promising: places of the best of all chunks by their cosine, ascending, shape (p,).
+        picked: places of those that stages look at, the promising ones among them, ascending, shape (k,).
+        ask: asks the segments of the chunks at some positions.
+        sample: counts words' beginnings in a sample of all chunks.
+        columns: what the stages noted, shape (n,) each.
+        nearest: places of the chunks whose passages were compared with the query, ascending, and the nearest of each.
+    """
+
+    plan: Plan
+    positions: Offsets
+    scores: Floats
+    is_verbatim: Flags
+    results: Offsets
+    promising: Offsets
+    picked: Offsets
+    ask: Callable[[Inquiry[Any], Offsets], Any]
+    sample: Callable[[], Sample]
+    columns: dict[str, Floats] = field(factory=dict)
+    nearest: tuple[Offsets, Nearest] | None = None
+
+    def tell(self, inquiry: Inquiry[E], places: Offsets) -> E:
+        """Return the evidence of the chunks at some places."""
+        evidence: E = self.ask(inquiry, self.positions.take(places))
+        return evidence
+
+    def best(self, n: int, most: int) -> Offsets:
+        """Return the places of the best n of the promising chunks with their ties; of too many ties, none of the last.
+
+        Args:
+            n: how many.
+            most: how many there may be with ties.
+        """
+        scores = self.scores.take(self.promising)
+        best = self.promising.take(at_least_as_good(scores, n))
+        return best if best.size <= most else best[self.scores[best] > self.scores[best].min()]
+
+    def note(self, part: str, places: Offsets, values: Floats) -> None:
+        """Note what a part of the score gave to the chunks at some places; the others have 0."""
+        self.columns[part] = np.zeros(self.scores.size)
+        self.columns[part][places] = values

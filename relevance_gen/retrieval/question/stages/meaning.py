@@ -1,0 +1,115 @@
+"""Lift the best chunks by what they mean, beside the words: an encoder's part in a score.
+
+With the score w that the words give, and the cosine c of the question with the chunk's nearest passage::
+
+    f = 1 − (1 − L)(1 − max(0, c)²)            L = w^(5/7)
+
+A chunk misses the question if both its words and its meaning do. f lies in [w, 1], and only a chunk that scores 1 by
+its words scores 1. Nothing is normalised over the results. L is w on a scale on which good scores are as high as good
+cosines are, the root of what stands under the power in `relevance_gen.retrieval.question.stages.likeness`. On the
+scale of w itself the meaning drowned the words in one collection of seven.
+
+Only the best chunks by their words, the candidates, are lifted. So their order beside all others stays sensible, a
+chunk that shares no word with the question stays out, and a question costs one encoding and a few dozen products,
+however many chunks there are.
+
+Without that bound, every chunk is compared, and one without a shared word scores c². Function words, such as "the", do
+not count as shared words there, unless the question has no other words. Where no chunk has any other word of the
+question, ranking by words alone falls back on its function words; with vectors, meaning is the better guide.
+
+Source: the formula is ours, a probabilistic sum of two signals of which neither is a probability; measured in
+docs/encoder.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from attrs import field, frozen
+
+from relevance_gen.retrieval.arrays import Floats, Halves, Offsets
+from relevance_gen.retrieval.question.bags import MAX_CHUNKS
+from relevance_gen.retrieval.question.contents import contents
+from relevance_gen.retrieval.question.ranking import at_least_as_good
+from relevance_gen.retrieval.question.stage import Excerpt, Plan, Stage, Table
+from relevance_gen.retrieval.segment.passages import Nearest, Passages, TextEncoder, question_vector
+
+_SCALE: Final = 5 / 7
+_NEARLY_ONE: Final = float(np.nextafter(1.0, 0.0))
+
+
+def fuse(words: Floats, cosines: Floats) -> Floats:
+    """Return the scores of chunks from those that their words give, in [0, 1], and their cosines, shape (n,)."""
+    scaled = words**_SCALE
+    meaning = np.clip(cosines, 0.0, 1.0) ** 2
+    return np.where(words < 1.0, np.minimum(scaled + (1.0 - scaled) * meaning, _NEARLY_ONE), 1.0)
+
+
+@frozen(eq=False)
+class Meaning(Stage):
+    """Lifts chunks that say in other words what the query asks.
+
+    Attributes:
+        encoder: tells what texts mean.
+        n_candidates: how many of the best by their words are lifted, and all that are as good as the last of them; None
+            compares every chunk.
+    """
+
+    encoder: TextEncoder
+    n_candidates: int | None
+
+    is_behind_scale = True
+
+    def words_count(self, plan: Plan) -> bool:
+        """Tell whether shared words count beside the meaning: not function words alone, if every chunk is compared."""
+        return self.n_candidates is not None or not plan.by_function_words
+
+    def score(self, table: Table) -> None:
+        """Lift the candidates among the results."""
+        if not self.words_count(table.plan):
+            table.scores = np.zeros(table.scores.size)
+        some = self._candidates(table)
+        nearest = self._nearest(table, some)
+        table.scores = table.scores.copy()
+        table.scores[some] = fuse(table.scores[some], nearest.cosines)
+        table.nearest = some, nearest
+
+    def _candidates(self, table: Table) -> Offsets:
+        """Return the places of the best n results with their ties; where very many tie for the last, without those."""
+        n, results = self.n_candidates, table.results
+        if n is None:
+            return results
+        best = results.take(at_least_as_good(table.scores.take(results), n))
+        return best if best.size <= n + MAX_CHUNKS else best[table.scores[best] > table.scores[best].min()]
+
+    def _nearest(self, table: Table, places: Offsets) -> Nearest:
+        """Return the nearest passage of each of some chunks, encoding what no segment keeps vectors of."""
+        if not places.size:
+            return Nearest(np.zeros(0), *np.zeros((2, 0), np.int64))
+        question = question_vector(table.plan.terms.query.text, self.encoder)
+        found = table.tell(_NearestPassage(question), places)
+        unknown = np.flatnonzero(np.isnan(found.cosines))
+        if unknown.size:
+            texts = [text for text, _ in table.tell(contents, places[unknown]).pairs]
+            passages = Passages.of(texts, self.encoder)
+            found.put(unknown, passages.nearest(np.arange(unknown.size), question))
+        return found
+
+
+@frozen
+class _NearestPassage:
+    """Asks which passages of chunks are nearest to a question.
+
+    Attributes:
+        question: its vector, shape (d,).
+    """
+
+    question: Halves = field(eq=False)
+
+    def __call__(self, excerpt: Excerpt) -> Nearest:
+        """Return the nearest passage of each chunk; its cosine is NaN where no vectors are kept."""
+        passages, n = excerpt.segment.passages, excerpt.numbers.size
+        if passages is None:
+            return Nearest(np.full(n, np.nan), *np.zeros((2, n), np.int64))
+        return passages.nearest(excerpt.numbers, self.question)

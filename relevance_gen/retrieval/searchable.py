@@ -1,0 +1,112 @@
+"""What every index can be asked, on one machine or over many."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from relevance_gen.retrieval.question.filtering import Where
+from relevance_gen.retrieval.question.query import N_CANDIDATES, Question, questions
+from relevance_gen.retrieval.segment.passages import TextEncoder
+from relevance_gen.types import Explanation, SearchResponse
+
+
+class Searchable(ABC):
+    """Chunks that can be searched again and again."""
+
+    @overload
+    def search(
+        self,
+        query: str,
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Where | None = None,
+        min_share: float = 0.0,
+        spans: bool = False,
+        encoder: TextEncoder | None = None,
+        candidates: int | None = N_CANDIDATES,
+        allow_partial: bool = False,
+    ) -> SearchResponse: ...
+    @overload
+    def search(
+        self,
+        query: list[str] | tuple[str, ...] | Iterator[str],
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Where | None = None,
+        min_share: float = 0.0,
+        spans: bool = False,
+        encoder: TextEncoder | None = None,
+        candidates: int | None = N_CANDIDATES,
+        allow_partial: bool = False,
+    ) -> list[SearchResponse]: ...
+    def search(
+        self,
+        query: str | list[str] | tuple[str, ...] | Iterator[str],
+        top_n: int = 10,
+        true_order: bool = True,
+        *,
+        where: Where | None = None,
+        min_share: float = 0.0,
+        spans: bool = False,
+        encoder: TextEncoder | None = None,
+        candidates: int | None = N_CANDIDATES,
+        allow_partial: bool = False,
+    ) -> SearchResponse | list[SearchResponse]:
+        """Return the chunks that answer the query, or a response for each of several queries.
+
+        Args:
+            query: a question, not blank; or several in a list, a tuple, an array or a generator.
+            top_n: most results, at least 1.
+            true_order: results in the chunks' order (true) or best first (false).
+            where: rank only these chunks, with the statistics of all: metadata to have (``{"source": "a.txt"}``, or a
+                list of values under a key), a callable of a chunk's metadata, positions, or a mask with one boolean
+                for each position ever given. In a cluster a callable is sent to the nodes, which run it.
+            min_share: keep only results of at least this share of the best score, in [0, 1].
+            spans: whether each result says where in the chunk the answer stands.
+            encoder: an `Encoder` for this search, where the index has none: the best by their words are encoded now.
+                An index of a cluster goes by words alone, and refuses it.
+            candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
+                finds those, too, that share no word with the query; 0 goes by words alone.
+            allow_partial: in a cluster, answer from the shards that live while others are lost;
+                ``response.metadata.num_missing_chunks`` tells how many chunks were not searched.
+
+        Raises:
+            InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in
+                ``query[3]``.
+            EncoderError: the encoder failed.
+            ChunksMissingError: a shard of a cluster is lost, and not restored yet.
+            ClusterError: the index of a cluster was closed, or the cluster is gone.
+        """
+        asked = questions(
+            query, top_n, true_order, where=where, min_share=min_share, spans=spans, candidates=candidates
+        )
+        if isinstance(asked, Question):
+            return self.answer_all([asked], encoder, allow_partial=allow_partial)[0]
+        return self.answer_all(asked, encoder, allow_partial=allow_partial)
+
+    @abstractmethod
+    def answer_all(
+        self, asked: Sequence[Question], encoder: TextEncoder | None = None, *, allow_partial: bool = False
+    ) -> list[SearchResponse]:
+        """Answer questions from one state of the index; `encoder` and `allow_partial` as in `search`."""
+
+    @abstractmethod
+    def explain(
+        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES
+    ) -> Explanation:
+        """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk.
+
+        Args:
+            query: a question, not blank.
+            chunk: the chunk's position.
+            encoder: as in `search`.
+            candidates: as in `search`.
+
+        Raises:
+            InvalidRequestError: an argument is not allowed.
+            ChunksMissingError: a shard of a cluster is lost, and not restored yet.
+        """
