@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Concatenate, Final
 
-import numpy as np
 from ray import cloudpickle
 
 from relevance_gen.cluster.calls import Calls, Pace, Round
-from relevance_gen.cluster.shard import Ahead
 from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.retrieval.arrays import Offsets
-from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.scoring import Answer, Rest, SegmentScorer
+from relevance_gen.retrieval.question.collection import Answer, Collection, Rest
+from relevance_gen.retrieval.question.contents import contents, if_short
+from relevance_gen.retrieval.question.scorer import SegmentScorer
+from relevance_gen.retrieval.question.stage import Inquiry, Plan
 from relevance_gen.retrieval.question.weighting import weighting_named
 
 _MAX_AHEAD: Final = 100
-"""Chunks that are read ahead; there are more only where many are equally good."""
+"""Chunks of which everything is asked at once; there are more only where many are equally good."""
 
 
 class ClusterCollection(Collection):
@@ -27,6 +28,7 @@ class ClusterCollection(Collection):
     Args:
         state: of the index.
         pace: of whoever asks.
+        before: what was known before; what it remembers holds as long as no chunk changes.
 
     Attributes:
         state: what was known of the index when this was made.
@@ -36,63 +38,45 @@ class ClusterCollection(Collection):
         TimedOutError: a shard did not answer.
     """
 
-    def __init__(self, state: IndexState, pace: Pace) -> None:
+    def __init__(self, state: IndexState, pace: Pace, before: ClusterCollection | None = None) -> None:
         super().__init__((), weighting_named(state.weighting))
         self.statistics = state.statistics
         self.state = state
         self._pace = pace
         self._asking = threading.local()
-        self._ahead = threading.local()
         self._shards = [shard for shard in state.shards if shard.replicas]
+        if before is not None and before.state.epoch == state.epoch and not state.n_missing_chunks:
+            self.remember_as(before)
+
+    def plan(self, text: str) -> Plan:
+        """Return the query, weighed; all further rounds of this thread's question go to the replicas asked for it."""
+        self._asking.calls = Calls(self.state, self._pace)
+        return super().plan(text)
 
     def ask(
         self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs
     ) -> list[Answer]:
         """Return what the scorer of each segment answers, wherever it is."""
-        return self._call(self._shards, method, *args, **kwargs).answers()
+        return self._call(self._shards, method, *args, **kwargs)
 
-    def read(
-        self,
-        positions: Offsets,
-        method: Callable[Concatenate[SegmentScorer, Offsets, Rest], Answer],
-        *args: Rest.args,
-        **kwargs: Rest.kwargs,
-    ) -> list[tuple[Offsets, Answer]]:
+    def ask_about(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
         """Ask the shards that may hold some positions about the chunks there."""
-        found = self._read_before(positions, method)
-        if found is not None:
-            return found
         shards = [shard for shard in self._shards if shard.spans.hold(positions).any()]
-        calls = self._call(shards, SegmentScorer.at, positions, method, *args, **kwargs)
-        if method is SegmentScorer.look and positions.size <= _MAX_AHEAD:
-            plan: Any = args[0]
-            self._ahead.calls = self._call(shards, Ahead.read, positions, plan.reads_letters)
-        return calls.answers()
+        return self._call(shards, SegmentScorer.tell, positions, inquiries)
 
-    def _read_before(self, positions: Offsets, method: Callable[..., Any]) -> list[tuple[Offsets, Any]] | None:
-        """Return what was read ahead of chunks at some positions; None where something is missing.
+    def ahead(self, plan: Plan, n: int) -> dict[Inquiry[Any], Inquiry[Any]]:
+        """Ask at once whatever may be wanted of the picked chunks: another round takes longer than a longer answer.
 
-        A question is asked by one thread from beginning to end. What an earlier one left is not wrong, either: it
-        depends on positions and on nothing else.
+        Of long texts only what is wanted in any case is sent.
         """
-        calls = getattr(self._ahead, "calls", None)
-        if calls is None or method not in (SegmentScorer.letters, SegmentScorer.contents):
-            return None
-        told: list[Ahead] = calls.answers()
-        if method is SegmentScorer.contents:
-            self._ahead.calls = None
-        found: list[tuple[Offsets, Any]] = []
-        for part in told:
-            here = np.isin(positions, part.positions).nonzero()[0]
-            kept = part.positions.searchsorted(positions[here])
-            if method is SegmentScorer.letters and part.letters is not None:
-                found.append((here, part.letters.take(kept)))
-            elif method is SegmentScorer.contents and part.contents is not None:
-                found.append((here, [part.contents[place] for place in kept.tolist()]))
-        return found if sum(here.size for here, _ in found) == positions.size else None
+        wanted = super().ahead(plan, n)
+        if n <= _MAX_AHEAD:
+            others = [contents, *(stage.evidence for stage in plan.stages if stage.n_best)]
+            wanted = {inquiry: partial(if_short, inquiry) for inquiry in others} | wanted
+        return wanted
 
-    def _call(self, shards: Sequence[ShardState], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Round:
-        """Ask shards the same, all at once. A question begins with its words, and may go to other replicas."""
-        if function is SegmentScorer.match or not hasattr(self._asking, "calls"):
+    def _call(self, shards: Sequence[ShardState], function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Ask shards the same, all at once."""
+        if not hasattr(self._asking, "calls"):
             self._asking.calls = Calls(self.state, self._pace)
-        return Round(self._asking.calls, shards, cloudpickle.dumps((function, args, kwargs)))
+        return Round(self._asking.calls, shards, cloudpickle.dumps((function, args, kwargs))).answers()

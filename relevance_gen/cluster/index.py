@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from os import PathLike
-from typing import Any, Final, Self, TypeVar, get_args, overload
+from typing import Any, Final, Self, TypeVar, get_args
 
 import ray
 from attrs import evolve
@@ -33,12 +33,13 @@ from relevance_gen.cluster.state import IndexStats, ShardStats
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.positions import check_position
-from relevance_gen.retrieval.question.answering import Wanted, answer
+from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.explaining import explain
-from relevance_gen.retrieval.question.filtering import Where
-from relevance_gen.retrieval.question.query import Question, questions
+from relevance_gen.retrieval.question.query import N_CANDIDATES, Question
 from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
+from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.retrieval.text.portions import cut_evenly
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
 from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse, WeightingName
@@ -57,7 +58,7 @@ _QUESTIONS_AT_ONCE: Final = 16
 _PROGRESS_S: Final = 0.1
 
 
-class ClusterIndex:
+class ClusterIndex(Searchable):
     """Chunks spread over the machines of a cluster; results are those of `relevance_gen.ChunkIndex`, bit for bit.
 
     Chunks are cut into shards, each in an actor of its own. A lost shard is made again on another node from the file it
@@ -103,14 +104,12 @@ class ClusterIndex:
         blank: Blank = "error",
         weighting: WeightingName = "pivoted",
         encoding: Encoding | None = None,
-        encoder: object = None,
+        encoder: TextEncoder | None = None,
         progress: Progress | bool | None = None,
     ) -> None:
         if (chunks is None) == (source is None):
             raise InvalidRequestError("must be given, or source instead, and not both", "chunks")
-        if encoder is not None:
-            remedy = "leave it out: indexes of a cluster go by words alone"
-            raise InvalidRequestError.must_be("encoder", "None", encoder, remedy=remedy)
+        _check_no_encoder(encoder)
         if blank not in get_args(Blank):
             raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
         weighting_named(weighting)
@@ -230,91 +229,37 @@ class ClusterIndex:
 
     # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @overload
-    def search(
-        self,
-        query: str,
-        top_n: int = 10,
-        true_order: bool = True,
-        *,
-        where: Where | None = None,
-        min_share: float = 0.0,
-        spans: bool = False,
-        allow_partial: bool = False,
-    ) -> SearchResponse: ...
-    @overload
-    def search(
-        self,
-        query: list[str] | tuple[str, ...] | Iterator[str],
-        top_n: int = 10,
-        true_order: bool = True,
-        *,
-        where: Where | None = None,
-        min_share: float = 0.0,
-        spans: bool = False,
-        allow_partial: bool = False,
-    ) -> list[SearchResponse]: ...
-    def search(
-        self,
-        query: str | list[str] | tuple[str, ...] | Iterator[str],
-        top_n: int = 10,
-        true_order: bool = True,
-        *,
-        where: Where | None = None,
-        min_share: float = 0.0,
-        spans: bool = False,
-        allow_partial: bool = False,
-    ) -> SearchResponse | list[SearchResponse]:
-        """Return the chunks that answer the query, or a response for each of several queries, asked side by side.
-
-        Args:
-            query: as for `relevance_gen.ChunkIndex.search`.
-            top_n: most results, at least 1.
-            true_order: results in the chunks' order (true) or best first (false).
-            where: as there; a callable is sent to the nodes, which run it.
-            min_share: keep only results of at least this share of the best score, in [0, 1].
-            spans: whether each result says where in the chunk the answer stands.
-            allow_partial: answer from the shards that live while others are lost;
-                ``response.metadata.num_missing_chunks`` tells how many chunks were not searched.
-
-        Raises:
-            InvalidRequestError: an argument is not allowed; the error names it.
-            ChunksMissingError: a shard is lost, and not restored yet.
-            ClusterError: the index was closed, or the cluster is gone.
-        """
-        wanted = Wanted(where, min_share, spans)
-        asked = questions(query, top_n, true_order)
-        if isinstance(asked, Question):
-            return self._answer(asked, wanted, allow_partial)
+    def answer_all(
+        self, asked: Sequence[Question], encoder: TextEncoder | None = None, *, allow_partial: bool = False
+    ) -> list[SearchResponse]:
+        """Answer questions, several of them side by side."""
+        _check_no_encoder(encoder)
+        if len(asked) == 1:
+            return [self._answer(asked[0], allow_partial)]
         self._fresh()
-        return list(self._pool.map(lambda question: self._answer(question, wanted, allow_partial), asked))
+        return list(self._pool.map(lambda question: self._answer(question, allow_partial), asked))
 
-    def _answer(self, question: Question, wanted: Wanted, allow_partial: bool) -> SearchResponse:
+    def _answer(self, question: Question, allow_partial: bool) -> SearchResponse:
         def ask(collection: ClusterCollection) -> SearchResponse:
             state = collection.state
             counts = SearchMetadata(state.counter.count(question.query), state.n_tokens)
-            response = answer(question, wanted, collection, state.n_positions, counts)
+            response = answer(question, collection, state.n_positions, counts)
             missing = state.n_missing_chunks
             return evolve(response, metadata=evolve(counts, num_missing_chunks=missing)) if missing else response
 
         return self._ask(ask, allow_partial)
 
-    def explain(self, query: str, chunk: int) -> Explanation:
-        """Show what each term of the query gave to the score of a chunk.
-
-        Args:
-            query: a question, not blank.
-            chunk: the chunk's position.
-
-        Raises:
-            InvalidRequestError: an argument is not allowed.
-            ChunksMissingError: a shard is lost, and not restored yet.
-        """
-        asked = Question(query).query
+    def explain(
+        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES
+    ) -> Explanation:
+        """Show what each term of the query gave to the score of a chunk."""
+        _check_no_encoder(encoder)
+        question = Question(query, candidates=candidates)
+        meaning_of(question.candidates, None)
 
         def ask(collection: ClusterCollection) -> Explanation:
             at = check_position("chunk", chunk, collection.state.n_positions, collection.holds)
-            return explain(collection, asked, at)
+            return explain(collection, question.query, at)
 
         return self._ask(ask)
 
@@ -426,7 +371,7 @@ class ClusterIndex:
         state = self._call("state", after, _NEWS_S if after >= 0 else 0.0)
         collection = self._collection
         if collection is None or state.version != collection.state.version:
-            self._collection = collection = ClusterCollection(state, self._pace)
+            self._collection = collection = ClusterCollection(state, self._pace, collection)
         self._known_s = time.monotonic()
         return collection
 
@@ -445,6 +390,12 @@ class ClusterIndex:
             return method(*args)
         with _keeper_alive():
             return get(method.remote(*args))
+
+
+def _check_no_encoder(encoder: TextEncoder | None) -> None:
+    if encoder is not None:
+        remedy = "leave it out: indexes of a cluster go by words alone"
+        raise InvalidRequestError.must_be("encoder", "None", encoder, remedy=remedy)
 
 
 def _n_cpus() -> int:

@@ -16,19 +16,16 @@ from relevance_gen.cluster.connection import Actor
 from relevance_gen.cluster.parts import Part, Recipe
 from relevance_gen.cluster.state import Spans
 from relevance_gen.retrieval.arrays import Ids, Offsets
-from relevance_gen.retrieval.question.bags import Bag
-from relevance_gen.retrieval.question.scoring import SegmentScorer
+from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
 from relevance_gen.retrieval.segment.merger import in_tiers, merge, without
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.tokens import TokenCounter
-from relevance_gen.types import Metadata, WeightingName
+from relevance_gen.types import WeightingName
 
 _KEPT_EPOCHS: Final = 3
 """A question that began before so many changes is asked again."""
-_AHEAD_CHARS: Final = 1 << 15
-"""With more text than Ray puts into a message, reading ahead would take longer than it saves."""
 _DIGESTS: Final = 1 << 64
 
 
@@ -53,29 +50,6 @@ class Contribution:
     n_positions: int
     n_tokens: int
     digest: int
-
-
-@frozen(eq=False)
-class Ahead:
-    """What a segment tells of some chunks before it is asked.
-
-    Attributes:
-        positions: of the chunks, ascending.
-        letters: all four letters in a row in their words; None if these will not be compared.
-        contents: text and metadata of each; None if that would be much to send for nothing.
-    """
-
-    positions: Offsets
-    letters: Bag | None
-    contents: list[tuple[str, Metadata]] | None
-
-    @classmethod
-    def read(cls, scorer: SegmentScorer, positions: Offsets, reads_letters: bool) -> Ahead:
-        """Read those of some chunks, at ascending positions, that are in a segment."""
-        here, contents = scorer.at(positions, SegmentScorer.contents)
-        is_short = sum(len(text) for text, _ in contents) <= _AHEAD_CHARS
-        letters = scorer.at(positions, SegmentScorer.letters)[1] if reads_letters and is_short else None
-        return cls(positions[here], letters, contents if is_short else None)
 
 
 class Shard(Actor):

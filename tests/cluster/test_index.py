@@ -110,7 +110,7 @@ def rounds(ours: ClusterIndex, one: ChunkIndex, query: str) -> list[str]:
     counted = Counted(ours._fresh().state)
     counted._sample  # noqa: B018 is asked for once in an index's life
     counted.asked.clear()
-    found, expected = counted.rank(query, 3), one._state.collection.rank(query, 3)
+    (found, _), (expected, _) = counted.rank(query, 3), one._state.collection.rank(query, 3)
     assert found.scores.tobytes() == expected.scores.tobytes()
     assert counted.contents(found.positions) == one._state.collection.contents(expected.positions)
     return counted.asked

@@ -11,9 +11,8 @@ import pytest
 from relevance_gen import ChunkIndex, search
 from relevance_gen.retrieval.question import matching
 from relevance_gen.retrieval.question.matching import MAX_FORMS, Match, match_inflections
-from relevance_gen.retrieval.question.proximity import ProximityScorer
 from relevance_gen.retrieval.question.query import MAX_TERMS, parse
-from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.question.stages.proximity import Proximity
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.lexicon import Lexicon
@@ -41,9 +40,9 @@ def test_a_chunk_that_repeats_many_words_takes_no_array_of_words_times_occurrenc
     words[BETWEEN:-BETWEEN] = np.arange(n_tokens) % n_words
     reading = Reading(lexicon, words, np.array([BETWEEN]), np.array([n_tokens]))
     matches = [Match.exact(word) for word in range(n_words)]
-    scorer = ProximityScorer(matches, [1.0] * n_words, list(range(n_words)))
-    assert peak_bytes(lambda: scorer.score(reading)) < 60 * n_tokens
-    assert scorer.score(reading).coverage.tolist() == [24 / 32]
+    scorer = Proximity(matches, [1.0] * n_words, list(range(n_words)), 1.0)
+    assert peak_bytes(lambda: scorer.measure(reading)) < 60 * n_tokens
+    assert scorer.measure(reading).coverage.tolist() == [24 / 32]
 
 
 def test_words_of_one_beginning_are_compared_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,14 +54,14 @@ def test_words_of_one_beginning_are_compared_as_arrays(monkeypatch: pytest.Monke
     monkeypatch.setattr(matching, "is_inflected", lambda word: asked.append(word) or True)
     plan = index._state.collection.plan(" ".join(words[:200]))
     assert len(asked) <= 2 * 200
-    assert sum(match.ids.size for match in plan.matches) <= 200 * MAX_FORMS
+    assert sum(match.ids.size for match in plan.terms.matches) <= 200 * MAX_FORMS
 
 
 def test_a_question_of_very_many_words_is_cut_to_its_first() -> None:
     """Of a question with more different words than anybody asks, the first count, and a chunk that says it scores 1."""
     words = [f"q{number}" for number in range(2 * MAX_TERMS)]
     query = " ".join(words)
-    assert len(parse(query, weighting_named("pivoted")).terms) == MAX_TERMS
+    assert len(parse(query, inflects=True).terms) == MAX_TERMS
     index = ChunkIndex(["q1 q2", words[-1], query])
     found = {result.original_index: result.chunk_score for result in index.search(query).results}
     assert found[2] == 1.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, search
 from relevance_gen.retrieval.question.confidence import MIDDLE, STEEPNESS, confidence, evidence
-from relevance_gen.retrieval.question.plan import Plan
+from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS

@@ -13,7 +13,7 @@ from relevance_gen import ChunkIndex, SearchResult, Span, search
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval.question import highlighting
 from relevance_gen.retrieval.question.highlighting import WINDOW
-from relevance_gen.retrieval.question.plan import Plan
+from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.retrieval.text.terms import cut_terms
 from tests import corpus, strategies
 
@@ -28,9 +28,9 @@ def found(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:
 
 def weights(plan: Plan) -> dict[int, list[tuple[int, float]]]:
     """Return for each term's id the query's terms that it stands for, with its share of the query's idf."""
-    total = math.fsum(plan.idf)
+    total = math.fsum(plan.terms.idf)
     meant: dict[int, list[tuple[int, float, float]]] = {}
-    for number, (idf, match) in enumerate(zip(plan.idf, plan.matches, strict=True)):
+    for number, (idf, match) in enumerate(zip(plan.terms.idf, plan.terms.matches, strict=True)):
         for term_id, weight in zip(match.ids.tolist(), match.weight.tolist(), strict=True):
             if idf:
                 meant.setdefault(term_id, []).append((number, weight, weight * idf / total))

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
 from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag
-from relevance_gen.retrieval.question.letters import letter_share
-from relevance_gen.retrieval.question.likeness import Sample, likeness
+from relevance_gen.retrieval.question.sample import Sample
+from relevance_gen.retrieval.question.stages.letters import letter_share
+from relevance_gen.retrieval.question.stages.likeness import likeness
 from tests import reference
 from tests.retrieval.asking import ranking, scores
 

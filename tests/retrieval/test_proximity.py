@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relevance_gen.retrieval.question import proximity as module
 from relevance_gen.retrieval.question.matching import Match
-from relevance_gen.retrieval.question.proximity import HEAD, WINDOW, Proximity, ProximityScorer
+from relevance_gen.retrieval.question.stage import OwnChunk
+from relevance_gen.retrieval.question.stages import proximity as module
+from relevance_gen.retrieval.question.stages.proximity import HEAD, WINDOW, Measures, Proximity
 from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
 
@@ -28,14 +29,14 @@ VOCABULARY = Lexicon(np.arange(10, dtype=np.uint64), np.frombuffer(b"a\n" * 10, 
 BETWEEN_CHUNKS = [VOCABULARY.size] * BETWEEN
 
 
-def proximity(scorer: ProximityScorer, chunks: list[list[int]]) -> Proximity:
+def proximity(scorer: Proximity, chunks: list[list[int]]) -> Measures:
     counts = np.array([len(chunk) for chunk in chunks], np.int64)
     words = BETWEEN_CHUNKS + [word for chunk in chunks for word in chunk + BETWEEN_CHUNKS]
     starts = np.cumsum(counts + BETWEEN) - counts
-    return scorer.score(Reading(VOCABULARY, np.array(words, np.uint32), starts, counts))
+    return scorer.measure(Reading(VOCABULARY, np.array(words, np.uint32), starts, counts))
 
 
-def score(scorer: ProximityScorer, chunks: list[list[int]]) -> tuple[list[float], list[float]]:
+def score(scorer: Proximity, chunks: list[list[int]]) -> tuple[list[float], list[float]]:
     near = proximity(scorer, chunks)
     return near.pairs.tolist(), near.coverage.tolist()
 
@@ -49,7 +50,7 @@ def test_bonuses_are_those_of_a_walk_along_the_tokens(
     """Every part is what reading each chunk token by token finds, however many tokens are looked at together."""
     monkeypatch.setattr(module, "_STEP", step)
     pairs = Counter(itertools.pairwise(query))
-    scorer = ProximityScorer([match(0), match(1, 4), match(2)], idf, query)
+    scorer = Proximity([match(0), match(1, 4), match(2)], idf, query, 1.0)
     word = {0: 0, 1: 1, 4: 1, 2: 2}
     found = proximity(scorer, chunks)
     total = math.fsum(idf)
@@ -85,40 +86,40 @@ def test_more_words_than_a_byte_has_bits_are_told_apart() -> None:
         )
         words = [n_words] * BETWEEN + [n_words - 1, 0] + [n_words] * BETWEEN
         reading = Reading(lexicon, np.array(words, np.uint32), np.array([BETWEEN]), np.array([2]))
-        near = ProximityScorer([match(word) for word in range(n_words)], idf, []).score(reading)
+        near = Proximity([match(word) for word in range(n_words)], idf, [], 1.0).measure(reading)
         assert near.coverage[0] == near.head[0] == (n_words + (n_words > 1)) / sum(idf)
 
 
 def test_a_run_is_neighbours_in_the_order_of_the_query() -> None:
     """Words in the query's order one behind the other are a run; the longest counts, function words little."""
-    scorer = ProximityScorer([match(0), match(1), match(2)], [2.0, 1.0, 0.0], [0, 1, 2])
+    scorer = Proximity([match(0), match(1), match(2)], [2.0, 1.0, 0.0], [0, 1, 2], 1.0)
     chunks = [[0, 1, 2], [0, 1, 9, 1, 2], [1, 0, 2], [2, 1], [0], [0, 1, 9, 2]]
     assert proximity(scorer, chunks).run.tolist() == pytest.approx([1.0, 3.0 / 3.3, 0.0, 0.0, 0.0, 3.0 / 3.3])
 
 
 def test_the_head_is_the_first_16_tokens() -> None:
     """Words at a chunk's beginning count for its head, later ones do not."""
-    scorer = ProximityScorer([match(0), match(1)], [3.0, 1.0], [])
+    scorer = Proximity([match(0), match(1)], [3.0, 1.0], [], 1.0)
     chunks = [[0, *[9] * (HEAD - 2), 1], [0, *[9] * (HEAD - 1), 1], [], [9, 1]]
     assert proximity(scorer, chunks).head.tolist() == [1.0, 0.75, 0.0, 0.25]
 
 
 def test_nothing_reaches_from_one_chunk_into_the_next() -> None:
     """Words at the end of one chunk and the beginning of the next are neither a pair nor one passage."""
-    scorer = ProximityScorer([match(0), match(1)], [1.0, 1.0], [0, 1])
+    scorer = Proximity([match(0), match(1)], [1.0, 1.0], [0, 1], 1.0)
     assert score(scorer, [[0], [1], [0, 1], []]) == ([0.0, 0.0, 1 / 2.6, 0.0], [0.5, 0.5, 1.0, 0.0])
 
 
 @pytest.mark.parametrize(("gap", "covered"), [(WINDOW - 2, 1.0), (WINDOW - 1, 0.5)])
 def test_a_passage_is_24_tokens(gap: int, covered: float) -> None:
     """Two words count together when both are among 24 tokens, and alone otherwise."""
-    scorer = ProximityScorer([match(0), match(1)], [1.0, 1.0], [])
+    scorer = Proximity([match(0), match(1)], [1.0, 1.0], [], 1.0)
     assert score(scorer, [[0, *[9] * gap, 1]])[1] == [covered]
 
 
 def test_function_words_count_in_pairs_alone() -> None:
     """A word without idf takes part in pairs, with half of its neighbour's, and covers nothing."""
-    scorer = ProximityScorer([match(0), match(1)], [3.0, 0.0], [1, 0])
+    scorer = Proximity([match(0), match(1)], [3.0, 0.0], [1, 0], 1.0)
     assert score(scorer, [[1, 0], [1], [0]]) == (pytest.approx([1.5 / 2.6, 0.0, 0.0]), [1.0, 0.0, 1.0])
 
 
@@ -126,13 +127,13 @@ def test_a_word_is_read_as_what_it_matches_best() -> None:
     """Where a chunk's word matches two words of the query, the better match counts."""
     weak = Match(np.array([0, 1], np.uint64), np.array([1.0, 0.5]))
     strong = Match(np.array([0, 1], np.uint64), np.array([0.5, 1.0]))
-    scorer = ProximityScorer([weak, strong], [1.0, 1.0], [0, 1])
+    scorer = Proximity([weak, strong], [1.0, 1.0], [0, 1], 1.0)
     assert score(scorer, [[0, 1], [1, 0], [0, 0]]) == (pytest.approx([1 / 2.6, 0.0, 0.0]), [1.0, 1.0, 0.5])
 
 
 def test_a_query_without_words_finds_nothing() -> None:
     """Without words there are no bonuses, and without chunks no scores."""
-    scorer = ProximityScorer([], [], [])
+    scorer = Proximity([], [], [], 1.0)
     assert score(scorer, [[0, 1], []]) == ([0.0, 0.0], [0.0, 0.0])
     assert score(scorer, []) == ([], [])
-    assert scorer.pairs_of_query() == 0.0
+    assert scorer.of_query(1.0, OwnChunk(1.0, 1.0, 0.0)) == 1.25

@@ -52,7 +52,7 @@ def segments_of(chunks: list[str], parts: list[list[int]]) -> list[Segment]:
 
 
 def bits(collection: Collection, query: str, top_n: int) -> tuple[list[int], bytes]:
-    ranking = collection.rank(query, top_n)
+    ranking, _ = collection.rank(query, top_n)
     return ranking.positions.tolist(), ranking.scores.tobytes()
 
 
@@ -109,7 +109,7 @@ def test_the_bound_on_forms_counts_different_words_of_all_segments(monkeypatch: 
     for chunks, forms in ((few, 5), (many, 1)):
         whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting)
         cut = Collection(segments_of(chunks, [[at] for at in range(len(chunks))]), weighting)
-        assert len(whole.plan("connect").matches[0].ids) == len(cut.plan("connect").matches[0].ids) == forms
+        assert len(whole.plan("connect").terms.matches[0].ids) == len(cut.plan("connect").terms.matches[0].ids) == forms
         assert bits(cut, "connect", ALL) == bits(whole, "connect", ALL)
 
 

@@ -7,7 +7,7 @@ whatever the stages want to know. Nothing here depends on how the chunks are cut
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -40,7 +40,7 @@ class Collection:
     """Segments searched as one; it never changes. Safe to share between threads.
 
     All that a question needs of the segments goes through `ask`: a collection whose segments are elsewhere overrides
-    it, and `ahead`, which says what to ask for before it is known to be needed.
+    it, `ask_about`, which may ask fewer of them, and `ahead`, which says what to ask before it is known to be needed.
 
     Args:
         segments: the segments; no position is in two of them.
@@ -87,8 +87,12 @@ class Collection:
         """Return what each segment's scorer answers."""
         return [method(scorer, *args, **kwargs) for scorer in self._scorers]
 
-    def ahead(self, plan: Plan, n: int) -> list[Inquiry[Any]]:
-        """Return what to ask about all picked chunks at once.
+    def ask_about(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
+        """Return for each segment the places of its chunks among some positions, and what is asked of these."""
+        return self.ask(SegmentScorer.tell, positions, inquiries)
+
+    def ahead(self, plan: Plan, n: int) -> dict[Inquiry[Any], Inquiry[Any]]:
+        """Return what to ask about all picked chunks at once, by what may be asked of them later.
 
         Where asking costs little, that is what stages want to know of all of these. What they want to know of fewer is
         asked when it is known of which.
@@ -97,11 +101,12 @@ class Collection:
             plan: the query, weighed.
             n: number of picked chunks.
         """
-        return [stage.evidence for stage in plan.stages if stage.n_best >= N_PROMISING and n <= (stage.most or n)]
+        stages = [stage for stage in plan.stages if stage.n_best >= N_PROMISING and n <= (stage.most or n)]
+        return {stage.evidence: stage.evidence for stage in stages}
 
     def tell(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[Any]:
         """Return what is asked of the chunks at some positions, of which there must be some."""
-        told = [(here, parts) for here, parts in self.ask(SegmentScorer.tell, positions, inquiries) if here.size]
+        told = [(here, parts) for here, parts in self.ask_about(positions, inquiries) if here.size]
         places = [here for here, _ in told]
         return [merged(parts, places) for parts in zip(*(parts for _, parts in told), strict=True)]
 
@@ -110,7 +115,7 @@ class Collection:
         if not positions.size:
             return []
         order = positions.argsort()
-        ask = self.asking(_NOWHERE, ()) if table is None else table.ask
+        ask = self.asking(_NOWHERE, {}) if table is None else table.ask
         pairs = ask(contents, positions[order]).pairs
         return [pairs[place] for place in order.argsort().tolist()]
 
@@ -125,6 +130,12 @@ class Collection:
         """Tell of some positions whether a chunk is at each."""
         held: Flags = np.logical_or.reduce(self.ask(SegmentScorer.holds, positions))
         return held
+
+    def remember_as(self, before: Collection) -> None:
+        """Remember what another collection of the same chunks does."""
+        self._rankings = before._rankings
+        if "_sample" in vars(before):
+            self._sample = before._sample
 
     @functools.cached_property
     def _sample(self) -> Sample:
@@ -218,9 +229,13 @@ class Collection:
             sample=lambda: self._sample,
         )
 
-    def asking(self, positions: Offsets, ahead: Sequence[Inquiry[Any]]) -> Callable[[Inquiry[E], Offsets], E]:
+    def asking(
+        self, positions: Offsets, ahead: Mapping[Inquiry[Any], Inquiry[Any]]
+    ) -> Callable[[Inquiry[E], Offsets], E]:
         """Ask about the chunks at some positions now, and return what later gives answers of these, or asks again."""
-        told = dict(zip(ahead, self.tell(positions, ahead), strict=True)) if positions.size and ahead else {}
+        told = (
+            dict(zip(ahead, self.tell(positions, [*ahead.values()]), strict=True)) if positions.size and ahead else {}
+        )
 
         def ask(inquiry: Inquiry[E], wanted: Offsets) -> E:
             known: E | None = told.get(inquiry)

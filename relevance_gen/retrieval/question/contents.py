@@ -8,11 +8,11 @@ from typing import Final
 from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Offsets
-from relevance_gen.retrieval.question.stage import Excerpt
+from relevance_gen.retrieval.question.stage import E, Excerpt, Inquiry
 from relevance_gen.types import Metadata
 
 _SHORT_CHARS: Final = 1 << 15
-"""Texts that are sent along unasked: more would take longer to send than asking again does."""
+"""Where texts are longer, sending what nobody may want takes longer than asking again does."""
 
 
 @frozen(eq=False)
@@ -43,7 +43,8 @@ def contents(excerpt: Excerpt) -> Contents:
     return Contents([(chunks.texts[number], chunks.metadata_of(number)) for number in excerpt.numbers.tolist()])
 
 
-def short_contents(excerpt: Excerpt) -> Contents | None:
-    """Return the same, or None if that is much to send."""
-    found = contents(excerpt)
-    return found if sum(len(text) for text, _ in found.pairs) <= _SHORT_CHARS else None
+def if_short(inquiry: Inquiry[E], excerpt: Excerpt) -> E | None:
+    """Return what is asked of some chunks, or None if their texts are long, and so the answer may be."""
+    texts = excerpt.segment.chunks.texts
+    n_chars = sum(len(texts[number]) for number in excerpt.numbers.tolist())
+    return inquiry(excerpt) if n_chars <= _SHORT_CHARS else None

@@ -26,7 +26,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,15 @@ _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 _Words = npt.NDArray[np.uint8]
 _Masks = npt.NDArray[Any]
 _Neighbours: TypeAlias = tuple[Offsets, npt.NDArray[np.uint16]]
+
+
+class Measures(NamedTuple):
+    """How closely chunks hold the query's words; the module's docstring has the formulas. Shape (n,) each."""
+
+    pairs: Floats
+    coverage: Floats
+    head: Floats
+    run: Floats
 
 
 class Proximity(Stage):
@@ -125,14 +134,14 @@ class Proximity(Stage):
 
     def evidence(self, excerpt: Excerpt) -> Columns:
         """Return what each part adds to the cosines of some chunks, shape (4, n)."""
-        given = np.array(self._measure(excerpt.reading))
+        given = np.array(self.measure(excerpt.reading))
         given[3] **= 3
         given *= _WEIGHTS
         given[0] /= excerpt.denominators * self._norm
         return Columns(given)
 
-    def _measure(self, reading: Reading) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return pairs, coverage, head and run of each chunk of a reading, shape (n,) each."""
+    def measure(self, reading: Reading) -> Measures:
+        """Return how closely each chunk of a reading holds the words."""
         starts = reading.starts
         query_word = self._words_of(reading.lexicon)
         neighbours: list[_Neighbours] = []
@@ -146,7 +155,7 @@ class Proximity(Stage):
         covered /= self._total_idf
         head = self._weigh(heads)
         head /= self._total_idf
-        return pairs, np.minimum(covered, 1.0), np.minimum(head, 1.0), run
+        return Measures(pairs, np.minimum(covered, 1.0), np.minimum(head, 1.0), run)
 
     # ── Which word of the query stands where ─────────────────────────────────────────────────────────────────────────
 

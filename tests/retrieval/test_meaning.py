@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, Encoder, IndexFormatError, InvalidRequestError, SearchResponse, search
-from relevance_gen.retrieval.question import fusing
+from relevance_gen.retrieval.question.stages import meaning
 from relevance_gen.retrieval.segment.passages import Passages, question_vector
 from relevance_gen.retrieval.text.stop_words import ENGLISH
 from small_models import ENCODER
@@ -107,13 +107,13 @@ candidates = st.sampled_from([1, 3, 50, None])
 def test_the_formula_keeps_its_promises(less: float, more: float, far: float, near: float) -> None:
     """F lies between the words' score and 1, is 1 only where the words say so, and grows with both."""
     (less, more), (far, near) = sorted((less, more)), sorted((far, near))
-    low, by_words, by_meaning, both = fusing.fuse(
+    low, by_words, by_meaning, both = meaning.fuse(
         np.array([less, more, less, more]), np.array([far, far, near, near])
     ).tolist()
     assert less <= low <= min(by_words, by_meaning) <= max(by_words, by_meaning) <= both <= 1.0
     assert (low == 1.0) == (less == 1.0)
     assert (both == 1.0) == (more == 1.0)
-    assert fusing.fuse(np.array([more]), np.array([-1.0]))[0] == pytest.approx(more ** (5 / 7), abs=1e-12)
+    assert meaning.fuse(np.array([more]), np.array([-1.0]))[0] == pytest.approx(more ** (5 / 7), abs=1e-12)
 
 
 @costly
