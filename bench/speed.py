@@ -46,9 +46,9 @@ Job = Callable[[list[str], str], object]
 def without_counts(chunks: list[str], query: str) -> object:
     """Search without counting tokens."""
     weighting = weighting_named("pivoted")
-    wanted = parse(query, inflects=weighting.inflects).beginnings
-    segment = build(Chunks(chunks, {}), np.arange(len(chunks)), keep_occurrences=False, wanted=wanted)
-    return Collection([segment], weighting).rank(query, 10)[0]
+    asked = parse(query, inflects=weighting.inflects)
+    segment = build(Chunks(chunks, {}), np.arange(len(chunks)), keep_occurrences=False, wanted=asked.beginnings)
+    return Collection([segment], weighting).rank(asked, 10)[0]
 
 
 def scikit_learn(chunks: list[str], query: str) -> object:

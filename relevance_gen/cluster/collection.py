@@ -14,6 +14,7 @@ from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.question.collection import Answer, Collection, Rest
 from relevance_gen.retrieval.question.contents import contents, if_short
+from relevance_gen.retrieval.question.query import Query
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.stage import Inquiry, Plan
 from relevance_gen.retrieval.question.weighting import weighting_named
@@ -48,10 +49,10 @@ class ClusterCollection(Collection):
         if before is not None and before.state.epoch == state.epoch and not state.n_missing_chunks:
             self.remember_as(before)
 
-    def plan(self, text: str) -> Plan:
-        """Return the query, weighed; all further rounds of this thread's question go to the replicas asked for it."""
+    def plan(self, query: Query) -> Plan:
+        """Return a query, weighed; all further rounds of this thread's question go to the replicas asked for it."""
         self._asking.calls = Calls(self.state, self._pace)
-        return super().plan(text)
+        return super().plan(query)
 
     def ask(
         self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs

@@ -190,16 +190,11 @@ class ChunkIndex(Searchable):
         """Answer questions from one state of the index, which always has all its chunks."""
         del allow_partial
         state, encoder = self._state, self._encoder_of(encoder)
-        return [
-            answer(
-                question,
-                state.collection,
-                state.n_positions,
-                SearchMetadata(self._counter.count(question.query), state.n_tokens),
-                encoder,
-            )
-            for question in asked
-        ]
+        return [self._answer(state, question, encoder) for question in asked]
+
+    def _answer(self, state: _State, question: Question, encoder: TextEncoder | None) -> SearchResponse:
+        token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
+        return answer(question, state.collection, state.n_positions, token_counts, encoder)
 
     def explain(
         self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError
 from relevance_gen.cluster import ClusterIndex, connection
-from relevance_gen.cluster.calls import Pace, Round
+from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
 from relevance_gen.cluster.state import IndexState
 from relevance_gen.errors import ClusterError, IndexFormatError
+from relevance_gen.retrieval.question.answering import answer
+from relevance_gen.retrieval.question.query import Question
 from tests import strategies
 from tests.cluster.shared import QUERIES, texts, until
 
@@ -87,32 +89,34 @@ class Counted(ClusterCollection):
         super().__init__(state, Pace())
         self.asked: list[str] = []
 
-    def _call(self, shards: Any, function: Any, *args: Any, **kwargs: Any) -> Round:
+    def _call(self, shards: Any, function: Any, *args: Any, **kwargs: Any) -> list[Any]:
         self.asked.append(function.__name__)
         return super()._call(shards, function, *args, **kwargs)
 
 
-def test_a_question_takes_three_rounds(cluster: Any) -> None:
-    """Letters and texts come while proximity is looked at, unless the texts are long; the bits are the same."""
-    chunks = ["cat naps", "Москва сон", "кот nap", "dogs bark"]
-    three = ["match", "candidates", "at", "read"]  # the last two go together
+@pytest.mark.parametrize("options", [{}, {"spans": True}, {"where": {"page": [1, 2]}, "spans": True}])
+def test_a_question_takes_three_rounds(cluster: Any, options: dict[str, Any]) -> None:
+    """Whatever is asked, a question takes three rounds, and one more where texts are long; the bits are the same."""
+    pages = enumerate(["cat naps", "Москва сон", "кот nap", "dogs bark"])
+    chunks = [{"text": text, "metadata": {"page": page}} for page, text in pages]
+    three = ["match", "candidates", "tell"]
     one = ChunkIndex(chunks)
     with ClusterIndex(chunks, n_shards=2) as ours:
         for query in ("cat naps", "Москва сон"):
-            assert rounds(ours, one, query) == three
+            assert rounds(ours, one, query, options) == three
         for index in (ours, one):
-            index.add([f"{chunk} {'on and on ' * 4000}" for chunk in chunks])
-        assert rounds(ours, one, "кот nap") == [*three, "at", "at"]
+            index.add([{**chunk, "text": f"{chunk['text']} {'on and on ' * 4000}"} for chunk in chunks])
+        assert rounds(ours, one, "naps", options) == [*three, "tell"]
 
 
-def rounds(ours: ClusterIndex, one: ChunkIndex, query: str) -> list[str]:
+def rounds(ours: ClusterIndex, one: ChunkIndex, query: str, options: dict[str, Any]) -> list[str]:
     """Return what a question asked of the shards; its answer must be that of the other index."""
-    counted = Counted(ours._fresh().state)
+    state = ours._fresh().state
+    counted = Counted(state)
     counted._sample  # noqa: B018 is asked for once in an index's life
     counted.asked.clear()
-    (found, _), (expected, _) = counted.rank(query, 3), one._state.collection.rank(query, 3)
-    assert found.scores.tobytes() == expected.scores.tobytes()
-    assert counted.contents(found.positions) == one._state.collection.contents(expected.positions)
+    expected = one.search(query, 3, **options)
+    assert answer(Question(query, 3, **options), counted, state.n_positions, expected.metadata) == expected
     return counted.asked
 
 

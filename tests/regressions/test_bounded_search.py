@@ -52,7 +52,7 @@ def test_words_of_one_beginning_are_compared_as_arrays(monkeypatch: pytest.Monke
     index = ChunkIndex([" ".join(words[start : start + 64]) for start in range(0, len(words), 64)])
     asked = []
     monkeypatch.setattr(matching, "is_inflected", lambda word: asked.append(word) or True)
-    plan = index._state.collection.plan(" ".join(words[:200]))
+    plan = index._state.collection.plan(parse(" ".join(words[:200]), inflects=True))
     assert len(asked) <= 2 * 200
     assert sum(match.ids.size for match in plan.terms.matches) <= 200 * MAX_FORMS
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, search
 from relevance_gen.retrieval.question.confidence import MIDDLE, STEEPNESS, confidence, evidence
+from relevance_gen.retrieval.question.query import parse
 from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
@@ -20,7 +21,7 @@ PETS = ["Cats purr and sleep.", "Dogs bark at cats.", "Birds sing.", "A fish swi
 
 
 def plan_of(query: str, chunks: list[str] = PETS) -> Plan:
-    return ChunkIndex(chunks)._state.collection.plan(query)
+    return ChunkIndex(chunks)._state.collection.plan(parse(query, inflects=True))
 
 
 @given(strategies.queries, strategies.chunk_lists, st.sampled_from(WEIGHTINGS), st.integers(1, 4), st.booleans())

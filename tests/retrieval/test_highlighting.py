@@ -13,13 +13,14 @@ from relevance_gen import ChunkIndex, SearchResult, Span, search
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval.question import highlighting
 from relevance_gen.retrieval.question.highlighting import WINDOW
+from relevance_gen.retrieval.question.query import parse
 from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.retrieval.text.terms import cut_terms
 from tests import corpus, strategies
 
 
 def plan_of(query: str, chunks: list[str]) -> Plan:
-    return ChunkIndex(chunks)._state.collection.plan(query)
+    return ChunkIndex(chunks)._state.collection.plan(parse(query, inflects=True))
 
 
 def found(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
+from relevance_gen.retrieval.question.query import Query, parse
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
@@ -51,8 +52,12 @@ def segments_of(chunks: list[str], parts: list[list[int]]) -> list[Segment]:
     return [build(Chunks([chunks[at] for at in part], {}), np.array(part, np.int64)) for part in parts]
 
 
+def parsed(collection: Collection, text: str) -> Query:
+    return parse(text, inflects=collection.weighting.inflects)
+
+
 def bits(collection: Collection, query: str, top_n: int) -> tuple[list[int], bytes]:
-    ranking, _ = collection.rank(query, top_n)
+    ranking, _ = collection.rank(parsed(collection, query), top_n)
     return ranking.positions.tolist(), ranking.scores.tobytes()
 
 
@@ -109,7 +114,11 @@ def test_the_bound_on_forms_counts_different_words_of_all_segments(monkeypatch: 
     for chunks, forms in ((few, 5), (many, 1)):
         whole = Collection(segments_of(chunks, [list(range(len(chunks)))]), weighting)
         cut = Collection(segments_of(chunks, [[at] for at in range(len(chunks))]), weighting)
-        assert len(whole.plan("connect").terms.matches[0].ids) == len(cut.plan("connect").terms.matches[0].ids) == forms
+        assert (
+            len(whole.plan(parsed(whole, "connect")).terms.matches[0].ids)
+            == len(cut.plan(parsed(cut, "connect")).terms.matches[0].ids)
+            == forms
+        )
         assert bits(cut, "connect", ALL) == bits(whole, "connect", ALL)
 
 
@@ -278,7 +287,7 @@ def test_plans_hold_no_postings() -> None:
     sizes = []
     for n_chunks in (100, 10_000):
         collection = ChunkIndex(["a common text"] * n_chunks)._state.collection
-        sizes.append(len(pickle.dumps(collection.plan("common text"))))
+        sizes.append(len(pickle.dumps(collection.plan(parsed(collection, "common text")))))
     assert sizes[0] == pytest.approx(sizes[1], abs=40)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.contents import contents
 from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.highlighting import highlight
-from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.question.query import Question, parse
 from relevance_gen.retrieval.question.stages.meaning import Meaning
 from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import SearchMetadata, SearchResponse, SearchResult, Span
@@ -46,15 +47,17 @@ def answer(
     """
     meaning = meaning_of(question.candidates, encoder)
     chosen = None if question.where is None else Filter.read(question.where, n_positions)
-    ranking, table = collection.rank(question.query, question.top_n, chosen, meaning)
+    query = parse(question.query, inflects=collection.weighting.inflects)
+    ranking, table = collection.rank(query, question.top_n, chosen, meaning)
     if question.min_share:
         ranking = ranking.close_to_best(question.min_share)
     if question.true_order:
         ranking = ranking.by_position()
-    found = collection.contents(ranking.positions, table)
+    ask = collection.inquire if table is None else table.ask
+    found = ask(contents, ranking.positions).pairs if ranking.positions.size else []
     spans: list[tuple[Span, ...] | None] = [None] * len(found)
     if question.spans and found:
-        plan = collection.plan(question.query) if table is None else table.plan
+        plan = collection.plan(query) if table is None else table.plan
         spans = [*highlight([text for text, _ in found], plan.terms)]
     rows = zip(found, ranking.scores.tolist(), ranking.positions.tolist(), spans, strict=True)
     results = [

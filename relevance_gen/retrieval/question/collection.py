@@ -19,7 +19,7 @@ from relevance_gen.retrieval.question.confidence import confidence
 from relevance_gen.retrieval.question.contents import contents
 from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.matching import Match
-from relevance_gen.retrieval.question.query import REMEMBERED_CHARS, Query, parse
+from relevance_gen.retrieval.question.query import REMEMBERED_CHARS, Query
 from relevance_gen.retrieval.question.ranking import Ranking, at_least_as_good
 from relevance_gen.retrieval.question.sample import SAMPLE_SIZE, Sample
 from relevance_gen.retrieval.question.scorer import Candidates, SegmentScorer, TermMatch, TermPostings
@@ -75,7 +75,7 @@ class Collection:
 
     @property
     def nbytes(self) -> int:
-        """LruCache of the segments and of all that is remembered, in bytes."""
+        """Memory of the segments and of all that is remembered, in bytes."""
         words = sum(scorer.segment.nbytes + scorer.remembered_bytes for scorer in self._scorers)
         return words + self._rankings.nbytes
 
@@ -105,19 +105,19 @@ class Collection:
         return {stage.evidence: stage.evidence for stage in stages}
 
     def tell(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[Any]:
-        """Return what is asked of the chunks at some positions, of which there must be some."""
+        """Return all that is asked of the chunks at some positions, of which there must be some."""
         told = [(here, parts) for here, parts in self.ask_about(positions, inquiries) if here.size]
         places = [here for here, _ in told]
         return [merged(parts, places) for parts in zip(*(parts for _, parts in told), strict=True)]
 
-    def contents(self, positions: Offsets, table: Table | None = None) -> list[tuple[str, Metadata]]:
-        """Return text and metadata of the chunks at some positions, of a table's if that was told of them."""
-        if not positions.size:
-            return []
-        order = positions.argsort()
-        ask = self.asking(_NOWHERE, {}) if table is None else table.ask
-        pairs = ask(contents, positions[order]).pairs
-        return [pairs[place] for place in order.argsort().tolist()]
+    def contents(self, positions: Offsets) -> list[tuple[str, Metadata]]:
+        """Return text and metadata of the chunks at some positions."""
+        return self.inquire(contents, positions).pairs if positions.size else []
+
+    def inquire(self, inquiry: Inquiry[E], positions: Offsets) -> E:
+        """Return what is asked of the chunks at some positions, of which there must be some."""
+        evidence: E = self.tell(positions, [inquiry])[0]
+        return evidence
 
     def spell(self, ids: Ids) -> tuple[str, ...]:
         """Return the spellings of some terms that any segment has."""
@@ -147,34 +147,35 @@ class Collection:
     # ── A question ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def rank(
-        self, text: str, top_n: int, chosen: Filter | None = None, meaning: Meaning | None = None
+        self, query: Query, top_n: int, chosen: Filter | None = None, meaning: Meaning | None = None
     ) -> tuple[Ranking, Table | None]:
         """Return the `top_n` best chunks, best first, with scores in (0, 1]; chunks of score 0 are left out.
 
         With them comes the table that they were taken from, unless the ranking was remembered.
 
         Args:
-            text: the query.
+            query: the query.
             top_n: most chunks.
             chosen: which chunks may be results; None allows all.
             meaning: what an encoder adds to what the words say.
         """
-        is_remembered = chosen is None and meaning is None and len(text) <= REMEMBERED_CHARS and top_n <= N_PROMISING
-        ranking = self._rankings.get((text, top_n)) if is_remembered else None
+        is_usual = chosen is None and meaning is None and top_n <= N_PROMISING
+        key = (query.text, top_n) if is_usual and len(query.text) <= REMEMBERED_CHARS else None
+        ranking = self._rankings.get(key)
         if ranking is not None:
             return ranking, None
-        table = self.assess(self.plan(text), top_n, chosen, meaning)
+        plan = self.plan(query)
+        table = self.assess(plan, top_n, chosen, meaning)
         some = table.results[table.scores[table.results] > 0.0]
         by_words = table.columns["words"][table.results]
         sure = confidence(float(by_words.max()), table.plan) if by_words.size else 0.0
         ranking = Ranking(table.positions[some], table.scores[some], sure).best(top_n)
-        if is_remembered:
-            self._rankings.put((text, top_n), ranking)
+        if key is not None:
+            self._rankings.put(key, ranking)
         return ranking, table
 
-    def plan(self, text: str) -> Plan:
-        """Return the query, weighed against all chunks: the first round."""
-        query = parse(text, inflects=self.weighting.inflects)
+    def plan(self, query: Query) -> Plan:
+        """Return a query, weighed against all chunks: the first round."""
         found = self.ask(SegmentScorer.match, query.terms)
         matches = _united(query, found)
         if any(match.is_crowded for match in matches):
@@ -217,15 +218,16 @@ class Collection:
         results = found.is_chosen.nonzero()[0]
         if chosen is not None and n_best:
             picked = np.union1d(promising, results[at_least_as_good(found.cosines[results], n_best)])
+        ahead = self.ahead(plan, picked.size)
         return Table(
             plan=plan,
             positions=found.positions,
-            scores=found.cosines,
+            scores=found.cosines.copy(),  # from elsewhere they may come read-only
             is_verbatim=found.is_verbatim,
             results=results,
             promising=promising,
             picked=picked,
-            ask=self.asking(found.positions[picked], self.ahead(plan, picked.size)),
+            ask=self.asking(found.positions[picked], ahead),
             sample=lambda: self._sample,
         )
 
@@ -243,8 +245,7 @@ class Collection:
                 places = positions.searchsorted(wanted)
                 if (positions.take(places, mode="clip") == wanted).all():
                     return known if places.size == positions.size else known.take(places)
-            evidence: E = self.tell(wanted, [inquiry])[0]
-            return evidence
+            return self.inquire(inquiry, wanted)
 
         return ask
 

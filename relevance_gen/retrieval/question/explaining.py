@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.query import parse
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.stages.meaning import Meaning
 from relevance_gen.types import Explanation, Passage, TermShare
 
 
-def explain(collection: Collection, query: str, position: int, meaning: Meaning | None = None) -> Explanation:
+def explain(collection: Collection, text: str, position: int, meaning: Meaning | None = None) -> Explanation:
     """Explain the score of the chunk at a position, where there must be one: read its row of the table."""
-    plan = collection.plan(query)
+    plan = collection.plan(parse(text, inflects=collection.weighting.inflects))
     of_terms = next((one for one in collection.ask(SegmentScorer.shares, position, plan) if one is not None), None)
     if of_terms is None:
         raise LookupError(f"no chunk is at position {position}")

@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.arrays import Flags, GrowingArray, Ids
+from relevance_gen.retrieval.arrays import Flags, Ids
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.matching import MAX_INFLECTED
 from relevance_gen.retrieval.text.portions import blocks
@@ -30,7 +30,6 @@ _REMEMBERED_WORDS: Final = 1 << 14
 MAX_TERMS: Final = 1 << 14
 """Most different words of a query that count: it bounds the work for queries as long as a book."""
 _STEP: Final = 1 << 16
-_CHARS_PER_TOKEN: Final = 4
 _FEW_WORDS: Final = 64
 """Up to so many words are quicker read one by one than with numpy."""
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
@@ -155,16 +154,16 @@ def _parse(text: str, inflects: bool) -> Query:
     if spellings and len(spellings) <= _FEW_WORDS and len(max(spellings, key=len)) < SPELLED_BYTES:
         words = [_plain_word(spelling, inflects) for spelling in spellings]
         return _query(text, np.array([word.term_id for word in words], np.uint64), words)
-    every: GrowingArray[np.uint64] = GrowingArray(np.uint64, len(text) // _CHARS_PER_TOKEN)
+    ids_of_blocks = [np.zeros(0, np.uint64)]
     heads: dict[int, QueryTerm] = {}  # the different words, in order of first appearance
     for block in map(cut_terms, blocks([text])):
-        every.extend(block.ids)
+        ids_of_blocks.append(block.ids)
         if len(heads) < MAX_TERMS:
             for first in np.sort(np.unique(block.ids, return_index=True)[1]).tolist():
                 term_id = int(block.ids[first])
                 if len(heads) < MAX_TERMS and term_id not in heads:
                     heads[term_id] = _word(block.spell(first), term_id, int(block.length[first]), inflects)
-    ids = every.finish()
+    ids = np.concatenate(ids_of_blocks)
     known = np.array([*heads], np.uint64)
     in_order = known.argsort().astype(np.int16)
     word_at = np.full(ids.size, -1, np.int16)
