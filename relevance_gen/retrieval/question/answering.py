@@ -5,7 +5,7 @@ from __future__ import annotations
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.contents import contents
-from relevance_gen.retrieval.question.filtering import Filter
+from relevance_gen.retrieval.question.filtering import Filter, check_keys
 from relevance_gen.retrieval.question.highlighting import highlight
 from relevance_gen.retrieval.question.query import Question, parse
 from relevance_gen.retrieval.question.stages.meaning import Meaning
@@ -49,6 +49,8 @@ def answer(
     chosen = None if question.where is None else Filter.read(question.where, n_positions)
     query = parse(question.query, inflects=collection.weighting.inflects)
     ranking, table = collection.rank(query, question.top_n, chosen, meaning)
+    if not ranking.positions.size:
+        check_keys(question.where, [segment.chunks for segment in collection.segments])
     if question.min_share:
         ranking = ranking.close_to_best(question.min_share)
     if question.true_order:
