@@ -2,7 +2,8 @@
 
 Every series has a fixed place in one shared array: a row for each process, a column for each number. A process writes
 only its own row, without locks; a process that replaces a dead one goes on counting in its row, so that no counter ever
-falls. (The common client library keeps one file per process id instead, and counters fall when one is cleaned up.)
+falls. prometheus_client adds up processes, too, but through files in a directory that an environment variable must name
+before it is imported: some for each process id that there ever was. This server needs no directory, and writes no file.
 """
 
 from __future__ import annotations

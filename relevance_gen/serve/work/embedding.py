@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, Protocol
 
 from attrs import frozen
@@ -17,6 +18,7 @@ from relevance_gen.embedding.encoder import Encoder, Kind
 from relevance_gen.embedding.jobs import Encoded
 from relevance_gen.errors import EncoderError, OverloadedError, TimedOutError, TooLargeError
 from relevance_gen.machine import usable_cores
+from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.loading import load_in_thread
@@ -80,11 +82,10 @@ class Embedder:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._max_waiting = settings.encoder_queue
+        self._texts = Quota(settings.encoder_queue, watch=partial(metrics.put, "encoder_texts_waiting"))
         self._timeout_s = settings.encoder_timeout_s
         self.encoder: TextEncoder | None = None
         self._lock = threading.Lock()
-        self._n_waiting = 0
         self._mean_s = 0.0
         self.is_loading = False
 
@@ -136,10 +137,12 @@ class Embedder:
         encoder = self.encoder
         if encoder is None:
             raise EncoderError("the encoder is still being loaded" if self.is_loading else "this server has no encoder")
-        if n_texts > self._max_waiting:
-            raise TooLargeError(f"must have at most {self._max_waiting} items", task.path, str(n_texts))
+        if n_texts > self._texts.whole:
+            raise TooLargeError(f"must have at most {self._texts.whole} items", task.path, str(n_texts))
         started_s = time.perf_counter()
-        self._wait_for(n_texts)
+        if not self._texts.take(n_texts):
+            expected_s = math.ceil(self._mean_s * self._texts.held)
+            raise OverloadedError("too many texts wait to be encoded", retry_after_s=max(1, expected_s))
         try:
             future = encoder.submit(task.texts, kind=task.kind)
             try:
@@ -148,16 +151,7 @@ class Embedder:
                 future.cancel()
             self._count(future.result(), time.perf_counter() - started_s)
         finally:
-            self._wait_for(-n_texts)
-
-    def _wait_for(self, n_texts: int) -> None:
-        """Let so many more texts wait; fewer if negative."""
-        with self._lock:
-            if n_texts > 0 and self._n_waiting + n_texts > self._max_waiting:
-                expected_s = math.ceil(self._mean_s * self._n_waiting)
-                raise OverloadedError("too many texts wait to be encoded", retry_after_s=max(1, expected_s))
-            self._n_waiting += n_texts
-            self._metrics.put("encoder_texts_waiting", self._n_waiting)
+            self._texts.give_back(n_texts)
 
     def _count(self, encoded: Encoded, seconds: float) -> None:
         n_texts, n_tokens = encoded.n_tokens.size, int(encoded.n_tokens.sum())

@@ -8,13 +8,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from attrs import define, field
 
 from relevance_gen.errors import BusyError, OverloadedError, ShuttingDownError
+from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class _Task:
 
     work: Callable[[], Any]
     answer: asyncio.Future[Any] | None = None
+    client: Hashable = None
     _loop: asyncio.AbstractEventLoop = field(factory=asyncio.get_running_loop)
     waits: bool = True
 
@@ -73,22 +75,28 @@ class Gate:
         max_waiting: callers that may wait.
         max_wait_s: longest wait.
         metrics: counts those that wait and those that are refused.
-
-    Attributes:
-        n_running: tasks that threads are working on.
+        share: threads that one client may have at once; the others pass those of it that wait.
     """
 
-    def __init__(self, name: str, n_threads: int, *, max_waiting: int, max_wait_s: float, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        name: str,
+        n_threads: int,
+        *,
+        max_waiting: int,
+        max_wait_s: float,
+        metrics: Metrics,
+        share: float = math.inf,
+    ) -> None:
         self._name = name
-        self._n_threads = n_threads
-        self._max_waiting = max_waiting
+        self._places = Quota(n_threads + max_waiting)
+        self._threads = Quota(n_threads, share)
         self._max_wait_s = max_wait_s
         self._metrics = metrics
         self._tasks: deque[_Task] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._mean_s = 0.0
-        self.n_running = 0
         for number in range(n_threads):
             threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True).start()
 
@@ -97,8 +105,13 @@ class Gate:
         """Tasks that no thread has fetched yet."""
         return len(self._tasks)
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread and return what it returns.
+    @property
+    def n_running(self) -> int:
+        """Tasks that threads are working on."""
+        return int(self._threads.held)
+
+    async def run(self, work: Callable[[], T], client: Hashable = None) -> T:
+        """Run `work` for a client in a thread and return what it returns.
 
         Raises:
             OverloadedError: too many wait already.
@@ -107,9 +120,9 @@ class Gate:
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
-        task = _Task(work, answer)
+        task = _Task(work, answer, client)
         with self._changed:
-            if len(self._tasks) + self.n_running >= self._n_threads + self._max_waiting and not self._closed:
+            if not self._places.has_room(1) and not self._closed:
                 self._metrics.add("requests_rejected_total", 1, self._name)
                 raise OverloadedError("too much work is waiting", retry_after_s=self._expected_wait_s())
             self._put(task)
@@ -134,6 +147,7 @@ class Gate:
             self._tasks.clear()
             for task in refused:
                 task.waits = False
+                self._places.give_back()
             self._changed.notify_all()
         for task in refused:
             if task.answer is not None:
@@ -145,25 +159,27 @@ class Gate:
         if self._closed:
             raise ShuttingDownError
         self._tasks.append(task)
+        self._places.charge(1)
         self._count_waiting()
         self._changed.notify()
 
     def _fetch(self) -> _Task | None:
-        while not self._tasks:
+        while True:
+            for task in self._tasks:
+                if self._threads.take(1, task.client):
+                    self._tasks.remove(task)
+                    task.waits = False
+                    self._count_waiting()
+                    return task
             if self._closed:
                 return None
             self._changed.wait()
-        task = self._tasks.popleft()
-        task.waits = False
-        self._count_waiting()
-        self.n_running += 1
-        return task
 
     def _count_waiting(self) -> None:
         self._metrics.put("requests_waiting", len(self._tasks), self._name)
 
     def _expected_wait_s(self) -> int:
-        return max(1, math.ceil(self._mean_s * len(self._tasks) / self._n_threads))
+        return max(1, math.ceil(self._mean_s * len(self._tasks) / self._threads.whole))
 
     # ── Leaving ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -174,6 +190,7 @@ class Gate:
             if was_waiting:
                 task.waits = False
                 self._tasks.remove(task)
+                self._places.give_back()
                 self._count_waiting()
             return was_waiting
 
@@ -199,7 +216,8 @@ class Gate:
         outcome = task.attempt()
         with self._changed:  # before the caller is told, so that it finds the place free when it comes again
             self._mean_s += _SMOOTHING * (time.perf_counter() - started_s - self._mean_s)
-            self.n_running -= 1
+            self._threads.give_back(1, task.client)
+            self._places.give_back()
         task.tell(*outcome)
         # An error holds, by its traceback, the frames that it came through. A frame that in turn holds the error would
         # keep both, and with them the request's body, until the garbage collector comes by.

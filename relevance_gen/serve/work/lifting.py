@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from relevance_gen.embedding.jobs import Vectors
 from relevance_gen.errors import EncoderError, OverloadedError, RelevanceGenError, TimedOutError, TooLargeError
+from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.embedding import Embedder, EmbeddingTask, TextEncoder
@@ -100,7 +101,7 @@ class Lifting:
         self._embedder = embedder
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(max(1, settings.n_search_threads // 2))
+        self._places = Quota(max(1, settings.n_search_threads // 2))
         self._pending: queue.Queue[tuple[Make, IsWanted]] = queue.Queue(_MAX_PENDING)
         self._thread: threading.Thread | None = None
 
@@ -114,12 +115,12 @@ class Lifting:
             encoder = self._embedder.encoder
             if encoder is None:
                 raise SkippedError("loading" if self._embedder.is_loading else "unavailable")  # noqa: TRY301
-            if not self._places.acquire(blocking=False):
+            if not self._places.take():
                 raise SkippedError("busy")  # noqa: TRY301
             try:
                 return search(_SearchEncoder(self._embedder, encoder, self._settings))
             finally:
-                self._places.release()
+                self._places.give_back()
         except SkippedError:
             with self._lock:
                 self._metrics.add("searches_without_encoder_total")
