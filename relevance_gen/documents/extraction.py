@@ -41,8 +41,8 @@ class Extracted:
     Attributes:
         parts: its texts in order, each with its place.
         trouble: why that is not all, to stand behind the file's name; None if it is all.
-        n_chars: length of all texts.
-        max_chars: most that it may have.
+        n_chars: length of all texts, and of what their places are called.
+        max_chars: most that it may be.
     """
 
     parts: list[tuple[Place, str]] = field(factory=list)
@@ -52,7 +52,9 @@ class Extracted:
 
     def add(self, place: Place, text: str) -> None:
         """Keep one more part."""
-        self.n_chars += len(text)
+        self.n_chars += len(text) + sum(len(name) for name in place.values() if isinstance(name, str))
+        if len(self.parts) == MAX_PAGES:
+            raise DocumentError(f"has more than {MAX_PAGES:,} parts")
         if self.n_chars > self.max_chars:
             raise DocumentError(f"has more than {self.max_chars:,} characters of text")
         self.parts.append((place, text))

@@ -51,7 +51,7 @@ class _Process:
                     raise TimeoutError
                 part = os.read(self.stdout.fileno(), 1 << 20)
                 if not part:
-                    raise TimeoutError if self.popen.wait() == -signal.SIGXCPU else EOFError
+                    raise _ends_by(self.popen.wait())
                 received += part
         return bytes(received)
 
@@ -62,6 +62,15 @@ class _Process:
         for pipe in (self.stdin, self.stdout):
             with suppress(OSError):  # what could not be written to a dead process
                 pipe.close()
+
+
+def _ends_by(status: int) -> Exception:
+    """Return what the status says of a process that has ended before it answered."""
+    if status == -signal.SIGXCPU:
+        return TimeoutError()
+    if status in (-signal.SIGKILL, -signal.SIGTERM):
+        return GenerationError("the process was killed from outside")
+    return EOFError()
 
 
 class Sandbox:
@@ -87,7 +96,7 @@ class Sandbox:
         Raises:
             TimeoutError: it took too long.
             EOFError: the process has died of it.
-            GenerationError: the process cannot be started.
+            GenerationError: the process cannot be started, or somebody else has killed it.
         """
         line = json.dumps(question).encode() + b"\n"
         with self._lock:

@@ -10,10 +10,11 @@ from attrs import frozen
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import LANES, Metrics
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.extracting import AT_ONCE
 from relevance_gen.serve.work.gate import Gate
 
-_MAX_WAITING_GENERATIONS = 256
-"""Bodies of generations that may wait to be parsed; small ones are parsed at once and do not wait."""
+_MAX_WAITING = 256
+"""Documents, and bodies of generations, that may wait; small bodies are parsed at once and do not."""
 
 _VALUES_PER_CHUNK = 16
 """JSON values that a body may hold for each chunk allowed: its text and its metadata."""
@@ -42,8 +43,9 @@ class Lane:
 def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     """Make the lanes of one process, by name, and start their threads."""
     waits: dict[str, Any] = {"max_wait_s": settings.queue_timeout_s, "metrics": metrics}
-    gates = {name: Gate(name, 1, max_waiting=_MAX_WAITING_GENERATIONS, **waits) for name in LANES if name != "search"}
+    gates = {name: Gate(name, 1, max_waiting=_MAX_WAITING, **waits) for name in ("generation", "open_generation")}
     gates["search"] = Gate("search", settings.n_search_threads, max_waiting=settings.search_queue, **waits)
+    gates["extraction"] = Gate("extraction", AT_ONCE, max_waiting=_MAX_WAITING, share=1, **waits)
     most_bytes = dict.fromkeys(LANES, settings.max_body_bytes)
     most_bytes["open_generation"] = min(settings.max_body_bytes, _MOST_BYTES_OF_OPEN_GENERATION)
     most_values = dict.fromkeys(LANES, _MOST_VALUES_OF_GENERATION)

@@ -73,7 +73,8 @@ async def answer(service: Service, request: web.BaseRequest, work: Work) -> web.
         return task, present, done, response, time.perf_counter() - started_s
 
     gate = (service.lanes[action.threads] if action.threads else request[LANE]).gate
-    task, present, done, response, seconds = do() if action.is_quick and body.is_small else await gate.run(do)
+    on_loop = action.is_quick and body.is_small
+    task, present, done, response, seconds = do() if on_loop else await gate.run(do, client)
     action.count(service.metrics, task, done, seconds)  # here, where no other thread counts
     if action.finish is not None:
         held.replace(text_bytes(done) + cost.of(done))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import queue
 from pathlib import Path
 
 import relevance_gen.documents
@@ -13,36 +14,47 @@ from relevance_gen.types import DocumentPart, ExtractionRequest, ExtractionRespo
 
 TIMEOUT_S = 20.0
 MEMORY_BYTES = 1 << 30
+AT_ONCE = 4
 _PROGRAM = Path(relevance_gen.documents.__file__).with_name("program.py")
 
 
 class Extractor:
-    """Takes the text out of documents, one after the other. Its process starts with the first."""
+    """Takes the text out of documents, `AT_ONCE` of them at a time. A process starts when it is first needed."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S, memory_bytes: int = MEMORY_BYTES) -> None:
         self._timeout_s = timeout_s
-        self._sandbox = Sandbox(_PROGRAM, timeout_s=timeout_s, memory_bytes=memory_bytes)
-        self.close = self._sandbox.close
+        self._sandboxes = [Sandbox(_PROGRAM, timeout_s=timeout_s, memory_bytes=memory_bytes) for _ in range(AT_ONCE)]
+        self._free: queue.LifoQueue[Sandbox] = queue.LifoQueue()  # the one used last, which runs already, comes first
+        for sandbox in self._sandboxes:
+            self._free.put(sandbox)
+
+    def close(self) -> None:
+        """End the processes."""
+        for sandbox in self._sandboxes:
+            sandbox.close()
 
     def extract(self, request: ExtractionRequest) -> ExtractionResponse:
         """Return the text of a document, or of as much of it as can be read.
 
         Raises:
             InvalidRequestError: nothing of it can be read.
-            BusyError: no process can be started now.
+            BusyError: no process can be started now, or it was killed from outside.
         """
         try:
             base64.b64decode(request.content, validate=True)
         except (binascii.Error, ValueError):
             raise InvalidRequestError("must be base64", "content") from None
+        sandbox = self._free.get()
         try:
-            found = self._sandbox.ask({"name": request.name, "content": request.content})
+            found = sandbox.ask({"name": request.name, "content": request.content})
         except TimeoutError:
             raise _refused(f"takes longer than {self._timeout_s:g} seconds to read") from None
         except EOFError:
             raise _refused("cannot be read within the memory allowed") from None
         except GenerationError:
-            raise BusyError("no process can be started to read documents now", retry_after_s=5) from None
+            raise BusyError("no process can read documents now", retry_after_s=5) from None
+        finally:
+            self._free.put(sandbox)
         if not any(text for _, text in found["parts"]):
             raise _refused(found["trouble"] or "holds no text")
         parts = tuple(DocumentPart(place, text) for place, text in found["parts"])

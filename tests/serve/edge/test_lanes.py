@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +129,28 @@ def test_very_many_spans_count_as_memory() -> None:
         assert (answer.status, answer.error["type"]) == (413, "too_large")
         assert server.search({**found, "chunk_txts": ["cat " * 10_000], "spans": True}).status == 200
         assert eventually(lambda: server.metric('request_body_bytes_held{lane="search"}') == 0)
+
+
+def read_children(server: Server) -> list[str]:
+    """Return the ids of the processes that any thread of the server has started."""
+    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    return " ".join(task.read_text() for task in tasks).split()
+
+
+def test_a_document_that_takes_long_keeps_only_its_own_key_waiting() -> None:
+    """While the process that reads one key's document does not answer, another key's document is read by another."""
+    document = {"name": "a.txt", "content": base64.b64encode(b"Apples").decode()}
+    other = {**KEYED, "X-API-Key": "another"}
+    with (
+        Server("--model", "none", RELEVANCE_GEN_API_KEYS="a-test-key,another") as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        assert server.call("POST", "/extract", document, KEYED).status == 200
+        (reader,) = map(int, read_children(server))
+        os.kill(reader, signal.SIGSTOP)
+        mine = [pool.submit(server.call, "POST", "/extract", document, KEYED) for _ in range(2)]
+        assert eventually(lambda: server.metric('requests_waiting{lane="extraction"}') == 1)
+        assert server.call("POST", "/extract", document, other).status == 200
+        assert not any(one.done() for one in mine)
+        os.kill(reader, signal.SIGCONT)
+        assert [one.result().status for one in mine] == [200, 200]

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import base64
+import fcntl
+import os
+import signal
+import termios
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from relevance_gen.errors import BusyError, InvalidRequestError
 from relevance_gen.serve.work.extracting import Extractor
 from relevance_gen.types import DocumentPart, ExtractionRequest, ExtractionResponse
-from tests.cli.documents import archive, docx, pdf, run
+from tests.cli.documents import _R, archive, docx, pdf, run
+from tests.serve.harness import eventually
 
 
 def asked(content: bytes, name: str = "") -> ExtractionRequest:
@@ -84,7 +90,8 @@ def test_what_takes_too_long_or_too_much_is_ended() -> None:
     ):
         with pytest.raises(InvalidRequestError, match=why):
             extractor.extract(asked(content))
-        extractor._sandbox._timeout_s = 30
+        for sandbox in extractor._sandboxes:
+            sandbox._timeout_s = 30
         assert extractor.extract(asked(b"Pears")) == ExtractionResponse((DocumentPart({}, "Pears"),))
         extractor.close()
 
@@ -94,3 +101,41 @@ def test_no_process_is_no_fault_of_the_document(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.executable", "/no/such/python")
     with pytest.raises(BusyError):
         Extractor().extract(asked(b"Apples"))
+
+
+def test_a_process_that_is_killed_from_outside_is_no_fault_of_the_document() -> None:
+    """Whoever kills it, such as a system without memory, has the request refused for now, and the next one answered."""
+    extractor = Extractor()
+    try:
+        extractor.extract(asked(b"Apples"))
+        (process,) = [sandbox._process for sandbox in extractor._sandboxes if sandbox._process is not None]
+        os.kill(process.popen.pid, signal.SIGSTOP)  # so that it is killed while it has a document
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(extractor.extract, asked(b"Pears"))
+            assert eventually(lambda: any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4))))
+            os.kill(process.popen.pid, signal.SIGKILL)
+            with pytest.raises(BusyError):
+                answer.result()
+        assert extractor.extract(asked(b"Pears")) == ExtractionResponse((DocumentPart({}, "Pears"),))
+    finally:
+        extractor.close()
+
+
+def test_the_names_of_sheets_are_text() -> None:
+    """What sheets are called counts as what stands in them: a small archive may say one name many times."""
+    name, extractor = "x" * 30_000, Extractor()
+    sheets = "".join(f'<sheet name="{name}" r:id="a"/>' for _ in range(1000))
+    book = archive(
+        {
+            "xl/workbook.xml": f"<workbook xmlns='x' {_R}><sheets>{sheets}</sheets></workbook>",
+            "xl/_rels/workbook.xml.rels": '<x xmlns="x"><Relationship Id="a" Target="worksheets/a.xml"/></x>',
+            "xl/worksheets/a.xml": '<worksheet xmlns="x"><sheetData><row><c><v>1</v></c></row></sheetData></worksheet>',
+        }
+    )
+    assert len(book) < 200_000
+    try:
+        found = extractor.extract(asked(book, "a.xlsx"))
+        assert sum(len(str(part.place)) + len(part.text) for part in found.parts) < 9 << 20
+        assert found.trouble == "has more than 8,388,608 characters of text"
+    finally:
+        extractor.close()

@@ -161,3 +161,22 @@ def test_an_error_keeps_nothing_alive() -> None:
         assert held[0]() is None
     finally:
         gc.enable()
+
+
+def test_a_client_has_only_its_share_of_the_threads() -> None:
+    """While a client has its share, what it asks for further waits, and another's later work is done before."""
+
+    async def run() -> list[str]:
+        tried = Gate("extraction", 3, max_waiting=9, max_wait_s=60, metrics=Metrics.alone(), share=1)
+        done: list[str] = []
+        held = threading.Event()
+        slow = asyncio.create_task(tried.run(held.wait, "greedy"))
+        more = [asyncio.create_task(tried.run(lambda: done.append("greedy"), "greedy")) for _ in range(4)]
+        await tried.run(lambda: done.append("modest"), "modest")
+        assert (tried.n_running, tried.n_waiting) == (1, 4)
+        held.set()
+        await asyncio.gather(slow, *more)
+        tried.close()
+        return done
+
+    assert asyncio.run(run()) == ["modest", *["greedy"] * 4]
