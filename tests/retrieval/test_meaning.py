@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from attrs import define, field
+from attrs import astuple, define, field
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -399,7 +399,7 @@ def test_vectors_that_lie_are_refused(tmp_path: Path, name: str, monkeypatch: py
     index = ChunkIndex(["Cats purr.", "Dogs bark."], encoder=LetterEncoder())
     segment = index._state.collection.segments[0]
     assert segment.passages is not None
-    dict(zip(("first_passage", "passage_starts", "passage_ends", "vectors"), segment.passages.arrays, strict=True))[
+    dict(zip(("first_passage", "passage_starts", "passage_ends", "vectors"), astuple(segment.passages), strict=True))[
         name
     ].flat[-1] = lie
     index.save(tmp_path / "lying")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
+from attrs import astuple
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -51,7 +52,7 @@ def test_joined_and_taken_passages_are_those_of_their_chunks(texts: list[str], d
     joined = Passages.joined([Passages.of(texts[:cut], Lengths()), Passages.of(texts[cut:], Lengths())])
     order = data.draw(st.permutations(range(len(texts))))
     taken, expected = joined.take(np.array(order, np.int64)), Passages.of([texts[at] for at in order], Lengths())
-    for one, other in zip(taken.arrays, expected.arrays, strict=True):
+    for one, other in zip(astuple(taken), astuple(expected), strict=True):
         np.testing.assert_array_equal(one.ravel(), other.ravel())
 
 

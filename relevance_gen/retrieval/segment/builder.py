@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.arrays import Counts, Flags, Ids, Offsets, ragged_ranges, sum_by
+from relevance_gen.retrieval.arrays import Counts, Flags, Ids, Offsets, find_all, starts_of, sum_by
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.counts import MAX_BLOCK_CHUNKS, TermCounts, count_terms
 from relevance_gen.retrieval.segment.postings import PostingsBuilder
@@ -89,7 +89,7 @@ def _first_occurrences(n_occurrences: Offsets, is_ascii: Flags) -> Offsets:
     """Return where each chunk's occurrences begin: those of ASCII texts stand before those of all others."""
     order = np.argsort(~is_ascii, kind="stable")
     first = np.empty(order.size, np.int64)
-    first[order] = np.cumsum(n_occurrences[order]) - n_occurrences[order]
+    first[order] = starts_of(n_occurrences[order])
     return first
 
 
@@ -98,7 +98,7 @@ def _sum_ids(block: Occurrences) -> Ids:
     sums = np.zeros(block.counts.size, np.uint64)
     some = np.flatnonzero(block.counts)
     if some.size:
-        sums[some] = np.add.reduceat(block.ids, (np.cumsum(block.counts) - block.counts)[some])
+        sums[some] = np.add.reduceat(block.ids, starts_of(block.counts)[some])
     return sums
 
 
@@ -159,10 +159,7 @@ def _votes(found: TermCounts, n_chunks: int) -> Votes:
         n_chunks: number of chunks in the block.
     """
     markers, vote = _markers()
-    marker_buckets, seen_buckets = buckets(markers), buckets(found.ids)
-    low = np.searchsorted(seen_buckets, marker_buckets, "left")
-    n = np.searchsorted(seen_buckets, marker_buckets, "right") - low
-    at = ragged_ranges(low, n)
+    at, n = find_all(buckets(found.ids), buckets(markers))
     cast = found.tf[at] * np.repeat(vote, n) * (found.ids[at] == np.repeat(markers, n))
     return sum_by(found.chunk[at], cast, n_chunks).astype(np.int32)
 
@@ -171,5 +168,5 @@ def _votes(found: TermCounts, n_chunks: int) -> Votes:
 def _markers() -> tuple[Ids, Offsets]:
     """Return the ids of words that tell languages, and the vote of each: 1 for English, -1 for any other."""
     occurrences = cut_terms([*ENGLISH_MARKERS, *OTHER_MARKERS])
-    ids = occurrences.ids[np.cumsum(occurrences.counts) - occurrences.counts]  # "của" is also "cua"
+    ids = occurrences.ids[starts_of(occurrences.counts)]  # "của" is also "cua"
     return ids, np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])

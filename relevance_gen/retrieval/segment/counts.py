@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Ids, Number, Offsets, different, runs
+from relevance_gen.retrieval.arrays import Ids, Offsets, different, runs
 from relevance_gen.retrieval.text.terms import buckets
 
 MAX_BLOCK_CHUNKS: Final = 1 << 16
@@ -80,24 +78,11 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
     leads = np.concatenate(([True], ~again))
     tf = found.tf
     tf[order[leads]] = np.add.reduceat(tf[order], np.flatnonzero(leads))
-    joined = np.sort(order[~leads])
+    kept = np.ones(tf.size, bool)
+    kept[order[~leads]] = False
     of_occurrence = found.of_occurrence
     if of_occurrence is not None:
-        number = np.arange(tf.size)
-        number[order] = order[np.maximum.accumulate(np.where(leads, np.arange(order.size), 0))]
-        of_occurrence = (number - np.searchsorted(joined, number)).take(of_occurrence)
-    dropped = [-1, *joined.tolist(), tf.size]
-    return TermCounts(
-        _without(found.occurrence, dropped),
-        _without(found.ids, dropped),
-        _without(found.chunk, dropped),
-        _without(tf, dropped),
-        of_occurrence,
-    )
-
-
-def _without(values: npt.NDArray[Number], dropped: list[int]) -> npt.NDArray[Number]:
-    """Move the values up over those at `dropped`, a few places ascending between -1 and the length."""
-    for n_dropped, (before, place) in enumerate(itertools.pairwise(dropped)):
-        values[before + 1 - n_dropped : place - n_dropped] = values[before + 1 : place]
-    return values[: values.size - len(dropped) + 2]
+        number = np.cumsum(kept) - 1
+        number[order] = number[order[np.maximum.accumulate(np.where(leads, np.arange(order.size), 0))]]
+        of_occurrence = number.take(of_occurrence)
+    return TermCounts(found.occurrence[kept], found.ids[kept], found.chunk[kept], tf[kept], of_occurrence)

@@ -108,8 +108,7 @@ class Lexicon:
         if stems is None:
             every = np.flatnonzero(self.inflected[low:high]) + low
             stems = np.zeros(high - low, np.int64)
-            for start in range(0, every.size, _STEP):
-                some = every[start : start + _STEP]
+            for some in (every[step] for step in steps(every.size, _STEP)):
                 words = self.spell(some)
                 # Python's hashes differ from process to process: these are never saved nor sent.
                 stems[some - low] = [
@@ -185,8 +184,8 @@ class Lexicon:
             letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(_STUMP_BYTES)
             stumps[low : low + ids.size] = stumps_of(ids, letters, first[:-1] - first[0], np.diff(first) - 1)
         names = different(stumps)
-        for low in range(0, self.size, _STEP):
-            stumps[low : low + _STEP] = names.searchsorted(stumps[low : low + _STEP])
+        for some in steps(self.size, _STEP):
+            stumps[some] = names.searchsorted(stumps[some])
         return names, stumps
 
     def grams(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
@@ -234,9 +233,7 @@ def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Hash
     stumps[longer] ^= rest * _MIX[2]
     stumps ^= stumps >> np.uint64(32)
     hashed: Hashes = np.maximum((stumps * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1))
-    stopped = _function_words()
-    at = stopped.searchsorted(ids)
-    hashed[stopped.take(at, mode="clip") == ids] = 0
+    hashed[find(_function_words(), ids) >= 0] = 0
     return hashed
 
 

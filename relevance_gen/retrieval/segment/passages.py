@@ -25,7 +25,7 @@ from attrs import frozen
 from relevance_gen.chunking import spans
 from relevance_gen.errors import EncoderError, InvalidRequestError
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.arrays import Floats, Halves, Offsets, ragged_ranges
+from relevance_gen.retrieval.arrays import Floats, Halves, Offsets, bounds_of, ragged_ranges, starts_of, steps
 
 PASSAGE_CHARS: Final = 1000
 _HUMP: Final = re.compile("(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2})")
@@ -132,7 +132,7 @@ class Passages:
         counts = np.concatenate([np.diff(part.first) for part in parts])
         vectors = [part.vectors for part in parts if part.vectors.size] or [part.vectors for part in parts[:1]]
         return cls(
-            np.concatenate(([0], np.cumsum(counts))),
+            bounds_of(counts),
             np.concatenate([part.starts for part in parts]),
             np.concatenate([part.ends for part in parts]),
             np.concatenate(vectors),
@@ -142,13 +142,7 @@ class Passages:
         """Return the passages of some chunks, in the order of `numbers`."""
         counts = np.diff(self.first)[numbers]
         at = ragged_ranges(self.first[numbers], counts)
-        first = np.concatenate(([0], np.cumsum(counts)))
-        return Passages(first, self.starts[at], self.ends[at], self.vectors[at])
-
-    @property
-    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        """All arrays."""
-        return self.first, self.starts, self.ends, self.vectors
+        return Passages(bounds_of(counts), self.starts[at], self.ends[at], self.vectors[at])
 
     def nearest(self, numbers: Offsets, question: Halves) -> Nearest:
         """Return for each of some chunks the passage that is nearest to a question; of equal ones the first.
@@ -161,9 +155,9 @@ class Passages:
         at = ragged_ranges(self.first[numbers], counts)
         wanted = question.astype(np.float64)
         cosines = np.empty(at.size)
-        for low in range(0, at.size, _STEP):
-            cosines[low : low + _STEP] = self.vectors[at[low : low + _STEP]].astype(np.float64) @ wanted
-        heads = np.cumsum(counts) - counts
+        for some in steps(at.size, _STEP):
+            cosines[some] = self.vectors[at[some]].astype(np.float64) @ wanted
+        heads = starts_of(counts)
         best = np.maximum.reduceat(cosines, heads) if numbers.size else np.zeros(0)
         places = np.flatnonzero(cosines == np.repeat(best, counts))
         places = places[np.searchsorted(places, heads)]  # the first that is as good in each chunk

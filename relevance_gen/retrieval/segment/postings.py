@@ -87,8 +87,7 @@ class Postings:
         """Return the number of chunks that hold each term, shape (V,)."""
         if self.live is None:
             return np.diff(self.first)
-        seen = np.concatenate(([0], np.cumsum(self.live[self.chunk])))
-        return np.diff(seen[self.first])
+        return np.diff(bounds_of(self.live[self.chunk])[self.first])
 
 
 class PostingsBuilder:

@@ -8,21 +8,32 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from attrs import evolve, frozen
 
-from relevance_gen.retrieval.arrays import Flags, Floats, Hashes, Ids, Offsets, TermNumbers, find, ragged_ranges
+from relevance_gen.retrieval.arrays import (
+    Flags,
+    Floats,
+    Hashes,
+    Ids,
+    Offsets,
+    TermNumbers,
+    find,
+    joined,
+    ragged_ranges,
+    starts_of,
+)
 from relevance_gen.retrieval.segment import layout
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.lexicon import MADE_BYTES, Lexicon, LexiconBuilder, stumps_of
 from relevance_gen.retrieval.segment.passages import Passages
 from relevance_gen.retrieval.segment.postings import Postings
 from relevance_gen.retrieval.text.portions import blocks
-from relevance_gen.retrieval.text.terms import cut_terms
+from relevance_gen.retrieval.text.terms import Occurrences, cut_terms
 
 Votes = npt.NDArray[np.int32]
 
@@ -119,12 +130,6 @@ class Reading:
         return self.terms < np.uint32(self.lexicon.size)
 
 
-def _starts(counts: Offsets) -> Offsets:
-    starts: Offsets = (counts + BETWEEN).cumsum()
-    starts -= counts
-    return starts
-
-
 @frozen(eq=False)
 class Segment:
     """Some chunks made searchable. Chunks have numbers in their segment and positions in the whole collection.
@@ -192,53 +197,32 @@ class Segment:
         return sum(array.nbytes for _, array in layout.arrays_of(self))
 
     def read(self, numbers: Offsets) -> Reading:
-        """Return the words of some chunks."""
+        """Return the terms of some chunks."""
         counts = self.n_occurrences[numbers]
         if self.occurrences is None:
-            return self._read_again([self.chunks.texts[number] for number in numbers.tolist()], counts)
-        first, occurrences = self.first_occurrence[numbers], self.occurrences
-        pieces = [self._between] * (2 * numbers.size + 1)
-        pieces[1::2] = [
-            occurrences[begin:end] for begin, end in zip(first.tolist(), (first + counts).tolist(), strict=True)
-        ]
-        return Reading(self.postings.lexicon, np.concatenate(pieces), _starts(counts), counts)
+            lexicon, occurrences = self._cut_again(numbers)
+            first = starts_of(counts)
+        else:
+            lexicon, occurrences, first = self.postings.lexicon, self.occurrences, self.first_occurrence[numbers]
+        pieces = [np.full(BETWEEN, lexicon.size, np.uint32)] * (2 * numbers.size + 1)
+        ends = (first + counts).tolist()
+        pieces[1::2] = [occurrences[begin:end] for begin, end in zip(first.tolist(), ends, strict=True)]
+        return Reading(lexicon, np.concatenate(pieces), starts_of(counts + BETWEEN) + BETWEEN, counts)
 
-    @functools.cached_property
-    def _between(self) -> TermNumbers:
-        """What stands between the chunks of a reading."""
-        return np.full(BETWEEN, self.postings.lexicon.size, np.uint32)
+    def _cut_again(self, numbers: Offsets) -> tuple[Lexicon, TermNumbers]:
+        """Return the terms of some chunks and each of their occurrences, chunk after chunk, from the texts."""
+        builder = LexiconBuilder(int(self.n_occurrences[numbers].sum()))
+        for block in self._blocks(numbers):
+            builder.add(block.ids, np.frombuffer(block.folded, np.uint8), block.start, block.length)
+        return builder.build()
 
     def stumps_again(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
         """Return the stumps of the words of some chunks, chunk after chunk, and how many each has, from the texts."""
-        texts = [self.chunks.texts[number] for number in numbers.tolist()]
-        counts = self.n_occurrences[numbers]
-        stumps = np.empty(int(counts.sum()), np.uint32)
-        done = 0
-        for block in map(cut_terms, blocks(texts)):
-            stumps[done : done + block.ids.size] = stumps_of(block.ids, block.folded, block.start, block.length)
-            done += block.ids.size
-        return stumps, counts
+        stumps = (stumps_of(block.ids, block.folded, block.start, block.length) for block in self._blocks(numbers))
+        return joined(stumps, np.uint32), self.n_occurrences[numbers]
 
-    def _read_again(self, texts: Sequence[str], counts: Offsets) -> Reading:
-        builder = LexiconBuilder(0)
-        parts: list[TermNumbers] = []
-        for block in map(cut_terms, blocks(texts)):
-            ids, first, number = np.unique(block.ids, return_index=True, return_inverse=True)
-            letters = np.frombuffer(block.folded, np.uint8)
-            entry = builder.add(ids, letters, block.start[first], block.length[first])
-            parts.append((number + entry).astype(np.uint32))
-            del block
-        lexicon, renumbered = builder.build()
-        starts = _starts(counts)
-        terms = np.full(BETWEEN + int((counts + BETWEEN).sum()), lexicon.size, np.uint32)
-        ends = np.cumsum(counts)
-        done = 0
-        for part in parts:
-            occurrence = np.arange(done, done + part.size)
-            chunk = ends.searchsorted(occurrence, "right")
-            terms[occurrence + (starts + counts - ends).take(chunk)] = renumbered.take(part)
-            done += part.size
-        return Reading(lexicon, terms, starts, counts)
+    def _blocks(self, numbers: Offsets) -> Iterator[Occurrences]:
+        return map(cut_terms, blocks([self.chunks.texts[number] for number in numbers.tolist()]))
 
     def find(self, positions: Offsets) -> Offsets:
         """Return the numbers of the chunks at some positions; -1 for one that is not here."""

@@ -63,32 +63,9 @@ in quadratic time where a text is nothing but marks."""
 _JOINED: Final = re.compile(f"{_DECOMPOSED.pattern}|[\ud800-\udbff][\udc00-\udfff]")
 """Code points that are folded together: letters apart from their marks, and halves of one character."""
 
-_VARIANTS: Final = str.maketrans(
-    {
-        "ł": "l",
-        "đ": "d",
-        "ø": "o",
-        "ħ": "h",
-        "ı": "i",
-        "ŋ": "n",
-        "ð": "d",
-        "ŧ": "t",
-        "ĸ": "k",
-        "æ": "ae",
-        "œ": "oe",
-        "þ": "th",
-        "ё": "е",
-        "أ": "ا",
-        "إ": "ا",
-        "آ": "ا",
-        "ٱ": "ا",
-        "ى": "ي",
-        "ة": "ه",
-        "ی": "ي",
-        "ک": "ك",
-        "™": " ",
-        "℠": " ",
-    }
+_VARIANTS: Final = str.maketrans({"æ": "ae", "œ": "oe", "þ": "th"}) | str.maketrans(
+    "łđøħıŋðŧĸёأإآٱىةیک™℠",
+    "ldohindtkеاااايهيك  ",
 )
 """Letters that normalization leaves apart and readers take for one."""
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Bytes, Flags, Ids, Offsets
+from relevance_gen.retrieval.arrays import Bytes, Flags, Ids, Offsets, run_starts
 from relevance_gen.retrieval.text.folds import fold
 from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, NGRAM_CHARACTER_BYTES, TRIPLE_LEAD
 
@@ -197,7 +197,7 @@ def _identifier_cuts(cased: Bytes, letters: Bytes, word: Flags) -> Flags:
 def _identifier_parts(letters: Bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
     """Return start and length of the parts of every word that is cut."""
     owner = np.searchsorted(start, cuts, "right") - 1
-    first = np.concatenate(([True], owner[1:] != owner[:-1]))
+    first = run_starts(owner)
     underscore = letters[cuts] == ord("_")
     # A part begins with its word, at a hump, or behind an underscore; it ends where the next begins or the word ends.
     begin = np.concatenate((start[owner[first]], cuts + underscore))
