@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import html
+import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from attrs import frozen
+
+from relevance_gen.errors import describe
 
 T = TypeVar("T")
 
@@ -20,6 +23,9 @@ LINE_CHARS: Final = 80
 CELL_CHARS: Final = 400
 """Characters of a text in its cell of a table."""
 ALL_CHARS: Final = sys.maxsize
+_MOST_FIELDS: Final = 4
+_FIELDS_CHARS: Final = 40
+"""Of metadata and their characters, as much as leaves room for the text."""
 _TEXT_STYLE: Final = 'style="text-align: left; white-space: pre-wrap"'
 
 
@@ -67,6 +73,18 @@ def counted(number: int, noun: str) -> str:
     ('1 chunk', '2,000 chunks')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def in_few_words(mapping: Mapping[str, object]) -> str:
+    """Return the first fields of a mapping on a part of a line.
+
+    >>> in_few_words({"source": "a.txt", "page": 3})
+    'source: a.txt, page: 3'
+    """
+    fields = itertools.islice(mapping.items(), _MOST_FIELDS)
+    shown = (f"{key}: {value[:_FIELDS_CHARS] if isinstance(value, str) else describe(value)}" for key, value in fields)
+    text = one_line(", ".join(shown))
+    return text if len(text) <= _FIELDS_CHARS else text[:_FIELDS_CHARS] + "…"
 
 
 def one_line(text: str) -> str:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, overload
 
-from attrs import Attribute, field, fields_dict, frozen
+from attrs import Attribute, evolve, field, fields_dict, frozen
 from attrs.validators import optional
 
 from relevance_gen import checks, display
@@ -176,8 +176,8 @@ class SearchMetadata:
 class SearchResponse(Sequence[SearchResult]):
     """What a search found: a sequence of at most ``top_n`` results, and what is known of them together.
 
-    It prints as a short list, in a notebook as a table with the words found marked if ``spans`` were asked for, and
-    ``pandas.DataFrame(response)`` has a column for each field of a result.
+    It prints as a short list, and in a notebook shows as a table with the words found marked if ``spans`` were asked
+    for; both say in which order. ``pandas.DataFrame(response)`` has a column for each field of a result.
 
     Attributes:
         results: the results, in the order of the chunks or best first, as was asked.
@@ -194,6 +194,11 @@ class SearchResponse(Sequence[SearchResult]):
     def best(self) -> tuple[SearchResult, ...]:
         """The results, best first, whatever their order; of equal scores the earlier chunk is the better."""
         return tuple(sorted(self.results, key=lambda result: (-result.chunk_score, result.original_index)))
+
+    def by_score(self) -> SearchResponse:
+        """Return this response with its results best first, as ``true_order=False`` gives them."""
+        results = tuple(evolve(result, chunk_id=place) for place, result in enumerate(self.best))
+        return evolve(self, results=results)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and lists, as the server answers; what metadata holds is not copied."""
@@ -220,19 +225,21 @@ class SearchResponse(Sequence[SearchResult]):
 
     @property
     def _summary(self) -> str:
-        return f"{display.counted(len(self), 'result')}, confidence {self.confidence:.2f}"
+        order = "best first" if self.results == self.best else "in the chunks' order"
+        shown = f"{display.counted(len(self), 'result')}{f', {order}' * (len(self) > 1)}"
+        return f"{shown}, confidence {self.confidence:.2f}"
 
 
-RESULT_COLUMNS = ("score", "position", "text")
+RESULT_COLUMNS = ("score", "position", "metadata", "text")
 
 
 def row_of(result: SearchResult, number: str = "") -> display.Row:
     """Return what is shown of a result, behind the `number` that it may have."""
     score, position = f"{number}{result.chunk_score:.3f}", str(result.original_index)
-    passage = result.passage
+    metadata, passage = display.in_few_words(result.metadata), result.passage
     return display.Row(
-        label=f"{score}  [{position}]  ",
-        cells=(score, position),
+        label=f"{score}  [{position}]  {f'({metadata})  ' * bool(metadata)}",
+        cells=(score, position, metadata),
         text=result.chunk_txt,
         focus=None if passage is None else (passage.start, passage.end),
         marks=[(word.start, word.end) for word in result.words],

@@ -56,6 +56,7 @@ def test_best_is_best_first_whatever_the_order(query: str, chunks: list[str], tr
     expected = search(query, chunks, true_order=False)
     assert [result.original_index for result in response.best] == [result.original_index for result in expected]
     assert set(map(id, response.best)) == set(map(id, response.results))
+    assert response.by_score() == expected
 
 
 def test_a_dictionary_is_what_the_server_writes(response: SearchResponse) -> None:
@@ -84,12 +85,24 @@ def test_it_prints_in_a_few_lines() -> None:
     """However much was found, ten lines are shown, each of a text's beginning, and how many there are."""
     response = search("cat", ["A cat\n\x1b[2Jin\ta hat. " * 200] * 25, 25)
     lines = repr(response).splitlines()
-    assert re.fullmatch(r"<SearchResponse: 25 results, confidence 0\.\d\d>", lines[0])
+    assert re.fullmatch(r"<SearchResponse: 25 results, best first, confidence 0\.\d\d>", lines[0])
     assert re.fullmatch(r"  [01]\.\d{3}  \[0\]  A cat .\[2Jin a hat\. A cat .*…", lines[1])
     assert lines[-1] == "  … and 15 more"
     assert len(lines) == 12
     assert all(len(line) < 120 and line.isprintable() for line in lines)
     assert repr(search("zebra", ["a cat"])) == "<SearchResponse: 0 results, confidence 0.00>"
+
+
+def test_what_is_printed_says_its_order_and_whence_each_result_is() -> None:
+    """The head tells how the results stand, and each has its metadata, in a few words whatever they are."""
+    page = {"page": 2, "path": "a\n.txt" * 20, "items": [1] * 9, "n": 10**5000, "more": None}
+    response = search("cats purr", ["Cats.", {"text": "Cats purr.", "metadata": page}, "A cat"])
+    assert "3 results, in the chunks' order, " in repr(response)
+    assert "3 results, best first, " in repr(response.by_score())
+    assert re.search(r"  \[1\]  \(page: 2, path: a \.txta .*…\)  Cats purr\.$", repr(response), re.MULTILINE)
+    assert re.search(r"  \[0\]  Cats\.$", repr(response), re.MULTILINE)
+    assert "<td>page: 2, path: a .txta" in response._repr_html_()
+    assert "1 result, " in repr(search("cats", ["Cats."]))
 
 
 def test_an_explanation_prints_what_gave_something() -> None:
@@ -163,7 +176,7 @@ def test_an_answer_shows_its_text_and_numbered_sources(response: SearchResponse)
     head, text, first, second = repr(answer).split("\n")
     assert (head, text) == ("<Answer: 2 sources, confidence 0.50>", "  They <purr>.")
     assert first.startswith("  [1] 0.")
-    assert first.endswith("[1]  Cats purr & <sleep>.")
+    assert first.endswith("[1]  (page: 2)  Cats purr & <sleep>.")
     assert second.startswith("  [2] 0.")
     shown = answer._repr_html_()
     assert "They &lt;purr&gt;." in shown

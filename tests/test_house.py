@@ -102,11 +102,11 @@ def test_search_alone_has_the_dependencies_of_the_library() -> None:
 
 
 def test_names_are_sorted_and_there() -> None:
-    """`__all__` is sorted, without doubles, and every name in it can be had and is shown by `dir`."""
+    """`__all__` is sorted, without doubles, each name in it can be had, and `dir` shows these and the version."""
     assert relevance_gen.__all__ == sorted(set(relevance_gen.__all__))
     for name in relevance_gen.__all__:
         assert getattr(relevance_gen, name).__name__ == name
-        assert name in dir(relevance_gen)
+    assert set(dir(relevance_gen)) == {*relevance_gen.__all__, "__version__"}
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
