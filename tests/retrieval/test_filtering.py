@@ -130,6 +130,46 @@ def test_removed_chunks_are_not_found(of_removed: object) -> None:
     assert index.search("cat", where=of_removed).results == ()
 
 
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2)
+    | st.sampled_from([0.0, -0.0, 1.0, 1.5, 1e300])
+    | st.text("a1,:", max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("a=", max_size=2), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(owned=JSON, wanted=st.lists(JSON | st.dates() | st.decimals(-2, 2, places=0), max_size=4))
+def test_values_are_found_as_if_each_were_compared_with_each(owned: Any, wanted: list[Any]) -> None:
+    """What is looked up in a set is what comparing all pairs finds: equal, and true only where true is wanted."""
+    items = owned if isinstance(owned, list) else [owned]
+    expected = any(a == b and isinstance(a, bool) == isinstance(b, bool) for a in items for b in wanted)
+    texts = [{"text": "a cat", "metadata": {"key": owned}}]
+    assert bool(search("cat", texts, where={"key": wanted}).results) == expected
+
+
+class Number(int):
+    """A number that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Number.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_a_filter_costs_its_sizes_added() -> None:
+    """A thousand values wanted and a thousand of a chunk's own are no million comparisons, whatever their hashes."""
+    collide = (1 << 61) - 1
+    chunks = [{"text": "a cat", "metadata": {"key": [Number(-n * collide) for n in range(1, 1000)]}}]
+    assert not search("cat", chunks, where={"key": [Number(n * collide) for n in range(1, 1000)]}).results
+    assert Number.compared < 10_000
+
+
 def test_an_error_of_the_callable_is_the_callers() -> None:
     """What the callable raises comes out as it is."""
     broken: Callable[[Any], bool] = lambda metadata: metadata["page"] > 1  # noqa: E731

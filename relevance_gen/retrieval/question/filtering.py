@@ -50,7 +50,7 @@ class Filter:
             InvalidRequestError: it is none of the kinds that are allowed, or a position or the mask is out of range.
         """
         if isinstance(where, Mapping):
-            return cls(partial(has, wanted={key: _wanted(key, value) for key, value in where.items()}))
+            return cls(partial(_has, wanted={key: _Values.read(key, value) for key, value in where.items()}))
         return cls(where if callable(where) else _mask(where, n_positions))
 
     def flags(self, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
@@ -92,32 +92,82 @@ def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:
     return Filter.read(where, n).flags(np.arange(n), chunks)
 
 
-def has(metadata: Metadata, wanted: Mapping[str, Sequence[Any]]) -> bool:
-    """Tell whether metadata has one of the values wanted under each key.
+def _has(metadata: Metadata, wanted: Mapping[str, _Values]) -> bool:
+    """Tell whether metadata has one of the values wanted under each key."""
+    return all(key in metadata and values.hold(metadata[key]) for key, values in wanted.items())
 
-    >>> has({"tags": ["a", "b"], "page": 2}, {"tags": ["b"], "page": [1, 2]})
-    True
+
+@frozen(eq=False)
+class _Values:
+    """The values of which a chunk must have one under a key: to look for one takes the time to read it.
+
+    Attributes:
+        values: all of them.
+        keys: the `_key` of each that has one.
+        others: those that have none.
     """
-    return all(key in metadata and _is_among(metadata[key], values) for key, values in wanted.items())
+
+    values: Sequence[Any]
+    keys: Set[str]
+    others: Sequence[Any]
+
+    @classmethod
+    def read(cls, name: str, value: Any) -> Self:
+        """Check what the caller said of the key `name`."""
+        value = as_list(value)
+        if callable(value):
+            raise InvalidRequestError.must_be(
+                f"where.{shorten(name)}",
+                "a value or a list of values",
+                value,
+                remedy="a callable takes a chunk's whole metadata",
+            )
+        values = list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
+        keys = [_key(one) for one in values]
+        others = [one for one, key in zip(values, keys, strict=True) if key is None]
+        return cls(values, frozenset(key for key in keys if key is not None), others)
+
+    def hold(self, value: Any) -> bool:
+        """Tell whether a value, or an item of a list, is one of them; of one type, so that true is not 1."""
+        for one in value if isinstance(value, list | tuple) else (value,):
+            key = _key(one)
+            if key in self.keys:
+                return True
+            rest = self.values if key is None else self.others
+            if any(one == other and isinstance(one, bool) == isinstance(other, bool) for other in rest):
+                return True
+        return False
 
 
-def _wanted(key: str, value: Any) -> Sequence[Any]:
-    """Return the values of which a chunk must have one under a key."""
-    value = as_list(value)
-    if callable(value):
-        raise InvalidRequestError.must_be(
-            f"where.{shorten(key)}",
-            "a value or a list of values",
-            value,
-            remedy="a callable takes a chunk's whole metadata",
-        )
-    return list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
+def _key(value: Any) -> str | None:
+    """Return a text that values have in common just where they are equal, if they are of kinds that JSON has.
+
+    Comparing a value with each of many takes their sizes multiplied; and a set of the values themselves does, too,
+    where a stranger has chosen numbers of one hash. Nobody can choose texts of one hash.
+    """
+    if isinstance(value, bool):
+        return str(value)
+    try:
+        return _nested_key(value)
+    except TypeError:
+        return None
 
 
-def _is_among(value: Any, values: Sequence[Any]) -> bool:
-    owned = value if isinstance(value, list | tuple) else [value]
-    # Of one type, so that true is not 1.
-    return any(one == other and isinstance(one, bool) == isinstance(other, bool) for one in owned for other in values)
+def _nested_key(value: Any) -> str:
+    match value:
+        case str():
+            return f"{len(value)}:" + value
+        case int():  # inside of a list or an object, true is 1, as Python has it
+            return hex(value)
+        case float() if value == value:
+            return hex(int(value)) if value.is_integer() else repr(value)
+        case None:
+            return "null"
+        case list():
+            return f"[{','.join(map(_nested_key, value))}]"
+        case dict():
+            return f"{{{','.join(sorted(f'{_nested_key(key)}={_nested_key(one)}' for key, one in value.items()))}}}"
+    raise TypeError
 
 
 def _by_metadata(holds: Callable[[Metadata], bool], chunks: Chunks) -> Flags:
