@@ -16,7 +16,8 @@ from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.retrieval.text import portions
-from relevance_gen.retrieval.text.terms import BEGINNINGS, beginnings, cut_terms
+from relevance_gen.retrieval.text.ids import BEGINNINGS, beginnings
+from relevance_gen.retrieval.text.terms import cut_terms
 from tests import reference, strategies
 
 text_lists = st.lists(strategies.texts, max_size=10)

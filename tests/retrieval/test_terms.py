@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.retrieval.arrays import ragged_ranges
-from relevance_gen.retrieval.text.terms import beginnings, cut_terms, identify
+from relevance_gen.retrieval.text.ids import beginnings, identify
+from relevance_gen.retrieval.text.terms import cut_terms
 from tests import reference, strategies
 
 

@@ -16,10 +16,11 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Flags, Ids
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.matching import MAX_INFLECTED
+from relevance_gen.retrieval.text.ids import BEGINNINGS, SPELLED_BYTES, beginnings, identify
 from relevance_gen.retrieval.text.portions import blocks
 from relevance_gen.retrieval.text.stems import is_fragment, stem
 from relevance_gen.retrieval.text.stop_words import ENGLISH
-from relevance_gen.retrieval.text.terms import BEGINNINGS, SPELLED_BYTES, beginnings, cut_terms, identify
+from relevance_gen.retrieval.text.terms import cut_terms
 
 N_CANDIDATES: Final = 50
 """How many of the best by their words an encoder looks at, unless the caller says."""

@@ -290,7 +290,7 @@ class SegmentScorer:
         found = [_NOTHING]
         for start, end in cut_by_size(segment.n_occurrences.take(same) + BETWEEN, _BATCH_TOKENS):
             reading = segment.read(same[start:end])
-            ids = reading.lexicon.ids.take(reading.terms[reading.is_word]).reshape(-1, said.size)
+            ids = reading.lexicon.ids.take(reading.terms[reading.is_term]).reshape(-1, said.size)
             ids.sort()
             found.append(same[start:end][(ids == said).all(axis=1)])
         return np.concatenate(found)

@@ -1,4 +1,4 @@
-"""Make a segment of chunks, block by block: occurrences, postings, norms, votes on the language."""
+"""Make a segment of chunks, block by block: occurrences of terms, postings, norms, votes on the language."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from relevance_gen.retrieval.segment.postings import PostingsBuilder
 from relevance_gen.retrieval.segment.saturation import saturated
 from relevance_gen.retrieval.segment.segment import Segment, Votes
 from relevance_gen.retrieval.text import portions
+from relevance_gen.retrieval.text.ids import buckets
 from relevance_gen.retrieval.text.portions import cut_by_size, lengths, pieces
 from relevance_gen.retrieval.text.stop_words import ENGLISH_MARKERS, OTHER_MARKERS
-from relevance_gen.retrieval.text.terms import Occurrences, buckets, cut_terms
+from relevance_gen.retrieval.text.terms import Occurrences, cut_terms
 
 _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _CHARS_PER_OCCURRENCE: Final = 4
-"""Most texts have fewer occurrences than one for so many characters."""
+"""Most texts have at least so many characters for each occurrence of a term."""
 _N_RANGES: Final = 16
-"""The counts of a long chunk's pieces are put together for so many ranges of ids in turn, which bounds the memory."""
+"""The counts of a long chunk's pieces are added up by so many ranges of ids in turn, to bound the memory."""
 
 
 def build(
@@ -40,7 +41,7 @@ def build(
     Args:
         chunks: the chunks.
         positions: their positions in the collection, ascending, shape (N,).
-        keep_occurrences: whether to keep the occurrences; a single question needs those of a few chunks only.
+        keep_occurrences: whether to keep the occurrences of terms; one-shot search needs those of a few chunks only.
         wanted: beginnings of the terms whose postings are kept, shape (BEGINNINGS,); None keeps all.
         progress: called with (chunks done, all chunks) after every block.
     """
@@ -118,8 +119,8 @@ def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:
     total = 0.0
     for low in range(_N_RANGES):
         slices = [slice(bound[low], bound[low + 1]) for bound in bounds]
-        ids = np.concatenate([ids[here] for (ids, _), here in zip(parts, slices, strict=True)])
-        tf = np.concatenate([tf[here] for (_, tf), here in zip(parts, slices, strict=True)])
+        ids = np.concatenate([ids[some] for (ids, _), some in zip(parts, slices, strict=True)])
+        tf = np.concatenate([tf[some] for (_, tf), some in zip(parts, slices, strict=True)])
         different, first, which = np.unique(ids, return_index=True, return_inverse=True)
         in_order = np.lexsort((first, buckets(different)))
         values = np.square(saturated(sum_by(which, tf, different.size)[in_order]))
@@ -159,9 +160,9 @@ def _votes(found: TermCounts, n_chunks: int) -> Votes:
         n_chunks: number of chunks in the block.
     """
     markers, vote = _markers()
-    at, n = find_all(buckets(found.ids), buckets(markers))
-    cast = found.tf[at] * np.repeat(vote, n) * (found.ids[at] == np.repeat(markers, n))
-    return sum_by(found.chunk[at], cast, n_chunks).astype(np.int32)
+    marked, n = find_all(buckets(found.ids), buckets(markers))
+    cast = found.tf[marked] * np.repeat(vote, n) * (found.ids[marked] == np.repeat(markers, n))
+    return sum_by(found.chunk[marked], cast, n_chunks).astype(np.int32)
 
 
 @functools.cache

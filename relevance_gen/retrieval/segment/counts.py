@@ -8,7 +8,7 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Ids, Offsets, different, runs
-from relevance_gen.retrieval.text.terms import buckets
+from relevance_gen.retrieval.text.ids import buckets
 
 MAX_BLOCK_CHUNKS: Final = 1 << 16
 """Most chunks counted at once: a chunk's number in its block has 16 bits."""

@@ -1,4 +1,4 @@
-"""Hold the different words of some chunks, and what is made of each: beginnings, letters in a row, stems.
+"""Hold the different terms of some chunks, and what is made of each: stumps, letters in a row, stems.
 
 All of it is made when first asked for, and for all words at once or for all that begin alike: a question asks for what
 many words have in common, and an index is asked many questions.
@@ -32,18 +32,16 @@ from relevance_gen.retrieval.arrays import (
     starts_of,
     steps,
 )
+from relevance_gen.retrieval.text.ids import SPELLED_BYTES, STUMP_BYTES, beginning_bounds, stumps_of
 from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
 from relevance_gen.retrieval.text.stems import MIN_LETTERS
 from relevance_gen.retrieval.text.stop_words import ENGLISH
-from relevance_gen.retrieval.text.terms import LOW_BYTES, SPELLED_BYTES, beginning_bounds, eight_bytes, identify
 
 MADE_BYTES: Final = 26
 """What is made of a word when first asked for takes at most so many bytes: stem, letters, stump and its number, how
 many chunks of a sample have it, and whether it is inflected."""
 _STEP: Final = 1 << 13
-"""Words spelled at once: it bounds the memory for very many."""
-_STUMP_LETTERS: Final = 5
-_STUMP_BYTES: Final = 16
+"""Terms spelled together: it bounds the memory for very many."""
 _GRAM_LETTERS: Final = 4
 _LINE_END: Final = ord("\n")
 _MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F, 0xA0761D6478BD642F], np.uint64)
@@ -51,7 +49,7 @@ _MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB
 
 @frozen(eq=False)
 class Lexicon:
-    """Some words, in the order of their ids.
+    """Some terms, in the order of their ids; a term's number is its index here.
 
     Attributes:
         ids: their ids, ascending, shape (V,).
@@ -66,7 +64,7 @@ class Lexicon:
 
     @property
     def size(self) -> int:
-        """Number of words."""
+        """Number of terms, V."""
         return self.ids.size
 
     def find(self, ids: Ids) -> Offsets:
@@ -81,8 +79,8 @@ class Lexicon:
 
     def containing(self, part: bytes) -> Offsets:
         """Return the numbers of the words whose spelling has `part` in it, ascending."""
-        places = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
-        return different(np.searchsorted(self.spelling_first, np.array(places, np.int64), "right") - 1)
+        offsets = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
+        return different(np.searchsorted(self.spelling_first, np.array(offsets, np.int64), "right") - 1)
 
     # ── Forms of one word ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -181,7 +179,7 @@ class Lexicon:
         stumps = np.zeros(self.size + 1, np.uint32)
         for low in range(0, self.size, _STEP):
             ids, first = self.ids[low : low + _STEP], self.spelling_first[low : low + _STEP + 1]
-            letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(_STUMP_BYTES)
+            letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(STUMP_BYTES)
             stumps[low : low + ids.size] = stumps_of(ids, letters, first[:-1] - first[0], np.diff(first) - 1)
         names = different(stumps)
         for some in steps(self.size, _STEP):
@@ -203,43 +201,13 @@ class Lexicon:
         ends = np.flatnonzero(text == _LINE_END)
         n_letters = np.diff(ends, prepend=-1) - 1
         n_grams = np.where(n_letters > 0, np.maximum(n_letters - _GRAM_LETTERS + 1, 1), 0)
-        at = ragged_ranges(ends - n_letters, n_grams)
-        rest = np.repeat(ends, n_grams) - at
-        hashed = np.zeros(at.size, np.uint64)
+        first_letter = ragged_ranges(ends - n_letters, n_grams)
+        rest = np.repeat(ends, n_grams) - first_letter
+        hashed = np.zeros(first_letter.size, np.uint64)
         padded = np.append(text, np.zeros(_GRAM_LETTERS, np.uint64))
-        for place in range(_GRAM_LETTERS):
-            hashed ^= np.where(place < rest, padded[at + place] + np.uint64(1), np.uint64(0)) * _MIX[place]
+        for letter in range(_GRAM_LETTERS):
+            hashed ^= np.where(letter < rest, padded[first_letter + letter] + np.uint64(1), np.uint64(0)) * _MIX[letter]
         return (hashed * _MIX[1] >> np.uint64(32)).astype(np.uint32), n_grams
-
-
-def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Hashes:
-    """Return a hash of the first five letters of some words; 0 for English function words.
-
-    Of a word of several scripts it is as many bytes as five letters like the first have.
-
-    Args:
-        ids: their ids, shape (n,).
-        letters: folded text, with 16 bytes or more behind the last word.
-        start: where each word begins in it, shape (n,).
-        length: bytes of each, shape (n,).
-    """
-    lead = np.frombuffer(letters, np.uint8).take(start)
-    n_bytes = np.minimum(length, _STUMP_LETTERS + np.where(lead >= 0xC0, _STUMP_LETTERS, 0))
-    n_bytes += np.where(lead >= 0xE0, np.minimum(length - n_bytes, _STUMP_LETTERS), 0)
-    eight = eight_bytes(letters)
-    stumps = (eight.take(start) & LOW_BYTES.take(n_bytes, mode="clip")) * _MIX[0]
-    longer: Offsets = (n_bytes > 8).nonzero()[0]
-    rest = eight.take(start[longer] + 8) & LOW_BYTES.take(n_bytes[longer] - 8)
-    stumps[longer] ^= rest * _MIX[2]
-    stumps ^= stumps >> np.uint64(32)
-    hashed: Hashes = np.maximum((stumps * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1))
-    hashed[find(_function_words(), ids) >= 0] = 0
-    return hashed
-
-
-@functools.cache
-def _function_words() -> Ids:
-    return np.array(sorted(map(identify, ENGLISH)), np.uint64)
 
 
 def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lexicon:

@@ -105,12 +105,12 @@ class Passages:
             encoder: what encodes.
             progress: called now and then with (chunks done, all chunks).
         """
-        places = [_cut(text) for text in texts]
-        first = np.cumsum([0, *map(len, places)])
+        cuts = [_cut(text) for text in texts]
+        first = np.cumsum([0, *map(len, cuts)])
         number: dict[str, int] = {}  # of each different passage
         which = [
             number.setdefault(text[start:end], len(number))
-            for text, found in zip(texts, places, strict=True)
+            for text, found in zip(texts, cuts, strict=True)
             for start, end in found
         ]
         different = list(number)
@@ -123,7 +123,7 @@ class Passages:
                 n_passages = int(np.searchsorted(newest, low + len(some)))
                 progress(int(np.searchsorted(first, n_passages, "right")) - 1, len(texts))
         vectors = np.concatenate(parts) if parts else np.zeros((0, 0), np.float16)
-        bounds = np.array([place for found in places for place in found], np.int64).reshape(-1, 2)
+        bounds = np.array([cut for found in cuts for cut in found], np.int64).reshape(-1, 2)
         return cls(first, bounds[:, 0].copy(), bounds[:, 1].copy(), vectors[np.array(which, np.int64)])
 
     @classmethod
@@ -141,8 +141,8 @@ class Passages:
     def take(self, numbers: Offsets) -> Passages:
         """Return the passages of some chunks, in the order of `numbers`."""
         counts = np.diff(self.first)[numbers]
-        at = ragged_ranges(self.first[numbers], counts)
-        return Passages(bounds_of(counts), self.starts[at], self.ends[at], self.vectors[at])
+        taken = ragged_ranges(self.first[numbers], counts)
+        return Passages(bounds_of(counts), self.starts[taken], self.ends[taken], self.vectors[taken])
 
     def nearest(self, numbers: Offsets, question: Halves) -> Nearest:
         """Return for each of some chunks the passage that is nearest to a question; of equal ones the first.
@@ -152,16 +152,16 @@ class Passages:
             question: the question's vector, shape (d,).
         """
         counts = np.diff(self.first)[numbers]
-        at = ragged_ranges(self.first[numbers], counts)
+        compared = ragged_ranges(self.first[numbers], counts)
         wanted = question.astype(np.float64)
-        cosines = np.empty(at.size)
-        for some in steps(at.size, _STEP):
-            cosines[some] = self.vectors[at[some]].astype(np.float64) @ wanted
+        cosines = np.empty(compared.size)
+        for some in steps(compared.size, _STEP):
+            cosines[some] = self.vectors[compared[some]].astype(np.float64) @ wanted
         heads = starts_of(counts)
         best = np.maximum.reduceat(cosines, heads) if numbers.size else np.zeros(0)
-        places = np.flatnonzero(cosines == np.repeat(best, counts))
-        places = places[np.searchsorted(places, heads)]  # the first that is as good in each chunk
-        return Nearest(best, self.starts[at[places]], self.ends[at[places]])
+        first_best = np.flatnonzero(cosines == np.repeat(best, counts))
+        first_best = first_best[np.searchsorted(first_best, heads)]  # the first that is as good in each chunk
+        return Nearest(best, self.starts[compared[first_best]], self.ends[compared[first_best]])
 
 
 def checked_encoder(encoder: Any) -> TextEncoder | None:

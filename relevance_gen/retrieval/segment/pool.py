@@ -1,7 +1,7 @@
 """Build segments in several processes.
 
-Threads over numpy are slower than one, for its many small calls fight for the interpreter's lock. Processes are
-faster where there is text enough. On Linux, while no other thread runs, they are forked and inherit the texts;
+Several threads over numpy are slower than one: its many small calls wait for the interpreter's lock. Processes are
+faster where there is enough text. On Linux, while no other thread runs, they are forked and inherit the texts;
 otherwise they are started anew, all at once, and are sent them. Each writes the arrays of its segment into memory that
 it hands back as a file descriptor, so that nothing is copied and nothing is left behind if a process dies.
 """
@@ -76,7 +76,7 @@ def _can_fork() -> bool:
 
 
 @define
-class _Worker:
+class _Builder:
     """A process that builds one segment.
 
     Attributes:
@@ -107,35 +107,35 @@ def start_building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress 
     Raises:
         IndexBuildError: a process died; raised by the function.
     """
-    workers: list[_Worker] = []
+    builders: list[_Builder] = []
     try:
         can_fork = _can_fork()
         for part in cut_evenly(chunks.texts, n_parts):
-            _start(part, chunks.texts[part] if can_fork else None, workers)
-        for worker in workers if not can_fork else ():
+            _start(part, chunks.texts[part] if can_fork else None, builders)
+        for builder in builders if not can_fork else ():
             with suppress(ConnectionError):  # it has died, and waiting for it tells
-                worker.connection.send(chunks.texts[worker.part])
-        yield lambda progress: _wait(workers, chunks, progress)
+                builder.connection.send(chunks.texts[builder.part])
+        yield lambda progress: _wait(builders, chunks, progress)
     finally:
-        for worker in workers:  # all of them before waiting for one, during which another ^C may come
-            worker.process.kill()
-        for worker in workers:
-            worker.process.join()
-            worker.connection.close()
+        for builder in builders:  # all of them before waiting for one, during which another ^C may come
+            builder.process.kill()
+        for builder in builders:
+            builder.process.join()
+            builder.connection.close()
 
 
-def _start(part: slice, texts: Sequence[str] | None, workers: list[_Worker]) -> None:
+def _start(part: slice, texts: Sequence[str] | None, builders: list[_Builder]) -> None:
     """Start a process, and add it to those that were started before.
 
     Args:
         part: its chunks' positions.
         texts: their texts, which it inherits by being forked; None to start it anew and send them later.
-        workers: the others.
+        builders: the others.
     """
     forks = texts is not None
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     ours, theirs = context.Pipe()
-    held = [ours, *(worker.connection for worker in workers)] if forks else []
+    held = [ours, *(builder.connection for builder in builders)] if forks else []
     process = context.Process(target=_work, args=(theirs, part.start, texts, held), daemon=True)
     # A ^C that came while the process is forked would be swallowed by the hooks of `logging`, and leave its lock taken.
     # One that is started anew inherits the mask, and so is silent while it imports.
@@ -146,38 +146,38 @@ def _start(part: slice, texts: Sequence[str] | None, workers: list[_Worker]) -> 
         with warnings.catch_warnings():  # Python warns of forking beside any thread. Those of numpy do no harm.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
-        workers.append(_Worker(part, process, ours))
+        builders.append(_Builder(part, process, ours))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     theirs.close()
 
 
-def _wait(workers: Sequence[_Worker], chunks: Chunks, progress: Progress | None) -> list[Segment]:
-    while waiting := {worker.connection: worker for worker in workers if worker.segment is None}:
+def _wait(builders: Sequence[_Builder], chunks: Chunks, progress: Progress | None) -> list[Segment]:
+    while waiting := {builder.connection: builder for builder in builders if builder.segment is None}:
         for ready in wait(list(waiting)):
-            worker = waiting[ready]  # type: ignore[index]
-            n_before = worker.n_done
-            _hear(worker, chunks)
-            if progress is not None and worker.n_done > n_before:
-                progress(sum(one.n_done for one in workers), len(chunks.texts))
-    return [worker.segment for worker in workers if worker.segment is not None]
+            builder = waiting[ready]  # type: ignore[index]
+            n_before = builder.n_done
+            _hear(builder, chunks)
+            if progress is not None and builder.n_done > n_before:
+                progress(sum(one.n_done for one in builders), len(chunks.texts))
+    return [builder.segment for builder in builders if builder.segment is not None]
 
 
-def _hear(worker: _Worker, chunks: Chunks) -> None:
+def _hear(builder: _Builder, chunks: Chunks) -> None:
     """Take what a process has to tell."""
     try:
-        told = worker.connection.recv()
+        told = builder.connection.recv()
         if isinstance(told, int):
-            worker.n_done = told
+            builder.n_done = told
             return
         if isinstance(told, BaseException):
             raise told
-        own = chunks.take(range(worker.part.start, worker.part.stop))
-        worker.segment = storage.read_arrays(_mapped(recv_handle(worker.connection)), own)
+        own = chunks.take(range(builder.part.start, builder.part.stop))
+        builder.segment = storage.read_arrays(_mapped(recv_handle(builder.connection)), own)
     except (EOFError, ConnectionError):
-        worker.process.join()
+        builder.process.join()
         raise IndexBuildError(
-            f"a process that built a part of the index ended with status {worker.process.exitcode}; "
+            f"a process that built a part of the index ended with status {builder.process.exitcode}; "
             "build with fewer n_jobs if it was memory that ran out"
         ) from None
 

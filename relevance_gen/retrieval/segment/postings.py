@@ -31,7 +31,8 @@ from relevance_gen.retrieval.arrays import (
 )
 from relevance_gen.retrieval.segment.counts import TermCounts
 from relevance_gen.retrieval.segment.lexicon import Lexicon, LexiconBuilder
-from relevance_gen.retrieval.text.terms import Occurrences, beginnings
+from relevance_gen.retrieval.text.ids import beginnings
+from relevance_gen.retrieval.text.terms import Occurrences
 
 _STEP: Final = 1 << 18
 """Numbers looked up together, which numpy makes into indices of twice their size."""
@@ -177,10 +178,10 @@ class PostingsBuilder:
         df = sum_by(number, counts, lexicon.size).astype(np.int64)
         by_term = order_by_digits(number, 2 if lexicon.size > 1 << 16 else 1)
         del number
-        at = ragged_ranges(starts_of(counts).take(by_term), counts.take(by_term))
+        in_order = ragged_ranges(starts_of(counts).take(by_term), counts.take(by_term))
         del by_term
-        chunk, tf = self._chunks.finish().take(at), self._tfs.finish().take(at)
-        del at
+        chunk, tf = self._chunks.finish().take(in_order), self._tfs.finish().take(in_order)
+        del in_order
         if self._has_pieces:
             leads = run_starts(np.arange(df.size).repeat(df)) | run_starts(chunk)
             df = np.diff(bounds_of(leads)[bounds_of(df)])

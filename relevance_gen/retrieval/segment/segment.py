@@ -1,7 +1,7 @@
-"""Hold some chunks made searchable, and what several such holdings have in common.
+"""Hold some chunks made searchable, a segment, and the statistics that scores need of all segments.
 
-A segment never changes. All that a score needs from outside its segment is statistics, and statistics add up: so
-however chunks are cut into segments, in whatever order and place, results are the same, bit for bit.
+A segment never changes. All that a score needs from outside its segment is statistics, and statistics add up. So
+results are the same, bit for bit, however chunks are divided among segments.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from relevance_gen.retrieval.arrays import (
 )
 from relevance_gen.retrieval.segment import layout
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.lexicon import MADE_BYTES, Lexicon, LexiconBuilder, stumps_of
+from relevance_gen.retrieval.segment.lexicon import MADE_BYTES, Lexicon, LexiconBuilder
 from relevance_gen.retrieval.segment.passages import Passages
 from relevance_gen.retrieval.segment.postings import Postings
+from relevance_gen.retrieval.text.ids import stumps_of
 from relevance_gen.retrieval.text.portions import blocks
 from relevance_gen.retrieval.text.terms import Occurrences, cut_terms
 
@@ -68,8 +69,8 @@ class Statistics:
         if not ids.size:
             ids, df = other.ids, other.df
         elif other.ids.size:
-            ids, place = np.unique(np.concatenate((self.ids, other.ids)), return_inverse=True)
-            df = np.bincount(place, np.concatenate((self.df, other.df)), ids.size).astype(np.int64)
+            ids, number = np.unique(np.concatenate((self.ids, other.ids)), return_inverse=True)
+            df = np.bincount(number, np.concatenate((self.df, other.df)), ids.size).astype(np.int64)
         return Statistics(
             self.n_chunks + other.n_chunks, self.norm_sum + other.norm_sum, self.votes + other.votes, ids, df
         )
@@ -100,22 +101,22 @@ def exact_sum(values: Floats) -> int:
     # Halves of the mantissas, so that their sums are exact as floats.
     high = np.bincount(shift, whole >> _LOW_BITS)
     low = np.bincount(shift, whole & ((1 << _LOW_BITS) - 1))
-    return sum(((int(high[at]) << _LOW_BITS) + int(low[at])) << int(at) for at in np.flatnonzero(high + low))
+    return sum(((int(high[bits]) << _LOW_BITS) + int(low[bits])) << int(bits) for bits in np.flatnonzero(high + low))
 
 
 BETWEEN: Final = 24
-"""Places of no word that part the chunks of a reading: no passage reaches from one chunk into the next."""
+"""Empty elements between the chunks of a reading, so many that no window of proximity spans two chunks."""
 
 
 @frozen(eq=False)
 class Reading:
-    """The words of some chunks, in reading order.
+    """The terms of some chunks, in reading order.
 
     Attributes:
-        lexicon: at least all words of the chunks.
-        terms: number in the vocabulary of each occurrence, chunk after chunk; before, between and behind them stand
-            `BETWEEN` places of no word, with the number V.
-        starts: place in `terms` of each chunk's first occurrence, shape (n,).
+        lexicon: at least all terms of the chunks, V of them.
+        terms: number in the lexicon of each occurrence's term, chunk after chunk, shape (T,). Before, between and
+            behind the chunks stand `BETWEEN` empty elements, which are V.
+        starts: index in `terms` of each chunk's first occurrence, shape (n,).
         counts: occurrences of each chunk, shape (n,).
     """
 
@@ -125,8 +126,8 @@ class Reading:
     counts: Offsets
 
     @property
-    def is_word(self) -> Flags:
-        """Whether there is a word at each place, shape (T,)."""
+    def is_term(self) -> Flags:
+        """Whether each element is a term and not empty, shape (T,)."""
         return self.terms < np.uint32(self.lexicon.size)
 
 
@@ -138,10 +139,10 @@ class Segment:
         positions: position of each chunk, ascending, shape (N,).
         chunks: their texts and metadata.
         postings: where each term stands.
-        occurrences: number in the lexicon of each term's every occurrence, shape (T,). None in one-shot search, which
-            keeps no occurrences: it cuts the few candidates again.
-        first_occurrence: offset in `occurrences` of each chunk's first, shape (N,).
-        n_occurrences: occurrences of each chunk, shape (N,).
+        occurrences: number in the lexicon of each occurrence's term, shape (T,). None in one-shot search, which keeps
+            no occurrences and cuts the few candidates again.
+        first_occurrence: index in `occurrences` of each chunk's first, shape (N,).
+        n_occurrences: number of occurrences in each chunk, shape (N,).
         norms: Euclidean length of each chunk's vector of saturated counts, shape (N,).
         votes: frequent English words among each chunk's words, less those of other languages, shape (N,).
         hashes: a hash of each chunk's words in any order, shape (N,).

@@ -1,7 +1,7 @@
 """Write an index to one file and read it back, memory-mapped; all its segments become one.
 
 The frame of the file is that of `relevance_gen.retrieval.segment.arrayfile`. Nothing in it is code: numbers,
-UTF-8 and JSON. Writing, reading and checking stand in one long file because all three follow one table of arrays.
+UTF-8 and JSON. Which arrays there are says `relevance_gen.retrieval.segment.layout`.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ class _MappedTexts(Sequence[str]):
         return self._end.size
 
     @overload
-    def __getitem__(self, place: int) -> str: ...
+    def __getitem__(self, number: int) -> str: ...
     @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
-        place = range(len(self))[place]
-        start = self._end[place - 1] if place else 0
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        number = range(len(self))[number]
+        start = self._end[number - 1] if number else 0
         try:
-            return self._text[start : self._end[place]].tobytes().decode("utf-8", "surrogatepass")
+            return self._text[start : self._end[number]].tobytes().decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:  # found only here: decoding every text would be most of opening a file
-            raise IndexFormatError(f"chunk {place} of the saved index is not UTF-8; build it again") from None
+            raise IndexFormatError(f"chunk {number} of the saved index is not UTF-8; build it again") from None
 
 
 def check_target(path: str | PathLike[str], *, overwrite: bool = False) -> Path:
@@ -164,7 +164,7 @@ def read_arrays(content: npt.NDArray[np.uint8], chunks: Chunks) -> Segment:
 
 
 def _metadata_json(chunks: Chunks) -> bytes:
-    metadata = {str(place): value for place, value in chunks.metadata.items()}
+    metadata = {str(number): value for number, value in chunks.metadata.items()}
     try:
         encoded = json.dumps(metadata, allow_nan=False).encode("ascii")
         if json.loads(encoded) != metadata:  # keys that are no strings, tuples

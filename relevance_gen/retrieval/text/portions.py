@@ -24,7 +24,7 @@ _BETWEEN_TERMS: Final = (
     "\u060c\u0964\u0f0b\u0f0d\u1362\u3001\u3002\uff01\uff0c\uff1f"  # commas and full stops of other scripts
     "\U0001f300-\U0001f64f\U00020000-\U0002a6df"  # emoji and rare Han, each a term of its own
 )
-_PLACE: Final = f"[{_BETWEEN_TERMS}]|(?<=[{PAIRED}]{{2}})(?=([{PAIRED}]))|(?<=[{TRIPLED}]{{3}})(?=([{TRIPLED}]))"
+_CUT: Final = f"[{_BETWEEN_TERMS}]|(?<=[{PAIRED}]{{2}})(?=([{PAIRED}]))|(?<=[{TRIPLED}]{{3}})(?=([{TRIPLED}]))"
 """Where a text can be cut: behind a character that no term goes on after, or within a run that is cut into n-grams
 anyway, of which the next piece then repeats one character or two. There are more such places than these."""
 _LEAST_CHARS: Final = 4
@@ -43,15 +43,15 @@ def pieces(text: str, n_chars: int) -> Iterator[str]:
     """
     n_chars = max(n_chars, _LEAST_CHARS)
     start = 0
-    while len(text) - start > n_chars and (place := _next_place(text, start + n_chars)):
-        yield text[start : place.end()]
-        start = place.end() - (1 if place[1] else 2 if place[2] else 0)
+    while len(text) - start > n_chars and (cut := _next_cut(text, start + n_chars)):
+        yield text[start : cut.end()]
+        start = cut.end() - (1 if cut[1] else 2 if cut[2] else 0)
     yield text[start:]
 
 
-def _next_place(text: str, start: int) -> re.Match[str] | None:
+def _next_cut(text: str, start: int) -> re.Match[str] | None:
     """Return the first place from `start` on, looked for step by step, so that other threads go on in between."""
-    pattern = re.compile(_PLACE)  # when first needed, for it takes 3 ms, and from then on remembered by `re`
+    pattern = re.compile(_CUT)  # when first needed, for it takes 3 ms, and from then on remembered by `re`
     steps = range(start, len(text), BLOCK_CHARS)
     return next(filter(None, (pattern.search(text, low, low + BLOCK_CHARS) for low in steps)), None)
 

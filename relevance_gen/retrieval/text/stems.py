@@ -6,8 +6,8 @@ import functools
 import threading
 from typing import Any, Final
 
+from relevance_gen.retrieval.text.ids import SPELLED_BYTES
 from relevance_gen.retrieval.text.scripts import ngram_size
-from relevance_gen.retrieval.text.terms import SPELLED_BYTES
 
 MIN_LETTERS: Final = 3
 """Fewest letters of a word that has other forms."""

@@ -5,60 +5,36 @@ the whole and its parts, if it has at most 64 KiB; dots part words, so that ``os
 Scripts without spaces give overlapping n-grams; see `relevance_gen.retrieval.text.scripts`. The Arabic article, alone
 or with a particle written on to it, comes off words that keep two letters or more (``والكتاب`` → ``كتاب``): else all
 words with it would begin alike.
-
-A term's id is its identity everywhere: the same in every text, process and version of a saved index. Its top 8 bits
-hash the first letters alone, so that terms with one beginning stand together when ids are sorted; the other 56 hash
-the whole term. The chance that any two of V different terms share an id is below V² / 2^57: one in 10^5 for a
-million terms. The file is long because all ways of cutting a text stand in it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Bytes, Flags, Ids, Offsets, run_starts
 from relevance_gen.retrieval.text.folds import fold
+from relevance_gen.retrieval.text.ids import LONG_BYTES, LOW_BYTES, SPELLED_BYTES, eight_bytes, identify_all
 from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, NGRAM_CHARACTER_BYTES, TRIPLE_LEAD
 
-LOW_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
-"""Masks that keep the first n of 8 bytes (little-endian)."""
-_MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F], np.uint64)
-"""Odd multipliers that spread bits over the whole word (golden ratio; Pelle Evensen's rrmxmx; xxHash)."""
-_ALL_BITS: Final = (1 << 64) - 1
-_BEGINNING_BITS: Final = np.uint64(56)
-_ASCII_BEGINNING: Final = np.uint64(0xE3EFFF)
-"""The first three bytes; of the second one bit less and of the third three, so that y, i and e are one: fly and flies,
-dying and die, using and use."""
-_OTHER_BEGINNING: Final = np.uint64(0xFFFFFFFFFFFF)
-"""The first six bytes: three letters of a two-byte alphabet."""
-_LONG_BYTES: Final = 64
-"""Longer terms are hashed one by one: a loop over 8-byte words would be quadratic in a text without a space."""
 _IDENTIFIER_BYTES: Final = 1 << 16
 """A longer word with capitals or underscores in it is data, not a name, and has no parts."""
 _FEW: Final = 128
 """Up to so many occurrences are quicker inserted one by one than merged."""
-_PADDING: Final = b"\n" * (_LONG_BYTES + 8)
+_PADDING: Final = b"\n" * (LONG_BYTES + 8)
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
 """The Arabic article, and "and", "so", "with", "like" and "for" before it; longer ones first."""
 _ARABIC_LETTER_BYTES: Final = 2
 
-SPELLED_BYTES: Final = 64
-"""A term is shown by this much of its spelling, and no longer one has inflections."""
-BEGINNINGS: Final = 256
-"""Number of different beginnings, the ids' top 8 bits."""
-
 
 @frozen
 class Occurrences:
-    """The terms of some texts, in reading order.
+    """The occurrences of terms in some texts, in reading order.
 
     Attributes:
         folded: the folded, lower-cased bytes of all texts.
@@ -78,21 +54,6 @@ class Occurrences:
         """Return the folded spelling of a occurrence, at most `SPELLED_BYTES` of it."""
         start = int(self.start[occurrence])
         return self.folded[start : start + min(int(self.length[occurrence]), SPELLED_BYTES)].decode("utf-8", "replace")
-
-
-def beginnings(ids: Ids) -> npt.NDArray[np.uint8]:
-    """Return the beginning, in [0, BEGINNINGS), that each id's term has."""
-    return (ids >> _BEGINNING_BITS).astype(np.uint8)
-
-
-def beginning_bounds() -> Ids:
-    """Return the least id of each beginning, shape (BEGINNINGS,)."""
-    return np.arange(BEGINNINGS, dtype=np.uint64) << _BEGINNING_BITS
-
-
-def buckets(ids: Ids) -> npt.NDArray[np.uint16]:
-    """Return the ids' top 16 bits: the beginning, and eight bits of the whole term."""
-    return (ids >> np.uint64(48)).astype(np.uint16)
 
 
 def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
@@ -128,7 +89,7 @@ def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
     if ngrams is not None and ngrams[0].size:
         start, length = _merge(start, length, *ngrams)
     counts = np.diff(np.searchsorted(start, ends + 1), prepend=0)  # +1: `cased` begins with a line end
-    return Occurrences(lowered, start, length, _identify(lowered, start, length), counts)
+    return Occurrences(lowered, start, length, identify_all(lowered, start, length), counts)
 
 
 def _without_articles(lowered: bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
@@ -157,20 +118,20 @@ def _cut_ngrams(letters: Bytes, word: Flags) -> tuple[Offsets, Offsets]:
     A run shorter than its n-gram is a term as a whole.
     """
     leads = (letters - np.uint8(FIRST_NGRAM_LEAD)) <= TRIPLE_LEAD - FIRST_NGRAM_LEAD
-    at = np.flatnonzero(leads)
-    if not at.size:
-        return at, at
+    starts = np.flatnonzero(leads)
+    if not starts.size:
+        return starts, starts
     word &= ~leads
     for following in range(1, NGRAM_CHARACTER_BYTES):
         word[following:] &= ~leads[:-following]
-    triple = letters[at] == TRIPLE_LEAD
-    breaks = np.flatnonzero((np.diff(at) != NGRAM_CHARACTER_BYTES) | (triple[1:] != triple[:-1])) + 1
+    triple = letters[starts] == TRIPLE_LEAD
+    breaks = np.flatnonzero((np.diff(starts) != NGRAM_CHARACTER_BYTES) | (triple[1:] != triple[:-1])) + 1
     run_first = np.concatenate(([0], breaks))
-    run_length = np.diff(run_first, append=at.size)
+    run_length = np.diff(run_first, append=starts.size)
     size = np.minimum(np.where(triple[run_first], 3, 2), run_length)
-    place = np.arange(at.size) - np.repeat(run_first, run_length)
-    begins = np.flatnonzero(place <= np.repeat(run_length - size, run_length))
-    return at.take(begins), np.repeat(NGRAM_CHARACTER_BYTES * size, run_length).take(begins)
+    in_run = np.arange(starts.size) - np.repeat(run_first, run_length)
+    begins = np.flatnonzero(in_run <= np.repeat(run_length - size, run_length))
+    return starts.take(begins), np.repeat(NGRAM_CHARACTER_BYTES * size, run_length).take(begins)
 
 
 def _identifier_cuts(cased: Bytes, letters: Bytes, word: Flags) -> Flags:
@@ -217,80 +178,12 @@ def _merge(start: Offsets, length: Offsets, more_start: Offsets, more_length: Of
         starts = np.concatenate((start, more_start))
         order = np.argsort(starts, kind="stable")  # merges what is sorted in two runs
         return starts.take(order), np.concatenate((length, more_length)).take(order)
-    places = [0, *np.searchsorted(start, more_start, "right").tolist(), start.size]
-    return _weave(start, more_start, places), _weave(length, more_length, places)
+    offsets = [0, *np.searchsorted(start, more_start, "right").tolist(), start.size]
+    return _weave(start, more_start, offsets), _weave(length, more_length, offsets)
 
 
-def _weave(values: Offsets, more: Offsets, places: list[int]) -> Offsets:
-    """Insert a few values: `more`, one by one, at all of `places` but the first and the last, which are the ends."""
-    between = [values[low:high] for low, high in itertools.pairwise(places)]
+def _weave(values: Offsets, more: Offsets, offsets: list[int]) -> Offsets:
+    """Insert a few values: `more`, one by one, at all of `offsets` but the first and the last, which are the ends."""
+    between = [values[low:high] for low, high in itertools.pairwise(offsets)]
     pieces = [piece for number, part in enumerate(between) for piece in (part, more[number : number + 1])]
     return np.concatenate(pieces)
-
-
-def eight_bytes(lowered: bytes) -> Ids:
-    """Return a view of the eight bytes from each offset on, as one number."""
-    return np.ndarray((len(lowered) - 7,), "<u8", lowered, strides=(1,))
-
-
-def identify(word: str) -> int:
-    """Return the id of one ASCII word of lower-case letters and digits, shorter than `SPELLED_BYTES`."""
-    spelling = word.encode()
-    first = int.from_bytes(spelling[:8], "little")
-    one, two, three = map(int, _MIX)
-    hashed = first * one & _ALL_BITS
-    hashed ^= hashed >> 32
-    for offset in range(8, len(spelling), 8):
-        hashed = (hashed ^ int.from_bytes(spelling[offset : offset + 8], "little")) * two & _ALL_BITS
-        hashed ^= hashed >> 29
-    hashed = (hashed * two & _ALL_BITS) >> 8
-    beginning = (first & int(_ASCII_BEGINNING)) * three & _ALL_BITS
-    return beginning >> 56 << 56 | hashed
-
-
-def _identify(lowered: bytes, start: Offsets, length: Offsets) -> Ids:
-    """Hash each occurrence to its term's id."""
-    words = eight_bytes(lowered)
-    long = length > 8
-    if TRIPLE_LEAD in lowered:
-        # A triple has nine bytes. Its first is the same in all of them, so the other eight tell triples apart.
-        triples = long & (np.frombuffer(lowered, np.uint8).take(start) == TRIPLE_LEAD)
-        long &= ~triples
-        start = start + triples
-    first = words[start]  # `take` would copy all words first
-    first &= LOW_BYTES.take(length, mode="clip")
-    hashed: Ids = first * _MIX[0]
-    hashed ^= hashed >> np.uint64(32)
-    rest = np.flatnonzero(long)
-    if rest.size:
-        _mix_rest(hashed, rest, words, lowered, start, length)
-    hashed *= _MIX[1]
-    hashed >>= np.uint64(8)
-    beginning = first  # in its place: it is not needed any more
-    if lowered.isascii():
-        beginning &= _ASCII_BEGINNING
-    else:
-        beginning &= np.where(first & np.uint64(0x80), _OTHER_BEGINNING, _ASCII_BEGINNING)
-    beginning *= _MIX[2]
-    beginning &= ~LOW_BYTES[7]
-    hashed |= beginning
-    return hashed
-
-
-def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Offsets, length: Offsets) -> None:
-    """Mix the bytes behind the eighth into the hashes of the occurrences numbered `rest`."""
-    is_long = length.take(rest) > _LONG_BYTES
-    for occurrence in rest[is_long]:
-        spelling = lowered[start[occurrence] : start[occurrence] + length[occurrence]]
-        hashed[occurrence] = int.from_bytes(hashlib.blake2b(spelling, digest_size=8).digest(), "little")
-    rest = rest[~is_long]
-    place, n_left, mixed = start.take(rest), length.take(rest), hashed.take(rest)
-    while rest.size:
-        place += 8
-        n_left -= 8
-        mixed ^= words[place] & LOW_BYTES.take(n_left, mode="clip")
-        mixed *= _MIX[1]
-        mixed ^= mixed >> np.uint64(29)
-        hashed[rest] = mixed
-        some = np.flatnonzero(n_left > 8)
-        rest, place, n_left, mixed = rest.take(some), place.take(some), n_left.take(some), mixed.take(some)
