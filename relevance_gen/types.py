@@ -7,10 +7,11 @@ whether a prompt fits, is checked where the request is used. The file is long be
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias, overload
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, overload
 
-from attrs import Attribute, evolve, field, fields_dict, frozen
+from attrs import NOTHING, Attribute, Factory, evolve, field, fields, fields_dict, frozen
 from attrs.validators import optional
 
 from relevance_gen import checks, display
@@ -29,12 +30,28 @@ MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 4096
 MAX_PROMPT_LOOKUP = 16
 
+T = TypeVar("T")
+
+
+def _shows_fields(cls: type[T]) -> type[T]:
+    """Show in a signature what attrs hides: types of fields that are converted, and defaults that are made anew."""
+    parameters = []
+    for one in fields(cls):  # type: ignore[arg-type]
+        default = one.default.factory() if isinstance(one.default, Factory) else one.default  # type: ignore[arg-type]
+        default = inspect.Parameter.empty if default is NOTHING else default
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.append(inspect.Parameter(one.name, kind, default=default, annotation=one.type))
+    cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return cls
+
+
 _is_list = checks.must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
 
 
 # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@_shows_fields
 @frozen
 class Chunk:
     """A piece of text to search, with data of the caller's that comes back unchanged.
@@ -53,6 +70,7 @@ class Chunk:
     )
 
 
+@_shows_fields
 @frozen
 class SearchRequest:
     """The body of ``POST /search``.
@@ -246,6 +264,7 @@ def row_of(result: SearchResult, number: str = "") -> display.Row:
     )
 
 
+@_shows_fields
 @frozen
 class ExplanationRequest:
     """The body of ``POST /explain``.
@@ -341,6 +360,7 @@ _PARTS = ("pairs", "coverage", "head", "run", "letters", "likeness", "meaning")
 # ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@_shows_fields
 @frozen
 class ExtractionRequest:
     """The body of ``POST /extract``.
@@ -383,6 +403,7 @@ class ExtractionResponse:
 # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@_shows_fields
 @frozen
 class PromptRequest:
     """The body of ``POST /prompt``.
@@ -443,6 +464,7 @@ def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], v
         raise InvalidRequestError.must_be(attribute.name, f"at most max_tokens ({request.max_tokens})", value)
 
 
+@_shows_fields
 @frozen
 class GenerationRequest:
     """The body of ``POST /generate``.

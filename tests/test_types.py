@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import pickle
 from typing import Any
@@ -12,9 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relevance_gen import ChunkIndex
 from relevance_gen.checks import is_blank
 from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
-from relevance_gen.types import MAX_SAMPLES, Chunk, GenerationRequest, SearchRequest
+from relevance_gen.types import (
+    MAX_SAMPLES,
+    Chunk,
+    ExplanationRequest,
+    ExtractionRequest,
+    GenerationRequest,
+    PromptRequest,
+    SearchRequest,
+)
 
 
 def test_the_documented_defaults() -> None:
@@ -166,6 +176,19 @@ def test_blank_texts_are_refused(value: Any) -> None:
 def test_blank_is_white_space_only(text: str) -> None:
     """Blank means that stripping leaves nothing."""
     assert is_blank(text) == (not text.strip())
+
+
+def test_signatures_tell_types_and_defaults() -> None:
+    """What a class takes can be read where Python shows it, also of fields that are converted."""
+    assert (
+        str(inspect.signature(Chunk)) == "(text: 'str', metadata: 'Metadata' = {}, original_index: 'int | None' = None)"
+    )
+    for cls in (Chunk, SearchRequest, GenerationRequest, ExtractionRequest, PromptRequest, ExplanationRequest):
+        for parameter in inspect.signature(cls).parameters.values():
+            assert parameter.annotation != "Any"
+            assert parameter.default is not attrs.NOTHING
+    assert inspect.signature(GenerationRequest).parameters["logit_bias"].default == {}
+    assert inspect.signature(ChunkIndex).parameters["n_jobs"].default == 1
 
 
 def test_errors_survive_pickling() -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
+from typing import overload
 
 import numpy as np
 from attrs import evolve, field, frozen
 
+from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.listing import ChunkList
+from relevance_gen.retrieval.listing import ChunkList, chunks_at
 from relevance_gen.retrieval.positions import check_position, check_positions
 from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.collection import Collection
@@ -66,8 +68,8 @@ class ChunkIndex(Searchable):
             of all its passages, two bytes a component, so that a query costs one encoding. None goes by words alone.
         encoding: what tokens are counted in: None for the embedded encoding, a tiktoken encoding's name, the path of a
             rank file, or a `tiktoken.Encoding`.
-        n_jobs: processes to build with, at most 4 and only as many as there is text enough for; None means 1, and -1
-            as many as there are cores. Where Python starts processes anew, a script needs
+        n_jobs: processes to build with, at most 4 and only as many as there is text enough for; -1 means as
+            many as there are cores. Where Python starts processes anew, a script needs
             ``if __name__ == "__main__":``.
         progress: called with (chunks done, all chunks) while the index is built; with an encoder, while it encodes,
             which takes nearly all of the time. True shows a bar.
@@ -89,7 +91,7 @@ class ChunkIndex(Searchable):
         weighting: WeightingName = "pivoted",
         encoder: TextEncoder | None = None,
         encoding: Encoding | None = None,
-        n_jobs: int | None = None,
+        n_jobs: int | None = 1,
         progress: Progress | bool | None = None,
     ) -> None:
         checked = Chunks.read(chunks, blank=blank)
@@ -145,16 +147,35 @@ class ChunkIndex(Searchable):
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (storage.to_bytes(self._saved()), self._counter, self._encoder)
 
-    def __getitem__(self, position: int) -> Chunk:
-        """Return the chunk at a position.
+    @overload
+    def __getitem__(self, position: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Chunk]: ...
+    def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
+        """Return the chunk at a position, of which -1 is the last that was given, or those in a slice of positions.
 
         Raises:
-            InvalidRequestError: no chunk is there.
+            InvalidRequestError: no chunk is there; a slice leaves out those that were removed.
         """
         state = self._state
-        at = check_position("position", position, state.n_positions, state.collection.holds)
-        text, metadata = state.collection.contents(np.array([at]))[0]
-        return Chunk(text, metadata, at)
+        collection, n_positions = state.collection, state.n_positions
+        if isinstance(position, slice):
+            some = np.arange(n_positions)[position]
+            return chunks_at(collection, some[collection.holds(some)])
+        at = plain(position)
+        if is_integer(at) and -n_positions <= at < 0:
+            at += n_positions
+        at = check_position("position", at, n_positions, collection.holds)
+        return chunks_at(collection, np.array([at]))[0]
+
+    def __contains__(self, chunk: object) -> bool:
+        """Tell whether a chunk has this text or, as a `Chunk`, this text and this metadata, wherever it stands."""
+        text, metadata = (chunk.text, chunk.metadata) if isinstance(chunk, Chunk) else (chunk, None)
+        return any(
+            one == text and live and metadata in (None, segment.chunks.metadata_of(number))
+            for segment in self._state.collection.segments
+            for number, (one, live) in enumerate(zip(segment.chunks.texts, segment.live, strict=True))
+        )
 
     def __iter__(self) -> Iterator[Chunk]:
         return iter(self.chunks)
@@ -175,7 +196,7 @@ class ChunkIndex(Searchable):
         >>> ChunkIndex([{"text": "Cats purr.", "metadata": {"page": 2}}, "Dogs bark."]).metadata_keys
         {'page'}
         """
-        return set().union(*(segment.chunks.metadata_keys for segment in self._state.collection.segments))
+        return set().union(*(segment.metadata_keys for segment in self._state.collection.segments))
 
     @property
     def nbytes(self) -> int:

@@ -36,19 +36,21 @@ class ChunkList(Sequence[Chunk]):
     def __getitem__(self, place: slice) -> list[Chunk]: ...
     def __getitem__(self, place: int | slice) -> Chunk | list[Chunk]:
         if isinstance(place, slice):
-            return self._at(self._positions[place])
-        return self._at(self._positions[[place]])[0]
+            return chunks_at(self._collection, self._positions[place])
+        return chunks_at(self._collection, self._positions[[place]])[0]
 
     def __iter__(self) -> Iterator[Chunk]:
         for start in range(0, len(self), _STEP):
-            yield from self._at(self._positions[start : start + _STEP])
+            yield from chunks_at(self._collection, self._positions[start : start + _STEP])
 
     def __repr__(self) -> str:
         return f"<ChunkList of {len(self):,} chunks>"
 
-    def _at(self, positions: Offsets) -> list[Chunk]:
-        found = zip(self._collection.contents(positions), positions.tolist(), strict=True)
-        return [Chunk(text, metadata, position) for (text, metadata), position in found]
+
+def chunks_at(collection: Collection, positions: Offsets) -> list[Chunk]:
+    """Return the chunks at some positions, where there must be some."""
+    found = zip(collection.contents(positions), positions.tolist(), strict=True)
+    return [Chunk(text, metadata, position) for (text, metadata), position in found]
 
 
 _NONE: Final[Offsets] = np.zeros(0, np.int64)

@@ -114,7 +114,7 @@ def test_a_key_is_missed_only_where_there_are_chunks() -> None:
     assert not search("cat", [], where={"page": 1})
     assert not ChunkIndex([]).search("cat", where={"page": 1})
     assert not search("zebra", TAGGED, where={"page": 1})
-    index = ChunkIndex(TAGGED)
+    index = ChunkIndex([*TAGGED, *"abcd"])
     assert index.metadata_keys == {"colour", "page", "tags", "wild"}
     index.remove([0, 1, 2])
     assert index.metadata_keys == set()

@@ -119,12 +119,29 @@ def test_an_index_lists_its_chunks(monkeypatch: pytest.MonkeyPatch, step: int) -
     assert list(index.chunks) == list(index) == listed
     assert (index.chunks[-1], index.chunks[:2], len(index.chunks)) == (listed[2], listed[:2], 3)
     assert index[3] == listed[1]
+    assert (index[-1], index[-2], index[np.int64(-4)]) == (listed[2], listed[1], listed[0])
+    assert (index[:], index[::-1], index[2:4], index[-2:], index[9:]) == (
+        listed,
+        listed[::-1],
+        [listed[1]],
+        listed[1:],
+        [],
+    )
     assert [chunk.text for chunk in before] == ["a", "b", "c"]
-    for gone in (0, 2, 5, -1):
+    for gone in (0, 2, 5, -3, -5, -6, True, "1"):
         with pytest.raises(InvalidRequestError, match="position must be"):
             index[gone]
     with pytest.raises(IndexError):
         index.chunks[3]
+
+
+def test_what_an_index_contains() -> None:
+    """A text is in an index where a chunk says it, and a chunk where one has its text and its metadata, anywhere."""
+    index = ChunkIndex(["a", {"text": "b", "metadata": {"page": 2}}, "b", "c"])
+    index.remove([3])
+    held = ["a", "b", Chunk("a"), Chunk("b"), Chunk("b", {"page": 2}), *index]
+    assert all(chunk in index for chunk in held)
+    assert not any(chunk in index for chunk in ["c", "A", "", Chunk("a", {"page": 2}), Chunk("c"), None, 0])
 
 
 def test_length_and_representation() -> None:

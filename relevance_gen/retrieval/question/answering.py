@@ -50,7 +50,7 @@ def answer(
     query = parse(question.query, inflects=collection.weighting.inflects)
     ranking, table = collection.rank(query, question.top_n, chosen, meaning)
     if not ranking.positions.size:
-        check_keys(question.where, [segment.chunks for segment in collection.segments])
+        check_keys(question.where, collection.segments)
     if question.min_share:
         ranking = ranking.close_to_best(question.min_share)
     if question.true_order:

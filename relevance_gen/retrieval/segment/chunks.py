@@ -88,11 +88,6 @@ class Chunks:
         """Return the metadata of a chunk, ``{}`` where it came without."""
         return self.metadata.get(number, {})
 
-    @property
-    def metadata_keys(self) -> set[str]:
-        """The keys under which any chunk has metadata."""
-        return set().union(*self.metadata.values())
-
     def without_blank(self) -> tuple[Chunks, npt.NDArray[np.int64]]:
         """Return the chunks that have a text, and their numbers among these, shape (number of them,)."""
         if all(self.texts):

@@ -166,6 +166,12 @@ class Segment:
         return self.positions.size
 
     @property
+    def metadata_keys(self) -> set[str]:
+        """The keys under which any chunk has metadata."""
+        live = self.live
+        return set().union(*(metadata for number, metadata in self.chunks.metadata.items() if live[number]))
+
+    @property
     def live(self) -> npt.NDArray[np.bool_]:
         """Whether each chunk is still there, shape (N,)."""
         return np.ones(self.size, bool) if self.postings.live is None else self.postings.live
