@@ -13,7 +13,9 @@ All use the same byte-level BPE vocabulary idea: ids 0 and 1 are control tokens,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -63,6 +65,7 @@ def write_model(
     n_head: int,
     add_bos: bool,
     quantized: bool,
+    types: Mapping[str, gguf.TokenType] = MappingProxyType({}),
 ) -> None:
     """Write a llama-architecture GGUF file with a byte-level BPE vocabulary.
 
@@ -78,6 +81,7 @@ def write_model(
         n_head: number of attention heads.
         add_bos: whether a prompt starts with the begin token.
         quantized: whether matrices are Q8_0.
+        types: tokens that are neither control tokens nor normal ones.
     """
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(path.stem)
@@ -94,7 +98,8 @@ def write_model(
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * (len(tokens) - 2))
+    of_two = [gguf.TokenType.CONTROL] * 2
+    writer.add_token_types(of_two + [types.get(token, gguf.TokenType.NORMAL) for token in tokens[2:]])
     writer.add_token_merges(merges)
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)

@@ -6,7 +6,7 @@ import atexit
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ _MAX_CHARACTERS = 1 << 24
 """Most characters of a template, and of a conversation written as JSON."""
 _TOO_LONG = object()
 _NO_VARIABLES: Mapping[str, Any] = {}
+_MARKER = re.compile(r"[<\[{|].*[>\]}|]")
+_ELEMENT = re.compile(r"</?[a-z][a-z0-9]*/?>")
 _FIELDS = {"template": "chat_template", "messages": "messages", "limit": "chat_template"}
 
 
@@ -80,9 +82,11 @@ def prompt_of(
 ) -> str:
     """Return the prompt that `messages` make, ready for the model's next turn.
 
-    It is for `LanguageModel.tokenize_chat` alone: where a message holds the text of one of the model's control tokens,
-    that text is broken by `BREAK`, so that it stays text, in whatever order the template writes messages. Nobody who is
-    quoted in a message can end their turn or speak as somebody else.
+    It is for `LanguageModel.tokenize_chat` alone: where a message holds the text of a token that a template can give a
+    meaning to, that text is broken by `BREAK`, so that it stays text, in whatever order the template writes messages.
+    Nobody who is quoted in a message, no user, no tool and no document, can end their turn or speak as somebody else.
+    These are all control tokens, and all others that are looked for in a text as a whole and stand in the template, or
+    read like a marker. In the model's own turns, what the template itself looks for is left whole, as ``</think>``.
 
     Args:
         messages: objects with a ``role`` and whatever else the template reads, ``content`` above all.
@@ -104,14 +108,19 @@ def prompt_of(
     _check(messages)
     if not isinstance(variables, Mapping):
         raise InvalidRequestError.must_be("template_variables", "an object", variables)
-    control = _control_texts(model.control)
+    quoted, own = _token_texts(model.control, model.user_defined, template)
+
+    def as_said(messages: list[Any]) -> list[Any]:
+        return [_broken(message, own if message["role"] == "assistant" else quoted) for message in messages]
+
     given = {
         "bos_token": model.bos,
         "eos_token": model.eos,
         "add_generation_prompt": True,
-        "messages": _as_plain_text(list(messages), control, "messages"),
+        "messages": _as_plain_text(list(messages), "messages", as_said),
     }
-    return renderer.render(template, given | _as_plain_text(dict(variables), control, "template_variables"))
+    others = _as_plain_text(dict(variables), "template_variables", lambda value: _broken(value, quoted))
+    return renderer.render(template, given | others)
 
 
 def _check(messages: object) -> None:
@@ -125,11 +134,11 @@ def _check(messages: object) -> None:
             raise InvalidRequestError.must_be(f"{name}.role", "a string", message.get("role"))
 
 
-def _as_plain_text(value: Any, control: _ControlTexts, name: str) -> Any:
-    """Copy what JSON can hold, with the texts of control tokens broken."""
+def _as_plain_text(value: Any, name: str, broken: Callable[[Any], Any]) -> Any:
+    """Copy what JSON can hold, with the texts of tokens `broken`."""
     try:
         written = json.dumps(value, ensure_ascii=False)
-        copy = _broken(json.loads(written), control) if len(written) <= _MAX_CHARACTERS else _TOO_LONG
+        copy = broken(json.loads(written)) if len(written) <= _MAX_CHARACTERS else _TOO_LONG
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"must hold what JSON can: {error}", name) from None
     if copy is _TOO_LONG:
@@ -137,25 +146,43 @@ def _as_plain_text(value: Any, control: _ControlTexts, name: str) -> Any:
     return copy
 
 
-def _broken(value: Any, control: _ControlTexts) -> Any:
+def _broken(value: Any, texts: _TokenTexts) -> Any:
     match value:
         case str():
-            return control.broken(value.encode(errors="replace").decode())  # no lone surrogate, as `BREAK` is one
+            return texts.broken(value.encode(errors="replace").decode())  # no lone surrogate, as `BREAK` is one
         case list():
-            return [_broken(item, control) for item in value]
+            return [_broken(item, texts) for item in value]
         case dict():
-            return {_broken(key, control): _broken(item, control) for key, item in value.items()}
+            return {_broken(key, texts): _broken(item, texts) for key, item in value.items()}
         case _:
             return value
 
 
 @functools.lru_cache(maxsize=8)
-def _control_texts(texts: tuple[str, ...]) -> _ControlTexts:
-    return _ControlTexts(texts)
+def _token_texts(
+    control: tuple[str, ...], user_defined: tuple[str, ...], template: str
+) -> tuple[_TokenTexts, _TokenTexts]:
+    """Return what is broken in the messages of all others, and in the model's own."""
+    meant = [text for text in user_defined if _may_be_meant(text, template)]
+    kept = [text for text in meant if _is_looked_for(text, template)]
+    return _TokenTexts((*control, *meant)), _TokenTexts((*control, *(text for text in meant if text not in kept)))
 
 
-class _ControlTexts:
-    """The texts of a model's control tokens: finds them in what somebody says."""
+def _may_be_meant(text: str, template: str) -> bool:
+    """Tell whether a template may give a meaning to a token: not to white space, to words or to HTML's elements."""
+    if not text.strip() or text.isalnum():
+        return False
+    return text in template or (_MARKER.fullmatch(text) is not None and not _ELEMENT.fullmatch(text))
+
+
+def _is_looked_for(text: str, template: str) -> bool:
+    """Tell whether a template looks for a text in messages."""
+    quoted = rf"""(['"])[^'"]*{re.escape(text)}[^'"]*"""
+    return re.search(rf"{quoted}\1\s*(not\s+)?in\b|(split|find|replace|with)\(\s*{quoted}", template) is not None
+
+
+class _TokenTexts:
+    """The texts of tokens that nobody may write: finds them in what somebody says."""
 
     def __init__(self, texts: tuple[str, ...]) -> None:
         longest_first = sorted((text for text in texts if len(text) > 1), key=len, reverse=True)

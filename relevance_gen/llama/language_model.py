@@ -30,6 +30,7 @@ class ChatFormat:
         eos: the text of the token that ends one, likewise.
         ends: the tokens that end a turn.
         control: the texts of all control tokens.
+        user_defined: the texts of all others that are looked for in a text before it is cut into tokens.
         n_ctx: most tokens of a prompt and its answer together; 0 where that is not known.
         name: what the file calls the model; empty where it has no name.
     """
@@ -39,6 +40,7 @@ class ChatFormat:
     eos: str = ""
     ends: tuple[int, ...] = ()
     control: tuple[str, ...] = ()
+    user_defined: tuple[str, ...] = ()
     n_ctx: int = 0
     name: str = ""
 

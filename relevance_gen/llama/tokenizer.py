@@ -15,6 +15,7 @@ from relevance_gen.llama.library import lib, pointer
 
 _SPARE_BYTES = 1 << 16
 """What a text may have beside `MOST_BYTES_PER_TOKEN`; of a longer one only the end is looked at, if it is wanted."""
+_USER_DEFINED = lib.LLAMA_TOKEN_ATTR_USER_DEFINED | lib.LLAMA_TOKEN_ATTR_UNKNOWN
 _MAX_RUN = 8_000
 _RUNS = re.compile(rf"\S{{1,{_MAX_RUN}}}|\s{{1,{_MAX_RUN}}}")
 """Characters without a break that a BPE tokenizer may see. Those of many models (tekken, gpt-4o, deepseek, bloom …) run
@@ -120,13 +121,14 @@ class Tokenizer:
         """Return what writing a prompt needs to know, beside the `template` and the `name` in the model's file."""
         vocabulary = self._handle
         tokens = range(lib.llama_vocab_n_tokens(vocabulary))
-        control = [token for token in tokens if lib.llama_vocab_is_control(vocabulary, token)]
+        attributes = [lib.llama_vocab_get_attr(vocabulary, token) for token in tokens]
         return ChatFormat(
             template=None if template is None else template.decode(errors="replace"),
             bos=self._text(lib.llama_vocab_bos(vocabulary)),
             eos=self._text(lib.llama_vocab_eos(vocabulary)),
             ends=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
-            control=tuple(self._text(token) for token in control),
+            control=tuple(self._text(token) for token in tokens if attributes[token] & lib.LLAMA_TOKEN_ATTR_CONTROL),
+            user_defined=tuple(self._text(token) for token in tokens if attributes[token] & _USER_DEFINED),
             n_ctx=self._n_ctx,
             name=name,
         )

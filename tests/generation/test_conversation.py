@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from relevance_gen.llama.language_model import BREAK, ChatFormat
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, BIGRAM_TOKENS, BOS, END, LETTER_A, STORY, add_chat_template
+from small_models.make import byte_level_vocabulary, random_tensors, write_model
 
 TEMPLATES = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
 RENDERED = Path(__file__).parent / "templates" / "rendered.json"
@@ -213,7 +215,7 @@ def model():
 def test_the_file_says_what_controls_and_ends(model):
     """Control tokens, the ends of a turn, and the texts of BOS and EOS come from the model's file."""
     assert model.chat_format == ChatFormat(
-        None, "<|begin|>", "<|end|>", (END,), ("<|begin|>", "<|end|>"), model.n_ctx, "bigram"
+        None, "<|begin|>", "<|end|>", (END,), ("<|begin|>", "<|end|>"), (), model.n_ctx, "bigram"
     )
 
 
@@ -250,6 +252,84 @@ def test_special_tokens_of_the_template_are_tokens(model):
     text = prompt_of(messages, model.chat_format, "{{ messages[0].content }}<|end|>")
     assert (model.tokenize_chat(text, 0) == END).sum() == 1
     assert (model.tokenize(text.replace(BREAK, ""), 0) == END).sum() == 2
+
+
+CONTROL, USER_DEFINED = gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED
+HARMONY = ("<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
+FAMILIES = {
+    # llama.cpp takes four of these for no control tokens, whatever the file says.
+    "harmony": (
+        dict.fromkeys(HARMONY, CONTROL),
+        "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}<|start|>assistant",
+    ),
+    # As llama.cpp's own vocabulary and older files have them.
+    "command-r": (
+        dict.fromkeys(
+            (
+                "<|START_OF_TURN_TOKEN|>",
+                "<|END_OF_TURN_TOKEN|>",
+                "<|USER_TOKEN|>",
+                "<|CHATBOT_TOKEN|>",
+                "<|SYSTEM_TOKEN|>",
+            ),
+            USER_DEFINED,
+        ),
+        TEMPLATES["command_r"].replace("'user': 'USER'", "'user': 'USER', 'tool': 'SYSTEM'"),
+    ),
+    "qwen": (
+        {"<|im_start|>": CONTROL, "<|im_end|>": CONTROL}
+        | dict.fromkeys(("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"), USER_DEFINED),
+        TEMPLATES["qwen25"],
+    ),
+    "gemma": (
+        dict.fromkeys(("<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|tool_response>"), USER_DEFINED),
+        "{% for m in messages %}<|turn>{{ m.role }}\n{% if m.role == 'tool' %}<|tool_response>{% endif %}"
+        "{{ m.content }}<turn|>\n{% endfor %}<|turn>model\n",
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request, tmp_path_factory):
+    """A model with a family's special tokens, these, and its template."""
+    types, template = FAMILIES[request.param]
+    tokens, merges = byte_level_vocabulary(300)
+    tokens += types
+    path = tmp_path_factory.mktemp(request.param) / "family.gguf"
+    tensors = random_tensors(n_vocab=len(tokens), n_embd=64, n_ff=64, n_layer=1)
+    shape = {"n_ctx": 512, "n_embd": 64, "n_ff": 64, "n_layer": 1, "n_head": 1}
+    write_model(path, tensors, tokens=tokens, merges=merges, add_bos=False, quantized=True, types=types, **shape)
+    with Decoder(path, ModelOptions(n_ctx=512, n_slots=1, n_threads=1)) as decoder:
+        yield decoder, dict(zip(types, range(300, len(tokens)), strict=True)), template
+
+
+@given(data=st.data())
+def test_nobody_can_write_a_token_that_the_template_gives_a_meaning_to(family, data):
+    """Neither users nor tools, and no answer that repeats them; where a template builds such a token, it is one."""
+    decoder, special, template = family
+    roles = data.draw(st.lists(st.sampled_from(["user", "assistant", "tool"]), min_size=1, max_size=4))
+    parts = st.lists(st.sampled_from([*special, *(text[:3] for text in special), "|>", ">", "a", "\n"]), max_size=4)
+    messages = [{"role": role, "content": "".join(data.draw(parts))} for role in roles]
+    innocent = [{"role": role, "content": "a"} for role in roles]
+
+    def meant(messages):
+        tokens = decoder.tokenize_chat(prompt_of(messages, decoder.chat_format, template), 0).tolist()
+        return [token for token in tokens if token in (0, 1) or token in special.values()]
+
+    assert meant(messages) == meant(innocent)
+    assert meant(innocent)
+
+
+def test_what_a_template_looks_for_in_an_answer_is_there():
+    """The thoughts of an earlier turn are left out as the template says; a user's look-alike is text."""
+    model = ChatFormat(user_defined=("<think>", "</think>", "<table>", "\n\n", "user"))
+    template = (
+        "{% for m in messages %}{{ m.role }}:{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}"
+        "{% else %}{{ m.content }}{% endif %};{% endfor %}<think>"
+    )
+    messages = [{"role": role, "content": "<think>Hm.</think>Yes\n\n<table>"} for role in ("assistant", "user")]
+    text = prompt_of(messages, model, template)
+    assert text == f"assistant:Yes\n\n<table>;user:<{BREAK}think>Hm.<{BREAK}/think>Yes\n\n<table>;<think>"
 
 
 def test_a_long_conversation_is_cut_as_a_long_text_is(model):
