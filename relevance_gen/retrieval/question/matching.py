@@ -1,6 +1,6 @@
 """Match a word of the query to the words of the chunks: the same word in its inflections, in any language.
 
-No chunk is ever stemmed: the query's word is compared with the words of the vocabulary that begin as it does.
+No chunk is ever stemmed: the query's word is compared with the terms of the lexicon that begin as it does.
 
 * Words with the same English stem (Porter2) match in full, but no function word is a form of another word: "can" is
   not what "cans" asks for, nor "does" what "doe" does.

@@ -17,11 +17,6 @@ Array: TypeAlias = npt.NDArray[Any]
 _Rule: TypeAlias = Callable[[Array, Mapping[str, int]], bool]
 
 
-def _anything(array: Array, sizes: Mapping[str, int]) -> bool:
-    del array, sizes
-    return True
-
-
 def _ascends(array: Array, sizes: Mapping[str, int]) -> bool:
     """Tell whether each element is greater than the one before."""
     del sizes
@@ -52,7 +47,7 @@ class Row:
         type: its numpy type there.
         axis: what it has an element for.
         path: where a segment has it, as in ``postings.lexicon.ids``; "" for what a file has of the chunks themselves.
-        rule: tells whether its elements may be so, by the sizes of all axes.
+        rule: tells whether its elements may be so, by the sizes of all axes; None where any may.
         is_bounds: whether it has an element more than its axis.
         is_stored: whether a file has it.
     """
@@ -61,7 +56,7 @@ class Row:
     type: str
     axis: str
     path: str = ""
-    rule: _Rule = _anything
+    rule: _Rule | None = None
     is_bounds: bool = False
     is_stored: bool = True
 
@@ -126,5 +121,5 @@ def fit(arrays: Mapping[str, Array], *, has_passages: bool) -> bool:
     rows = [row for row in _TABLE if row.is_stored and (has_passages or row.owner != "passages")]
     sizes = {row.axis: arrays[row.name].size for row in rows if not row.is_bounds}
     return all(arrays[row.name].size == sizes[row.axis] + row.is_bounds for row in rows) and all(
-        row.rule(arrays[row.name], sizes) for row in rows
+        row.rule is None or row.rule(arrays[row.name], sizes) for row in rows
     )
