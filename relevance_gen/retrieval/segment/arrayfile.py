@@ -114,7 +114,7 @@ def read(content: npt.NDArray[np.uint8], types: Types) -> tuple[dict[str, Any], 
     header = json.loads(content[PREFIX_BYTES:body].tobytes())
     layout = header["arrays"]
     sizes = {name: layout[name]["shape"][0] for name in types}
-    # As JSON, where false is not 0 nor 1.0 1.
+    # Compared as JSON, because Python says that False == 0 and 1.0 == 1.
     if not all(map(is_integer, sizes.values())) or json.dumps(layout) != json.dumps(_layout(types, sizes)):
         raise ValueError("its arrays do not lie as they are written")
     return header, {

@@ -24,7 +24,7 @@ _PLAIN_FIELDS: Final = {"text", "metadata"}
 
 @frozen
 class Chunks:
-    """Checked chunks; whatever takes chunks takes these as they are.
+    """Chunks that were checked. Whatever takes chunks takes these without checking them again.
 
     Attributes:
         texts: the text of each; "" for a blank one that is to be left out.
@@ -89,7 +89,7 @@ class Chunks:
         return self.metadata.get(number, {})
 
     def without_blank(self) -> tuple[Chunks, npt.NDArray[np.int64]]:
-        """Return the chunks that have a text, and their numbers among these, shape (number of them,)."""
+        """Return the chunks that have a text, n of them, and the number that each had among all, shape (n,)."""
         if all(self.texts):
             return self, np.arange(len(self.texts))
         numbers = [number for number, text in enumerate(self.texts) if text]
@@ -103,7 +103,7 @@ class Chunks:
 
 
 def _listed(values: Any, path: str) -> Iterable[Any]:
-    """Return what chunks come in as something to iterate over, or raise the error that says what to hand over."""
+    """Return chunks as something to iterate over, or raise the error that says what to pass instead."""
     values = checks.as_list(values)
     remedy = None
     if hasattr(values, "columns"):
@@ -127,7 +127,7 @@ def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[s
     """Return text and metadata of a chunk that is not plain, or raise the error that says what is wrong with it."""
     if isinstance(value, Chunk):
         return value.text, value.metadata
-    from relevance_gen import wire  # and with it cattrs, which takes 15 ms to load and which few chunks need
+    from relevance_gen import wire  # imports cattrs, which takes 15 ms and is needed for few chunks
 
     if not isinstance(value, str | Mapping):
         is_missing = _is_missing(value)
@@ -145,7 +145,7 @@ def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[s
             raise InvalidRequestError.must_be(
                 f"{path}.text", "a string that is not blank", fields["text"], remedy=remedy
             )
-        wire.structure(Chunk, {**fields, "text": "-"}, path=path)  # refuses all else that is wrong
+        wire.structure(Chunk, {**fields, "text": "-"}, path=path)  # raises if anything else is wrong
         return "", {}
     chunk = wire.structure(Chunk, fields, path=path)
     return chunk.text, chunk.metadata

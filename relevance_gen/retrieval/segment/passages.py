@@ -30,11 +30,11 @@ from relevance_gen.retrieval.arrays import Floats, Halves, Offsets, bounds_of, r
 PASSAGE_CHARS: Final = 1000
 _HUMP: Final = re.compile("(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2})")
 _LONGEST: Final = 1.01
-"""Length that a vector may have for lack of precision."""
+"""Greatest length of a vector that is 1 but for rounding."""
 _AT_ONCE: Final = 256
 """Passages encoded together: more would only hold more vectors of four bytes at once."""
 _STEP: Final = 1 << 12
-"""Passages compared together: it bounds the memory for an index of any size."""
+"""Passages compared together: it bounds the memory, however large the index."""
 
 
 class TextEncoder(Protocol):
@@ -107,7 +107,7 @@ class Passages:
         """
         cuts = [_cut(text) for text in texts]
         first = np.cumsum([0, *map(len, cuts)])
-        number: dict[str, int] = {}  # of each different passage
+        number: dict[str, int] = {}  # the number of each different passage
         which = [
             number.setdefault(text[start:end], len(number))
             for text, found in zip(texts, cuts, strict=True)
@@ -160,7 +160,7 @@ class Passages:
         heads = starts_of(counts)
         best = np.maximum.reduceat(cosines, heads) if numbers.size else np.zeros(0)
         first_best = np.flatnonzero(cosines == np.repeat(best, counts))
-        first_best = first_best[np.searchsorted(first_best, heads)]  # the first that is as good in each chunk
+        first_best = first_best[np.searchsorted(first_best, heads)]  # of equal ones the first of each chunk
         return Nearest(best, self.starts[compared[first_best]], self.ends[compared[first_best]])
 
 
@@ -197,7 +197,7 @@ def _encoded(encoder: TextEncoder, texts: Sequence[str], kind: Literal["query", 
         )
     with np.errstate(over="ignore"):
         lengths = np.linalg.norm(vectors, axis=1)
-    if not (lengths <= _LONGEST).all():  # as of NaN, which is not at most anything
+    if not (lengths <= _LONGEST).all():  # written so that NaN fails, too
         raise EncoderError("the encoder must return vectors of length 1: divide each by its length")
     return vectors.astype(np.float16)
 

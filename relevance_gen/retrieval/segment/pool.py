@@ -71,7 +71,7 @@ def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
 
 
 def _can_fork() -> bool:
-    """Tell whether this process can be forked: other threads would be missing in the fork, and their locks held."""
+    """Tell whether this process can be forked: a fork lacks all other threads, and the locks they hold stay locked."""
     return sys.platform == "linux" and threading.active_count() == 1
 
 
@@ -113,11 +113,11 @@ def start_building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress 
         for part in cut_evenly(chunks.texts, n_parts):
             _start(part, chunks.texts[part] if can_fork else None, builders)
         for builder in builders if not can_fork else ():
-            with suppress(ConnectionError):  # it has died, and waiting for it tells
+            with suppress(ConnectionError):  # the process died; `_wait` will find out and raise
                 builder.connection.send(chunks.texts[builder.part])
         yield lambda progress: _wait(builders, chunks, progress)
     finally:
-        for builder in builders:  # all of them before waiting for one, during which another ^C may come
+        for builder in builders:  # kill all before waiting for any: another ^C may come during the wait
             builder.process.kill()
         for builder in builders:
             builder.process.join()
@@ -137,13 +137,13 @@ def _start(part: slice, texts: Sequence[str] | None, builders: list[_Builder]) -
     ours, theirs = context.Pipe()
     held = [ours, *(builder.connection for builder in builders)] if forks else []
     process = context.Process(target=_work, args=(theirs, part.start, texts, held), daemon=True)
-    # A ^C that came while the process is forked would be swallowed by the hooks of `logging`, and leave its lock taken.
-    # One that is started anew inherits the mask, and so is silent while it imports.
+    # A ^C during a fork would be swallowed by the hooks of `logging`, and leave its lock taken. A process that is
+    # started anew inherits the mask, so that a ^C while it imports prints nothing.
     if not forks:
         resource_tracker.ensure_running()  # starting it later would lift the mask
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with warnings.catch_warnings():  # Python warns of forking beside any thread. Those of numpy do no harm.
+        with warnings.catch_warnings():  # Python warns of any thread beside a fork; those of numpy do no harm.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         builders.append(_Builder(part, process, ours))
@@ -164,7 +164,7 @@ def _wait(builders: Sequence[_Builder], chunks: Chunks, progress: Progress | Non
 
 
 def _hear(builder: _Builder, chunks: Chunks) -> None:
-    """Take what a process has to tell."""
+    """Receive one message from a process: its progress, its arrays or its error."""
     try:
         told = builder.connection.recv()
         if isinstance(told, int):
@@ -194,7 +194,7 @@ def _mapped(descriptor: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 def _work(connection: Connection, first: int, texts: Sequence[str] | None, held: Sequence[Connection]) -> None:
-    """Build a segment and hand it back. A ^C is for the process that asked, which ends this one.
+    """Build a segment and hand it back. A ^C is ignored here: the process that asked handles it, and ends this one.
 
     Args:
         connection: to the process that asked.
@@ -217,13 +217,13 @@ def _work(connection: Connection, first: int, texts: Sequence[str] | None, held:
             connection.send("built")
             send_handle(connection, file.fileno(), os.getppid())
     except (ConnectionError, EOFError):
-        pass  # whoever asked is gone
+        pass  # the process that asked is gone
     except Exception as error:
         connection.send(error)
 
 
 def _shared_file() -> BinaryIO:
-    """Open a file in memory, or where the system has none, one without a name."""
+    """Open a file in memory; on a system that has none, a file without a name."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("relevance_gen segment"), "w+b")
     return tempfile.TemporaryFile()

@@ -13,10 +13,10 @@ _SATURATION: Final = 1.6
 
 
 def saturated(tf: npt.NDArray[Any]) -> Floats:
-    """Return ``tf / (tf + 1.6)``, in [0, 1): the second occurrence counts less than the first."""
+    """Return ``tf / (tf + 1.6)``, in [0, 1)."""
     try:
         return _SATURATED.take(tf)
-    except (IndexError, TypeError):  # of a count that the table does not have, or of one that is not whole
+    except (IndexError, TypeError):  # a count beyond the table, or one that is no integer
         return np.asarray(tf / (tf + _SATURATION), np.float64)
 
 
@@ -24,7 +24,7 @@ _SATURATED: Final[Floats] = np.arange(256) / (np.arange(256) + _SATURATION)
 
 
 def saturated_one(tf: float) -> float:
-    """Return the same of one count.
+    """Return `saturated` of one count.
 
     >>> bool(saturated_one(1) == saturated(np.array([1]))[0])
     True

@@ -40,9 +40,9 @@ _DROP: Final = 0xFFFE
 _EXPAND: Final = 0xFFFF
 """Noncharacter that stands for "more than one character"; such characters are replaced in the text beforehand."""
 _SEPARATOR: Final = 0xFDD0
-"""Noncharacter that parts the texts while they are folded together; it comes out as NUL, and nothing else does."""
+"""Noncharacter between texts that are folded together; it becomes NUL, which nothing else does."""
 _FEW: Final = 12
-"""Up to so many different expanding characters `str.replace` for each is faster than one `str.translate`."""
+"""With at most so many different characters to expand, one `str.replace` for each is faster than `str.translate`."""
 
 _VANISHING: Final = re.compile(
     "[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed"
@@ -235,7 +235,7 @@ def _fold_text(text: str) -> bytes:
         text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     codes = _code_units(text)
     if ((codes & 0xF800) == 0xD800).any():
-        # Joins surrogate pairs. Lone ones are left: to a decoder they are errors, to a reader nothing.
+        # Join surrogate pairs. A lone surrogate becomes a space: decoders refuse it, and readers see nothing.
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\ufffd", " ")
         text = _ASTRAL.sub(_fold_astral, text)
         codes = _code_units(text)

@@ -1,4 +1,4 @@
-"""Cut texts into blocks to be cut into terms together, and long texts into pieces that have the same terms.
+"""Divide texts into blocks, each cut into terms at once, and long texts into pieces that have the same terms.
 
 All arrays of one block then stay in the core's cache, and memory is bounded however long a single text is.
 """
@@ -17,7 +17,7 @@ from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.text.scripts import PAIRED, TRIPLED
 
 BLOCK_CHARS: Final = 1 << 18
-"""Characters cut into terms together: with all temporary arrays that is about what a core's cache holds."""
+"""Characters of a block: with all temporary arrays about what a core's cache holds."""
 
 _BETWEEN_TERMS: Final = (
     r"\x00-/:-@\[-^`{-\x7f"  # all ASCII but letters, digits and the underscore
@@ -25,16 +25,16 @@ _BETWEEN_TERMS: Final = (
     "\U0001f300-\U0001f64f\U00020000-\U0002a6df"  # emoji and rare Han, each a term of its own
 )
 _CUT: Final = f"[{_BETWEEN_TERMS}]|(?<=[{PAIRED}]{{2}})(?=([{PAIRED}]))|(?<=[{TRIPLED}]{{3}})(?=([{TRIPLED}]))"
-"""Where a text can be cut: behind a character that no term goes on after, or within a run that is cut into n-grams
-anyway, of which the next piece then repeats one character or two. There are more such places than these."""
+"""Where a text can be cut: behind a character that ends every term, or within a run of n-grams, of which the next piece
+then repeats one character or two. Rarer places are left out."""
 _LEAST_CHARS: Final = 4
-"""A piece is longer than what the next one repeats."""
+"""Fewest characters of a piece, which must be longer than what the next one repeats."""
 
 
 def pieces(text: str, n_chars: int) -> Iterator[str]:
-    """Cut a text at the first place behind every so many characters where no term is changed by it.
+    """Cut a text into pieces of at least so many characters, each ended where cutting changes no term.
 
-    A text without any such place, one endless word, stays whole.
+    A text that has no such place, one endless word, stays whole.
 
     >>> list(pieces("one two three", 5))
     ['one two ', 'three']
@@ -50,8 +50,8 @@ def pieces(text: str, n_chars: int) -> Iterator[str]:
 
 
 def _next_cut(text: str, start: int) -> re.Match[str] | None:
-    """Return the first place from `start` on, looked for step by step, so that other threads go on in between."""
-    pattern = re.compile(_CUT)  # when first needed, for it takes 3 ms, and from then on remembered by `re`
+    """Return the first cut from `start` on. The search goes in steps, so that other threads can run in between."""
+    pattern = re.compile(_CUT)  # compiled when first needed, which takes 3 ms; `re` remembers it
     steps = range(start, len(text), BLOCK_CHARS)
     return next(filter(None, (pattern.search(text, low, low + BLOCK_CHARS) for low in steps)), None)
 
@@ -77,7 +77,7 @@ def cut_by_size(n_chars: Offsets, block_chars: int, most_texts: int = sys.maxsiz
 
 
 def blocks(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield texts, and the pieces of long ones, as lists to be cut into terms together, in their order."""
+    """Yield texts, and the pieces of long ones, block by block and in their order."""
     for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
         if end - start > 1:
             yield list(texts[start:end])

@@ -31,8 +31,8 @@ NGRAM_CHARACTER_BYTES: Final = 3
 
 PAIRED: Final = "\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
 TRIPLED: Final = "\u0e01-\u0e32\u0e34-\u0e3a\u0e40-\u0e4e\u1000-\u1020\u1780-\u17a2"
-"""Frequent characters that are cut into pairs, and into triples, before folding; as in a regular expression's brackets.
-Text can be cut among them. There are more."""
+"""The frequent ones of the characters that are cut into pairs, and into triples, as they are before folding, for the
+brackets of a regular expression: a long text is cut into pieces among these."""
 
 
 def ngram_size(folded: str) -> int:

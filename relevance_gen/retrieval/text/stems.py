@@ -35,7 +35,7 @@ def _stemmer() -> Any:
     if not hasattr(_stemmers, "english"):
         import Stemmer
 
-        _stemmers.english = Stemmer.Stemmer("english", 0)  # keeps state while it works: one for each thread
+        _stemmers.english = Stemmer.Stemmer("english", 0)  # a stemmer is not safe to share: one for each thread
     return _stemmers.english
 
 

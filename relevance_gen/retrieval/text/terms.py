@@ -24,7 +24,7 @@ from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, NGRAM_CHARACT
 _IDENTIFIER_BYTES: Final = 1 << 16
 """A longer word with capitals or underscores in it is data, not a name, and has no parts."""
 _FEW: Final = 128
-"""Up to so many occurrences are quicker inserted one by one than merged."""
+"""At most so many occurrences are inserted one by one, which is then quicker than merging."""
 _PADDING: Final = b"\n" * (LONG_BYTES + 8)
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
@@ -51,7 +51,7 @@ class Occurrences:
     counts: Offsets
 
     def spell(self, occurrence: int) -> str:
-        """Return the folded spelling of a occurrence, at most `SPELLED_BYTES` of it."""
+        """Return the folded spelling of an occurrence, at most `SPELLED_BYTES` of it."""
         start = int(self.start[occurrence])
         return self.folded[start : start + min(int(self.length[occurrence]), SPELLED_BYTES)].decode("utf-8", "replace")
 
@@ -76,7 +76,7 @@ def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
     edge = np.zeros(word.size, bool)
     np.not_equal(word[1:], word[:-1], out=edge[1:])
     edges = np.flatnonzero(edge)
-    start = edges[::2].copy()  # side by side, for all that follows
+    start = edges[::2].copy()  # contiguous, which is quicker for all that follows
     length = edges[1::2] - start
     for endless in (length > _IDENTIFIER_BYTES).nonzero()[0].tolist():
         cut[start[endless] : start[endless] + length[endless]] = False
@@ -93,7 +93,7 @@ def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
 
 
 def _without_articles(lowered: bytes, start: Offsets, length: Offsets, cuts: Offsets) -> tuple[Offsets, Offsets]:
-    """Take the Arabic article off the words that keep two letters or more, but for identifiers, those that are cut."""
+    """Take the Arabic article off words that keep two letters or more; identifiers, cut at `cuts`, keep theirs."""
     first = eight_bytes(lowered)[start]
     cut = np.zeros(start.size, np.int64)
     for article in _ARTICLES:
@@ -176,14 +176,14 @@ def _merge(start: Offsets, length: Offsets, more_start: Offsets, more_length: Of
     """Merge two lists in reading order; of two occurrences with one start the first list's comes first."""
     if more_start.size > _FEW:
         starts = np.concatenate((start, more_start))
-        order = np.argsort(starts, kind="stable")  # merges what is sorted in two runs
+        order = np.argsort(starts, kind="stable")  # the starts are two ascending runs, which this sort merges
         return starts.take(order), np.concatenate((length, more_length)).take(order)
     offsets = [0, *np.searchsorted(start, more_start, "right").tolist(), start.size]
     return _weave(start, more_start, offsets), _weave(length, more_length, offsets)
 
 
 def _weave(values: Offsets, more: Offsets, offsets: list[int]) -> Offsets:
-    """Insert a few values: `more`, one by one, at all of `offsets` but the first and the last, which are the ends."""
+    """Insert a few values: `more[i]` at `offsets[i + 1]`; the first and last offset are the ends of `values`."""
     between = [values[low:high] for low, high in itertools.pairwise(offsets)]
     pieces = [piece for number, part in enumerate(between) for piece in (part, more[number : number + 1])]
     return np.concatenate(pieces)
