@@ -68,12 +68,13 @@ def _operation(route: Route, path: str, operation: dict[str, Any], errors: dict[
         "operationId": name_of(path),
         "summary": operation["summary"] + same,
         "security": _SECURITY[route.key],
+        "responses": operation["responses"] | {"403": {"$ref": "#/components/responses/Forbidden"}},
     }
     if "errors" in operation:
         content = {"application/json": {"schema": described.pop("errors")}}
         described["responses"] = {
             status: {**errors[answer["$ref"].rsplit("/", 1)[1]], "content": content} if "$ref" in answer else answer
-            for status, answer in operation["responses"].items()
+            for status, answer in described["responses"].items()
         }
     return described
 

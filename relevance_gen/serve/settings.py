@@ -64,6 +64,11 @@ class Settings:
         False, "listen beside a server that has this too, which then leaves its new connections to this one"
     )
     cors_origins: tuple[str, ...] = _listening((), "web origins whose pages may call, comma-separated; * for all")
+    allowed_hosts: tuple[str, ...] = _listening(
+        (),
+        "names by which this server may be called, comma-separated; * for all; localhost, --host and addresses in "
+        "figures always may",
+    )
     idle_timeout_s: float = _listening(75.0, "seconds a connection may stay without a complete request head")
     drain_timeout_s: float = _listening(30.0, "seconds that running work may take to finish after SIGTERM")
 

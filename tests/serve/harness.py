@@ -61,11 +61,12 @@ class Server:
 
     def __init__(self, *flags: str, program: tuple[str, ...] = SCRIPTED, **environ: str) -> None:
         self._log = tempfile.TemporaryFile("w+")
+        hosts = {"RELEVANCE_GEN_ALLOWED_HOSTS": "test,x"}
         keys = {"RELEVANCE_GEN_API_KEYS": KEY, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RELEVANCE_GEN_")}
         self.process = subprocess.Popen(
             [sys.executable, *program, "--port", "0", *flags],
-            env={**plain, **keys, **environ},
+            env={**plain, **keys, **hosts, **environ},
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -1,17 +1,49 @@
-"""What a request must pass before its body is received, cheapest first: key, rate, type."""
+"""What a request must pass before its body is received, cheapest first: host and origin, key, rate, type."""
 
 from __future__ import annotations
+
+import ipaddress
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from relevance_gen.errors import ShuttingDownError
 from relevance_gen.serve.edge import bodies
 from relevance_gen.serve.edge.auth import HEADER, presented_key
-from relevance_gen.serve.edge.problems import UnauthorizedError
+from relevance_gen.serve.edge.problems import ForbiddenError, UnauthorizedError
 from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.edge.service import KEY_ID, LANE, RATE_HEADERS, Service
+from relevance_gen.serve.settings import Settings
 
 _CHALLENGE = {"WWW-Authenticate": f'ApiKey header="{HEADER}", Bearer'}
+
+
+def check_names(settings: Settings, request: web.BaseRequest) -> None:
+    """See that a browser that sends this means this server, and was not told to by a page from elsewhere.
+
+    A page may have its own name lead to this server's address, and would then count as one of this server's own. So a
+    name must be known; an address in figures leads nowhere else.
+
+    Raises:
+        ForbiddenError: ``Host`` is another's name, or ``Origin`` is, and its pages may not call.
+    """
+    host, origin = request.headers.get("Host"), request.headers.get("Origin")
+    if host is not None and not _is_own(f"//{host}", settings):
+        raise ForbiddenError("Host must be a name that --allowed-hosts has")
+    if origin is None or origin in settings.cors_origins or "*" in settings.cors_origins:
+        return
+    if not _is_own(origin, settings):
+        raise ForbiddenError("Origin must be this server's, or one that --cors-origins has")
+
+
+def _is_own(url: str, settings: Settings) -> bool:
+    with suppress(ValueError):  # no address
+        name = (urlsplit(url).hostname or "").rstrip(".")
+        if name in ("localhost", settings.host.lower(), *settings.allowed_hosts) or "*" in settings.allowed_hosts:
+            return True
+        return bool(ipaddress.ip_address(name))
+    return False
 
 
 async def admit(service: Service, route: Route, request: web.BaseRequest) -> None:

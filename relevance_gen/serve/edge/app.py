@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from relevance_gen.serve.edge import pipeline
-from relevance_gen.serve.edge.admission import admit
+from relevance_gen.serve.edge.admission import admit, check_names
 from relevance_gen.serve.edge.connection import Handle
 from relevance_gen.serve.edge.route import ROUTE, Route, Work
 from relevance_gen.serve.edge.service import Service
@@ -15,6 +15,7 @@ def application(service: Service) -> Handle:
     """Return what answers requests whose route is known, or that have none."""
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        check_names(service.settings, request)
         route: Route | None = request.get(ROUTE)
         if route is None:
             raise web.HTTPNotFound

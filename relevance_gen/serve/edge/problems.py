@@ -30,6 +30,10 @@ class HTTPError(errors.RelevanceGenError):
         self.headers = dict(headers or {})
 
 
+class ForbiddenError(HTTPError):
+    """Refuse a request that is meant for another host, or that a page of another origin makes."""
+
+
 class UnauthorizedError(HTTPError):
     """Refuse a request whose key is missing or wrong."""
 
@@ -73,6 +77,7 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (errors.ChunksMissingError, 503, "chunks_missing", None),
     (errors.ClusterError, 503, "no_cluster", "the cluster does not answer as it must"),
     (errors.RequestCancelledError, 503, "cancelled", "the request was cancelled by the server"),
+    (ForbiddenError, 403, "forbidden", None),
     (UnauthorizedError, 401, "unauthorized", None),
     (RateLimitedError, 429, "rate_limited", None),
     (SlowBodyError, 408, "timeout", None),

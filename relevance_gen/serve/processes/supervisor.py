@@ -157,6 +157,7 @@ def _model_plan(settings: Settings, listener: socket.socket, metrics_file: Descr
     """Plan the process that holds the model. Only the workers reach it, and they have checked and log each request."""
     inner = attrs.evolve(
         settings,
+        allowed_hosts=("*",),
         generation_requires_key=False,
         access_log=False,
         api_keys_file=None,

@@ -1,0 +1,66 @@
+"""Admission: who is meant and who asks is looked at before anything else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.serve.harness import JSON, Server, request_bytes
+
+
+def status_of(server: Server, path: str = "/stats", **headers: str) -> int:
+    """Ask with some headers and return the status."""
+    received = server.exchange(request_bytes("GET", path, headers={**headers, "Connection": "close"}))
+    return int(received.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LocalHost:8000", 200),
+        ("localhost.", 200),
+        ("127.0.0.1:1234", 200),
+        ("[::1]:80", 200),
+        ("10.1.2.3", 200),
+        ("test", 200),  # which the harness allows
+        ("evil.example", 403),
+        ("evil.example:8000", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("user@evil.example", 403),
+        ("", 403),
+        ("[::1", 403),
+        (":80", 403),
+    ],
+)
+def test_a_host_must_be_known(server: Server, host: str, status: int) -> None:
+    """A page whose own name leads to this server's address is not taken for one of this server's."""
+    for path in ("/stats", "/metrics", "/", "/none") if status == 403 else ("/stats",):
+        assert status_of(server, path, Host=host) == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 200),
+        ("http://127.0.0.1:8000", 200),
+        ("http://test", 200),
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+def test_an_origin_must_be_known(server: Server, origin: str, status: int) -> None:
+    """What a page from elsewhere sends is refused before anything is done, whether it could read the answer or not."""
+    assert status_of(server, Origin=origin) == status
+    refused = server.generate({"text": "x", "max_tokens": 1}, {**JSON, "Origin": origin})
+    assert refused.status == status
+
+
+def test_pages_that_may_call_may_have_any_name() -> None:
+    """`--cors-origins` lets origins in, and `--allowed-hosts "*"` every name."""
+    with Server("--cors-origins", "https://page.example") as server:
+        assert status_of(server, Origin="https://page.example") == 200
+        assert status_of(server, Origin="https://other.example") == 403
+    with Server("--allowed-hosts", "*") as server:
+        assert status_of(server, Host="any.example", Origin="null") == 200
