@@ -25,7 +25,7 @@ class ChunkList(Sequence[Chunk]):
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
-        self._positions = np.sort(np.concatenate([_NONE, *collection.ask(SegmentScorer.positions, None)]))
+        self._positions = np.sort(np.concatenate([_NONE, *collection.ask(SegmentScorer.positions)]))
 
     def __len__(self) -> int:
         return self._positions.size

@@ -176,19 +176,22 @@ class SegmentScorer:
             return _NO_CANDIDATES
         segment = self.segment
         flags = None if chosen is None else chosen.flags(segment.positions, segment.chunks)
-        numbers = [_NOTHING]
+        numbers = []
         verbatim = _NOTHING
         if sums is not None:
             numbers.append(self._best(sums, n))
             if flags is not None:
                 numbers.append(self._best(np.where(flags, sums, 0.0), n))
-            numbers.append(verbatim := self._verbatim(plan, sums))
+            if (verbatim := self._verbatim(plan, sums)).size:
+                numbers.append(verbatim)
         if everyone:
             numbers.append((segment.live if flags is None else segment.live & flags).nonzero()[0])
-        some = different(np.concatenate(numbers))
+        some = numbers[0] if len(numbers) == 1 else different(np.concatenate(numbers))
+        is_verbatim = np.zeros(some.size, bool)
+        is_verbatim[some.searchsorted(verbatim)] = True
         cosines = np.zeros(some.size) if sums is None else sums.take(some) / self.denominators.take(some)
         is_chosen = np.ones(some.size, bool) if flags is None else flags[some]
-        return Candidates(segment.positions.take(some), cosines, np.isin(some, verbatim), is_chosen)
+        return Candidates(segment.positions.take(some), cosines, is_verbatim, is_chosen)
 
     def tell(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> tuple[Offsets, list[Any]]:
         """Return the places of this segment's chunks among some positions, and what is asked of these chunks.
@@ -217,11 +220,9 @@ class SegmentScorer:
         """Tell of some positions whether the chunk there is in this segment."""
         return self.segment.find(positions) >= 0
 
-    def positions(self, chosen: Filter | None) -> Offsets:
-        """Return the positions of the chunks that are there and chosen, ascending."""
-        segment = self.segment
-        kept = segment.live if chosen is None else segment.live & chosen.flags(segment.positions, segment.chunks)
-        return segment.positions[kept]
+    def positions(self) -> Offsets:
+        """Return the positions of the chunks that are there, ascending."""
+        return self.segment.positions[self.segment.live]
 
     def smallest_hashes(self, n: int) -> tuple[Ids, Offsets]:
         """Return the `n` smallest hashes of chunks, and these chunks' positions, in any order."""
