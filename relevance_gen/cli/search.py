@@ -154,20 +154,14 @@ def _add_index(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search as `args` say, print what was found, and return the exit status."""
-    question = Question(args.query, args.top_n, args.order == "text")  # refuses nonsense before files are read
+    in_text_order, where = args.order == "text", wanted_metadata(args)
+    question = Question(args.query, args.top_n, in_text_order, where=where, spans=not args.json)
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
     with encoder_of(args) as encoder:
         corpus = open_index(args, status, encoder)
         index = corpus.index
-        response = index.search(
-            question.query,
-            question.top_n,
-            question.true_order,
-            where=wanted_metadata(args),
-            spans=not args.json,
-            encoder=encoder,
-        )
+        response = index.answer_all([question], encoder)[0]
     seconds = time.perf_counter() - started
     kept = args.save is None or save(index, args.save, status.say)
     if args.json:

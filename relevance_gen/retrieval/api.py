@@ -78,6 +78,22 @@ def search(
         allowed, remedy = "a string that is not blank", "to ask several questions, make a ChunkIndex"
         raise InvalidRequestError.must_be("query", allowed, query, remedy=remedy)
     question = Question(query, top_n, true_order, where=where, min_share=min_share, spans=spans, candidates=candidates)
+    return answer_once(
+        question, chunks, encoder=encoder, blank=blank, weighting=weighting, encoding=encoding, progress=progress
+    )
+
+
+def answer_once(
+    question: Question,
+    chunks: Iterable[str | Metadata | Chunk],
+    *,
+    encoder: TextEncoder | None = None,
+    blank: Blank = "error",
+    weighting: WeightingName = "pivoted",
+    encoding: Encoding | None = None,
+    progress: Progress | bool | None = None,
+) -> SearchResponse:
+    """Return the chunks that answer a question; the other arguments, and what is raised, as for `search`."""
     meaning_of(question.candidates, encoder := checked_encoder(encoder))
     weigher = weighting_named(weighting)
     counter = token_counter(encoding)

@@ -19,7 +19,7 @@ from attrs import define, field
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
 from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.retrieval.arrays import Flags
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
@@ -61,17 +61,14 @@ class ObviousIndex:
         self._texts = texts
         self.nbytes = sum(map(len, texts))
 
-    def search(
-        self,
-        query: str,
-        top_n: int = 10,
-        true_order: bool = True,
-        *,
-        where: Flags | None = None,
-        spans: bool = False,
-        min_share: float = 0.0,
-    ) -> SearchResponse:
+    def answer_all(self, asked: Sequence[Question], encoder: object = None) -> list[SearchResponse]:
+        """Rank the chunks for each of some questions."""
+        del encoder
+        return [self._answer(question) for question in asked]
+
+    def _answer(self, question: Question) -> SearchResponse:
         """Rank the chunks; the query ``"hold FILE"`` lasts while the file is there, and ``"crash"`` is a bug."""
+        query, where = question.query, question.where
         words = query.lower().split()
         if is_held(query):
             begin(query)
@@ -81,18 +78,18 @@ class ObviousIndex:
             raise ZeroDivisionError("secret internals")
         scores = [sum(word in text.lower().split() for word in words) / len(words) for text in self._texts]
         scores = [score if where is None or where[i] else 0.0 for i, score in enumerate(scores)]
-        least = min_share * max(scores, default=0.0)
+        least = question.min_share * max(scores, default=0.0)
         kept = [i for i, score in enumerate(scores) if score and score >= least]
-        best = sorted(kept, key=lambda i: (-scores[i], i))[:top_n]
-        shown = (Span(0, 1, 1.0),) if spans else None
+        best = sorted(kept, key=lambda i: (-scores[i], i))[: question.top_n]
+        shown = (Span(0, 1, 1.0),) if question.spans else None
         results = tuple(
             SearchResult(k, self._texts[i], scores[i], {}, i, shown)
-            for k, i in enumerate(sorted(best) if true_order else best)
+            for k, i in enumerate(sorted(best) if question.true_order else best)
         )
         counts = SearchMetadata(len(words), sum(len(text.split()) for text in self._texts))
         return SearchResponse(results, counts, 0.5)
 
-    def explain(self, query: str, chunk: int) -> Explanation:
+    def explain(self, query: str, chunk: int, **_: object) -> Explanation:
         """Give each word of the query that the chunk has the same share."""
         words, held = query.lower().split(), self._texts[chunk].lower().split()
         share = 1 / len(words)
@@ -107,9 +104,9 @@ class ObviousRetrieval:
     def __init__(self, settings: Settings) -> None:
         pass
 
-    def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool, **options: Any) -> SearchResponse:
+    def answer(self, question: Question, chunks: Chunks, encoder: object = None) -> SearchResponse:
         """Rank `chunks`."""
-        return ObviousIndex(chunks.texts).search(query, top_n, true_order, **options)
+        return ObviousIndex(chunks.texts).answer_all([question], encoder)[0]
 
     def index(self, chunks: Chunks) -> ObviousIndex:
         """Index `chunks`."""

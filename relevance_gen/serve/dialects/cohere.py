@@ -11,6 +11,7 @@ from attrs.validators import optional
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.work.searching import SearchTask, every_chunk
 from relevance_gen.types import SearchResponse, SearchResult
 
@@ -69,15 +70,8 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         spans = wire.structure(RelevantSpans, request.relevant_spans, path="relevant_spans", is_lenient=True)
         spans = spans if spans.mode == "enabled" else None
     n_wanted = len(texts) if request.top_n is None else min(request.top_n, len(texts))
-    task = SearchTask(
-        query=request.query,
-        chunks=texts,
-        top_n=max(1, n_wanted),
-        true_order=False,
-        spans=spans is not None,
-        path="documents",
-        blank="skip",
-    )
+    question = Question(request.query, max(1, n_wanted), true_order=False, spans=spans is not None)
+    task = SearchTask(question, texts, path="documents", blank="skip")
 
     def present(response: SearchResponse) -> object:
         ranked = every_chunk(response, len(texts))[:n_wanted]

@@ -8,6 +8,7 @@ import attrs
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.named import Named
 from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
@@ -32,16 +33,15 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
     """
     body, named = _read_name(body, "index", "allow_partial")
     request = wire.structure(SearchRequest, body)
-    task = SearchTask(
-        query=request.query,
-        chunks=request.chunk_txts,
-        top_n=request.top_n,
-        true_order=request.true_order,
+    question = Question(
+        request.query,
+        request.top_n,
+        request.true_order,
         where=request.where,
         spans=request.spans,
         min_share=request.min_share,
-        named=named,
     )
+    task = SearchTask(question, request.chunk_txts, named=named)
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
 
@@ -58,7 +58,8 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanati
     """
     body, named = _read_name(body, "index")
     request = wire.structure(ExplanationRequest, body)
-    return ExplanationTask(request.query, request.chunk_txts, request.original_index, named=named), wire.unstructure
+    task = ExplanationTask(Question(request.query), request.chunk_txts, request.original_index, named=named)
+    return task, wire.unstructure
 
 
 def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
@@ -87,8 +88,8 @@ def read_prompt(body: object) -> tuple[SearchTask, Callable[[PromptResponse], ob
         InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
     """
     request = wire.structure(PromptRequest, body)
-    task = SearchTask(request.question, request.chunk_txts, request.top_n, true_order=False, spans=True)
-    return task, wire.unstructure
+    question = Question(request.question, request.top_n, true_order=False, spans=True)
+    return SearchTask(question, request.chunk_txts), wire.unstructure
 
 
 def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:

@@ -10,6 +10,7 @@ from attrs.validators import optional
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.work.searching import SearchTask, every_chunk
 from relevance_gen.types import SearchResponse
 
@@ -51,7 +52,8 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         if not isinstance(text, str):
             raise InvalidRequestError.must_be(f"texts[{place}]", "a string", text)
     n_wanted = len(texts) if request.top_n is None else min(request.top_n, len(texts))
-    task = SearchTask(request.query, texts, max(1, n_wanted), true_order=False, path="texts", blank="skip")
+    question = Question(request.query, max(1, n_wanted), true_order=False)
+    task = SearchTask(question, texts, path="texts", blank="skip")
 
     def present(response: SearchResponse) -> object:
         return [

@@ -75,7 +75,7 @@ def _extract(service: Service, task: ExtractionRequest, _: str) -> ExtractionRes
 
 
 async def _write_prompt(service: Service, task: SearchTask, found: SearchResponse) -> PromptResponse:
-    return await service.generator.prompt(task.query, found)
+    return await service.generator.prompt(task.question.query, found)
 
 
 def _check_encoder(service: Service) -> None:

@@ -18,7 +18,8 @@ from relevance_gen.errors import (
     RelevanceGenError,
     UnknownIndexError,
 )
-from relevance_gen.types import Explanation, Metadata, SearchResponse
+from relevance_gen.retrieval.question.query import Question
+from relevance_gen.types import Explanation, SearchResponse
 
 if TYPE_CHECKING:
     from relevance_gen.cluster import ClusterIndex
@@ -80,17 +81,7 @@ class NamedIndexes:
         else:
             _log.info("the cluster is joined; searches that name an index are asked there")
 
-    def search(
-        self,
-        named: Named,
-        query: str,
-        top_n: int,
-        true_order: bool,
-        *,
-        where: Metadata | None,
-        spans: bool,
-        min_share: float,
-    ) -> SearchResponse:
+    def search(self, named: Named, question: Question) -> SearchResponse:
         """Rank the chunks of an index.
 
         Raises:
@@ -99,21 +90,10 @@ class NamedIndexes:
             ChunksMissingError: a part of it is lost, and not restored yet.
             ClusterError: the cluster does not answer.
         """
-        checks.check_integer("top_n", top_n, 1, MAX_FOUND)
-        return self._ask(
-            named.index,
-            lambda index: index.search(
-                query,
-                top_n,
-                true_order,
-                where=where,
-                spans=spans,
-                min_share=min_share,
-                allow_partial=named.allow_partial,
-            ),
-        )
+        checks.check_integer("top_n", question.top_n, 1, MAX_FOUND)
+        return self._ask(named.index, lambda index: index.answer_all([question], allow_partial=named.allow_partial)[0])
 
-    def explain(self, named: Named, query: str, position: int, position_path: str) -> Explanation:
+    def explain(self, named: Named, question: Question, position: int, position_path: str) -> Explanation:
         """Show where the score of one chunk of an index comes from; errors call its position `position_path`.
 
         Raises:
@@ -123,7 +103,7 @@ class NamedIndexes:
             ClusterError: the cluster does not answer.
         """
         try:
-            return self._ask(named.index, lambda index: index.explain(query, position))
+            return self._ask(named.index, lambda index: index.explain(question.query, position))
         except InvalidRequestError as error:
             raise error.at(position_path if error.field == "chunk" else error.field) from None
 

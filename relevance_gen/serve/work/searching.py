@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import attrs
 from attrs import define, field, frozen
 
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError
-from relevance_gen.retrieval.arrays import Flags
 from relevance_gen.retrieval.question.filtering import mask_of
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.retrieval.segment.passages import PASSAGE_CHARS, TextEncoder
 from relevance_gen.serve.metrics import Metrics
@@ -22,7 +21,7 @@ from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
 from relevance_gen.serve.work.lifting import Lifting, Reason, SkippedError
 from relevance_gen.serve.work.named import Named, NamedIndexes
-from relevance_gen.types import Chunk, Explanation, Metadata, SearchResponse, SearchResult
+from relevance_gen.types import Chunk, Explanation, SearchResponse, SearchResult
 
 Found = TypeVar("Found")
 
@@ -35,26 +34,16 @@ class SearchTask:
     """One search to do.
 
     Attributes:
-        query: the question; not blank.
+        question: what is asked.
         chunks: the chunks as the client sent them, not yet checked.
-        top_n: most results, at least 1.
-        true_order: results in input order (true) or best first (false).
-        where: metadata that a chunk must have to be a result; None allows all.
-        spans: whether to say where in each result the answer stands.
-        min_share: least share of the best score that a result has, in [0, 1].
         path: what the client calls the chunks; errors name ``path[3]``.
         blank: what to do with a chunk of only white space; None refuses it.
         named: the index of a cluster that is asked instead of chunks.
         skipped: why the encoder had no part, where it was to have one; filled in by whoever does the search.
     """
 
-    query: str
+    question: Question
     chunks: Sequence[object]
-    top_n: int
-    true_order: bool
-    where: Metadata | None = None
-    spans: bool = False
-    min_share: float = 0.0
     path: str = "chunk_txts"
     blank: Blank | None = None
     named: Named | None = None
@@ -66,7 +55,7 @@ class ExplanationTask:
     """One score to explain.
 
     Attributes:
-        query: the question; not blank.
+        question: what is asked.
         chunks: the chunks as the client sent them, not yet checked.
         position: which of them to explain, from 0.
         path: what the client calls the chunks; errors name ``path[3]``.
@@ -75,7 +64,7 @@ class ExplanationTask:
         skipped: as of a `SearchTask`.
     """
 
-    query: str
+    question: Question
     chunks: Sequence[object]
     position: int
     path: str = "chunk_txts"
@@ -95,19 +84,8 @@ class Index(Protocol):
     def nbytes(self) -> int:
         """Its memory."""
 
-    def search(
-        self,
-        query: str,
-        top_n: int,
-        true_order: bool,
-        *,
-        where: Flags | None,
-        spans: bool,
-        min_share: float,
-        encoder: TextEncoder | None = None,
-        candidates: int | None = 50,
-    ) -> SearchResponse:
-        """Rank the chunks of this index; `where` tells which of them may be results."""
+    def answer_all(self, asked: Sequence[Question], encoder: TextEncoder | None = None) -> list[SearchResponse]:
+        """Rank the chunks of this index, for each of some questions."""
 
     def explain(
         self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = 50
@@ -118,11 +96,11 @@ class Index(Protocol):
 class Retrieval(Protocol):
     """What the server needs of `relevance_gen.retrieval`."""
 
-    def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool, **options: Any) -> SearchResponse:
-        """Rank `chunks`, once; the options are those of `Index.search`."""
+    def answer(self, question: Question, chunks: Chunks, encoder: TextEncoder | None = None) -> SearchResponse:
+        """Rank `chunks`, once."""
 
-    def index(self, chunks: Chunks, **meaning: Any) -> Index:
-        """Index `chunks`, for more than one query; with an ``encoder`` also their vectors."""
+    def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> Index:
+        """Index `chunks`, for more than one question; with an encoder also their vectors."""
 
 
 @frozen
@@ -131,18 +109,19 @@ class LibraryRetrieval:
 
     settings: Settings
 
-    def search(self, query: str, chunks: Chunks, top_n: int, true_order: bool, **options: Any) -> SearchResponse:
-        """Rank `chunks`, once; the options are those of `Index.search`."""
-        from relevance_gen.retrieval.api import search
+    def answer(self, question: Question, chunks: Chunks, encoder: TextEncoder | None = None) -> SearchResponse:
+        """Rank `chunks`, once."""
+        from relevance_gen.retrieval.api import answer_once
 
         weighting, encoding = self.settings.weighting, self.settings.encoding
-        return search(query, chunks, top_n, true_order, weighting=weighting, encoding=encoding, **options)
+        return answer_once(question, chunks, encoder=encoder, weighting=weighting, encoding=encoding)
 
-    def index(self, chunks: Chunks, **meaning: Any) -> Index:
-        """Index `chunks`, for more than one query; with an ``encoder`` also their vectors."""
+    def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> Index:
+        """Index `chunks`, for more than one question; with an encoder also their vectors."""
         from relevance_gen.retrieval.index import ChunkIndex
 
-        return ChunkIndex(chunks, weighting=self.settings.weighting, encoding=self.settings.encoding, **meaning)
+        weighting, encoding = self.settings.weighting, self.settings.encoding
+        return ChunkIndex(chunks, weighting=weighting, encoding=encoding, encoder=encoder)
 
 
 @define(eq=False)
@@ -173,9 +152,9 @@ class Searcher:
         much = Chunks([_WARM_UP_TEXT, "😀 a text to begin with \ud800", "猫が寝る" * 100], {})
         index = self._retrieval.index(much)
         for where in (None, [True, False, True]):
-            asked: dict[str, Any] = {"top_n": 3, "true_order": True, "where": where, "spans": True, "min_share": 0.5}
-            self._retrieval.search("begin 猫", much, **asked)
-            index.search("begin 猫", **asked)
+            question = Question("begin 猫", 3, where=where, spans=True, min_share=0.5)
+            self._retrieval.answer(question, much)
+            index.answer_all([question])
         index.explain("begin", 0)
         self._named.join()
 
@@ -192,26 +171,21 @@ class Searcher:
             ClusterError: an index of a cluster was asked, and cannot answer.
         """
         if task.named is not None:
-            return self._named.search(
-                task.named,
-                task.query,
-                task.top_n,
-                task.true_order,
-                where=task.where,
-                spans=task.spans,
-                min_share=task.min_share,
-            )
+            return self._named.search(task.named, task.question)
         chunks = self._check(task.chunks, task.path, task.blank)
-        asked: dict[str, Any] = {
-            "top_n": task.top_n,
-            "true_order": task.true_order,
-            "where": None if task.where is None else mask_of(task.where, chunks),
-            "spans": task.spans,
-            "min_share": task.min_share,
-        }
+        question = task.question
+        if isinstance(question.where, Mapping):
+            question = attrs.evolve(question, where=mask_of(question.where, chunks))
         with self._kept_index(chunks, scope) as index:
-            find = partial(self._retrieval.search, chunks=chunks) if index is None else index.search
-            response = self._lifted(task, lambda **meaning: find(task.query, **asked, **meaning))
+            response = self._lifted(
+                task,
+                question,
+                lambda asked, encoder: (
+                    self._retrieval.answer(asked, chunks, encoder)
+                    if index is None
+                    else index.answer_all([asked], encoder)[0]
+                ),
+            )
         return _with_metadata(response, chunks)
 
     def explain(self, task: ExplanationTask, scope: str) -> Explanation:
@@ -223,24 +197,35 @@ class Searcher:
             ClusterError: an index of a cluster was asked, and cannot answer.
         """
         if task.named is not None:
-            return self._named.explain(task.named, task.query, task.position, task.position_path)
+            return self._named.explain(task.named, task.question, task.position, task.position_path)
         chunks = self._check(task.chunks, task.path)
         if not chunks.texts:
             raise InvalidRequestError("must not be empty: there is no chunk to explain", task.path)
         check_integer(task.position_path, task.position, 0, len(chunks.texts) - 1)
         with self._kept_index(chunks, scope) as kept:
             index = self._retrieval.index(Chunks(chunks.texts, {})) if kept is None else kept
-            return self._lifted(task, lambda **meaning: index.explain(task.query, task.position, **meaning))
+            return self._lifted(
+                task,
+                task.question,
+                lambda asked, encoder: index.explain(
+                    asked.query, task.position, encoder=encoder, candidates=asked.candidates
+                ),
+            )
 
-    def _lifted(self, task: SearchTask | ExplanationTask, do: Callable[..., Found]) -> Found:
+    def _lifted(
+        self,
+        task: SearchTask | ExplanationTask,
+        question: Question,
+        do: Callable[[Question, TextEncoder | None], Found],
+    ) -> Found:
         """Return what `do` finds with the encoder, or if that is not to be had, by words alone."""
         if self._lifting is None:
-            return do()
+            return do(question, None)
         try:
-            return self._lifting.lift(lambda encoder: do(encoder=encoder))
+            return self._lifting.lift(lambda encoder: do(question, encoder))
         except SkippedError as skipped:
             task.skipped.append(skipped.reason)
-            return do(candidates=0)
+            return do(attrs.evolve(question, candidates=0), None)
 
     def _check(self, given: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
         if len(given) > self._max_chunks:

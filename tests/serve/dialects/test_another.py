@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.edge.actions import GENERATION, SEARCH
 from relevance_gen.serve.edge.app import application
 from relevance_gen.serve.edge.auth import Keys, digest
@@ -40,7 +41,7 @@ def read_rerank(body: Any) -> tuple[SearchTask, Callable[[SearchResponse], objec
         scores = {result.original_index: result.chunk_score for result in found.results}
         return sorted(([scores.get(place, 0.0), place] for place in range(len(texts))), key=lambda s: (-s[0], s[1]))
 
-    return SearchTask(body["question"], texts, len(texts), False, path="texts"), present
+    return SearchTask(Question(body["question"], len(texts), False), texts, path="texts"), present
 
 
 class Lines:

@@ -8,6 +8,7 @@ import pytest
 
 from relevance_gen import search, wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.dialects import own
 from relevance_gen.serve.work.generating import GenerationTask
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
@@ -18,7 +19,7 @@ RESPONSE = GenerationResponse(1.0, 2.0, 1, "x", 1, (Completion("y", 1, 2.0, "len
 def test_a_search_is_read_and_presented() -> None:
     """The fields of the body are the task's, and the response is presented with the wire's fields."""
     task, present = own.read_search({"query": "cats", "chunk_txts": ["Cats purr."], "top_n": 3, "true_order": False})
-    assert (task.query, list(task.chunks), task.top_n, task.true_order) == ("cats", ["Cats purr."], 3, False)
+    assert (task.question, list(task.chunks)) == (Question("cats", 3, False), ["Cats purr."])
     assert task.path == "chunk_txts"
     found = search("cats", ["Cats purr."])
     assert wire.serialize(present(found)) == wire.serialize(found)

@@ -14,6 +14,7 @@ import pytest
 
 from relevance_gen import Encoder, ModelLoadError, SearchResponse, search
 from relevance_gen.errors import EncoderError
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.embedding import Embedder, TextEncoder
@@ -51,7 +52,7 @@ def with_searcher(
 
 def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], SearchResponse]:
     """Search, and return why the encoder had no part, if it had none, and what was found."""
-    task = SearchTask(QUERY, chunks, 10, False)
+    task = SearchTask(Question(QUERY, 10, False), chunks)
     found = searcher.search(task, "a-key")
     return [*task.skipped], found
 
@@ -85,7 +86,7 @@ def test_it_explains_as_it_searches() -> None:
     def work(searcher: Searcher, _: Embedder) -> None:
         _, found = ask(searcher)
         for result in found:
-            told = searcher.explain(ExplanationTask(QUERY, CHUNKS, result.original_index), "a-key")
+            told = searcher.explain(ExplanationTask(Question(QUERY), CHUNKS, result.original_index), "a-key")
             assert told.score == result.chunk_score
             assert told.passage is not None
 
@@ -121,7 +122,7 @@ def test_many_chunks_are_lifted_once_their_vectors_are_there() -> None:
 def test_blank_chunks_keep_their_positions() -> None:
     """With blank chunks among them, the chunks are found at their own positions also once their vectors are there."""
     chunks = ["", "Dogs bark at the cat.", " ", "Cats purr.", ""]
-    asked = SearchTask(QUERY, chunks, 10, False, blank="skip")
+    asked = SearchTask(Question(QUERY, 10, False), chunks, blank="skip")
 
     def work(searcher: Searcher, _: Embedder) -> None:
         with Encoder(ENCODER) as encoder:

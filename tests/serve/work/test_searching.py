@@ -10,6 +10,7 @@ import pytest
 
 from relevance_gen import ChunkIndex, search
 from relevance_gen.errors import InvalidRequestError, TooLargeError
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.searching import ExplanationTask, LibraryRetrieval, Searcher, SearchTask
@@ -29,8 +30,8 @@ def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
     tried = searcher(index_cache_bytes=cache_bytes)
     for true_order in (True, False):
         for _ in range(4):
-            task = SearchTask("What does a cat do?", CHUNKS, 2, true_order)
-            assert tried.search(task, "a-key") == search(task.query, CHUNKS, 2, true_order)
+            task = SearchTask(Question("What does a cat do?", 2, true_order), CHUNKS)
+            assert tried.search(task, "a-key") == search(task.question.query, CHUNKS, 2, true_order)
 
 
 def test_kept_indexes_know_no_metadata() -> None:
@@ -38,17 +39,17 @@ def test_kept_indexes_know_no_metadata() -> None:
     tried = searcher()
     for page in range(5):
         chunks = [{"text": "Cats purr.", "metadata": {"page": page}}]
-        (found,) = tried.search(SearchTask("cats", chunks, 1, True), "a-key").results
+        (found,) = tried.search(SearchTask(Question("cats", 1), chunks), "a-key").results
         assert found.metadata == {"page": page}
 
 
 def test_errors_name_the_chunk() -> None:
     """A chunk that is not allowed is named by its place; too many are too large a request, named as the client does."""
     with pytest.raises(InvalidRequestError) as caught:
-        searcher().search(SearchTask("x", ["a", {"text": " "}], 1, True), "a-key")
+        searcher().search(SearchTask(Question("x"), ["a", {"text": " "}]), "a-key")
     assert caught.value.field == "chunk_txts[1].text"
     with pytest.raises(TooLargeError) as large:
-        searcher(max_chunks=2).search(SearchTask("x", ["a"] * 3, 1, True, path="documents"), "a-key")
+        searcher(max_chunks=2).search(SearchTask(Question("x"), ["a"] * 3, path="documents"), "a-key")
     assert (large.value.field, str(large.value)) == ("documents", "documents must have at most 2 items, got 3")
 
 
@@ -58,21 +59,21 @@ def test_it_explains_as_the_library_does(cache_bytes: int) -> None:
     tried = searcher(index_cache_bytes=cache_bytes)
     index = ChunkIndex(CHUNKS)
     for position in (0, 1, 2, 1):
-        task = ExplanationTask("What does a cat do?", CHUNKS, position)
-        assert tried.explain(task, "a-key") == index.explain(task.query, position)
+        task = ExplanationTask(Question("What does a cat do?"), CHUNKS, position)
+        assert tried.explain(task, "a-key") == index.explain(task.question.query, position)
 
 
 def test_there_must_be_a_chunk_to_explain() -> None:
     """A position beyond the chunks, and a request without chunks, are refused as the client named them."""
     for chunks, field in ((CHUNKS, "original_index"), ([], "chunk_txts")):
         with pytest.raises(InvalidRequestError) as caught:
-            searcher().explain(ExplanationTask("x", chunks, 3), "a-key")
+            searcher().explain(ExplanationTask(Question("x"), chunks, 3), "a-key")
         assert caught.value.field == field
 
 
 IMPORTED_LATER = r"""
 import sys
-from tests.serve.work.test_searching import ExplanationTask, SearchTask, searcher
+from tests.serve.work.test_searching import ExplanationTask, Question, SearchTask, searcher
 
 tried = searcher(index_cache_bytes=1 << 20)
 tried.warm_up()
@@ -81,9 +82,10 @@ for text in ("a cat sleeps ", "猫が寝る", "a \U0001f600 cat \ud800"):
     chunks = [{"text": text * 100, "metadata": {"page": 1}}, "Dogs bark.", text]
     for where in (None, {"page": 1}, {"page": 2}):
         for _ in range(3):
-            found = tried.search(SearchTask(text, chunks, 2, True, where=where, spans=True, min_share=0.1), "a-key")
+            question = Question(text, 2, where=where, spans=True, min_share=0.1)
+            found = tried.search(SearchTask(question, chunks), "a-key")
             found.confidence
-    tried.explain(ExplanationTask(text, chunks, 0), "a-key")
+    tried.explain(ExplanationTask(Question(text), chunks, 0), "a-key")
 print(*set(sys.modules) - before)
 """
 
