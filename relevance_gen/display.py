@@ -66,15 +66,6 @@ def as_html(
     return f"<table><caption>{caption}</caption>{''.join(f'<tr>{cells}</tr>' for cells in rows)}</table>"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number of things in words.
-
-    >>> counted(1, "chunk"), counted(2000, "chunk")
-    ('1 chunk', '2,000 chunks')
-    """
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def in_few_words(mapping: Mapping[str, object]) -> str:
     """Return the first fields of a mapping on a part of a line.
 

@@ -28,9 +28,9 @@ def describe(value: object) -> str:
             kept = ascii(value[:_SHOWN_CHARS])
             return kept if len(value) <= _SHOWN_CHARS else f"{kept}… ({len(value)} characters)"
         case dict():
-            return f"an object of {_counted(len(value), 'field')}"
+            return f"an object of {counted(len(value), 'field')}"
         case list() | tuple():
-            return f"a list of {_counted(len(value), 'item')}"
+            return f"a list of {counted(len(value), 'item')}"
         case _:
             return type(value).__name__
 
@@ -41,8 +41,13 @@ def shorten(name: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words.
+
+    >>> counted(1, "chunk"), counted(2000, "chunk")
+    ('1 chunk', '2,000 chunks')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

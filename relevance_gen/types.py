@@ -15,7 +15,7 @@ from attrs import NOTHING, Attribute, Factory, evolve, field, fields, fields_dic
 from attrs.validators import optional
 
 from relevance_gen import checks, display
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, counted
 
 Metadata: TypeAlias = Mapping[str, Any]
 """What a chunk carries along for its owner."""
@@ -45,6 +45,7 @@ def _shows_fields(cls: type[T]) -> type[T]:
     return cls
 
 
+_is_object = checks.must_be("an object", lambda v: isinstance(v, Mapping))
 _is_list = checks.must_be("a list", lambda v: isinstance(v, Sequence) and not isinstance(v, (str, bytes)))
 
 
@@ -64,7 +65,7 @@ class Chunk:
     """
 
     text: str = field(converter=checks.plain, validator=checks.not_blank)
-    metadata: Metadata = field(factory=dict, validator=checks.must_be("an object", lambda v: isinstance(v, Mapping)))
+    metadata: Metadata = field(factory=dict, validator=_is_object)
     original_index: int | None = field(
         default=None, validator=optional(checks.must_be("an integer", checks.is_integer))
     )
@@ -90,9 +91,7 @@ class SearchRequest:
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
     top_n: int = field(default=10, converter=checks.plain, validator=checks.integer(1))
     true_order: bool = field(default=True, validator=checks.flag)
-    where: Metadata | None = field(
-        default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, Mapping)))
-    )
+    where: Metadata | None = field(default=None, validator=optional(_is_object))
     spans: bool = field(default=False, validator=checks.flag)
     confidence: bool = field(default=False, validator=checks.flag)
     min_share: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
@@ -244,7 +243,7 @@ class SearchResponse(Sequence[SearchResult]):
     @property
     def _summary(self) -> str:
         order = "best first" if self.results == self.best else "in the chunks' order"
-        shown = f"{display.counted(len(self), 'result')}{f', {order}' * (len(self) > 1)}"
+        shown = f"{counted(len(self), 'result')}{f', {order}' * (len(self) > 1)}"
         return f"{shown}, confidence {self.confidence:.2f}"
 
 
@@ -346,7 +345,7 @@ class Explanation:
 
     def __repr__(self) -> str:
         shown = [
-            f"  {one.share:.3f}  {display.one_line(one.term)!r}, {one.tf:g} here, in {display.counted(one.df, 'chunk')}"
+            f"  {one.share:.3f}  {display.one_line(one.term)!r}, {one.tf:g} here, in {counted(one.df, 'chunk')}"
             for one in self.terms
             if one.share
         ]
@@ -532,9 +531,7 @@ class GenerationRequest:
         converter=checks.as_token_numbers,
         validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS),
     )
-    json_schema: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, Mapping)))
-    )
+    json_schema: Mapping[str, Any] | None = field(default=None, validator=optional(_is_object))
     regex: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
     grammar: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
     prompt_lookup: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_PROMPT_LOOKUP))
@@ -663,14 +660,14 @@ class GenerationResponse:
 
     @property
     def _summary(self) -> str:
-        prompt = display.counted(self.prompt_tokens, "token")
-        return f"{display.counted(len(self.responses), 'sample')} of a prompt of {prompt}"
+        prompt = counted(self.prompt_tokens, "token")
+        return f"{counted(len(self.responses), 'sample')} of a prompt of {prompt}"
 
 
 def _row_of_sample(sample: Completion) -> display.Row:
     n_tokens = sample.generated_tokens
     return display.Row(
-        label=f"{display.counted(n_tokens, 'token')}, {sample.finish_reason}: ",
+        label=f"{counted(n_tokens, 'token')}, {sample.finish_reason}: ",
         cells=(f"{n_tokens:,}", sample.finish_reason),
         text=sample.text,
     )

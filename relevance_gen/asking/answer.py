@@ -7,6 +7,7 @@ from typing import Any
 from attrs import frozen
 
 from relevance_gen import display
+from relevance_gen.errors import counted
 from relevance_gen.types import RESULT_COLUMNS, FinishReason, GenerationResponse, SearchResult, row_of
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
@@ -90,7 +91,7 @@ class Answer:
 
     @property
     def _summary(self) -> str:
-        return f"{display.counted(len(self.sources), 'source')}, confidence {self.confidence:.2f}"
+        return f"{counted(len(self.sources), 'source')}, confidence {self.confidence:.2f}"
 
 
 def _row_of(numbered: tuple[int, Source]) -> display.Row:

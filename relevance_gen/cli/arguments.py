@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from relevance_gen.errors import InvalidRequestError, nearest
 
+STDIN = "-"
 _TAKEN_AS_IT_IS = "\0"
 """Marks an argument behind ``--``. No argument of a process can hold a NUL."""
 _SENTENCE_WITH_DASH = re.compile(r"-\S*\s")

@@ -12,11 +12,12 @@ from typing import Final
 from attrs import frozen
 
 from relevance_gen.chunking import spans
-from relevance_gen.cli.reader import INCOMPLETE, STDIN, Document, Reader
+from relevance_gen.cli.arguments import STDIN
+from relevance_gen.cli.reader import INCOMPLETE, Document, Reader
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.cli.walker import Selection, Walker
 from relevance_gen.embedding.encoder import Encoder
-from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.errors import IndexFormatError, InvalidRequestError, counted
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.segment.storage import check_target
 from relevance_gen.types import Chunk
@@ -94,7 +95,7 @@ def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None 
     paths = args.paths or [_default_path()]
     selection = Selection(args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type))
     reader = Reader(Walker(selection, status.say), status.say)
-    with status.watching(lambda: f"reading {reader.n_files:,} files, {reader.n_bytes >> 20:,} MiB  {reader.path}"):
+    with status.watching(lambda: reader.progress):
         chunks = [chunk for document in reader.read(paths) for chunk in _chunks(document, args.max_chars)]
     encoder = encoder if args.save is not None else None
     doing = "indexing" if encoder is None else "encoding"
@@ -110,8 +111,7 @@ def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None 
         )
     finally:
         status.clear()
-    n_files = reader.n_files
-    origin = "the standard input" if paths == [STDIN] else f"{n_files:,} file{'s' * (n_files != 1)}"
+    origin = "the standard input" if paths == [STDIN] else counted(reader.n_files, "file")
     return Corpus(index, origin, reader.failed, any(map(os.path.isdir, paths)))
 
 

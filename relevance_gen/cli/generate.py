@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO, get_type_hints
 
 import attrs
 
-from relevance_gen.cli.arguments import integer, not_empty, number
+from relevance_gen.cli.arguments import STDIN, integer, not_empty, number
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
@@ -21,7 +21,6 @@ from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import serialize
 
-STDIN = "-"
 _EMBEDDED: Final = (
     "the small embedded model writes, which can only copy a sentence of a context, and makes no sense without one; "
     "name a real model with --model"

@@ -11,12 +11,13 @@ from typing import Final
 
 from attrs import define, field, frozen
 
+from relevance_gen.cli.arguments import STDIN
 from relevance_gen.cli.walker import Walker
 from relevance_gen.documents.charset import decode
 from relevance_gen.documents.extraction import extract, format_of, why_not
 from relevance_gen.documents.office import Place
+from relevance_gen.errors import counted
 
-STDIN: Final = "-"
 INCOMPLETE: Final = "incomplete"
 """The key of metadata that says why the document of a chunk was not read whole."""
 _BINARY: Final = "binary"
@@ -61,6 +62,11 @@ class Reader:
     n_bytes: int = field(default=0, init=False)
     path: str = field(default="", init=False)
     _left_out: Counter[tuple[str, str]] = field(factory=Counter, init=False)
+
+    @property
+    def progress(self) -> str:
+        """How far it has come, in words."""
+        return f"reading {counted(self.n_files, 'file')}, {self.n_bytes >> 20:,} MiB  {self.path}"
 
     def read(self, paths: Iterable[str]) -> Iterator[Document]:
         """Yield the texts at each path; of a folder, those of the files below it that are wanted."""
@@ -109,7 +115,6 @@ class Reader:
     def _say_what_was_left_out(self) -> None:
         for (kind, why), number in self._left_out.items():
             remedy = "" if kind == _BINARY else f": each {why}"
-            self.warn(f"skipped {number:,} {kind} file{'s' * (number > 1)}{remedy}")
+            self.warn(f"skipped {counted(number, f'{kind} file')}{remedy}")
         if self.walker.n_links:
-            number = self.walker.n_links
-            self.warn(f"skipped {number:,} symbolic link{'s' * (number > 1)}; --follow follows them")
+            self.warn(f"skipped {counted(self.walker.n_links, 'symbolic link')}; --follow follows them")

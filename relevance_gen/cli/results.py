@@ -6,17 +6,16 @@ import argparse
 import bisect
 import os
 import re
-from typing import TextIO, TypeAlias
+from typing import TextIO
 
 from attrs import frozen
 
 from relevance_gen.checks import is_integer
-from relevance_gen.cli.reader import INCOMPLETE, STDIN
+from relevance_gen.cli.arguments import STDIN
+from relevance_gen.cli.reader import INCOMPLETE
 from relevance_gen.cli.terminal import visible, wants_colour, width
+from relevance_gen.display import Part
 from relevance_gen.types import SearchResponse, SearchResult, Span
-
-_Place: TypeAlias = tuple[int, int]
-"""The first position of a part of a text, and the one behind its last."""
 
 _INDENT = "  "
 _MIN_COLUMNS = 20
@@ -72,7 +71,7 @@ class Printer:
             self.stream.write(f"{_INDENT}{self._marked(text, span, found)}\n")
         self.stream.write("\n")
 
-    def _marked(self, text: str, line: _Place, found: list[_Place]) -> str:
+    def _marked(self, text: str, line: Part, found: list[Part]) -> str:
         """Return a line of `text` with what was found in it coloured."""
         if not self.colour:
             return visible(text[slice(*line)])
@@ -96,7 +95,7 @@ def _place(result: SearchResult, n_lines_before: int) -> str:
     return next((f"{kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), "?")
 
 
-def _wrap(text: str, columns: int) -> list[_Place]:
+def _wrap(text: str, columns: int) -> list[Part]:
     """Return where the lines of `text` stand that are not blank, broken between words where longer than `columns`."""
     pattern = re.compile(rf"[^\n]{{1,{columns}}}(?=\s|\Z)|[^\n]{{1,{columns}}}")
     lines = []
@@ -109,7 +108,7 @@ def _wrap(text: str, columns: int) -> list[_Place]:
     return lines
 
 
-def _from_passage(lines: list[_Place], passage: Span | None, max_lines: int) -> list[_Place]:
+def _from_passage(lines: list[Part], passage: Span | None, max_lines: int) -> list[Part]:
     """Return the `max_lines` lines in a row that begin with the passage; all if 0."""
     if max_lines <= 0 or passage is None:
         return lines

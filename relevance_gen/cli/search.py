@@ -14,6 +14,7 @@ from relevance_gen.cli.filetypes import listing
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.embedding.encoder import Encoder
+from relevance_gen.errors import counted
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.wire import serialize
 
@@ -187,9 +188,8 @@ def encoder_of(args: argparse.Namespace) -> AbstractContextManager[Encoder | Non
 
 def nothing_found(corpus: Corpus) -> str:
     """Say that a search found nothing in all of these chunks, and what may help."""
-    n_chunks = len(corpus.index)
-    hint = "" if n_chunks else "; --no-ignore and --hidden take more files" if corpus.in_folders else ""
-    return f"nothing found in {n_chunks:,} chunk{'s' * (n_chunks != 1)} of {corpus.origin}{hint}"
+    hint = "; --no-ignore and --hidden take more files" if corpus.in_folders and not len(corpus.index) else ""
+    return f"nothing found in {counted(len(corpus.index), 'chunk')} of {corpus.origin}{hint}"
 
 
 def _count(text: str, least: int = 1) -> int:

@@ -122,7 +122,7 @@ def test_reading_is_shown_while_a_file_takes_long(folder: Path) -> None:
             shown += piece
     os.close(ours)
     assert process.wait(60) == 0
-    assert shown.startswith(b"\rreading 1 files, 0 MiB  slow\x1b[K")
+    assert shown.startswith(b"\rreading 1 file, 0 MiB  slow\x1b[K")
     assert shown.endswith(b"\r\x1b[K")
 
 
