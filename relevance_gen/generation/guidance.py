@@ -68,6 +68,8 @@ def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 def reason(matcher: LLMatcher) -> str:
     """Return in one line what is wrong with a matcher, empty if nothing is."""
     line = matcher.get_error().partition("\n")[0]
+    if line.startswith("panic"):  # what follows tells of this machine, and nothing of the grammar
+        return "it asks for what is not done here"
     return NO_TEXT if line.startswith("NoExtension") else line[:300]
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError
-from relevance_gen.generation import grammars
+from relevance_gen.generation import grammars, guidance
 from relevance_gen.generation.constraints import Effort, GrammarSource
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.ticket import STRANGERS, Manner
@@ -448,3 +448,10 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
             runner.generate({"text": "a", "json_schema": {}})
         assert caught.value.field == "json_schema"
         assert runner.generate({"text": "z", "max_tokens": 3}).num_samples == 1
+
+
+@pytest.mark.parametrize("grammar", ['start[temperature=9]: "a"', "start: <|x|>", "start: /^a$/"])
+def test_a_panic_of_the_compiler_is_not_shown(grammar):
+    """What a grammar has gone wrong inside the compiler tells nothing of that, or of this machine's files."""
+    why = guidance.reason(guidance.compiled(guidance.tokenizer_of([bytes([byte]) for byte in range(256)]), grammar))
+    assert why == "it asks for what is not done here"

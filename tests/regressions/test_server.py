@@ -122,7 +122,6 @@ def test_slow_grammars_without_a_key() -> None:
 
 def test_no_more_files() -> None:
     """With no file left, accepting filled the log with a line for each try, and lazy imports failed."""
-    # The one thread for searches warms up before it answers.
     with Server("--rate-limit", "off", "--search-threads", "1", program=REAL) as server:
         assert eventually(lambda: server.search(SEARCH).status == 200)
         assert eventually(lambda: server.call("GET", "/health").status == 200)
@@ -142,6 +141,22 @@ def test_no_more_files() -> None:
             assert 1 <= n_lines <= 2 + time.monotonic() - started_s
             assert len(server.log_lines) < 30
         assert eventually(lambda: server.search(SEARCH).status == 200)
+
+
+def test_no_more_files_before_the_first_search() -> None:
+    """A server whose files ran out before it had searched met that in its imports, and answered with a 500."""
+    with Server("--model", "none", "--rate-limit", "off", "--search-threads", "2", program=REAL) as server:
+        assert server.call("GET", "/stats").status == 200
+        n_open = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (n_open + 2, n_open + 2))
+        with ExitStack() as stack:
+            first = stack.enter_context(server.raw())
+            for _ in range(20):
+                stack.enter_context(server.raw())
+            first.sendall(request_bytes("POST", "/search", json.dumps(SEARCH).encode(), KEYED))
+            with http.client.HTTPResponse(first) as response:
+                response.begin()
+                assert (response.status, bool(response.read())) == (200, True), server.log
 
 
 def test_the_temporary_folder_is_cleaned(tmp_path: Path) -> None:

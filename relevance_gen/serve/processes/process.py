@@ -115,13 +115,12 @@ async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBac
         embedder.start_loading(lambda: load_encoder(settings))
     service = _service(plan, metrics, generator, forwarder, make_retrieval, embedder)
     answered = routes.OF_MODEL if plan.role == "model" else routes.ROUTES
+    await asyncio.to_thread(service.searcher.warm_up)  # imports need files, which connections may use up
     listener = connection.Listener(
         plan.listener,
         connection.Server(application(service), surround(service, answered), settings.idle_timeout_s),
         max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES),
     )
-    if plan.role != "model":
-        service.lanes["search"].gate.submit(service.searcher.warm_up)
     spreading = asyncio.create_task(listener.keep_spreading()) if settings.reuse_port else None
     await ended.wait()
     if spreading is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import threading
 import time
@@ -18,8 +17,6 @@ from relevance_gen.errors import BusyError, OverloadedError, ShuttingDownError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 
-_log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
 _SMOOTHING = 0.1
@@ -31,11 +28,11 @@ _Settle: TypeAlias = Callable[[asyncio.Future[Any], Any], None]
 
 @define(eq=False, repr=False)
 class _Task:
-    """Work to do, and the future of the caller who waits for it, if one does."""
+    """Work to do, the future of the caller who waits for it, and who that is."""
 
     work: Callable[[], Any]
-    answer: asyncio.Future[Any] | None = None
-    client: Hashable = None
+    answer: asyncio.Future[Any] | None  # until it is settled
+    client: Hashable
     _loop: asyncio.AbstractEventLoop = field(factory=asyncio.get_running_loop)
     waits: bool = True
 
@@ -49,13 +46,9 @@ class _Task:
     def tell(self, settle: _Settle, value: Any) -> None:
         """Settle the caller's future, from any thread, and let go of it."""
         answer, self.answer = self.answer, None
-        if answer is None:
-            if settle is asyncio.Future.set_exception:
-                _log.error("work in the background failed", exc_info=value)
-            return
 
         def tell() -> None:
-            if not answer.done():
+            if answer is not None and not answer.done():
                 settle(answer, value)
 
         with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
@@ -122,10 +115,14 @@ class Gate:
         answer: asyncio.Future[T] = loop.create_future()
         task = _Task(work, answer, client)
         with self._changed:
-            if not self._places.has_room(1) and not self._closed:
+            if self._closed:
+                raise ShuttingDownError
+            if not self._places.take():
                 self._metrics.add("requests_rejected_total", 1, self._name)
                 raise OverloadedError("too much work is waiting", retry_after_s=self._expected_wait_s())
-            self._put(task)
+            self._tasks.append(task)
+            self._count_waiting()
+            self._changed.notify()
         expiry = loop.call_later(self._max_wait_s, self._expire, task)
         try:
             return await answer
@@ -133,11 +130,6 @@ class Gate:
             expiry.cancel()
             self._withdraw(task)
             del answer, task  # as at the end of `_work`
-
-    def submit(self, work: Callable[[], object]) -> None:
-        """Run `work` when a thread is free, for nobody who waits."""
-        with self._changed:
-            self._put(_Task(work))
 
     def close(self) -> None:
         """Take no more work, and refuse what waits."""
@@ -150,18 +142,9 @@ class Gate:
                 self._places.give_back()
             self._changed.notify_all()
         for task in refused:
-            if task.answer is not None:
-                task.tell(asyncio.Future.set_exception, ShuttingDownError())
+            task.tell(asyncio.Future.set_exception, ShuttingDownError())
 
     # ── Waiting; the lock is held ────────────────────────────────────────────────────────────────────────────────────
-
-    def _put(self, task: _Task) -> None:
-        if self._closed:
-            raise ShuttingDownError
-        self._tasks.append(task)
-        self._places.charge(1)
-        self._count_waiting()
-        self._changed.notify()
 
     def _fetch(self) -> _Task | None:
         while True:

@@ -113,12 +113,13 @@ def test_a_long_wait_is_refused() -> None:
 
     async def run() -> None:
         tried, go_on = gate(1, 1, 0.02), threading.Event()
-        tried.submit(go_on.wait)
+        first = asyncio.create_task(tried.run(go_on.wait))
         await until(lambda: tried.n_running == 1)
         with pytest.raises(BusyError) as caught:
             await tried.run(lambda: None)
         assert caught.value.retry_after_s == 1
         go_on.set()
+        await first
 
     asyncio.run(run())
 
