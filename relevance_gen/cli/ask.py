@@ -9,8 +9,8 @@ from typing import Final
 from relevance_gen.asking.answer import Answer
 from relevance_gen.asking.api import AnswerStream, ask_stream
 from relevance_gen.cli.corpus import save
-from relevance_gen.cli.generate import add_model, add_parameters, given_parameters, load_runner, showable
-from relevance_gen.cli.results import Printer
+from relevance_gen.cli.generate import add_model, add_parameters, given_parameters, load_runner
+from relevance_gen.cli.results import Printer, confidence_in_words
 from relevance_gen.cli.search import (
     FOUND,
     NOT_FOUND,
@@ -21,7 +21,7 @@ from relevance_gen.cli.search import (
     open_index,
     wanted_metadata,
 )
-from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.cli.terminal import StatusLine, WordWrap
 from relevance_gen.llama.model_file import is_embedded
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import GenerationRequest
@@ -77,10 +77,12 @@ def _show(stream: AnswerStream, args: argparse.Namespace) -> None:
     if args.json:
         output.write(serialize(stream.result().to_dict()).decode("ascii") + "\n")
         return
+    written = WordWrap(output)
     for piece in stream:
-        output.write(showable(piece, output))
-        output.flush()
-    output.write("\n\n")
+        written.write(piece)
+    written.write("\n\n")
     printer = Printer.of(args, output)
     for number, source in enumerate(stream.sources, 1):
-        printer.print_result(source.result, f"[{number}] ")
+        output.write(printer.described(source.result, f"[{number}] "))
+    if output.isatty():
+        output.write(f"{confidence_in_words(stream.confidence)}\n")

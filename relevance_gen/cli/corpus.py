@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ _FOR_BUILDING: Final[dict[str, object]] = {
     "--max-chars": 1000, "--weighting": "pivoted", "--jobs": None,
 }  # fmt: skip
 """Options without a meaning for an index that is built already, and what they are when they are not given."""
+_FOR_FOLDERS: Final = ("--glob", "--type", "--hidden", "--no-ignore", "--follow")
 
 
 @frozen
@@ -92,7 +94,7 @@ def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None 
         InvalidRequestError: an argument is not allowed, or the index could not be saved.
     """
     _refuse_to_overwrite(args.save)
-    paths = args.paths or [_default_path()]
+    paths = args.paths or [_default_path(args)]
     selection = Selection(args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type))
     reader = Reader(Walker(selection, status.say), status.say)
     with status.watching(lambda: reader.progress):
@@ -144,9 +146,19 @@ def _value(args: argparse.Namespace, option: str) -> object:
     return getattr(args, option.removeprefix("--").replace("-", "_"))
 
 
-def _default_path() -> str:
-    """Return what to search where no file is named: the working folder for somebody at a terminal, else the input."""
-    return _HERE if sys.stdin is None or sys.stdin.isatty() else STDIN
+def _default_path(args: argparse.Namespace) -> str:
+    """Return what to search where no file is named: what is piped in or read from a file, else the working folder.
+
+    Options that choose among the files of a folder mean the folder. A terminal, ``/dev/null`` and what else is the
+    standard input where nobody gave one are no text to search.
+    """
+    if sys.stdin is None or any(_value(args, option) != _FOR_BUILDING[option] for option in _FOR_FOLDERS):
+        return _HERE
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):  # a program put something else in its place
+        return STDIN
+    return STDIN if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode) else _HERE
 
 
 def _chunks(document: Document, max_chars: int) -> Iterator[Chunk]:

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO, get_type_hints
 import attrs
 
 from relevance_gen.cli.arguments import STDIN, integer, not_empty, number
-from relevance_gen.cli.terminal import StatusLine, visible
+from relevance_gen.cli.terminal import StatusLine, WordWrap
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
@@ -194,24 +194,16 @@ def _prompt(text: str) -> str:
 
 def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:
     """Write the first sample as it comes, and the others, if any, under headings when all is there."""
-    heading = _heading(0, num_samples)
+    written, heading = WordWrap(output), _heading(0, num_samples)
     for piece in stream:
         if piece.sample == 0:
-            output.write(heading + showable(piece.text, output))
-            output.flush()
+            written.write(heading + piece.text)
             heading = ""  # not before there is something: what is refused prints nothing
-    output.write(heading + "\n")
+    written.write(heading + "\n")
     others = stream.response.responses[1:] if stream.response is not None else ()
-    output.writelines(
-        f"{_heading(number, num_samples)}{showable(completion.text, output)}\n"
-        for number, completion in enumerate(others, 1)
-    )
+    for sample, completion in enumerate(others, 1):
+        written.write(f"{_heading(sample, num_samples)}{completion.text}\n")
 
 
 def _heading(number: int, num_samples: int) -> str:
     return f"── {number + 1} of {num_samples} ──\n" if num_samples > 1 else ""
-
-
-def showable(text: str, output: TextIO) -> str:
-    """Replace control characters where a terminal would obey them."""
-    return visible(text) if output.isatty() else text

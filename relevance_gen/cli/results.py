@@ -13,11 +13,14 @@ from attrs import frozen
 from relevance_gen.checks import is_integer
 from relevance_gen.cli.arguments import STDIN
 from relevance_gen.cli.reader import INCOMPLETE
-from relevance_gen.cli.terminal import visible, wants_colour, width
+from relevance_gen.cli.terminal import size, visible, wants_colour
 from relevance_gen.display import Part
+from relevance_gen.errors import counted
 from relevance_gen.types import SearchResponse, SearchResult, Span
 
 _INDENT = "  "
+_LIKELY = 0.5
+"""The confidence from which on an answer is more likely than none."""
 _MIN_COLUMNS = 20
 _MAX_COLUMNS = 120
 """Lines longer than this are hard to read, however wide the terminal is."""
@@ -45,19 +48,27 @@ class Printer:
     @classmethod
     def of(cls, args: argparse.Namespace, stream: TextIO) -> Printer:
         """Make the printer that the command's arguments ask for."""
-        columns = max(_MIN_COLUMNS, min(width(stream), _MAX_COLUMNS) - len(_INDENT))
+        columns = max(_MIN_COLUMNS, min(size(stream)[0], _MAX_COLUMNS) - len(_INDENT))
         return cls(stream, wants_colour(args.color, stream, os.environ), columns, args.lines)
 
     def print(self, response: SearchResponse, *, n_chunks: int, seconds: float) -> None:
-        """Print the results of `response`; on a terminal also what it took to find them."""
-        for result in response.results:
-            self.print_result(result)
-        if self.stream.isatty():
-            n_found, n_tokens = len(response.results), response.metadata.num_context_tokens
-            self.stream.write(f"{n_found} of {n_chunks:,} chunks, {n_tokens:,} tokens, {seconds:.2f} s\n")
+        """Print the results of `response`; on a terminal also what it took to find them.
 
-    def print_result(self, result: SearchResult, label: str = "") -> None:
-        """Print a result: the label, score, file and place, and the lines from its passage on."""
+        Where the best would leave a terminal at its upper edge, they are printed the best last.
+        """
+        shown = [self.described(result) for result in response.results]
+        if self.stream.isatty():
+            order = ""
+            if response.results == response.best and "".join(shown).count("\n") >= size(self.stream)[1]:
+                shown.reverse()
+                order = ", the best last"
+            found = f"{len(shown)} of {counted(n_chunks, 'chunk')}{order}"
+            cost = f"{counted(response.metadata.num_context_tokens, 'token')}, {seconds:.2f} s"
+            shown.append(f"{found}, {cost}, {confidence_in_words(response.confidence)}\n")
+        self.stream.writelines(shown)
+
+    def described(self, result: SearchResult, label: str = "") -> str:
+        """Return a result as it is printed: the label, score, file and place, and the lines from its passage on."""
         text = result.chunk_txt
         lines = _from_passage(_wrap(text, self.columns), result.passage, self.max_lines)
         found = [(word.start, word.end) for word in result.words]
@@ -66,10 +77,8 @@ class Printer:
         score = self._coloured(f"{result.chunk_score:.2f}", _SCORE)
         place = visible(_place(result, text.count("\n", 0, lines[0][0])))
         cut = "  (not read whole)" if INCOMPLETE in result.metadata else ""
-        self.stream.write(f"{label}{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}{cut}\n")
-        for span in lines:
-            self.stream.write(f"{_INDENT}{self._marked(text, span, found)}\n")
-        self.stream.write("\n")
+        head = f"{label}{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}{cut}"
+        return "\n".join([head, *(f"{_INDENT}{self._marked(text, span, found)}" for span in lines), "\n"])
 
     def _marked(self, text: str, line: Part, found: list[Part]) -> str:
         """Return a line of `text` with what was found in it coloured."""
@@ -85,6 +94,11 @@ class Printer:
 
     def _coloured(self, text: str, colour: str) -> str:
         return f"{colour}{text}{_PLAIN}" if self.colour else text
+
+
+def confidence_in_words(confidence: float) -> str:
+    """Say how likely it is that an answer was found, and where it is not, that."""
+    return f"confidence {confidence:.2f}{': probably none of these is an answer' * (confidence < _LIKELY)}"
 
 
 def _place(result: SearchResult, n_lines_before: int) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, TextIO, TypeAlias
+from unicodedata import east_asian_width
 
 from attrs import define, field
 
@@ -17,6 +19,7 @@ _BAR_CELLS = 30
 _QUIET_S = 0.5
 """What is done sooner needs no bar."""
 _REDRAW_S = 0.1
+_SPACE = re.compile(r"(\s)")
 _CLEAR_LINE = "\r\x1b[K"
 
 # Text from a file must not move the cursor or change the title: a control character shows as its Unicode picture.
@@ -43,12 +46,60 @@ def visible(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
-def width(stream: TextIO) -> int:
-    """Return the columns of the terminal behind `stream`; 80 where there is none."""
+def size(stream: TextIO) -> tuple[int, int]:
+    """Return the columns and the lines of the terminal behind `stream`; 80 and 24 where there is none."""
     try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
+        columns, lines = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
-        return 80
+        columns = lines = 0
+    return columns or 80, lines or 24
+
+
+@define
+class WordWrap:
+    """Write a text that comes piece by piece; on a terminal no word is broken at the end of a line.
+
+    Attributes:
+        stream: where it goes.
+    """
+
+    stream: TextIO
+    _columns: int = field(init=False)
+    _column: int = field(default=0, init=False)
+    _word: str = field(default="", init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._columns = size(self.stream)[0]
+
+    def write(self, text: str) -> None:
+        """Write some more; on a terminal without control characters, and the last word once it has ended."""
+        if not self.stream.isatty():
+            self.stream.write(text)
+        else:
+            *parts, self._word = _SPACE.split(self._word + visible(text))
+            for word, space in zip(parts[::2], parts[1::2], strict=True):
+                self._put(word)
+                self._put(space)
+            if len(self._word) >= self._columns:  # in a script without spaces
+                self.end()
+        self.stream.flush()
+
+    def end(self) -> None:
+        """Write the last word."""
+        self._put(self._word)
+        self._word = ""
+
+    def _put(self, part: str) -> None:
+        n_columns = sum(2 if east_asian_width(char) in "WF" else 1 for char in part)
+        if part != "\n" and self._column + n_columns > self._columns:
+            if part.isspace():  # it ends the line in place of a line end
+                part = "\n"
+            elif self._column:
+                self.stream.write("\n")
+                self._column = 0
+        column = self._column + n_columns
+        self._column = (column - 1) % self._columns + 1 if column and part != "\n" else 0
+        self.stream.write(part)
 
 
 @define
@@ -70,7 +121,7 @@ class StatusLine:
         if not self.stream.isatty() or now - self.started < _QUIET_S or now - self._drawn < _REDRAW_S:
             return
         self._drawn = now
-        self.stream.write(f"\r{visible(text)[: width(self.stream) - 1]}\x1b[K")
+        self.stream.write(f"\r{visible(text)[: size(self.stream)[0] - 1]}\x1b[K")
         self.stream.flush()
 
     def clear(self) -> None:

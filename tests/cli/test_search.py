@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import relevance_gen
 from relevance_gen.cli import main
-from tests.cli.conftest import FRUIT
+from tests.cli.conftest import ENVIRONMENT, FRUIT
 
 
 def test_prints_score_file_line_and_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,6 +214,26 @@ def test_standard_input(folder: Path, capsys: pytest.CaptureFixture[str], monkey
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FRUIT.encode())))
         assert main(arguments) == 0
         assert "  (standard input):3\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piped", "found"),
+    [
+        ([], None, "fruit.txt"),  # /dev/null, as a job of cron's has
+        ([], b"more bananas", "(standard input)"),
+        (["-t", "txt"], b"", "fruit.txt"),
+        (["-g", "*.txt"], b"more bananas", "fruit.txt"),
+        (["--hidden"], b"", "fruit.txt"),
+        (["fruit.txt"], b"", "fruit.txt"),
+    ],
+)
+def test_what_was_meant_is_searched(folder: Path, arguments: list[str], piped: bytes | None, found: str) -> None:
+    """Without a terminal the input is searched if there is one, and the folder where options choose among its files."""
+    given = {"stdin": subprocess.DEVNULL} if piped is None else {"input": piped}
+    run = [sys.executable, "-m", "relevance_gen", "search", "bananas", *arguments]
+    done = subprocess.run(run, capture_output=True, check=False, env=ENVIRONMENT, **given)
+    assert done.returncode == 0
+    assert f"  {found}:" in done.stdout.decode()
 
 
 def test_at_a_terminal_the_working_folder_is_searched(

@@ -1,6 +1,8 @@
 """The command among processes: terminals, pipes and signals."""
 
 import contextlib
+import io
+import itertools
 import os
 import pty
 import re
@@ -11,9 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from relevance_gen.cli import main
-from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.cli.terminal import StatusLine, WordWrap
 from tests.cli.conftest import ENVIRONMENT, FRUIT
 
 
@@ -49,9 +53,59 @@ def test_terminal_gets_colour_unless_refused(folder: Path) -> None:
     """On a terminal the words are coloured and a summary follows; `NO_COLOR` is respected."""
     shown = in_terminal("search", "bananas", "fruit.txt", NO_COLOR="")
     assert "\x1b[1;31mBananas\x1b[0m" in shown
-    assert "1 of 1 chunks, " in shown
+    assert "1 of 1 chunk, " in shown
     # The line that says how far the work is, where it takes long, is erased all the same: that is no colour.
     assert not re.search(r"\x1b\[[0-9;]*m", in_terminal("search", "bananas", "fruit.txt", NO_COLOR="1"))
+
+
+def test_the_best_stays_in_sight(folder: Path) -> None:
+    """Where a terminal cannot hold all results, the best is the last; where it can, the first."""
+    texts = ["apples apples apples", *(f"apples, and {'much else ' * n}" for n in range(2, 12))]
+    Path("many.txt").write_text("\n\n".join(texts))
+    arguments = ["search", "apples", "many.txt", "--max-chars", "40", "--color", "never"]
+    for n, is_last in ((10, True), (3, False)):
+        *_, summary, _ = lines = in_terminal(*arguments, "-n", str(n)).split("\r\n")
+        scores = [float(line.split()[0]) for line in lines if "many.txt:" in line]
+        assert scores == sorted(scores, reverse=not is_last)
+        assert len(set(scores)) > 1
+        assert (", the best last, " in summary) == is_last
+
+
+def test_low_confidence_is_said(folder: Path) -> None:
+    """What was found by a word or two of many is told to be no answer, probably."""
+    unlikely = in_terminal("search", "which bananas did the emperor of Rome prefer to wine", "fruit.txt")
+    assert re.search(r"confidence 0\.[0-4]\d: probably none of these is an answer\r\n$", unlikely)
+    assert re.search(r"confidence 0\.9\d\r\n$", in_terminal("search", "yellow bananas", "fruit.txt"))
+
+
+class Terminal(io.StringIO):
+    """A terminal of 80 columns."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+_WORDS = st.text(st.sampled_from("ab猫\u0301"), min_size=1, max_size=20)
+
+
+@given(st.lists(st.tuples(_WORDS, st.sampled_from([" ", "\n", "  ", "\n\n"])), max_size=60), st.data())
+def test_no_word_is_broken_at_the_edge(words: list[tuple[str, str]], data: st.DataObject) -> None:
+    """However a text comes in pieces, a terminal shows its words in lines that fit, and its own line ends stay."""
+    text = "".join(word + space for word, space in words)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=9)))
+    shown = Terminal()
+    wrap = WordWrap(shown)
+    for start, end in itertools.pairwise([0, *cuts, len(text)]):
+        wrap.write(text[start:end])
+    wrap.end()
+    assert shown.getvalue().split() == text.split()
+    lines = shown.getvalue().split("\n")
+    assert all(sum(1 + (char == "猫") for char in line) <= 80 for line in lines)
+    assert len(lines) >= text.count("\n") + 1
+    plain = io.StringIO()
+    WordWrap(plain).write(text)
+    assert plain.getvalue() == text
 
 
 def test_broken_pipe_is_quiet(folder: Path) -> None:
