@@ -353,7 +353,7 @@ class Explanation:
         return "\n".join([f"<Explanation: score {self.score:.3f}>", *shown])
 
 
-_PARTS = ("pairs", "coverage", "head", "run", "letters", "likeness", "meaning")
+_PARTS = tuple(name for name, one in fields_dict(Explanation).items() if one.default == 0.0)
 
 
 # ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, get_args
 
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.corpus import Corpus, build, load, save
@@ -16,6 +16,7 @@ from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import counted
 from relevance_gen.retrieval.question.query import Question
+from relevance_gen.types import WeightingName
 from relevance_gen.wire import serialize
 
 _MAX_DIGITS = 19
@@ -138,7 +139,7 @@ def _add_index(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--weighting",
-        choices=("pivoted", "cosine"),
+        choices=get_args(WeightingName),
         default="pivoted",
         help="how terms are weighted (default: %(default)s)",
     )

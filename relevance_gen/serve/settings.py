@@ -17,6 +17,7 @@ from relevance_gen.checks import Validator, integer
 from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.machine import usable_cpus
+from relevance_gen.types import WeightingName
 
 _SIZES = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -84,7 +85,7 @@ class Settings:
     encoding: str | None = _search(
         None, "tiktoken encoding or rank file that counts tokens; the embedded one if not given"
     )
-    weighting: Literal["pivoted", "cosine"] = _search(
+    weighting: WeightingName = _search(  # noqa: RUF009 a Literal by another name
         "pivoted", "pivoted to answer questions, cosine for the textbook's"
     )
     search_threads: int = _search(
