@@ -183,7 +183,7 @@ def test_an_interface(extend: Callable[[str], Extended]) -> None:
         assert (answer.status, answer.json) == (200, [1])
         refused = server.call("POST", "/places", {"words": "cats", "lines": ["Dogs bark.", " "]}, KEYED)
         assert (refused.status, json.loads(refused.body)["error"]["field"]) == (400, "lines[1].text")
-        series = 'relevance_gen_http_requests_total{endpoint="places",status="200"}'
+        series = 'http_requests_total{endpoint="places",status="200"}'
         assert eventually(lambda: server.metric(series) == 1)  # counted when the answer is sent
 
 
