@@ -62,7 +62,7 @@ def note(record: Record, group: str, what: str, seconds: list[float]) -> None:
 
 def ask_all(handles: list[Any]) -> None:
     """Call actors that have nothing to do, all at once: what a round costs before any work is done."""
-    from relevance_gen.cluster.connection import get
+    from relevance_gen.cluster.actors import get
 
     get([handle.progress.remote() for handle in handles])
 

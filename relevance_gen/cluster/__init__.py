@@ -6,11 +6,16 @@ The only floor that imports `ray`, which comes with the extra ``cluster``; it is
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from relevance_gen.cluster.index import ClusterIndex
     from relevance_gen.cluster.runner import ClusterRunner
+
+# Ray reads these when it is imported. Without the second one, it ends every process a minute after the cluster's head.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(10 * 365 * 24 * 3600))
 
 __all__ = ["ClusterIndex", "ClusterRunner"]
 

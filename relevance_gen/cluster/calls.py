@@ -18,13 +18,17 @@ import ray
 from attrs import frozen
 from ray.exceptions import RayActorError
 
-from relevance_gen.cluster.connection import get
+from relevance_gen.cluster.actors import get
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.errors import TimedOutError
 
 ROUND_S: Final = 60.0
 """Longest time that shards may take for one round of a question."""
+_SILENT_S: Final = 3.0
+"""After so long, shards that have not answered must show that they live, again and again."""
+_PING_S: Final = 1.0
+"""How long they may take for that."""
 _FIRST_GUESS_S: Final = 0.3
 _SLOW: Final = 3.0
 """Another replica is asked after so many times the usual time of a round."""
@@ -77,8 +81,8 @@ class Calls:
             question: as `Shard.ask` takes it; pickled only once, for there may be a thousand shards.
 
         Raises:
-            OutdatedError: all replicas of a shard died, or one has forgotten this state.
-            TimedOutError: a shard did not answer; the error names its nodes.
+            OutdatedError: all replicas of a shard died or are silent, or one has forgotten this state.
+            TimedOutError: a shard did not answer, though it lives; the error names its nodes.
         """
         return Round(self, list(shards), question).answers()
 
@@ -107,13 +111,15 @@ class Round:
         """Wait until all shards have answered; return what is told of each of their segments, in order.
 
         Raises:
-            OutdatedError: all replicas of a shard died, or one has forgotten this state.
-            TimedOutError: a shard did not answer.
+            OutdatedError: all replicas of a shard died or are silent, or one has forgotten this state.
+            TimedOutError: a shard did not answer, though it lives.
         """
         self._wait(self._begun_s + self._calls.pace.patience_s, is_patient=True)
         for call in list(self._open.values()):
             self._send(call.shard)
-        self._wait(self._begun_s + ROUND_S, is_patient=False)
+        self._wait(self._begun_s + _SILENT_S, is_patient=False)
+        while self._open and time.monotonic() < self._begun_s + ROUND_S:
+            self._check_alive()
         if self._open:
             nodes = sorted({node_id for call in self._open.values() for node_id in call.shard.node_ids})
             raise TimedOutError(f"shards did not answer within {ROUND_S:g} seconds, on nodes {', '.join(nodes)}")
@@ -149,6 +155,15 @@ class Round:
                     self._take(call, ref)
             if not ready:
                 return
+
+    def _check_alive(self) -> None:
+        """Wait a little for answers, while those who owe them are pinged."""
+        pings = {call.replica.ping.remote(): call.shard for call in self._open.values()}
+        self._wait(time.monotonic() + _PING_S, is_patient=False)
+        answered, _ = ray.wait(list(pings), num_returns=len(pings), timeout=0)
+        living = {pings[ping] for ping in answered}
+        if any(call.shard not in living for call in self._open.values()):
+            raise OutdatedError
 
     def _take(self, call: _Call, ref: Any) -> None:
         try:

@@ -29,7 +29,7 @@ class ClusterCollection(Collection):
     Args:
         state: of the index.
         pace: of whoever asks.
-        before: what was known before; what it remembers holds as long as no chunk changes.
+        before: what was known before; what it remembers holds as long as no chunk changes, or is missing.
 
     Attributes:
         state: what was known of the index when this was made.
@@ -46,7 +46,7 @@ class ClusterCollection(Collection):
         self._pace = pace
         self._asking = threading.local()
         self._shards = [shard for shard in state.shards if shard.replicas]
-        if before is not None and before.state.epoch == state.epoch and not state.n_missing_chunks:
+        if before is not None and all(one.is_whole and one.epoch == state.epoch for one in (before.state, state)):
             self.remember_as(before)
 
     def plan(self, query: Query) -> Plan:

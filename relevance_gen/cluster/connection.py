@@ -1,26 +1,24 @@
-"""Reach a cluster of Ray, start actors on its nodes, and wait for what they answer."""
+"""Join a cluster of Ray, or start one on this machine."""
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
+from contextlib import suppress
 from typing import Any, Final
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported
-
-import numpy as np
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray._private import services
 
-import relevance_gen
-from relevance_gen.errors import ClusterError, InvalidRequestError, TimedOutError
+from relevance_gen.errors import ClusterError, InvalidRequestError
 
 NAMESPACE: Final = "relevance_gen"
 """Of all names that this library gives in a cluster."""
-_CONNECT_S: Final = 5.0
+_CONNECT_S: Final = 4.0
+_GREETING: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""HTTP/2, which a head speaks, begins with this, and with an empty frame of settings from both sides."""
+_SETTINGS: Final = 4
 _connecting: Final = threading.Lock()
 
 
@@ -28,39 +26,64 @@ def connect(address: str | None) -> None:
     """Join a cluster, unless this process is in one already.
 
     Args:
-        address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; None for the same
-            or, where there is none, for one that is started on this machine and ends with this process.
+        address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; ``"local"`` for one
+            that is started on this machine and ends with this process; None for the first of the environment variable
+            ``RAY_ADDRESS``, the cluster that this machine is in, and one that is started.
 
     Raises:
         InvalidRequestError: it is no address.
         ClusterError: nothing answers there.
     """
     if address is not None and (not isinstance(address, str) or not address or "://" in address):
-        raise InvalidRequestError.must_be("address", '"auto" or the HOST:PORT of a cluster\'s head', address)
+        raise InvalidRequestError.must_be("address", '"auto", "local" or the HOST:PORT of a cluster\'s head', address)
     with _connecting:
         if not ray.is_initialized():
             _join(address)
 
 
 def _join(address: str | None) -> None:
-    if address not in (None, "auto"):
-        _check_reachable(address)
+    if address in (None, "auto"):
+        address = os.environ.get("RAY_ADDRESS") or address
     quiet: dict[str, Any] = {"namespace": NAMESPACE, "logging_level": "WARNING", "log_to_driver": False}
+    found = _current() if address in (None, "auto") else address
+    if address == "local" or (address is None and found is None):
+        # Ray would take `local` from the environment, too, but not with an address.
+        ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        return
     try:
-        ray.init(address=address or "auto", **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        if address is not None:
-            raise ClusterError(f"no cluster answers at {address}: {error}") from None
-        ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        if found is None:
+            raise ConnectionError("this machine is in none")
+        _greet(found)
+        ray.init(address=found, **quiet)
+    except (OSError, ValueError, OverflowError, RuntimeError) as error:
+        raise ClusterError(f"no cluster answers at {found or address}: {error}") from None
 
 
-def _check_reachable(address: str) -> None:
-    """Raise at once if nobody listens there: Ray itself tries for minutes."""
+def _current() -> str | None:
+    """Return the address of the cluster that this machine joined last, or of a head that runs here, if it answers."""
+    with suppress(OSError):  # the file may be another user's
+        found: str | None
+        for found in (services.find_bootstrap_address(None), *services.find_gcs_addresses()):
+            with suppress(OSError, ValueError, OverflowError):
+                _greet(found or "")
+                return found
+    return None
+
+
+def _greet(address: str) -> None:
+    """Greet a cluster's head, because Ray itself tries for minutes where none is.
+
+    Raises:
+        OSError: nobody listens there, or answers as a head does.
+        ValueError: the address has no port, or it is none.
+        OverflowError: the port is none.
+    """
     host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise ClusterError(f"no cluster answers at {address}: {error}") from None
+    with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as head:
+        if os.environ.get("RAY_USE_TLS", "0") == "0":  # else Ray alone can greet it
+            head.sendall(_GREETING)
+            if head.recv(9, socket.MSG_WAITALL)[3:4] != bytes((_SETTINGS,)):
+                raise ConnectionError("who listens there is no cluster's head")
 
 
 def check_name(name: object) -> None:
@@ -71,72 +94,3 @@ def check_name(name: object) -> None:
     """
     if not isinstance(name, str) or not name:
         raise InvalidRequestError.must_be("name", "a string that is not empty", name)
-
-
-def own_node() -> str:
-    """Return the id of the node that this process is on."""
-    return str(ray.get_runtime_context().get_node_id())
-
-
-# ── Actors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def start(kind: type, node_id: str, *args: Any, **options: Any) -> Any:
-    """Start an actor on a node, and return its handle at once; what fails, such as a dead node, fails its first call.
-
-    Args:
-        kind: its class.
-        node_id: the node.
-        *args: what the class takes.
-        **options: further options of `ray.remote`.
-    """
-    where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    return ray.remote(kind).options(num_cpus=0, scheduling_strategy=where, **options).remote(*args)
-
-
-def get(refs: Any, timeout_s: float | None = None) -> Any:
-    """Wait for the answer of an actor, or for those of several.
-
-    Raises:
-        TimedOutError: it did not come in time.
-        RayActorError: an actor died.
-        Exception: what an actor raised.
-    """
-    try:
-        return ray.get(refs, timeout=timeout_s)
-    except RayTaskError as error:
-        raise error.cause from None
-    except GetTimeoutError:
-        raise TimedOutError(f"the cluster did not answer within {timeout_s:g} seconds") from None
-
-
-def versions() -> str:
-    """Return what must be the same everywhere, so that results are the same bits and objects understand each other."""
-    python = ".".join(map(str, sys.version_info[:2]))
-    return f"relevance_gen {relevance_gen.__version__}, numpy {np.__version__} and Python {python}"
-
-
-def check(handle: Any) -> str:
-    """Wait until an actor of this library has started, compare its versions, and return the id of its node.
-
-    Raises:
-        ClusterError: it cannot start, or has other versions.
-        RayActorError: it died.
-    """
-    try:
-        node_id, theirs = get(handle.whereabouts.remote())
-    except RayActorError:
-        raise
-    except Exception as error:
-        raise ClusterError(f"a node cannot run relevance_gen: {error}") from None
-    if theirs != (ours := versions()):
-        raise ClusterError(f"node {node_id} has {theirs}, and this process {ours}: install the same on all nodes")
-    return str(node_id)
-
-
-class Actor:
-    """What all actors of this library can tell."""
-
-    def whereabouts(self) -> tuple[str, str]:
-        """Return the id of the node that it runs on, and the versions there."""
-        return own_node(), versions()

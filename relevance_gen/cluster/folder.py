@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,8 @@ from relevance_gen.types import WeightingName
 _MANIFEST: Final = "index.json"
 _FORMAT: Final = 2
 _SHARD_FILE: Final = re.compile(r"[0-9a-f]{16}-[0-9]{5}\.shard")
+_OURS: Final = re.compile(rf"{_SHARD_FILE.pattern}|.*\.[0-9a-f]{{16}}\.unfinished")
+"""Files of shards, and what a process that was killed while it wrote one left behind."""
 
 
 def _are_files(shards: Any) -> bool:
@@ -103,19 +106,30 @@ def read_index(address: str) -> storage.SavedIndex:
     return storage.from_bytes(_read(address)) if "://" in address else storage.read(address)
 
 
+def holds(folder: str, names: Iterable[str]) -> bool:
+    """Tell whether a folder has files of these names."""
+    return set(names) <= set(_names(folder))
+
+
+def remove(folder: str, names: Iterable[str]) -> None:
+    """Remove those files of a folder that have one of these names.
+
+    Raises:
+        OSError: the folder cannot be changed.
+    """
+    files, root = file_system(folder)
+    for name in set(names) & set(_names(folder)):
+        files.rm_file(join(root, name))
+
+
 def write_manifest(folder: str, manifest: Manifest) -> None:
-    """Write which files belong together, and remove the files of shards that do not.
+    """Write which files belong together, and remove others of shards, and those that nobody finished.
 
     Raises:
         OSError: it cannot be written.
     """
     _write(join(folder, _MANIFEST), wire.serialize(manifest))
-
-    files, root = file_system(folder)
-    for path in files.ls(root, detail=False):
-        name = path.rsplit("/", 1)[-1]
-        if _SHARD_FILE.fullmatch(name) and name not in manifest.shards:
-            files.rm_file(path)
+    remove(folder, [name for name in _names(folder) if _OURS.fullmatch(name) and name not in manifest.shards])
 
 
 def read_manifest(folder: str) -> Manifest:
@@ -165,6 +179,12 @@ def file_system(address: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         raise InvalidRequestError(f"must be an address that fsspec can open: {error}", address) from None
     return files, path
+
+
+def _names(folder: str) -> list[str]:
+    files, root = file_system(folder)
+    files.invalidate_cache()
+    return [path.rsplit("/", 1)[-1] for path in files.ls(root, detail=False)]
 
 
 def _read(address: str) -> bytes:

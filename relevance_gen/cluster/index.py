@@ -21,9 +21,10 @@ from ray.exceptions import RayActorError
 
 from relevance_gen.checks import check_integer
 from relevance_gen.cluster import folder as folders
+from relevance_gen.cluster.actors import SILENT_S, START_S, check, get_from, own_node, start
 from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
-from relevance_gen.cluster.connection import NAMESPACE, check, check_name, connect, get, own_node, start
+from relevance_gen.cluster.connection import NAMESPACE, check_name, connect
 from relevance_gen.cluster.files import Source, plan_reading
 from relevance_gen.cluster.keeper import Keeper
 from relevance_gen.cluster.parts import HandedOver, Part, Saved
@@ -77,8 +78,8 @@ class ClusterIndex(Searchable):
         n_shards: how many shards at most; by default one for each processor of the cluster that has 4 Mi characters of
             text, or of a source 4 MiB of files.
         replicas: how many nodes have each shard; with two or more, losing one changes nothing.
-        address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; None for the same or,
-            where there is none, for one that is started on this machine.
+        address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; ``"local"`` for one
+            that is started on this machine; None for the first of ``RAY_ADDRESS``, ``"auto"`` and ``"local"``.
         name: what other processes find it by.
         blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
         weighting: ``"pivoted"`` or ``"cosine"``.
@@ -183,7 +184,7 @@ class ClusterIndex(Searchable):
             raise UnknownIndexError(f"no index of the cluster has the name {name!r}") from None
         index = cls.__new__(cls)
         with _keeper_alive():
-            check(keeper)
+            check(keeper, SILENT_S)
         index._begin(keeper)
         index._refresh()
         return index
@@ -204,7 +205,7 @@ class ClusterIndex(Searchable):
     ) -> None:
         """Start actors for so many shards; plan meanwhile what each is made of; and have them made."""
         try:
-            prepared = self._pool.submit(self._call, "prepare", n_shards)
+            prepared = self._pool.submit(self._prepare, n_shards)
             parts = plan()
             prepared.result()
             built = self._pool.submit(self._call, "build", parts, n_positions)
@@ -216,6 +217,11 @@ class ClusterIndex(Searchable):
         except BaseException:
             self.close()
             raise
+
+    def _prepare(self, n_shards: int) -> None:
+        if not isinstance(self._keeper, Keeper):
+            check(self._keeper, START_S)
+        self._call("prepare", n_shards)
 
     def __len__(self) -> int:
         return self._fresh().state.statistics.n_chunks
@@ -389,7 +395,7 @@ class ClusterIndex(Searchable):
         if isinstance(self._keeper, Keeper):
             return method(*args)
         with _keeper_alive():
-            return get(method.remote(*args))
+            return get_from(self._keeper, method.remote(*args))
 
 
 def _check_no_encoder(encoder: TextEncoder | None) -> None:

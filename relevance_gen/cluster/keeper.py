@@ -9,31 +9,35 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 import ray
 from attrs import evolve
 from ray.exceptions import RayActorError
 
 from relevance_gen.cluster import folder as folders
+from relevance_gen.cluster.actors import Actor, get
 from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
-from relevance_gen.cluster.connection import Actor, get
 from relevance_gen.cluster.parts import Part, Recipe, Saved
 from relevance_gen.cluster.placing import better_place, living_nodes
 from relevance_gen.cluster.replicas import KeptShard, Replica, Replicas
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
-from relevance_gen.errors import ChunksMissingError, ClusterError
+from relevance_gen.cluster.watch import Watch
+from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, TimedOutError
 from relevance_gen.retrieval.positions import check_positions
 from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
 from relevance_gen.types import WeightingName
 
 _log = logging.getLogger(__name__)
+
+_PROGRESS_S: Final = 1.0
+"""How long to wait for the progress of a shard."""
 
 
 class Keeper(Actor):
@@ -48,7 +52,8 @@ class Keeper(Actor):
     def __init__(self, weighting: WeightingName, counter: TokenCounter, n_replicas: int) -> None:
         self._weighting = weighting
         self._counter = counter
-        self._replicas = Replicas(weighting, counter, n_replicas, self._tell_loss, self._restore)
+        self._replicas = Replicas(weighting, counter, n_replicas, self._tell_replicas)
+        self._watch = Watch(self._replicas, self._restore)
         self._changing = threading.Lock()
         """Held while chunks change or shards are made."""
         self._pace = Pace()
@@ -70,13 +75,13 @@ class Keeper(Actor):
         done = [(0, 0)]
         for shard in list(self._shards):
             if shard.newest is not None:
-                with suppress(RayActorError):
-                    done.append(get(shard.newest.progress.remote()))
+                with suppress(RayActorError, TimedOutError):
+                    done.append(get(shard.newest.progress.remote(), _PROGRESS_S))
         return sum(one for one, _ in done), sum(total for _, total in done)
 
     def nbytes(self) -> list[int]:
         """Return the memory of each shard in one replica, in bytes; 0 of a lost one."""
-        sizes = self._replicas.call(self._shards, "nbytes", [()] * len(self._shards))
+        sizes = self._replicas.call_one(self._shards, "nbytes", [()] * len(self._shards))
         return [some[0] if some else 0 for some in sizes]
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -102,7 +107,7 @@ class Keeper(Actor):
                 raise ClusterError(f"{len(lost)} of {len(parts)} shards could not be built: {lost[0]}")
             self._n_positions = self._place() if n_positions is None else n_positions
             self._adopt(0)
-        self._replicas.watch()
+        self._watch.start()
 
     def _place(self) -> int:
         """Give the chunks of all shards, which count from 0 in each, their positions; return how many these are."""
@@ -161,31 +166,39 @@ class Keeper(Actor):
 
         Raises:
             ChunksMissingError: a shard is lost.
+            InvalidRequestError: the folder is not the same for all nodes, or metadata is not JSON.
             OSError: the folder cannot be written.
         """
         with self._changing:
             if not all(shard.replicas for shard in self._shards):
                 raise self._missing("the index cannot be saved now")
-            folders.make_folder(folder)
             names = folders.new_files(len(self._shards))
             files = [folders.join(folder, name) for name in names]
+            folders.make_folder(folder)
             try:
-                get(
-                    [
-                        shard.replicas[0].handle.save.remote(file, self._n_positions)
-                        for shard, file in zip(self._shards, files, strict=True)
-                    ]
-                )
-            except RayActorError:
-                raise self._missing("the index cannot be saved now") from None
-            counter, n_tokens = self._counter, [shard.contribution.n_tokens for shard in self._shards]
-            saved = dict(zip(names, n_tokens, strict=True))
-            folders.write_manifest(
-                folder,
-                folders.Manifest(self._weighting, counter.name, counter.fingerprint, self._n_positions, saved),
-            )
+                self._write(folder, dict(zip(names, self._shards, strict=True)))
+            except Exception:
+                folders.remove(folder, names)
+                raise
             for shard, file in zip(self._shards, files, strict=True):
                 shard.recipe = Recipe.of(Saved(file, shard.contribution.n_tokens))
+
+    def _write(self, folder: str, shards: Mapping[str, KeptShard]) -> None:
+        """Write shards to files of these names, have others look for each, and say which belong together."""
+        files = [folders.join(folder, name) for name in shards]
+        written = self._replicas.call_one(self._shards, "save", [(file, self._n_positions) for file in files])
+        found = self._replicas.call(self._shards, "finds", [(file,) for file in (*files[1:], *files[:1])])
+        if not all(written) or not all(found):
+            raise self._missing("the index cannot be saved now")
+        if not all(map(all, found)) or not folders.holds(folder, shards):
+            remedy = "name one on a file system that they share, or an address as s3://…"
+            raise InvalidRequestError.must_be("folder", "the same for all nodes", folder, remedy=remedy)
+        n_tokens = {name: shard.contribution.n_tokens for name, shard in shards.items()}
+        counter = self._counter
+        folders.write_manifest(
+            folder,
+            folders.Manifest(self._weighting, counter.name, counter.fingerprint, self._n_positions, n_tokens),
+        )
 
     def rebalance(self) -> int:
         """Move shards from nodes that have more than their share to others; return how many were moved."""
@@ -199,7 +212,6 @@ class Keeper(Actor):
                     continue
                 self._adopt(self._epoch)
                 self._replicas.strike(shard, replica)
-                ray.kill(replica.handle)
                 n_moved += 1
         return n_moved
 
@@ -216,6 +228,7 @@ class Keeper(Actor):
     def close(self) -> None:
         """End all shards."""
         self._replicas.close()
+        self._watch.join()
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -263,7 +276,7 @@ class Keeper(Actor):
                 IndexState(
                     version=0,
                     epoch=epoch,
-                    shards=tuple(shard.state() for shard in self._shards),
+                    shards=tuple(shard.state(self._replicas.n_wanted) for shard in self._shards),
                     statistics=total,
                     n_positions=self._n_positions,
                     n_tokens=sum(shard.contribution.n_tokens for shard in self._shards),
@@ -276,12 +289,12 @@ class Keeper(Actor):
         self._state = evolve(state, version=0 if self._state is None else self._state.version + 1)
         self._replicas.changed.notify_all()
 
-    def _tell_loss(self) -> None:
+    def _tell_replicas(self) -> None:
         """Tell callers at once which replicas are left; of chunks that are being changed they hear later."""
         if self._state is not None:
-            now = [shard.state() for shard in self._shards]
+            now = [shard.state(self._replicas.n_wanted) for shard in self._shards]
             shards = [
-                evolve(old, replicas=new.replicas, node_ids=new.node_ids)
+                evolve(new, spans=old.spans, n_chunks=old.n_chunks)
                 for old, new in zip(self._state.shards, now, strict=True)
             ]
             self._tell(evolve(self._state, shards=tuple(shards)))
@@ -291,7 +304,7 @@ class Keeper(Actor):
         try:
             with self._changing:
                 self._replicas.fill(shards)
-                if not self._replicas.closed:
+                if not self._replicas.closed.is_set():
                     self._adopt(self._epoch)
         except Exception:
             _log.exception("lost shards could not be restored")

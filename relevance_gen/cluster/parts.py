@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from attrs import evolve, field, frozen
 
 from relevance_gen.cluster import folder
-from relevance_gen.cluster.connection import get
+from relevance_gen.cluster.actors import get
 from relevance_gen.errors import ClusterError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Offsets
@@ -16,6 +16,9 @@ from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.tokens import TokenCounter
+
+_FETCH_S: Final = 60.0
+"""Longest time to wait for chunks from the process that handed them over."""
 
 
 @frozen(eq=False)
@@ -57,7 +60,7 @@ class HandedOver:
             ClusterError: that process is gone, and the chunks with it.
         """
         try:
-            (chunks,) = get(self.chunks)
+            (chunks,) = get(self.chunks, _FETCH_S)
         except Exception as error:
             raise ClusterError(
                 f"chunks cannot be fetched from the process that handed them over; save an index that shall outlive "
@@ -115,6 +118,11 @@ class Recipe:
     def of(cls, part: Part, first: int = 0) -> Recipe:
         """Return the recipe of one part."""
         return cls(((part, first),))
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a saved file holds just the chunks of the shard."""
+        return len(self.parts) == 1 and isinstance(self.parts[0][0], Saved) and not self.removed.size
 
     def with_part(self, part: Part, first: int) -> Recipe:
         """Return it with further chunks."""

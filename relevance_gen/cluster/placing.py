@@ -26,13 +26,17 @@ class Node:
 
 
 def living_nodes() -> list[Node]:
-    """Return the nodes that live, as far as is known: of one that died a moment ago nothing may be known yet."""
+    """Return the nodes that live, as far as is known: of one that died a moment ago nothing may be known yet.
+
+    One that offers neither processors nor GPUs is left alone, such as a head that is to do nothing else, unless all do.
+    """
     nodes = [
         Node(one["NodeID"], one["Resources"].get("CPU", 0.0), one["Resources"].get("GPU", 0.0))
         for one in (ray.nodes() if ray.is_initialized() else [])  # Ray would start a cluster of its own
         if one["Alive"]
     ]
-    return sorted(nodes, key=lambda node: node.id)
+    offering = [node for node in nodes if node.n_cpus or node.n_gpus]
+    return sorted(offering or nodes, key=lambda node: node.id)
 
 
 def least_loaded(nodes: Sequence[Node], loads: Mapping[str, int], avoided: Sequence[str] = ()) -> Node:

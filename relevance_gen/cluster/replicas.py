@@ -1,4 +1,4 @@
-"""The actors that have the shards of an index: start those that are lacking, and take note of those that die."""
+"""The actors that have the shards of an index: start those that are lacking, call them, and end those that fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import ray
 from attrs import define, field
 from ray.exceptions import RayActorError
 
-from relevance_gen.cluster.connection import check, get, start
+from relevance_gen.cluster.actors import START_S, SilentError, check, get_from, start
 from relevance_gen.cluster.parts import Recipe
 from relevance_gen.cluster.placing import least_loaded, living_nodes
 from relevance_gen.cluster.shard import Contribution, Shard
@@ -29,11 +29,16 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3
 """How often a replica is started before a shard counts as lost: a node may die while it is chosen."""
-_WATCH_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 30.0
 """Between two attempts to restore a shard that cannot be restored."""
 _THREADS: Final = 16
 """Shards that are started at once."""
+_SILENT_S: Final = 2.0
+"""A replica that has not answered a ping for so long is not asked any more, and made anew if another one answers."""
+_BUILD_SILENT_S: Final = 30.0
+"""An actor that unpickles gigabytes leaves a ping unanswered for so long at most."""
+_RESTART_S: Final = 60.0
+"""Longest time that an actor may take to start, where it is one of few."""
 NOT_MADE: Final = Contribution(Statistics(), Spans.of(np.zeros(0, np.int64)), 0, 0, 0)
 
 
@@ -44,14 +49,25 @@ class Replica:
     Attributes:
         handle: the actor.
         node_id: where it runs.
-        end: what is answered only when it dies.
+        end: an answer that never comes, but fails when it dies.
         has_adopted: whether it can be asked.
+        ping: an answer that shows that it lives; None between two pings.
+        next_ping_s: when to ping it again, in seconds of the monotonic clock.
+        silent_s: how long a ping was not answered.
     """
 
     handle: Any
     node_id: str
     end: Any
     has_adopted: bool = False
+    ping: Any = None
+    next_ping_s: float = 0.0
+    silent_s: float = 0.0
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether callers had better not wait for it."""
+        return self.silent_s > _SILENT_S
 
 
 @define(eq=False)
@@ -81,11 +97,12 @@ class KeptShard:
         """Of its chunks."""
         return self.contribution.statistics
 
-    def state(self) -> ShardState:
-        """Return what callers are told."""
-        known = [one for one in self.replicas if one.has_adopted]
+    def state(self, n_wanted: int) -> ShardState:
+        """Return what callers are told, where so many replicas are wanted."""
+        known = [one for one in self.replicas if one.has_adopted and not one.is_silent]
         handles, node_ids = tuple(one.handle for one in known), tuple(one.node_id for one in known)
-        return ShardState(self.contribution.spans, self.statistics.n_chunks, handles, node_ids, self.error)
+        n_lacking = n_wanted - len(known)
+        return ShardState(self.contribution.spans, self.statistics.n_chunks, handles, node_ids, n_lacking, self.error)
 
 
 class Replicas:
@@ -95,32 +112,26 @@ class Replicas:
         weighting: the name of the weighting.
         counter: counts the tokens of chunks.
         n_wanted: how many actors shall have each shard.
-        on_loss: called, with `changed` held, when a replica was struck out.
-        restore: called in a thread of its own with shards that lack replicas.
+        on_change: called, with `changed` held, when a replica was struck out, falls silent or is heard of again.
 
     Attributes:
         shards: the shards.
         changed: held for a moment while replicas come and go.
+        n_wanted: how many actors shall have each shard.
+        closed: set when all replicas were ended.
     """
 
     def __init__(
-        self,
-        weighting: WeightingName,
-        counter: TokenCounter,
-        n_wanted: int,
-        on_loss: Callable[[], None],
-        restore: Callable[[Sequence[KeptShard]], None],
+        self, weighting: WeightingName, counter: TokenCounter, n_wanted: int, on_change: Callable[[], None]
     ) -> None:
         self.shards: list[KeptShard] = []
         self.changed = threading.Condition()
         self._made_with = weighting, counter
-        self._n_wanted = n_wanted
-        self._on_loss = on_loss
-        self._restore = restore
+        self.n_wanted = n_wanted
+        self.on_change = on_change
         self._n_coming: Counter[str] = Counter()
         self._prepared: list[tuple[Any, str]] = []
-        self._closed = threading.Event()
-        self._watching = threading.Thread(target=self._watch, name="watch-shards", daemon=True)
+        self.closed = threading.Event()
 
     @property
     def loads(self) -> Counter[str]:
@@ -129,13 +140,13 @@ class Replicas:
         loads.update(one.node_id for shard in self.shards for one in shard.replicas)
         return loads
 
-    @property
-    def closed(self) -> bool:
-        """Whether all replicas were ended."""
-        return self._closed.is_set()
+    def lacking(self) -> list[KeptShard]:
+        """Return the shards that lack replicas, and for which it is time to try again."""
+        now_s = time.monotonic()
+        return [one for one in self.shards if len(one.replicas) < self.n_wanted and one.next_try_s <= now_s]
 
     def call(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-        """Call all replicas of some shards at once, and strike those out that turn out to be dead.
+        """Call all replicas of some shards at once, and strike those out that turn out to be dead or silent.
 
         Args:
             shards: the shards.
@@ -157,8 +168,8 @@ class Replicas:
         failure: Exception | None = None
         for found, shard, replica, answer in calls:
             try:
-                found.append(get(answer))
-            except RayActorError:
+                found.append(get_from(replica.handle, answer))
+            except (RayActorError, SilentError):
                 self.strike(shard, replica)
             except Exception as error:
                 failure = failure or error
@@ -166,23 +177,54 @@ class Replicas:
             raise failure
         return answers
 
+    def call_one(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call one replica of each shard, all at once, and others where these turn out to be dead or silent.
+
+        Args:
+            shards: the shards.
+            verb: the method of `Shard`.
+            arguments: what it takes, for each shard.
+
+        Returns:
+            For each shard a list of its answer; an empty one where no replica lives.
+
+        Raises:
+            Exception: what one of them raised.
+        """
+        answers: list[list[Any]] = [[] for _ in shards]
+        owed = list(zip(answers, shards, arguments, strict=True))
+        while owed:
+            calls = []
+            for found, shard, args in owed:
+                if replica := min(shard.replicas, key=lambda one: one.silent_s, default=None):
+                    calls.append((found, shard, args, replica, getattr(replica.handle, verb).remote(*args)))
+            owed = []
+            for found, shard, args, replica, answer in calls:
+                try:
+                    found.append(get_from(replica.handle, answer))
+                except (RayActorError, SilentError):
+                    self.strike(shard, replica)
+                    owed.append((found, shard, args))
+        return answers
+
     def strike(self, shard: KeptShard, replica: Replica) -> None:
-        """Strike a replica out."""
+        """End a replica, if it still lives, and strike it out."""
+        ray.kill(replica.handle)
         with self.changed:
             if replica in shard.replicas:
                 shard.replicas.remove(replica)
-                self._on_loss()
+                self.on_change()
 
     # ── Starting ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def prepare(self, n_shards: int) -> None:
         """Start the actors of shards that are to come, and do not wait for them."""
         with self.changed:
-            self._prepared += [self._new() for _ in range(n_shards * self._n_wanted)]
+            self._prepared += [self._new() for _ in range(n_shards * self.n_wanted)]
 
     def fill(self, shards: Sequence[KeptShard]) -> None:
         """Start the replicas that shards lack; for those for which that fails, say when to try again."""
-        lacking = [shard for shard in shards for _ in range(self._n_wanted - len(shard.replicas))]
+        lacking = [shard for shard in shards for _ in range(self.n_wanted - len(shard.replicas))]
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(self.start, lacking))
         with self.changed:
@@ -191,15 +233,15 @@ class Replicas:
                 self._n_coming[node_id] -= 1
                 ray.kill(handle)
         for shard in shards:
-            shard.n_failures = 0 if len(shard.replicas) >= self._n_wanted else shard.n_failures + 1
+            shard.n_failures = 0 if len(shard.replicas) >= self.n_wanted else shard.n_failures + 1
             shard.next_try_s = time.monotonic() + min(2.0**shard.n_failures - 1.0, _LONGEST_PAUSE_S)
-            if shard.n_failures and not self.closed:
+            if shard.n_failures and not self.closed.is_set():
                 _log.warning("a shard lacks a replica: %s", shard.error)
 
     def start(self, shard: KeptShard, node_id: str | None = None) -> bool:
         """Start a replica, on a node with room unless one is named; tell whether that was done, or note why not."""
         for _ in range(_ATTEMPTS):
-            if self.closed:
+            if self.closed.is_set():
                 break
             with self.changed:
                 is_free = node_id is None and bool(self._prepared)
@@ -207,12 +249,14 @@ class Replicas:
                 handle, chosen = self._prepared.pop(0) if is_free else self._new(node_id, held)
                 shard.newest = handle
             try:
-                real_node_id = check(handle)
-                made = get(handle.build.remote(shard.recipe))
-            except RayActorError as error:
+                real_node_id = check(handle, START_S if is_free else _RESTART_S)
+                made = self._make(shard, handle)
+            except (RayActorError, SilentError) as error:
+                ray.kill(handle)
                 shard.error = f"the actor died: {str(error).splitlines()[0]}"
                 continue
             except Exception as error:
+                ray.kill(handle)
                 shard.error = f"{type(error).__name__}: {error}"
                 break
             finally:
@@ -221,7 +265,7 @@ class Replicas:
             with self.changed:
                 if shard.contribution is NOT_MADE:
                     shard.contribution = made
-                if self.closed or made.digest != shard.contribution.digest:
+                if self.closed.is_set() or made.digest != shard.contribution.digest:
                     ray.kill(handle)
                     shard.error = "its source has changed since the index was built"
                     break
@@ -230,6 +274,26 @@ class Replicas:
             return True
         return False
 
+    @staticmethod
+    def _make(shard: KeptShard, handle: Any) -> Contribution:
+        """Let an actor copy a replica that lives; where there is none, make the shard by its recipe.
+
+        A saved file comes first, because it is mapped, and lies in memory once for all who read it.
+        """
+        living = [one for one in shard.replicas if one.has_adopted and not one.is_silent]
+        if shard.recipe.is_file or not living:
+            try:
+                made: Contribution = get_from(handle, handle.build.remote(shard.recipe), _BUILD_SILENT_S)
+            except (RayActorError, SilentError):
+                raise
+            except Exception:
+                if not living:
+                    raise
+            else:
+                return made
+        copied: Contribution = get_from(handle, handle.take.remote(living[0].handle.copy.remote()), _BUILD_SILENT_S)
+        return copied
+
     def _new(self, node_id: str | None = None, avoided: Sequence[str] = ()) -> tuple[Any, str]:
         """Start an actor, on a node with room unless one is named; return it, and its node's id."""
         chosen = least_loaded(living_nodes(), self.loads, avoided).id if node_id is None else node_id
@@ -237,34 +301,9 @@ class Replicas:
         self._n_coming[chosen] += 1
         return handle, chosen
 
-    # ── Watching ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def watch(self) -> None:
-        """Take note of every replica that dies, and have lost ones restored, until this is closed."""
-        self._watching.start()
-
-    def _watch(self) -> None:
-        restoring: threading.Thread | None = None
-        while ray.is_initialized() and not self.closed:
-            with self.changed:
-                ends = {one.end: (shard, one) for shard in self.shards for one in shard.replicas}
-            dead, _ = ray.wait(list(ends), timeout=_WATCH_S) if ends else ([], self._closed.wait(_WATCH_S))
-            for end in [] if self.closed else dead:
-                shard, replica = ends[end]
-                _log.warning("a shard of %d chunks was lost on node %s", shard.statistics.n_chunks, replica.node_id)
-                self.strike(shard, replica)
-            lacking = [
-                shard
-                for shard in self.shards
-                if len(shard.replicas) < self._n_wanted and shard.next_try_s <= time.monotonic()
-            ]
-            if lacking and not (restoring is not None and restoring.is_alive()):
-                restoring = threading.Thread(target=self._restore, args=(lacking,), name="restore-shards", daemon=True)
-                restoring.start()
-
     def close(self) -> None:
-        """End all replicas, and the watching."""
-        self._closed.set()
+        """End all replicas, and start no more."""
+        self.closed.set()
         with self.changed:
             handles = [one.handle for shard in self.shards for one in shard.replicas]
             handles += [shard.newest for shard in self.shards if shard.newest is not None]
@@ -272,5 +311,3 @@ class Replicas:
         for handle in handles if ray.is_initialized() else []:  # Ray would start a cluster of its own
             with suppress(Exception):  # the cluster may be gone
                 ray.kill(handle)
-        if self._watching.ident not in (None, threading.get_ident()):  # the collector may run this in any thread
-            self._watching.join(2 * _WATCH_S)

@@ -24,6 +24,8 @@ from relevance_gen.llama.options import OptionTypes, model_options, shows_option
 
 _LOOK_S: Final = 1.0
 """How often it is looked whether nodes have joined."""
+_ATTEMPTS: Final = 5
+"""How often the first runners are started, if all of them die meanwhile."""
 _ENDED: Final = (ThreadState.CLOSED, ThreadState.FAILED, ThreadState.LOST)
 
 
@@ -38,8 +40,8 @@ class ClusterRunner(Runner):
     Args:
         model: as for `relevance_gen.Runner`; a file must be at the same path on every node.
         n_runners: how many runners; by default one for each GPU of a node, or one for a node without.
-        address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; None for the same or,
-            where there is none, for one that is started on this machine.
+        address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; ``"local"`` for one
+            that is started on this machine; None for the first of ``RAY_ADDRESS``, ``"auto"`` and ``"local"``.
         name: runners with a name are shared by all processes that use it; they end a minute after the last of these.
         max_queue: samples of one client that may wait here, at least 1; while as many do, `submit` raises
             `OverloadedError`.
@@ -82,6 +84,7 @@ class ClusterRunner(Runner):
         self._growing = threading.Lock()
         self._places: dict[ClusterWorker, str] = {}
         self._past = Counters()
+        self._has_begun = False
         connect(address)
         self._start(self._first_workers, max_queue, prefix_cache_bytes, wait)
         watching = threading.Thread(target=_watch, args=(weakref.ref(self),), name="watch-nodes", daemon=True)
@@ -115,7 +118,14 @@ class ClusterRunner(Runner):
         return worker
 
     def _choose(self, worker: ClusterWorker, key: str) -> Place | None:
-        """Return where the runner of a key is to be; None if its node is gone and there are others."""
+        """Return where the runner of a key is to be; None if its node is gone and there are others.
+
+        Raises:
+            ClusterError: there is no node, or none of the runners could be started yet, in several attempts.
+        """
+        self._has_begun = self._has_begun or any(one.state is ThreadState.READY for one in self._places)
+        if worker.n_deaths >= _ATTEMPTS and not self._has_begun:
+            raise ClusterError("no runner could be started: its process or its node died, again and again")
         nodes = living_nodes()
         others = [one for one in self._places if one is not worker and one.state not in _ENDED]
         node_id, _, number = key.partition(" ")
@@ -131,6 +141,7 @@ class ClusterRunner(Runner):
     def _replace(self, dead: ClusterWorker) -> None:
         """Start a runner in place of one that has died."""
         with self._growing:
+            self._has_begun = True
             key = self._places.pop(dead)
             if not self.closed:
                 self._add(key, dead)

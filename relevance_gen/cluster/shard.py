@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,7 +11,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen.cluster import folder
-from relevance_gen.cluster.connection import Actor
+from relevance_gen.cluster.actors import Actor
 from relevance_gen.cluster.parts import Part, Recipe
 from relevance_gen.cluster.state import Spans
 from relevance_gen.retrieval.arrays import Ids, Offsets
@@ -72,10 +71,6 @@ class Shard(Actor):
         """What the last change made, and the tokens in it, until it is adopted."""
         self._progress = 0, 0
 
-    def end(self) -> None:
-        """Never return: whoever waits for this learns when the actor dies."""
-        threading.Event().wait()
-
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def build(self, recipe: Recipe) -> Contribution:
@@ -84,7 +79,16 @@ class Shard(Actor):
         firsts = [first for _, first in recipe.parts]
         segments, texts = without(_moved([one.segment for one in made], firsts), recipe.removed)
         n_tokens = sum(one.n_tokens for one in made) - self._counter.count_all(texts)
-        return self._propose(segments, n_tokens, sum(one.n_positions for one in made))
+        return self._propose(in_tiers(segments), n_tokens, sum(one.n_positions for one in made))
+
+    def copy(self) -> bytes:
+        """Return what is searchable now, pickled, for another replica to `take`."""
+        return pickle.dumps((self._segments(), self._n_tokens), pickle.HIGHEST_PROTOCOL)
+
+    def take(self, copy: bytes) -> Contribution:
+        """Make what another replica has."""
+        segments, n_tokens = pickle.loads(copy)  # noqa: S301 from a process of the cluster
+        return self._propose(segments, n_tokens)
 
     def add(self, part: Part, first: int) -> Contribution:
         """Add chunks behind those that are there, at positions from `first` on."""
@@ -156,6 +160,11 @@ class Shard(Actor):
             self._n_tokens,
         )
         folder.write_index(address, saved)
+
+    def finds(self, address: str) -> bool:
+        """Tell whether a file is there."""
+        files, path = folder.file_system(address)
+        return bool(files.exists(path))
 
     def progress(self) -> tuple[int, int]:
         """Return how many chunks are made searchable, and how many will be as far as is known."""

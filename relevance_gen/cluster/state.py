@@ -51,13 +51,15 @@ class ShardState:
         n_chunks: number of chunks.
         replicas: the actors that have it, all of them the same; none while it is lost.
         node_ids: the node of each.
-        error: why it could not be restored yet.
+        n_lacking: how many replicas it should have besides.
+        error: why these could not be started yet.
     """
 
     spans: Spans
     n_chunks: int
     replicas: tuple[Any, ...]
     node_ids: tuple[str, ...]
+    n_lacking: int
     error: str | None
 
 
@@ -91,9 +93,19 @@ class IndexState:
         return sum(shard.n_chunks for shard in self.shards if not shard.replicas)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all chunks can be searched now."""
+        return not self.n_missing_chunks
+
+    @property
     def errors(self) -> tuple[str, ...]:
-        """Why shards are still lost."""
-        return tuple(shard.error for shard in self.shards if shard.error is not None and not shard.replicas)
+        """Which shards are lost or lack replicas, the lost ones first, and why they could not be restored yet."""
+        lacking = [(number, shard) for number, shard in enumerate(self.shards) if shard.n_lacking > 0]
+        return tuple(
+            f"shard {number} has {len(shard.replicas)} of {len(shard.replicas) + shard.n_lacking} replicas"
+            + (f": {shard.error}" if shard.error else "")
+            for number, shard in sorted(lacking, key=lambda pair: bool(pair[1].replicas))
+        )
 
 
 @frozen
@@ -119,7 +131,7 @@ class IndexStats:
         num_chunks: number of chunks.
         num_missing_chunks: those among them that cannot be searched now.
         shards: the shards.
-        errors: why lost shards could not be restored yet.
+        errors: which shards are lost or lack replicas, and why they could not be restored yet.
     """
 
     num_chunks: int

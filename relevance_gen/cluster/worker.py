@@ -13,7 +13,8 @@ import ray
 from attrs import evolve, frozen
 from ray.exceptions import RayActorError
 
-from relevance_gen.cluster.connection import NAMESPACE, Actor, check, get, start
+from relevance_gen.cluster.actors import START_S, Actor, SilentError, check, get_from, start
+from relevance_gen.cluster.connection import NAMESPACE
 from relevance_gen.cluster.mailbox import Mailbox, Told
 from relevance_gen.errors import ClusterError, GenerationError
 from relevance_gen.generation.backlog import Backlog
@@ -30,7 +31,9 @@ _ROUND_S: Final = 0.02
 """How long a step's report is waited for before new tickets, and cancelled ones, are handed over."""
 _IDLE_S: Final = 1.0
 """How often an idle runner is asked whether it lives."""
-_ATTEMPTS: Final = 5
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 30.0
+"""Between two attempts to start a runner."""
 
 
 @frozen
@@ -98,6 +101,9 @@ class ClusterWorker(Worker):
         made_of: model and options in words.
         choose: says where the runner is to be; asked again where that node has died. None says that it is not needed.
         on_death: called when a runner that was ready has died, before its tickets go back.
+
+    Attributes:
+        n_deaths: how many runners have died while they were started.
     """
 
     def __init__(
@@ -111,6 +117,7 @@ class ClusterWorker(Worker):
     ) -> None:
         super().__init__(backlog, load, prefix_cache_bytes)
         self.node_id: str | None = None
+        self.n_deaths = 0
         self._made_of = made_of
         self._choose = choose
         self._on_death = on_death
@@ -138,6 +145,9 @@ class ClusterWorker(Worker):
                     return
                 self._held |= {ticket.id: ticket for ticket in tickets}
                 told = self._exchange(tickets)
+        except SilentError:
+            ray.kill(self._handle)
+            raise GenerationError(f"a runner on node {self.node_id} does not answer any more") from None
         except RayActorError:
             raise GenerationError(f"a runner on node {self.node_id} died") from None
         finally:
@@ -147,29 +157,30 @@ class ClusterWorker(Worker):
                 self._handle.exchange.remote(self._client, (), list(self._held), 0.0)
 
     def _begin(self) -> Place | None:
-        """Start the runner, or find the one that is shared.
+        """Start the runner, or find the one that is shared; where it dies meanwhile, start another after a pause.
 
         Raises:
             ModelLoadError: the model cannot be loaded there.
             ClusterError: there is no node for it, or the one that is shared has another model or other options.
         """
-        for _ in range(_ATTEMPTS):
-            if (place := self._choose()) is None:
-                return None
+        while self.state is ThreadState.LOADING and (place := self._choose()) is not None:
             options: dict[str, Any] = {"max_concurrency": _CLIENTS, "num_gpus": place.n_gpus}
             if place.name is not None:
                 options |= {"name": place.name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
             args = self._load, self._prefix_cache_bytes, self._made_of, place.name is not None
             try:
                 self._handle = start(RunnerActor, place.node_id, *args, **options)
-                self.node_id = check(self._handle)
-                self.chat_format, made_of = get(self._handle.loaded.remote())
-            except RayActorError:
-                continue  # the node has died, and Ray did not know
+                self.node_id = check(self._handle, START_S)
+                self.chat_format, made_of = get_from(self._handle, self._handle.loaded.remote())
+            except (RayActorError, SilentError):
+                ray.kill(self._handle)
+                self.n_deaths += 1
+                self.wait_loaded(min(_FIRST_PAUSE_S * 2**self.n_deaths, _LONGEST_PAUSE_S))
+                continue
             if made_of != self._made_of:
                 raise ClusterError("the runner of this name has another model or other options; choose another name")
             return place
-        raise ClusterError("no runner could be started: its node died, again and again")
+        return None
 
     def _exchange(self, tickets: Sequence[Ticket]) -> Told:
         """Hand over tickets, and hand on what is told of those before."""
@@ -178,7 +189,9 @@ class ClusterWorker(Worker):
             self._held.pop(ticket_id, None)
         # Where it is idle, `take` waits.
         wait_s = _ROUND_S if self._held or not self._has_room else 0.0
-        told: Told = get(self._handle.exchange.remote(self._client, list(tickets), cancelled, wait_s))
+        told: Told = get_from(
+            self._handle, self._handle.exchange.remote(self._client, list(tickets), cancelled, wait_s)
+        )
         self._has_room = any(room.n_tickets > 0 for room in told.rooms.values())
         self.counters = told.counters
         for kind, ticket_id, first, second in told.events:

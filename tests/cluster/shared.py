@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from relevance_gen.cluster import ClusterIndex, connection
+from relevance_gen.cluster import ClusterIndex, actors
 from relevance_gen.errors import ChunksMissingError
 from tests import strategies
 
@@ -37,9 +37,9 @@ def until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def process_of(handle: Any) -> int:
-    """Return the process of an actor."""
-    return int(connection.get(handle.__ray_call__.remote(lambda _: os.getpid())))
+def process_of(handle: Any, timeout_s: float | None = None) -> int:
+    """Return the process of an actor, if it answers in time."""
+    return int(actors.get(handle.__ray_call__.remote(lambda _: os.getpid()), timeout_s))
 
 
 def kill_process(handle: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from relevance_gen.errors import ClusterError, IndexFormatError
 from relevance_gen.retrieval.question.answering import answer
 from relevance_gen.retrieval.question.query import Question
 from tests import strategies
-from tests.cluster.shared import QUERIES, texts, until
+from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
 
 
 def told(index: Any, query: str, **options: Any) -> tuple[Any, ...]:
@@ -138,6 +141,40 @@ def test_saved_and_loaded(cluster: Any, tmp_path: Path) -> None:
         connection.ray.kill(lost.replicas[0])
         until(lambda: loaded.search("more", allow_partial=True).metadata.num_missing_chunks == 0, "it is back")
         assert loaded.search("one more").results[-1].original_index == 40
+
+
+def test_a_folder_that_nodes_do_not_share(cluster: Any) -> None:
+    """Saving where nodes would not find each other's files is refused, and shards come back from where they did."""
+    with ClusterIndex(["cats purr", "dogs bark"], n_shards=2) as index:
+        with pytest.raises(InvalidRequestError, match="folder must be the same for all nodes"):
+            index.save("memory://kept")  # of each process its own
+        kill_process(index._fresh().state.shards[0].replicas[0])
+        assert answers(index, ChunkIndex(["cats purr", "dogs bark"]).search(QUERIES)) >= 0
+
+
+def test_what_a_killed_process_left_of_a_save(cluster: Any, tmp_path: Path) -> None:
+    """Files that a process wrote when it was killed are gone when an index was saved there, and others are not."""
+    killed = """
+import os, pathlib, signal, sys
+from fsspec.implementations.local import LocalFileSystem
+from relevance_gen import ChunkIndex
+from relevance_gen.cluster import folder
+LocalFileSystem.mv = pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "shard":
+    ChunkIndex(["cats"]).save(f"{sys.argv[1]}/0123456789abcdef-00000.shard")
+else:
+    folder.write_manifest(sys.argv[1], folder.Manifest("cosine", "", "", 1, {"0123456789abcdef-00000.shard": 1}))
+"""
+    for what in ("shard", "manifest"):
+        done = subprocess.run([sys.executable, "-c", killed, tmp_path, what], check=False)
+        assert done.returncode == -signal.SIGKILL
+    (tmp_path / "fedcba9876543210-00001.shard").touch()
+    (tmp_path / "notes.txt").touch()
+    assert len(list(tmp_path.glob("*unfinished"))) == 2
+    with ClusterIndex(["cats purr"]) as index:
+        index.save(tmp_path)
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.rpartition(".")[2] for name in kept] == ["shard", "json", "txt"]
 
 
 def test_a_name_is_found_by_others(cluster: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from relevance_gen import ChunkIndex
-from relevance_gen.cluster import ClusterIndex, connection
+from relevance_gen.cluster import ClusterIndex, actors
 from relevance_gen.cluster.shard import Shard
 from relevance_gen.errors import ChunksMissingError, ClusterError
 from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
@@ -93,5 +93,5 @@ def _is_refused(call: Callable[[], Any]) -> bool:
 
 def test_a_shard_that_cannot_start_is_told(cluster: Any) -> None:
     """A node that does not live is refused with an error that names it."""
-    with pytest.raises((ClusterError, connection.RayActorError)):
-        connection.check(connection.start(Shard, "0" * 56, "pivoted", None))
+    with pytest.raises((ClusterError, actors.RayActorError)):
+        actors.check(actors.start(Shard, "0" * 56, "pivoted", None), 60)

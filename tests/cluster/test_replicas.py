@@ -13,7 +13,7 @@ from relevance_gen.tokens import token_counter
 def test_what_was_closed_lacks_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """An index that is closed while its shards are being started ends without a warning of missing replicas."""
     shard = KeptShard(Recipe.of(Read((), "text", "error")))
-    replicas = Replicas("pivoted", token_counter(), 1, lambda: None, lambda _: None)
+    replicas = Replicas("pivoted", token_counter(), 1, lambda: None)
     replicas.close()
     replicas.fill([shard])
     assert not shard.replicas

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -14,14 +16,14 @@ from typing import Any
 import pytest
 
 from relevance_gen import InvalidRequestError, Runner
-from relevance_gen.cluster import ClusterRunner, connection
+from relevance_gen.cluster import ClusterRunner, actors
 from relevance_gen.cluster.worker import ClusterWorker
 from relevance_gen.errors import ClusterError, GenerationError, ModelLoadError, OverloadedError
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, TINY
-from tests.cluster.shared import OPTIONS, kill_process, until
+from tests.cluster.shared import OPTIONS, kill_process, process_of, until
 
 
 def requests(n: int) -> list[GenerationRequest]:
@@ -153,6 +155,33 @@ def test_what_showed_nothing_is_done_elsewhere(runner: ClusterRunner, alone: Run
     assert dead not in runner._workers
 
 
+def test_runners_that_die_while_they_start(single: ClusterRunner) -> None:
+    """However often the next runner dies before it is ready, another one is started, and requests wait for it."""
+    killed: set[Any] = set()
+
+    def kill_next() -> bool:
+        handle = single._workers[0]._handle
+        if handle is not None and handle not in killed:
+            killed.add(handle)
+            actors.ray.kill(handle)
+        return len(killed) > 7
+
+    until(kill_next, "runners were killed")
+    assert single.generate({"text": "a", "max_tokens": 5}).responses
+
+
+def test_a_runner_that_is_stopped_is_replaced(single: ClusterRunner) -> None:
+    """A runner whose process is stopped is given up, with those of its requests of which text was shown."""
+    shown = threading.Event()
+    stream = single.submit({"text": "tell", "max_tokens": 900}, on_text=lambda *_: shown.set())
+    assert shown.wait(60)
+    os.kill(process_of(single._workers[0]._handle), signal.SIGSTOP)
+    quiet = single.submit({"text": "a", "max_tokens": 5})
+    assert quiet.result(120).responses
+    with pytest.raises(GenerationError, match="does not answer any more"):
+        stream.result(120)
+
+
 def test_processes_share_runners_of_a_name(cluster: Any) -> None:
     """Two backlogs pull for the same runners, numbers of their tickets do not mix, and other options are refused."""
     with (
@@ -224,7 +253,7 @@ def test_nothing_is_lost_or_answered_twice(runner: ClusterRunner, alone: Runner,
     while n_kills and not all(future.done() for future in futures):
         ready = [one for one in runner._workers if one.state is ThreadState.READY and one._held]
         if ready:
-            with suppress(connection.RayActorError):  # it is dying from the last time
+            with suppress(actors.RayActorError):  # it is dying from the last time
                 kill_process(random.choice(ready)._handle)  # noqa: S311
             n_kills -= 1
         time.sleep(1.0 if n_requests > 1000 else 0.3)

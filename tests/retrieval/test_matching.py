@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -52,6 +53,14 @@ def matches(word: str, text: str, *, by_prefix: bool = False) -> dict[str, float
 def test_english_words_match_their_inflections(word: str, text: str, expected: str) -> None:
     """Words of one stem match in full; numbers, identifiers and short words match themselves."""
     assert matches(word, text) == dict.fromkeys(expected.split(), 1.0)
+
+
+def test_what_was_matched_is_not_pickled() -> None:
+    """Words that were asked for change nothing in a pickle: what is remembered of them holds in this process alone."""
+    postings, asked = vocabulary("connect connected"), cut_terms(["connections"])
+    before = pickle.dumps(postings)
+    assert match_inflections(postings, int(asked.ids[0]), asked.spell(0), by_prefix=False).ids.size == 2
+    assert pickle.dumps(postings) == before
 
 
 def test_words_of_other_alphabets_match_by_their_beginning() -> None:

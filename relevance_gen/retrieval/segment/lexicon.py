@@ -62,6 +62,10 @@ class Lexicon:
     spelling_first: Offsets
     _stems: dict[int, npt.NDArray[np.int64]] = field(init=False, factory=dict, repr=False)
 
+    def __reduce__(self) -> tuple[type[Lexicon], tuple[Ids, Bytes, Offsets]]:
+        """Leave the remembered stems out of a pickle: they are kept by `hash`, which every process has its own of."""
+        return Lexicon, (self.ids, self.spelling, self.spelling_first)
+
     @property
     def size(self) -> int:
         """Number of terms, V."""

@@ -1,0 +1,129 @@
+"""Start actors on the nodes of a cluster, and wait for what they answer for as long as they live."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any, Final
+
+import numpy as np
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import relevance_gen
+from relevance_gen.errors import ClusterError, TimedOutError
+
+START_S: Final = 600.0
+"""Longest time that an actor may take to start, beside hundreds of others."""
+SILENT_S: Final = 10.0
+"""A process that has not answered a ping for so long is stopped, or cut off. One that is frozen while its machine moves
+to another is so for less."""
+_PING_S: Final = 0.5
+_HEALTH: Final = "health"
+
+
+class SilentError(ClusterError):
+    """A process of the cluster does not answer pings, though it is not known to be dead."""
+
+
+class Actor:
+    """What all actors of this library can tell."""
+
+    def whereabouts(self) -> tuple[str, str]:
+        """Return the id of the node that it runs on, and the versions there."""
+        return own_node(), versions()
+
+    @ray.method(concurrency_group=_HEALTH)
+    def ping(self) -> None:
+        """Answer, however many calls wait for a thread of this actor."""
+
+    @ray.method(concurrency_group=_HEALTH)
+    def end(self) -> None:
+        """Block for ever: a caller that waits for this gets an error when the actor dies."""
+        threading.Event().wait()
+
+
+def start(kind: type[Actor], node_id: str, *args: Any, **options: Any) -> Any:
+    """Start an actor on a node, and return its handle at once; what fails, such as a dead node, fails its first call.
+
+    Args:
+        kind: its class.
+        node_id: the node.
+        *args: what the class takes.
+        **options: further options of `ray.remote`.
+    """
+    where = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    decorated: Any = ray.remote  # its types do not know of groups
+    actor = decorated(num_cpus=0, concurrency_groups={_HEALTH: 2})(kind)
+    return actor.options(scheduling_strategy=where, **options).remote(*args)
+
+
+def get(refs: Any, timeout_s: float | None = None) -> Any:
+    """Wait for the answer of an actor, or for those of several.
+
+    Raises:
+        TimedOutError: it did not come in time.
+        RayActorError: an actor died.
+        Exception: what an actor raised.
+    """
+    try:
+        return ray.get(refs, timeout=timeout_s)
+    except RayTaskError as error:
+        raise error.cause from None
+    except GetTimeoutError:
+        raise TimedOutError(f"the cluster did not answer within {timeout_s:g} seconds") from None
+
+
+def get_from(handle: Any, answer: Any, silent_s: float = SILENT_S) -> Any:
+    """Wait for an answer of an actor for as long as it takes, while the actor answers pings.
+
+    Args:
+        handle: the actor, which has started.
+        answer: what it was asked for.
+        silent_s: how long it may leave a ping unanswered. It is counted in waits: if this process was stopped itself,
+            that is not the fault of the actor.
+
+    Raises:
+        SilentError: it does not answer pings.
+        RayActorError: it died.
+        Exception: what it raised.
+    """
+    while not ray.wait([answer], timeout=_PING_S)[0]:
+        ping = handle.ping.remote()
+        if not any(ray.wait([answer, ping], timeout=_PING_S)[0] for _ in range(round(silent_s / _PING_S))):
+            raise SilentError(f"a process of the cluster has not answered for {silent_s:g} seconds")
+    return get(answer)
+
+
+def own_node() -> str:
+    """Return the id of the node that this process is on."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def versions() -> str:
+    """Return what must be the same everywhere, so that results are the same bits and objects understand each other."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return f"relevance_gen {relevance_gen.__version__}, numpy {np.__version__} and Python {python}"
+
+
+def check(handle: Any, limit_s: float) -> str:
+    """Wait until an actor of this library has started, compare its versions, and return the id of its node.
+
+    Args:
+        handle: the actor.
+        limit_s: how long that may take.
+
+    Raises:
+        ClusterError: it cannot start, or has other versions.
+        RayActorError: it died.
+    """
+    try:
+        node_id, theirs = get(handle.whereabouts.remote(), limit_s)
+    except RayActorError:
+        raise
+    except Exception as error:
+        raise ClusterError(f"a node cannot run relevance_gen: {error}") from None
+    if theirs != (ours := versions()):
+        raise ClusterError(f"node {node_id} has {theirs}, and this process {ours}: install the same on all nodes")
+    return str(node_id)
