@@ -45,6 +45,16 @@ def reporting(progress: Progress | bool | None, unit: str = "chunks") -> Iterato
             bar.close()
 
 
+def draw_bar(done: int, total: int) -> str:
+    """Return how far some work is: as a share, a bar and numbers.
+
+    >>> draw_bar(1, 2000)
+    '  0% ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 1 of 2,000'
+    """
+    share = done / max(total, 1)
+    return f"{share:4.0%} {'█' * round(share * _CELLS):░<{_CELLS}} {done:,} of {total:,}"
+
+
 def _bar(unit: str) -> _Bar | _TqdmBar:
     try:
         return _TqdmBar(unit)
@@ -84,9 +94,7 @@ class _Bar:
         if sys.stderr is None or (done < total and now_s - self._drawn_s < _REDRAW_S):
             return
         self._drawn_s, self._is_drawn = now_s, True
-        share = done / max(total, 1)
-        bar = "█" * round(share * _CELLS)
-        sys.stderr.write(f"\r{share:4.0%} {bar:░<{_CELLS}} {done:,} of {total:,} {self._unit}")
+        sys.stderr.write(f"\r{draw_bar(done, total)} {self._unit}")
         sys.stderr.flush()
 
     def close(self) -> None:

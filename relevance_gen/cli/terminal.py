@@ -13,9 +13,10 @@ from unicodedata import east_asian_width
 
 from attrs import define, field
 
+from relevance_gen.progress import draw_bar
+
 Colour: TypeAlias = Literal["auto", "always", "never"]
 
-_BAR_CELLS = 30
 _QUIET_S = 0.5
 """What is done sooner needs no bar."""
 _REDRAW_S = 0.1
@@ -139,9 +140,7 @@ class StatusLine:
 
     def draw_share(self, label: str, done: int, total: int) -> None:
         """Show as a bar that `done` of `total` is done."""
-        share = done / max(total, 1)
-        bar = "█" * round(share * _BAR_CELLS)
-        self.draw(f"{label} {bar:░<{_BAR_CELLS}} {share:4.0%}  {done:,} of {total:,}")
+        self.draw(f"{label} {draw_bar(done, total)}")
 
     @contextmanager
     def watching(self, describe: Callable[[], str]) -> Iterator[None]:
