@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import numpy as np
 from attrs import evolve
 
+from relevance_gen.caller import check_wanted
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.arrays import Flags, Ids, Offsets
 from relevance_gen.retrieval.question.confidence import confidence
@@ -85,6 +86,7 @@ class Collection:
         self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs
     ) -> list[Answer]:
         """Return what each segment's scorer answers."""
+        check_wanted()
         return [method(scorer, *args, **kwargs) for scorer in self._scorers]
 
     def ask_about(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
@@ -199,6 +201,7 @@ class Collection:
         """
         table = self._candidates(plan, n, chosen, meaning)
         for stage in plan.stages:
+            check_wanted()
             if table.picked.size or not stage.n_best:
                 stage.score(table)
         table.columns["words"] = table.scores

@@ -16,12 +16,13 @@ A text cut from a span holds the term that was found there. Source: the rule is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 from attrs import frozen
 
+from relevance_gen.caller import announce, check_wanted
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval.arrays import Ids, Offsets
 from relevance_gen.retrieval.question.stage import WeightedTerms
@@ -35,6 +36,8 @@ _WHOLE: Final = 1 << 40
 """Weights are whole numbers, this for the whole query, so that equal passages are equal in whatever order they add."""
 MOST_SPANS: Final = 1 << 20
 """Most spans of one answer."""
+_PORTION: Final = 1 << 18
+"""Characters that are looked at together: each takes some hundred bytes."""
 _BATCH: Final = 1 << 16
 """Windows weighed together: it bounds the memory for a chunk of any length."""
 
@@ -74,17 +77,39 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
     Raises:
         TooLargeError: there are more than `MOST_SPANS`.
     """
-    first = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
-    hits = _find("\n".join(texts), first, terms)
-    spans: list[list[Span]] = [[] for _ in texts]
-    both = _passages(hits), _words(hits)
-    if (n_spans := sum(starts.size for _, starts, _, _ in both)) > MOST_SPANS:
-        raise TooLargeError(f"must be at most {MOST_SPANS:,} in one answer", "spans", f"{n_spans:,}", "lower top_n")
-    for found in both:
-        for text, start, end, weight in zip(*(array.tolist() for array in found), strict=True):
-            offset = int(first[text])
-            spans[text].append(Span(start - offset, end - offset, min(weight / _WHOLE, 1.0)))
-    return [tuple(one) for one in spans]
+    spans: list[tuple[Span, ...]] = []
+    n_spans = 0
+    portions = [*_portions(texts)]
+    announce("marked_character", max((sum(map(len, some)) for some in portions), default=0))
+    for some in portions:
+        check_wanted()
+        first = np.cumsum([0, *(len(text) + 1 for text in some[:-1])])
+        hits = _find("\n".join(some), first, terms)
+        both = _passages(hits), _words(hits)
+        n_new = sum(starts.size for _, starts, _, _ in both)
+        n_spans += n_new
+        if n_spans > MOST_SPANS:
+            raise TooLargeError(f"must be at most {MOST_SPANS:,} in one answer", "spans", f"{n_spans:,}", "lower top_n")
+        announce("span", n_new)
+        marked: list[list[Span]] = [[] for _ in some]
+        for found in both:
+            for text, start, end, weight in zip(*(array.tolist() for array in found), strict=True):
+                offset = int(first[text])
+                marked[text].append(Span(start - offset, end - offset, min(weight / _WHOLE, 1.0)))
+        spans += map(tuple, marked)
+    return spans
+
+
+def _portions(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the texts in portions of `_PORTION` characters, or of a text that is longer."""
+    begin = n_chars = 0
+    for number, text in enumerate(texts):
+        if n_chars and n_chars + len(text) > _PORTION:
+            yield texts[begin:number]
+            begin, n_chars = number, 0
+        n_chars += len(text)
+    if begin < len(texts):
+        yield texts[begin:]
 
 
 def _find(joined: str, first: Offsets, terms: WeightedTerms) -> _Hits:

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from relevance_gen.caller import check_wanted
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Counts, Flags, Ids, Offsets, find_all, starts_of, sum_by
 from relevance_gen.retrieval.segment.chunks import Chunks
@@ -56,6 +57,7 @@ def build(
     done = 0
     parts: list[tuple[Ids, Counts]] = []
     for numbers, some, is_last in _blocks(texts, is_ascii):
+        check_wanted()
         block = cut_terms(some)
         found = count_terms(block.ids, block.counts, keep_occurrences=keep_occurrences)
         builder.add(block, found, numbers)

@@ -6,13 +6,16 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from relevance_gen.embedding.jobs import Encoded
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask
 from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
 from relevance_gen.types import PromptResponse, SearchResponse
+
+_SPAN_BYTES: Final = 160
+"""A span as Python has it."""
 
 
 @frozen(kw_only=True)
@@ -24,7 +27,8 @@ class Cost:
         body_byte: for each byte of the body, after decompression.
         chunk: for each chunk that is brought.
         index: for an index of a cluster, whose chunks are not known before.
-        span: for each span of a result: as Python has it, twice, and as JSON.
+        span: for each span of a result, before it is made: as Python has it, twice, and as JSON.
+        marked_character: for each character that is looked at together with others for spans.
         number: for each number of a vector: as Python has it, as JSON, and the same compressed.
         token: for each token of a response, as JSON: text, id and log probability.
         character: for each character of a prompt in a response.
@@ -35,6 +39,7 @@ class Cost:
     chunk: int = 0
     index: int = 0
     span: int = 0
+    marked_character: int = 0
     number: int = 0
     token: int = 0
     character: int = 0
@@ -44,8 +49,8 @@ class Cost:
         return sum(number * getattr(self, unit) for unit, number in _counts(thing).items())
 
 
-SEARCH: Final = Cost(body_byte=9, chunk=320, index=16 << 20, span=800)
-PROMPT: Final = Cost(body_byte=9, chunk=320, span=800, character=1)
+SEARCH: Final = Cost(body_byte=9, chunk=320, index=16 << 20, span=800, marked_character=110)
+PROMPT: Final = evolve(SEARCH, character=1)
 EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)  # on the way into the sandbox; and at most on the way out
 EMBEDDING: Final = Cost(number=64)
 GENERATION: Final = Cost(token=32, character=1)
@@ -55,8 +60,6 @@ def _counts(thing: object) -> Mapping[str, int]:
     match thing:
         case SearchTask() | ExplanationTask():
             return {"chunk": len(thing.chunks), "index": int(thing.named is not None)}
-        case SearchResponse():
-            return {"span": sum(len(result.spans or ()) for result in thing.results)}
         case Encoded():
             return {"number": thing.vectors.size}
         case PromptResponse():
@@ -69,8 +72,8 @@ def _counts(thing: object) -> Mapping[str, int]:
     return {}
 
 
-def text_bytes(thing: object) -> int:
-    """Return the memory of the texts in what waits for the model or the encoder."""
+def kept_bytes(thing: object) -> int:
+    """Return the memory of what waits for the model or the encoder: of its texts, and of where these are marked."""
     match thing:
         case GenerationTask():
             lists = [(one.text, one.stop, *one.stop, one.eos_token_ids, *one.eos_token_ids) for one in thing.requests]
@@ -78,5 +81,6 @@ def text_bytes(thing: object) -> int:
         case EmbeddingTask():
             return sum(map(sys.getsizeof, thing.texts))
         case SearchResponse():
-            return sum(sys.getsizeof(result.chunk_txt) for result in thing.results)
+            spans = sum(len(result.spans or ()) for result in thing.results)
+            return _SPAN_BYTES * spans + sum(sys.getsizeof(result.chunk_txt) for result in thing.results)
     return 0

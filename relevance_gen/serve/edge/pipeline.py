@@ -11,10 +11,11 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 
 from relevance_gen import wire
+from relevance_gen.caller import expecting
 from relevance_gen.serve.edge import codings
 from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.connection import until_read
-from relevance_gen.serve.edge.costs import GENERATION, Cost, text_bytes
+from relevance_gen.serve.edge.costs import GENERATION, Cost, kept_bytes
 from relevance_gen.serve.edge.exchange import common_headers
 from relevance_gen.serve.edge.holding import Holding
 from relevance_gen.serve.edge.problems import problem_of
@@ -63,12 +64,16 @@ async def answer(service: Service, request: web.BaseRequest, work: Work) -> web.
             held.replace(len(out))
         return web.Response(body=out, content_type="application/json", headers=headers)
 
+    def expect(unit: str, number: int) -> None:
+        held.take(getattr(cost, unit) * number, patience_s)
+
     def do() -> tuple[Any, Any, Any, Any, float]:
         started_s = time.perf_counter()
         with held:
             task, present = _read(request, work, body.parse(work_factor=cost.body_byte, patience_s=patience_s))
             held.take(cost.flat + cost.of(task), patience_s)
-            done = action.do(service, task, client)
+            with expecting(expect):
+                done = action.do(service, task, client)
             response = None if action.finish else word(done, present, patience_s)
         return task, present, done, response, time.perf_counter() - started_s
 
@@ -77,7 +82,7 @@ async def answer(service: Service, request: web.BaseRequest, work: Work) -> web.
     task, present, done, response, seconds = do() if on_loop else await gate.run(do, client)
     action.count(service.metrics, task, done, seconds)  # here, where no other thread counts
     if action.finish is not None:
-        held.replace(text_bytes(done) + cost.of(done))
+        held.replace(kept_bytes(done))
         if not callable(present):
             return await _stream(service, request, held, done, present)
         outcome = await action.finish(service, task, done)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from attrs import define, field
 
+from relevance_gen.caller import while_wanted
 from relevance_gen.errors import BusyError, OverloadedError, ShuttingDownError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
@@ -37,11 +38,15 @@ class _Task:
     waits: bool = True
 
     def attempt(self) -> tuple[_Settle, Any]:
-        """Do the work and return how the future is to be settled."""
+        """Do the work while the caller waits, and return how the future is to be settled."""
         try:
-            return asyncio.Future.set_result, self.work()
+            with while_wanted(self._is_wanted):
+                return asyncio.Future.set_result, self.work()
         except BaseException as error:
             return asyncio.Future.set_exception, error
+
+    def _is_wanted(self) -> bool:
+        return self.answer is not None and not self.answer.cancelled()
 
     def tell(self, settle: _Settle, value: Any) -> None:
         """Settle the caller's future, from any thread, and let go of it."""
@@ -59,8 +64,8 @@ class Gate:
     """Run tasks in threads, first come, first served.
 
     The threads fetch the next task themselves, so that none is idle while the event loop is busy. A caller that is
-    cancelled while it waits gives its place up at once. A thread cannot be stopped: a caller that is cancelled later
-    keeps its place until the thread is done, so there are never more than `n_threads` at work.
+    cancelled while it waits gives its place up at once. A thread cannot be stopped: of a caller that is cancelled later
+    the work is told that it is not wanted any more, and keeps its place until it has noticed.
 
     Args:
         name: the lane whose threads these are; names threads and metrics.

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.serve.edge.test_sockets import peak_kb
-from tests.serve.harness import JSON, KEYED, REAL, Held, Server, eventually, request_bytes
+from tests.serve.harness import HALF_SCRIPTED, JSON, KEYED, REAL, Held, Server, eventually, request_bytes
 
 SEARCH = {"query": "x", "chunk_txts": ["x"]}
 
@@ -129,6 +129,22 @@ def test_very_many_spans_count_as_memory() -> None:
         assert (answer.status, answer.error["type"]) == (413, "too_large")
         assert server.search({**found, "chunk_txts": ["cat " * 10_000], "spans": True}).status == 200
         assert eventually(lambda: server.metric('request_body_bytes_held{lane="search"}') == 0)
+
+
+@pytest.mark.parametrize("path", ["/search", "/prompt"])
+def test_spans_take_no_more_than_any_search(path: str) -> None:
+    """A chunk that repeats two words takes 12 times the body and 48 MiB at most where it is to be marked, too."""
+    text = "dog bird " * 2_000_000
+    asked = {"chunk_txts": [text]} | (
+        {"question": "dog bird"} if path == "/prompt" else {"query": "dog", "spans": True}
+    )
+    body = gzip.compress(json.dumps(asked).encode())
+    with Server("--rate-limit", "off", program=HALF_SCRIPTED) as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        before_kb = peak_kb(server)
+        answer = server.call("POST", path, body, {**KEYED, "Content-Encoding": "gzip"}, timeout_s=300)
+        assert (answer.status, answer.error["type"]) == (413, "too_large")
+        assert peak_kb(server) - before_kb < (12 * len(text) + (48 << 20)) / 1024
 
 
 def read_children(server: Server) -> list[str]:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relevance_gen.caller import check_wanted
 from relevance_gen.errors import BusyError, OverloadedError, ShuttingDownError
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.gate import Gate
@@ -181,3 +182,23 @@ def test_a_client_has_only_its_share_of_the_threads() -> None:
         return done
 
     assert asyncio.run(run()) == ["modest", *["greedy"] * 4]
+
+
+def test_work_that_nobody_waits_for_learns_of_it() -> None:
+    """When a caller is cancelled, its work is told at its next look, and leaves the thread to others."""
+
+    async def run() -> None:
+        tried, begun = gate(1, 1), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            while True:
+                check_wanted()
+
+        caller = asyncio.create_task(tried.run(work))
+        await until(begun.is_set)
+        caller.cancel()
+        assert await tried.run(lambda: "the next") == "the next"
+        tried.close()
+
+    asyncio.run(run())
