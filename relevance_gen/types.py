@@ -581,11 +581,7 @@ class Completion:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them: those that were not asked for are absent."""
-        plain: dict[str, Any] = {name: getattr(self, name) for name in _ALWAYS_WRITTEN}
-        if self.tokens is not None:
-            plain["tokens"] = list(self.tokens)
-        if self.logprobs is not None:
-            plain["logprobs"] = list(self.logprobs)
+        plain = _given(self)
         if self.top_logprobs is not None:
             plain["top_logprobs"] = [
                 [{"token": one.token, "logprob": one.logprob} for one in likeliest] for likeliest in self.top_logprobs
@@ -593,7 +589,10 @@ class Completion:
         return plain
 
 
-_ALWAYS_WRITTEN = ("text", "generated_tokens", "finished", "finish_reason")
+def _given(response: Completion | GenerationResponse) -> dict[str, Any]:
+    """Return the fields that were asked for, with lists for tuples."""
+    values = ((name, getattr(response, name)) for name in fields_dict(type(response)))
+    return {name: [*value] if isinstance(value, tuple) else value for name, value in values if value is not None}
 
 
 @frozen
@@ -638,17 +637,9 @@ class GenerationResponse:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and lists, as the server answers: what was not asked for is absent."""
-        plain: dict[str, Any] = {
-            "created": self.created,
-            "finished": self.finished,
-            "num_samples": self.num_samples,
-            "prompt": self.prompt,
-            "prompt_tokens": self.prompt_tokens,
-            "responses": [completion.to_dict() for completion in self.responses],
-        }
-        if self.prompt_logprobs is not None:
-            plain["prompt_logprobs"] = list(self.prompt_logprobs)
-        return plain
+        plain = _given(self)
+        plain.pop("spelling", None)
+        return plain | {"responses": [completion.to_dict() for completion in self.responses]}
 
     def __repr__(self) -> str:
         head = f"<GenerationResponse: {self._summary}>"
