@@ -196,7 +196,7 @@ class ChunkIndex(Searchable):
         >>> ChunkIndex([{"text": "Cats purr.", "metadata": {"page": 2}}, "Dogs bark."]).metadata_keys
         {'page'}
         """
-        return set().union(*(segment.metadata_keys for segment in self._state.collection.segments))
+        return self._state.collection.metadata_keys or set()
 
     @property
     def nbytes(self) -> int:
@@ -251,11 +251,12 @@ class ChunkIndex(Searchable):
         kept, numbers = checked.without_blank()
         n_tokens = self._counter.count_all(kept.texts)
         passages = None if self._encoder is None else Passages.of(kept.texts, self._encoder)
+        new = evolve(build(kept, numbers), passages=passages)
         with self._changing:
             state = self._state
             added = range(state.n_positions, state.n_positions + len(checked.texts))
             if added:
-                new = evolve(build(kept, added.start + numbers), passages=passages)
+                new = evolve(new, positions=added.start + numbers)
                 self._change(state, in_tiers([*state.collection.segments, new]), added.stop, state.n_tokens + n_tokens)
         return added
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.arrays import Flags, Offsets
+from relevance_gen.retrieval.arrays import Flags, Offsets, different
 
 
 def check_position(name: str, value: object, n_positions: int, holds: Callable[[Offsets], Flags]) -> int:
@@ -37,7 +37,7 @@ def check_positions(values: object, n_positions: int, holds: Callable[[Offsets],
         raise InvalidRequestError.must_be(
             "positions", "a list of positions", values, remedy="put a single one in a list"
         )
-    return np.unique(_check_all(list(values), lambda place: f"positions[{place}]", n_positions, holds))
+    return different(_check_all(list(values), lambda place: f"positions[{place}]", n_positions, holds))
 
 
 def _check_all(

@@ -224,6 +224,7 @@ def test_an_empty_index_can_grow(cluster: Any) -> None:
         (lambda index: index.search(" "), "query must be"),
         (lambda index: index.search(["a", ""]), r"query\[1\] must be"),
         (lambda index: index.search("a", where=[10**6]), r"where\[0\] must be"),
+        (lambda index: index.search("a", where={"pages": 1}), "where must name keys that chunks have, got 'pages'"),
         (lambda index: index.search("a", min_share=2), "min_share must be"),
         (lambda index: index.add(["fine", " "]), r"chunks\[1\]"),
         (lambda index: index.remove([0, -1]), r"positions\[1\] must be"),

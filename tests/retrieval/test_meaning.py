@@ -348,6 +348,12 @@ def test_a_failing_encoder_changes_nothing() -> None:
     assert list(index.add(["three cats"])) == [1]
 
 
+def test_what_is_asked_of_two_questions_is_not_the_same() -> None:
+    """Evidence that was told for one question is never taken for another's."""
+    one, other = (meaning._NearestPassage(question_vector(text, LetterEncoder())) for text in ("cats", "dogs"))
+    assert one != other
+
+
 def test_progress_counts_chunks_while_they_are_encoded() -> None:
     """Progress ascends, and ends with all chunks."""
     told: list[tuple[int, int]] = []

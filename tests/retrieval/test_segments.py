@@ -204,6 +204,22 @@ def test_adding_what_is_not_allowed_adds_nothing() -> None:
     assert (len(index), list(index.add(["a cow"]))) == (1, [1])
 
 
+def test_threads_build_what_they_add_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread that adds waits for what another one builds."""
+    index = ChunkIndex(["a cat"])
+    both = threading.Barrier(2, timeout=30)
+
+    def build_together(*args: object) -> Segment:
+        both.wait()
+        return build(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("relevance_gen.retrieval.index.build", build_together)
+    with ThreadPoolExecutor(2) as pool:
+        added = list(pool.map(index.add, (["a dog"], ["a cow", "a pig"])))
+    assert sorted(place for places in added for place in places) == [1, 2, 3]
+    assert [index[places[0]].text for places in added] == ["a dog", "a cow"]
+
+
 def test_an_index_may_become_empty_and_grow_again() -> None:
     """All chunks can be removed; positions go on behind them."""
     index = ChunkIndex(["a cat", "a dog"])
@@ -212,6 +228,12 @@ def test_an_index_may_become_empty_and_grow_again() -> None:
     assert pickle.loads(pickle.dumps(index)).search("cat").results == ()
     assert list(index.add(["a cat"])) == [2]
     assert [result.original_index for result in index.search("cat").results] == [2]
+
+
+def test_no_segments_are_an_empty_collection() -> None:
+    """A collection without any segment has no terms, and finds nothing."""
+    collection = Collection([], weighting_named("pivoted"))
+    assert (collection.n_terms, bits(collection, "cat", 10)[0]) == (0, [])
 
 
 def test_a_search_sees_all_of_a_change_or_nothing() -> None:

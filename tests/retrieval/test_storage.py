@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import math
+import os
 import stat
 import tempfile
 import zlib
@@ -325,6 +327,22 @@ def test_a_file_that_cannot_be_written_leaves_nothing(folder: Path) -> None:
             ChunkIndex(["a cat"]).save(target)
         assert refused.value.filename == str(target)
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_file_takes_its_name_when_it_is_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the system cannot bring to the disk replaces nothing, and leaves nothing."""
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    target = folder / "safe" / "index"
+    target.parent.mkdir()
+    ChunkIndex(["a cat"]).save(target)
+    before = target.read_bytes()
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        ChunkIndex(["a dog"]).save(target)
+    assert ([*target.parent.iterdir()], target.read_bytes()) == ([target], before)
 
 
 @pytest.mark.parametrize("path", ["", None, 5, b"index"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.contents import contents
@@ -49,8 +51,8 @@ def answer(
     chosen = None if question.where is None else Filter.read(question.where, n_positions)
     query = parse(question.query, inflects=collection.weighting.inflects)
     ranking, table = collection.rank(query, question.top_n, chosen, meaning)
-    if not ranking.positions.size:
-        check_keys(question.where, collection.segments)
+    if isinstance(question.where, Mapping) and not ranking.positions.size and collection.statistics.n_chunks:
+        check_keys(question.where, collection.metadata_keys)
     if question.min_share:
         ranking = ranking.close_to_best(question.min_share)
     if question.true_order:

@@ -15,7 +15,7 @@ from attrs import evolve
 
 from relevance_gen.caller import check_wanted
 from relevance_gen.lru import LruCache
-from relevance_gen.retrieval.arrays import Flags, Ids, Offsets
+from relevance_gen.retrieval.arrays import Flags, Ids, Offsets, different, joined
 from relevance_gen.retrieval.question.confidence import confidence
 from relevance_gen.retrieval.question.contents import contents
 from relevance_gen.retrieval.question.filtering import Filter
@@ -63,7 +63,14 @@ class Collection:
     @property
     def n_terms(self) -> int:
         """Number of different terms of all chunks."""
-        return np.unique(np.concatenate([segment.postings.living_ids() for segment in self.segments])).size
+        return different(joined((segment.postings.living_ids() for segment in self.segments), np.uint64)).size
+
+    @property
+    def metadata_keys(self) -> set[str] | None:
+        """The keys under which any chunk has metadata; None where some chunks cannot be asked."""
+        told = self.ask(SegmentScorer.metadata_keys)
+        is_whole = sum(n_chunks for n_chunks, _ in told) == self.statistics.n_chunks
+        return set().union(*(keys for _, keys in told)) if is_whole else None
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -220,7 +227,8 @@ class Collection:
         promising = picked = at_least_as_good(found.cosines, n_best) if n_best else _NOWHERE
         results = found.is_chosen.nonzero()[0]
         if chosen is not None and n_best:
-            picked = np.union1d(promising, results[at_least_as_good(found.cosines[results], n_best)])
+            of_results = results[at_least_as_good(found.cosines[results], n_best)]
+            picked = different(np.concatenate((promising, of_results)))
         ahead = self.ahead(plan, picked.size)
         return Table(
             plan=plan,

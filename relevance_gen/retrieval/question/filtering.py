@@ -14,7 +14,6 @@ from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError, describe, did_you_mean, shorten
 from relevance_gen.retrieval.arrays import Flags
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.types import Metadata
 
 Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
@@ -67,17 +66,16 @@ class Filter:
         return taken
 
 
-def check_keys(where: Where | None, segments: Sequence[Segment]) -> None:
-    """Refuse metadata with a key that no chunk of some segments has.
+def check_keys(where: Mapping[str, Any], known: Set[str] | None) -> None:
+    """Refuse metadata with a key that no chunk has, if it is known what keys they have.
 
     Such a filter finds nothing, whatever is asked, so it is enough to look where nothing was found.
 
     Raises:
         InvalidRequestError: there is such a key; the error names the nearest that there is, or all.
     """
-    if not isinstance(where, Mapping) or not any(segment.live.any() for segment in segments):
+    if known is None:
         return
-    known = set().union(*(segment.metadata_keys for segment in segments))
     for key in where:
         if key not in known:
             names = sorted(map(str, known))

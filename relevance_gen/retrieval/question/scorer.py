@@ -224,6 +224,10 @@ class SegmentScorer:
         """Return the positions of the chunks that are there, ascending."""
         return self.segment.positions[self.segment.live]
 
+    def metadata_keys(self) -> tuple[int, set[str]]:
+        """Return the number of chunks that are there, and the keys under which any of them has metadata."""
+        return self.segment.statistics.n_chunks, self.segment.metadata_keys
+
     def smallest_hashes(self, n: int) -> tuple[Ids, Offsets]:
         """Return the `n` smallest hashes of chunks, and these chunks' positions, in any order."""
         numbers = self.segment.smallest_hashes(n)

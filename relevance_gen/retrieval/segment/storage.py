@@ -112,6 +112,8 @@ def write(path: str | PathLike[str], index: SavedIndex, *, overwrite: bool = Fal
     try:
         with unfinished.open("xb") as file:
             arrayfile.write(file, layout.TYPES, settings, arrays)
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the machine may leave the new name of what was not written
         unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from attrs import field, frozen
+from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Floats, Halves, Offsets
 from relevance_gen.retrieval.question.bags import MAX_CHUNKS
@@ -97,7 +97,7 @@ class Meaning(Stage):
         return found
 
 
-@frozen
+@frozen(eq=False)
 class _NearestPassage:
     """Asks which passages of chunks are nearest to a question.
 
@@ -105,7 +105,7 @@ class _NearestPassage:
         question: its vector, shape (d,).
     """
 
-    question: Halves = field(eq=False)
+    question: Halves
 
     def __call__(self, excerpt: Excerpt) -> Nearest:
         """Return the nearest passage of each chunk; its cosine is NaN where no vectors are kept."""
