@@ -10,14 +10,14 @@ import sys
 
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
-from relevance_gen.serve.processes.process import Plan
+from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.work.searching import LibraryRetrieval
 from tests.serve.scripted import load
 
 
-def run(plan: Plan) -> None:
+def run(spec: ProcessSpec) -> None:
     """Be one process of the server."""
-    process.run(plan, LibraryRetrieval, load)
+    process.run(spec, LibraryRetrieval, load)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
-from relevance_gen.serve.processes.process import Plan
+from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.settings import Settings
 from relevance_gen.types import (
     Completion,
@@ -260,11 +260,11 @@ def load(settings: Settings) -> ScriptedBackend:
     return ScriptedBackend(step_s, is_chat=settings.model == "chat")
 
 
-def run(plan: Plan) -> None:
+def run(spec: ProcessSpec) -> None:
     """Be one process of a scripted server; the model ``"exit"`` is a process that cannot live."""
-    if plan.settings.model == "exit":
+    if spec.settings.model == "exit":
         sys.exit(3)
-    process.run(plan, ObviousRetrieval, load)
+    process.run(spec, ObviousRetrieval, load)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from relevance_gen.serve.edge.problems import WriteError
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.embedding import Embedder
+from relevance_gen.serve.work.embedding import EmbeddingService
 from relevance_gen.serve.work.extracting import Extractor
 from relevance_gen.serve.work.generating import Generator
 from relevance_gen.serve.work.searching import Searcher
@@ -41,7 +41,7 @@ class Service:
     rate: RateLimit
     lanes: Mapping[str, Lane]
     searcher: Searcher
-    embedder: Embedder
+    embedder: EmbeddingService
     generator: Generator
     stats: Callable[[], Awaitable[Stats]]
     metrics: Metrics

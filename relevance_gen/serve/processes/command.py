@@ -16,7 +16,7 @@ from relevance_gen.serve.edge import auth
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes import process, supervisor
-from relevance_gen.serve.processes.process import Plan
+from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.backends import load_backend
 from relevance_gen.serve.work.searching import LibraryRetrieval
@@ -54,13 +54,13 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
     _say(f"relevance_gen listens on http://{f'[{host}]' if ':' in host else host}:{port}")
     if settings.workers > 1:
         return supervisor.supervise(settings, digests, listeners, target)
-    target(Plan(settings, digests, "alone", listeners[0]))
+    target(ProcessSpec(settings, digests, "alone", listeners[0]))
     return 0
 
 
-def run(plan: Plan) -> None:
+def run(spec: ProcessSpec) -> None:
     """Be one process of the server. It stands here because spawned processes cannot import it from ``__main__``."""
-    process.run(plan, LibraryRetrieval, load_backend)
+    process.run(spec, LibraryRetrieval, load_backend)
 
 
 def _check(settings: Settings) -> None:

@@ -29,7 +29,7 @@ from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.backends import Backend
-from relevance_gen.serve.work.embedding import Embedder, load_encoder
+from relevance_gen.serve.work.embedding import EmbeddingService, load_encoder
 from relevance_gen.serve.work.generating import Generator
 from relevance_gen.serve.work.lifting import Lifting
 from relevance_gen.serve.work.searching import Retrieval, Searcher
@@ -55,7 +55,7 @@ _CLEANUP_S = 0.5
 
 
 @frozen
-class Plan:
+class ProcessSpec:
     """What one process is to be.
 
     Attributes:
@@ -79,19 +79,19 @@ class Plan:
     n_rows: int = 1
 
 
-def run(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> None:
-    """Be the process that `plan` describes, until SIGTERM; end with status 0.
+def run(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> None:
+    """Be the process that `spec` describes, until SIGTERM; end with status 0.
 
     Args:
-        plan: what to be.
+        spec: what to be.
         make_retrieval: makes the search half.
         load_backend: loads the model; called in a thread, where it may take its time.
     """
-    logs.configure(plan.settings)
+    logs.configure(spec.settings)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
-        still_working = asyncio.run(_live(plan, make_retrieval, load_backend))
+        still_working = asyncio.run(_live(spec, make_retrieval, load_backend))
     except Exception:
         _log.critical("the process cannot go on", exc_info=True)
         sys.exit(1)
@@ -101,23 +101,23 @@ def run(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBackend) ->
         os._exit(0)
 
 
-async def _live(plan: Plan, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> bool:
+async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> bool:
     """Serve until the end is asked for; tell whether anything was still running then."""
-    ended = _end_asked_for(plan)
-    settings = plan.settings
-    metrics = _metrics(plan)
+    ended = _end_asked_for(spec)
+    settings = spec.settings
+    metrics = _metrics(spec)
     generator = Generator(metrics, settings.generation_timeout_s)
-    forwarder = _forwarder(plan)
-    if plan.role != "front":
+    forwarder = _forwarder(spec)
+    if spec.role != "front":
         generator.start_loading(lambda: load_backend(settings))
-    embedder = Embedder(settings, metrics)
-    if plan.role != "model" and settings.encoder is not None:
+    embedder = EmbeddingService(settings, metrics)
+    if spec.role != "model" and settings.encoder is not None:
         embedder.start_loading(lambda: load_encoder(settings))
-    service = _service(plan, metrics, generator, forwarder, make_retrieval, embedder)
-    answered = routes.OF_MODEL if plan.role == "model" else routes.ROUTES
+    service = _service(spec, metrics, generator, forwarder, make_retrieval, embedder)
+    answered = routes.OF_MODEL if spec.role == "model" else routes.ROUTES
     await asyncio.to_thread(service.searcher.warm_up)  # imports need files, which connections may use up
     listener = connection.Listener(
-        plan.listener,
+        spec.listener,
         connection.Server(application(service), surround(service, answered), settings.idle_timeout_s),
         max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES),
     )
@@ -163,12 +163,12 @@ async def _is_idle_within(service: Service, timeout_s: float) -> bool:
     return True
 
 
-def _end_asked_for(plan: Plan) -> asyncio.Event:
+def _end_asked_for(spec: ProcessSpec) -> asyncio.Event:
     """Return an event that SIGTERM sets; so do a terminal's signals without a supervisor, or the supervisor's death."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
     def ask(signal_number: int) -> None:
-        if ended.is_set() and plan.role == "alone":
+        if ended.is_set() and spec.role == "alone":
             os._exit(128 + signal_number)  # on the second signal, at once
         ended.set()
 
@@ -195,34 +195,34 @@ def terminal_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGINT,) if is_ignored else (signal.SIGINT, signal.SIGHUP)
 
 
-def _metrics(plan: Plan) -> Metrics:
-    if plan.metrics_file is None:
+def _metrics(spec: ProcessSpec) -> Metrics:
+    if spec.metrics_file is None:
         return Metrics.alone(routes.LAYOUT)
-    return Metrics.shared(routes.LAYOUT, plan.metrics_file.number, plan.n_rows, plan.row)
+    return Metrics.shared(routes.LAYOUT, spec.metrics_file.number, spec.n_rows, spec.row)
 
 
-def _forwarder(plan: Plan) -> Forwarder | None:
+def _forwarder(spec: ProcessSpec) -> Forwarder | None:
     """Return the way to the process that holds the model, where that is another."""
-    way = plan.model_socket
+    way = spec.model_socket
     if way is None:
         return None
     path = way if isinstance(way, Path) else way.path
-    return Forwarder(path, plan.settings.generation_timeout_s + _FORWARDING_S)
+    return Forwarder(path, spec.settings.generation_timeout_s + _FORWARDING_S)
 
 
 def _service(
-    plan: Plan,
+    spec: ProcessSpec,
     metrics: Metrics,
     generator: Generator,
     forwarder: Forwarder | None,
     make_retrieval: MakeRetrieval,
-    embedder: Embedder,
+    embedder: EmbeddingService,
 ) -> Service:
-    settings, is_model = plan.settings, plan.role == "model"
+    settings, is_model = spec.settings, spec.role == "model"
     # The workers have counted each request and checked its key before the model's process gets it.
     http_metrics = Metrics.alone(routes.LAYOUT) if is_model else metrics
     lifting = None if settings.encoder is None else Lifting(settings, embedder, metrics)
-    keys = auth.Keys(plan.key_digests, settings.api_keys_file)
+    keys = auth.Keys(spec.key_digests, settings.api_keys_file)
     return Service(
         settings=settings,
         identify=auth.passed_on_key_id if is_model else keys.identify,

@@ -22,13 +22,13 @@ from relevance_gen.serve import logs
 from relevance_gen.serve.edge.connection import BACKLOG
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor, nameless_file, private_socket
-from relevance_gen.serve.processes.process import Plan, terminal_signals
+from relevance_gen.serve.processes.process import ProcessSpec, terminal_signals
 from relevance_gen.serve.routes import LAYOUT
 from relevance_gen.serve.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-Target: TypeAlias = Callable[[Plan], None]
+Target: TypeAlias = Callable[[ProcessSpec], None]
 
 _GRACE_S = 5.0
 """How long a process may take to end itself, beyond the drain's limit, before it is killed."""
@@ -43,7 +43,7 @@ _MAX_DELAY_S = 30.0
 class _Child:
     """One place in the server and the process that fills it now."""
 
-    plan: Plan
+    spec: ProcessSpec
     process: SpawnProcess | None = None
     started_s: float = 0.0
     start_at_s: float = 0.0
@@ -51,20 +51,20 @@ class _Child:
 
 
 class Supervisor:
-    """Runs `plans`, one process each, until a signal.
+    """Runs `specs`, one process each, until a signal.
 
     Every worker has a listening socket of its own on the shared port (SO_REUSEPORT: the kernel spreads connections over
     them), but this process made them all and keeps them open: connections to a worker that died wait in its socket for
     the worker that replaces it. None is refused.
 
     Args:
-        plans: what the processes are to be; the one that holds the model last.
+        specs: what the processes are to be; the one that holds the model last.
         target: the function that each process runs; importable by name.
         drain_timeout_s: for the processes to end themselves.
     """
 
-    def __init__(self, plans: Sequence[Plan], target: Target, *, drain_timeout_s: float) -> None:
-        self._children = [_Child(plan) for plan in plans]
+    def __init__(self, specs: Sequence[ProcessSpec], target: Target, *, drain_timeout_s: float) -> None:
+        self._children = [_Child(spec) for spec in specs]
         self._target = target
         self._drain_timeout_s = drain_timeout_s
         self._signals: list[int] = []
@@ -97,23 +97,23 @@ class Supervisor:
         """Note a death; start what should be running."""
         now_s = time.monotonic()
         if child.process is not None and child.process.exitcode is not None:
-            _log.error("%s process %s ended with status %s", child.plan.role, child.process.pid, child.process.exitcode)
+            _log.error("%s process %s ended with status %s", child.spec.role, child.process.pid, child.process.exitcode)
             steady = now_s - child.started_s >= _STEADY_S
             child.start_at_s = now_s + (0.0 if steady else child.delay_s)
             child.delay_s = 0.0 if steady else min(_MAX_DELAY_S, max(0.1, 2 * child.delay_s))
             child.process.close()
             child.process = None
         if child.process is None and now_s >= child.start_at_s:
-            child.process = self._context.Process(target=self._target, args=(child.plan,), name=child.plan.role)
+            child.process = self._context.Process(target=self._target, args=(child.spec,), name=child.spec.role)
             child.process.start()
             child.started_s = now_s
-            _log.info("%s process %s started", child.plan.role, child.process.pid)
+            _log.info("%s process %s started", child.spec.role, child.process.pid)
 
     def _end(self, reader: socket.socket) -> int:
         """End the workers, then the process that holds the model; on a second signal, all at once."""
         for child in self._children:
-            child.plan.listener.close()
-        fronts = [child for child in self._children if child.plan.role != "model"]
+            child.spec.listener.close()
+        fronts = [child for child in self._children if child.spec.role != "model"]
         end_s = time.monotonic() + self._drain_timeout_s + _GRACE_S
         for group in (fronts, [child for child in self._children if child not in fronts]):
             for child in group:
@@ -144,17 +144,17 @@ def supervise(
     with ExitStack() as stack:
         metrics_file = stack.enter_context(nameless_file(Metrics.shared_bytes(LAYOUT, n_rows)))
         model = stack.enter_context(private_socket()) if has_model else None
-        plans = [
-            Plan(settings, key_digests, "front", listener, model and model[1], metrics_file, row, n_rows)
+        specs = [
+            ProcessSpec(settings, key_digests, "front", listener, model and model[1], metrics_file, row, n_rows)
             for row, listener in enumerate(listeners)
         ]
         if model is not None:
-            plans.append(_model_plan(settings, model[0], metrics_file, n_rows))
-        return Supervisor(plans, target, drain_timeout_s=settings.drain_timeout_s).run()
+            specs.append(_model_spec(settings, model[0], metrics_file, n_rows))
+        return Supervisor(specs, target, drain_timeout_s=settings.drain_timeout_s).run()
 
 
-def _model_plan(settings: Settings, listener: socket.socket, metrics_file: Descriptor, n_rows: int) -> Plan:
-    """Plan the process that holds the model. Only the workers reach it, and they have checked and log each request."""
+def _model_spec(settings: Settings, listener: socket.socket, metrics_file: Descriptor, n_rows: int) -> ProcessSpec:
+    """Say what the process with the model is. Only workers reach it, and they have checked and log each request."""
     inner = attrs.evolve(
         settings,
         allowed_hosts=("*",),
@@ -164,7 +164,7 @@ def _model_plan(settings: Settings, listener: socket.socket, metrics_file: Descr
         rate_limit="off",
         reuse_port=False,
     )
-    return Plan(inner, (), "model", listener, None, metrics_file, n_rows - 1, n_rows)
+    return ProcessSpec(inner, (), "model", listener, None, metrics_file, n_rows - 1, n_rows)
 
 
 def bind(host: str, port: int, n_workers: int, *, reuse_port: bool = False) -> list[socket.socket]:

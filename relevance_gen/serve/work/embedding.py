@@ -42,7 +42,7 @@ class EmbeddingTask:
     path: str = "texts"
 
 
-class TextEncoder(Protocol):
+class ServedEncoder(Protocol):
     """What the server needs of `relevance_gen.embedding.encoder.Encoder`."""
 
     @property
@@ -56,7 +56,7 @@ class TextEncoder(Protocol):
         """Give up what waits."""
 
 
-def load_encoder(settings: Settings) -> TextEncoder | None:
+def load_encoder(settings: Settings) -> ServedEncoder | None:
     """Load the encoder that `settings` name, if they name one.
 
     Raises:
@@ -68,7 +68,7 @@ def load_encoder(settings: Settings) -> TextEncoder | None:
     return Encoder(settings.encoder, n_threads=n_threads)
 
 
-class Embedder:
+class EmbeddingService:
     """Encodes texts for clients and for searches, each in its turn. Safe to use from several threads.
 
     Args:
@@ -84,16 +84,16 @@ class Embedder:
         self._metrics = metrics
         self._texts = Quota(settings.encoder_queue, watch=partial(metrics.put, "encoder_texts_waiting"))
         self._timeout_s = settings.encoder_timeout_s
-        self.encoder: TextEncoder | None = None
+        self.encoder: ServedEncoder | None = None
         self._lock = threading.Lock()
         self._mean_s = 0.0
         self.is_loading = False
 
-    def start_loading(self, load: Callable[[], TextEncoder | None]) -> None:
+    def start_loading(self, load: Callable[[], ServedEncoder | None]) -> None:
         """Load the encoder in a thread; until that is done there is none, and none if it fails."""
         self.is_loading = True
 
-        def adopt(encoder: TextEncoder | None) -> None:
+        def adopt(encoder: ServedEncoder | None) -> None:
             self.encoder, self.is_loading = encoder, False
             self._metrics.put("encoders", int(encoder is not None))
 

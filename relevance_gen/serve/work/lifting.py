@@ -18,7 +18,7 @@ from relevance_gen.errors import EncoderError, OverloadedError, RelevanceGenErro
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.embedding import Embedder, EmbeddingTask, TextEncoder
+from relevance_gen.serve.work.embedding import EmbeddingService, EmbeddingTask, ServedEncoder
 
 Reason: TypeAlias = Literal["loading", "unavailable", "busy", "too-much"]
 """Why a search went by words alone: the encoder is being loaded, could not be or has failed, has too much to do, or
@@ -46,7 +46,7 @@ class _SearchEncoder:
         SkippedError: from `encode`: this search must do without.
     """
 
-    def __init__(self, embedder: Embedder, encoder: TextEncoder, settings: Settings) -> None:
+    def __init__(self, embedder: EmbeddingService, encoder: ServedEncoder, settings: Settings) -> None:
         self._embedder = embedder
         self._n_left = settings.encoder_search_passages
         self._timeout_s = settings.encoder_search_timeout_s
@@ -72,7 +72,7 @@ IsWanted: TypeAlias = Callable[[], bool]
 class _PatientEncoder:
     """The encoder as the background has it: it waits its turn as long as it takes, while it is wanted."""
 
-    def __init__(self, encoder: TextEncoder, is_wanted: IsWanted) -> None:
+    def __init__(self, encoder: ServedEncoder, is_wanted: IsWanted) -> None:
         self._encoder = encoder
         self._is_wanted = is_wanted
         self.fingerprint = encoder.fingerprint
@@ -96,7 +96,7 @@ class Lifting:
         metrics: counts searches that went without.
     """
 
-    def __init__(self, settings: Settings, embedder: Embedder, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, embedder: EmbeddingService, metrics: Metrics) -> None:
         self._settings = settings
         self._embedder = embedder
         self._metrics = metrics

@@ -24,7 +24,7 @@ from relevance_gen.serve.edge.route import Route, Work
 from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.embedding import Embedder
+from relevance_gen.serve.work.embedding import EmbeddingService
 from relevance_gen.serve.work.generating import GenerationTask, Generator, Responses
 from relevance_gen.serve.work.searching import LibraryRetrieval, Searcher, SearchTask
 from relevance_gen.types import GenerationRequest, SearchResponse
@@ -92,7 +92,7 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
         rate=RateLimit("off", "memory://", metrics),
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, LibraryRetrieval(settings), metrics),
-        embedder=Embedder(settings, metrics),
+        embedder=EmbeddingService(settings, metrics),
         generator=generator,
         stats=generator.stats,
         metrics=metrics,

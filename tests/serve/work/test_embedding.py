@@ -12,7 +12,7 @@ import pytest
 from relevance_gen import Encoder, EncoderError, ModelLoadError, OverloadedError, TimedOutError, TooLargeError
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.embedding import Embedder, EmbeddingTask, TextEncoder, load_encoder
+from relevance_gen.serve.work.embedding import EmbeddingService, EmbeddingTask, ServedEncoder, load_encoder
 from small_models import ENCODER
 
 LONG = ["a b c d e f g h"] * 100_000
@@ -23,15 +23,15 @@ def metric(metrics: Metrics, name: str) -> float:
 
 
 def with_embedder(
-    work: Callable[[Embedder, Metrics], Coroutine[Any, Any, None]],
-    load: Callable[[], TextEncoder | None] = lambda: Encoder(ENCODER),
+    work: Callable[[EmbeddingService, Metrics], Coroutine[Any, Any, None]],
+    load: Callable[[], ServedEncoder | None] = lambda: Encoder(ENCODER),
     **settings: Any,
 ) -> None:
     """Do `work` with an embedder whose encoder is loaded, or could not be."""
 
     async def live() -> None:
         metrics = Metrics.alone(Layout())
-        embedder = Embedder(Settings(**settings), metrics)
+        embedder = EmbeddingService(Settings(**settings), metrics)
         embedder.start_loading(load)
         with pytest.raises(EncoderError, match="the encoder is still being loaded"):
             await embedder.embed(EmbeddingTask(["a"]))
@@ -48,7 +48,7 @@ def with_embedder(
 def test_texts_become_vectors_and_are_counted() -> None:
     """Vectors and tokens are those of the encoder, and metrics count them."""
 
-    async def work(embedder: Embedder, metrics: Metrics) -> None:
+    async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
         encoded = await embedder.embed(EmbeddingTask(["a b", "c"], "query"))
         with Encoder(ENCODER) as encoder:
             np.testing.assert_array_equal(encoded.vectors, encoder.encode(["a b", "c"]))
@@ -65,7 +65,7 @@ def test_texts_become_vectors_and_are_counted() -> None:
 def test_a_request_that_is_cancelled_leaves_the_encoder_free() -> None:
     """Cancelling drops what is left of 100,000 texts, and gives their places in the queue back."""
 
-    async def work(embedder: Embedder, metrics: Metrics) -> None:
+    async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
         task = asyncio.create_task(embedder.embed(EmbeddingTask(LONG)))
         async with asyncio.timeout(60):
             while metric(metrics, "encoder_texts_waiting") != len(LONG):
@@ -83,7 +83,7 @@ def test_a_request_that_is_cancelled_leaves_the_encoder_free() -> None:
 def test_more_texts_than_may_wait_are_refused() -> None:
     """More than could ever wait are too many; more than there is room for now may come again."""
 
-    async def work(embedder: Embedder, metrics: Metrics) -> None:
+    async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
         with pytest.raises(TooLargeError, match="input must have at most 100000 items, got 100001") as caught:
             await embedder.embed(EmbeddingTask([*LONG, "a"], path="input"))
         assert caught.value.field == "input"
@@ -102,7 +102,7 @@ def test_more_texts_than_may_wait_are_refused() -> None:
 def test_what_takes_too_long_is_given_up() -> None:
     """After the time that a request may take it fails, and the encoder is free."""
 
-    async def work(embedder: Embedder, _: Metrics) -> None:
+    async def work(embedder: EmbeddingService, _: Metrics) -> None:
         with pytest.raises(TimedOutError, match="were not encoded within"):
             await embedder.embed(EmbeddingTask(LONG))
         assert (await embedder.embed(EmbeddingTask(["a"]))).vectors.shape == (1, 32)
@@ -113,10 +113,10 @@ def test_what_takes_too_long_is_given_up() -> None:
 def test_an_encoder_that_cannot_be_loaded_is_none() -> None:
     """The server goes on without; whoever asks is told that there is no encoder."""
 
-    def fail() -> TextEncoder:
+    def fail() -> ServedEncoder:
         raise ModelLoadError("the file is missing")
 
-    async def work(embedder: Embedder, metrics: Metrics) -> None:
+    async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
         with pytest.raises(EncoderError, match="this server has no encoder"):
             await embedder.embed(EmbeddingTask(["a"]))
         assert metric(metrics, "encoders") == 0

@@ -17,7 +17,7 @@ from relevance_gen.errors import EncoderError
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.embedding import Embedder, TextEncoder
+from relevance_gen.serve.work.embedding import EmbeddingService, ServedEncoder
 from relevance_gen.serve.work.lifting import Lifting
 from relevance_gen.serve.work.searching import ExplanationTask, LibraryRetrieval, Searcher, SearchTask
 from small_models import ENCODER
@@ -28,8 +28,8 @@ QUERY = "What does a cat do?"
 
 
 def with_searcher(
-    work: Callable[[Searcher, Embedder], None],
-    load: Callable[[], TextEncoder | None] = lambda: Encoder(ENCODER),
+    work: Callable[[Searcher, EmbeddingService], None],
+    load: Callable[[], ServedEncoder | None] = lambda: Encoder(ENCODER),
     **given: Any,
 ) -> None:
     """Do `work` with a searcher whose encoder is loaded, or could not be."""
@@ -37,7 +37,7 @@ def with_searcher(
 
     async def live() -> None:
         metrics = Metrics.alone()
-        embedder = Embedder(settings, metrics)
+        embedder = EmbeddingService(settings, metrics)
         searcher = Searcher(settings, LibraryRetrieval(settings), metrics, Lifting(settings, embedder, metrics))
         embedder.start_loading(load)
         while embedder.is_loading:
@@ -61,7 +61,7 @@ def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], Sear
 def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
     """Once, again, from a kept index and from one that has vectors, the response is that of `search(encoder=)`."""
 
-    def work(searcher: Searcher, _: Embedder) -> None:
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
         with Encoder(ENCODER) as encoder:
             expected = search(QUERY, CHUNKS, 10, False, encoder=encoder)
         assert expected != search(QUERY, CHUNKS, 10, False)
@@ -83,7 +83,7 @@ def has_vectors(searcher: Searcher) -> bool:
 def test_it_explains_as_it_searches() -> None:
     """An explanation has what the encoder gave, and its score is that of the search."""
 
-    def work(searcher: Searcher, _: Embedder) -> None:
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
         _, found = ask(searcher)
         for result in found:
             told = searcher.explain(ExplanationTask(Question(QUERY), CHUNKS, result.original_index), "a-key")
@@ -97,7 +97,7 @@ def test_what_has_too_many_passages_goes_by_words_alone() -> None:
     """A search of more passages than it may have encoded is answered by words, and the task says why."""
     chunks = [f"cat number {n} does this" for n in range(20)]
 
-    def work(searcher: Searcher, _: Embedder) -> None:
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
         words = search(QUERY, chunks, 10, False)
         for _ in range(3):
             assert ask(searcher, chunks) == (["too-much"], words)
@@ -109,7 +109,7 @@ def test_many_chunks_are_lifted_once_their_vectors_are_there() -> None:
     """Chunks that are too many for one search are encoded in the background when they come a second time."""
     chunks = [f"cat number {n} does this" for n in range(20)]
 
-    def work(searcher: Searcher, _: Embedder) -> None:
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
         assert ask(searcher, chunks)[0] == ["too-much"]
         assert ask(searcher, chunks)[0] == ["too-much"]
         assert eventually(lambda: has_vectors(searcher))
@@ -124,7 +124,7 @@ def test_blank_chunks_keep_their_positions() -> None:
     chunks = ["", "Dogs bark at the cat.", " ", "Cats purr.", ""]
     asked = SearchTask(Question(QUERY, 10, False), chunks, blank="skip")
 
-    def work(searcher: Searcher, _: Embedder) -> None:
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
         with Encoder(ENCODER) as encoder:
             expected = search(QUERY, chunks, 10, False, encoder=encoder, blank="skip")
         for _ in range(2):
@@ -140,10 +140,10 @@ def test_without_an_encoder_it_goes_by_words_alone() -> None:
     """Where the encoder could not be loaded, or is closed, searches are answered, and say that it is missing."""
     words = search(QUERY, CHUNKS, 10, False)
 
-    def fail() -> TextEncoder:
+    def fail() -> ServedEncoder:
         raise ModelLoadError("the file is missing")
 
-    def closed() -> TextEncoder:
+    def closed() -> ServedEncoder:
         encoder = Encoder(ENCODER)
         encoder.close()
         return encoder
@@ -161,12 +161,12 @@ def test_an_encoder_with_much_to_do_is_not_waited_for() -> None:
     """Where too many texts wait, or it takes too long, searches go by words alone."""
     words = search(QUERY, CHUNKS, 10, False)
 
-    def refused(searcher: Searcher, _: Embedder) -> None:
+    def refused(searcher: Searcher, _: EmbeddingService) -> None:
         _assert_skipped(searcher, "busy", words)
 
     with_searcher(refused, encoder_queue=2)
 
-    def late(searcher: Searcher, embedder: Embedder) -> None:
+    def late(searcher: Searcher, embedder: EmbeddingService) -> None:
         encoder = embedder.encoder
         assert encoder is not None
         many = [encoder.submit(["a b c d e f g"] * 100_000) for _ in range(200)]
@@ -181,7 +181,7 @@ def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
     """While as many searches as allowed have the encoder, another is answered by words at once."""
     words = search(QUERY, CHUNKS, 10, False)
 
-    def work(searcher: Searcher, _: Embedder) -> None:
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
         lifting = searcher._lifting
         assert lifting is not None
         inside, done = threading.Event(), threading.Event()
@@ -204,7 +204,7 @@ def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
 def test_chunks_that_nobody_keeps_any_more_are_not_encoded() -> None:
     """What is wanted no more when its turn comes is passed over, and an error in the background harms nobody."""
 
-    def work(searcher: Searcher, _: Embedder) -> None:
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
         lifting = searcher._lifting
         assert lifting is not None
         made: list[str] = []
@@ -230,7 +230,7 @@ def test_chunks_that_nobody_keeps_any_more_are_not_encoded() -> None:
 def test_what_waits_for_vectors_is_held_by_the_cache_alone() -> None:
     """Of simultaneous searches one has an index encoded, and texts that the cache has dropped are not kept for it."""
 
-    def work(searcher: Searcher, _: Embedder) -> None:
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
         lifting, cache = searcher._lifting, searcher._cache
         assert lifting is not None
         assert cache is not None
