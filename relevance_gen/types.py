@@ -603,11 +603,14 @@ class Spelling:
         prompt: the tokens that the model saw.
         pieces: the bytes that each token of the prompt and of the samples prints, by its id; alternatives included.
         ends: the tokens that end a sample, and are no part of its text.
+        alternatives: for each token of the prompt after the first the likeliest in its place, where ``prompt_logprobs``
+            and ``top_logprobs`` are asked for.
     """
 
     prompt: tuple[int, ...]
     pieces: Mapping[int, bytes]
     ends: frozenset[int] = frozenset()
+    alternatives: tuple[tuple[TokenLogprob, ...], ...] = ()
 
 
 @frozen(repr=False)

@@ -20,6 +20,8 @@ _MEMORY_BYTES = 1 << 30
 _MAX_CHARACTERS = 1 << 24
 """Most characters of a template, and of a conversation written as JSON."""
 _TOO_LONG = object()
+_END = "\udc01"
+"""Stands behind a message that is to be continued: another code point that no text can hold."""
 _NO_VARIABLES: Mapping[str, Any] = {}
 _MARKER = re.compile(r"[<\[{|].*[>\]}|]")
 _ELEMENT = re.compile(r"</?[a-z][a-z0-9]*/?>")
@@ -78,6 +80,7 @@ def prompt_of(
     chat_template: str | None = None,
     variables: Mapping[str, Any] = _NO_VARIABLES,
     *,
+    continues: bool = False,
     renderer: Renderer = _renderers[False],
 ) -> str:
     """Return the prompt that `messages` make, ready for the model's next turn.
@@ -93,6 +96,7 @@ def prompt_of(
         model: what its file says about conversations.
         chat_template: instead of the one in the file.
         variables: what else the template reads, such as ``tools``; they go before what this function sets.
+        continues: whether the last message is to be continued, in place of a next turn.
         renderer: where it is rendered.
 
     Raises:
@@ -106,21 +110,34 @@ def prompt_of(
             "chat_template", f"a string of at most {_MAX_CHARACTERS:,} characters", chat_template
         )
     _check(messages)
+    if continues and not isinstance(messages[-1].get("content"), str):
+        raise InvalidRequestError.must_be(
+            f"messages[{len(messages) - 1}].content", "a string", messages[-1].get("content")
+        )
     if not isinstance(variables, Mapping):
         raise InvalidRequestError.must_be("template_variables", "an object", variables)
     quoted, own = _token_texts(model.control, model.user_defined, template)
 
     def as_said(messages: list[Any]) -> list[Any]:
-        return [_broken(message, own if message["role"] == "assistant" else quoted) for message in messages]
+        said = [_broken(message, own if message["role"] == "assistant" else quoted) for message in messages]
+        if continues:
+            said[-1]["content"] += _END
+        return said
 
     given = {
         "bos_token": model.bos,
         "eos_token": model.eos,
-        "add_generation_prompt": True,
+        "add_generation_prompt": not continues,
         "messages": _as_plain_text(list(messages), "messages", as_said),
     }
     others = _as_plain_text(dict(variables), "template_variables", lambda value: _broken(value, quoted))
-    return renderer.render(template, given | others)
+    text = renderer.render(template, given | others)
+    if not continues:
+        return text
+    said, mark, _ = text.rpartition(_END)
+    if not mark:
+        raise InvalidRequestError("do not fit the chat template: it does not write the last one as it is", "messages")
+    return said
 
 
 def _check(messages: object) -> None:

@@ -281,7 +281,12 @@ class Engine:
             self._queue.append(prompt)
         else:
             self._dequeue(prompt)
-        self._advance(slots, logits)
+        if prompt.ticket.manner.only_reads:
+            for slot in slots:
+                self._running[slot][0].finish_reason = "length"
+            self._end_finished(slots)
+        else:
+            self._advance(slots, logits)
 
     def _decode(self, slots: Items[int]) -> None:
         slots = self._without_slow_strangers(slots)
@@ -335,8 +340,13 @@ class Engine:
                 self._masks.charge(sequence.constraint.token_s)
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
-            if sequence.finish_reason is not None:
-                del self._running[slot]
+        self._end_finished(slots)
+
+    def _end_finished(self, slots: Items[int]) -> None:
+        """Free the slots of finished samples among these, and keep what they are."""
+        for slot in slots:
+            if slot in self._running and self._running[slot][0].finish_reason is not None:
+                sequence, prompt = self._running.pop(slot)
                 self._model.rewind(slot, 0)
                 self._finish(prompt, sequence)
 

@@ -14,7 +14,7 @@ from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
 from relevance_gen.generation.ticket import MAX_ALTERNATIVES, Ticket
 from relevance_gen.llama.language_model import BREAK, LanguageModel, Logits, SavedState, Tokens
-from relevance_gen.types import Completion, GenerationRequest, GenerationResponse, Spelling
+from relevance_gen.types import Completion, GenerationResponse, Spelling, TokenLogprob
 
 NO_LOGITS: Logits = np.empty(0, np.float32)
 NO_STATE: SavedState = np.empty(0, np.uint8)
@@ -40,6 +40,7 @@ class Prompt:
         slot: where the prompt is computed or about to be; ``None`` before that, and after a sample took it over.
         n_done: tokens that are computed.
         n_started: samples that have produced a token.
+        alternatives: the likeliest in the place of each of these, where they are wanted.
         logprobs: those of the tokens after the first, as far as they are computed, where the request wants them.
         completions: the finished samples, by index.
     """
@@ -56,6 +57,7 @@ class Prompt:
     n_done: int = field(default=0, init=False)
     n_started: int = field(default=0, init=False)
     logprobs: list[float] = field(factory=list, init=False)
+    alternatives: list[tuple[TokenLogprob, ...]] = field(factory=list, init=False)
     completions: dict[int, Completion] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -101,7 +103,7 @@ class Prompt:
         request = self.ticket.request
         if self.ticket.manner.stops_itself:
             self.ends |= frozenset(model.chat_format.ends)
-        _check_vocabulary(request, self.ends, model.n_vocab)
+        _check_vocabulary(self.ticket, self.ends, model.n_vocab)
         tokens = self._tokenize(model)
         if not len(tokens):
             raise InvalidRequestError("must hold at least one token for this model", "text", "none")
@@ -113,6 +115,7 @@ class Prompt:
                 remedy="shorten it, set max_input_tokens, or load the model with a larger n_ctx",
             )
         n_generated = request.num_samples * min(request.max_tokens, model.n_ctx - len(tokens))
+        n_generated += len(tokens) * (request.prompt_logprobs and self.ticket.manner.spells)
         if n_generated * request.top_logprobs > MAX_ALTERNATIVES:
             allowed = f"at most {MAX_ALTERNATIVES // n_generated} for {n_generated:,} tokens in all samples"
             remedy = "lower max_tokens or num_samples"
@@ -131,8 +134,10 @@ class Prompt:
         return GenerationResponse(created, created, 0, self.ticket.request.text, len(tokens), ())
 
     def _tokenize(self, model: LanguageModel) -> Tokens:
-        request = self.ticket.request
-        tokenize = model.tokenize_chat if self.ticket.manner.is_chat else model.tokenize
+        request, manner = self.ticket.request, self.ticket.manner
+        if manner.prompt:
+            return np.array(manner.prompt[-request.max_input_tokens :], np.int32)
+        tokenize = model.tokenize_chat if manner.is_chat else model.tokenize
         return tokenize(request.text, request.max_input_tokens)
 
     def note_logprobs(self, logits: Logits, start: int) -> None:
@@ -140,6 +145,8 @@ class Prompt:
         following = self.tokens[start + 1 : start + 1 + len(logits)]
         logprobs = sampling.log_probabilities(logits[: len(following)], following.astype(np.intp))
         self.logprobs += np.maximum(logprobs, LEAST_LOGPROB).tolist()
+        if self.ticket.manner.spells and (n := self.ticket.request.top_logprobs):
+            self.alternatives += [sampling.likeliest(row, min(n, len(row))) for row in logits[: len(following)]]
 
     def next_sample(self, model: LanguageModel) -> Sequence:
         """Return the next sample, which starts now."""
@@ -163,6 +170,7 @@ class Prompt:
         """Leave the slot before the prompt is computed: that begins anew in another one."""
         self.slot, self.n_done = None, 0
         self.logprobs.clear()
+        self.alternatives.clear()
 
     def release(self) -> None:
         """Let go of what only starting further samples needs."""
@@ -171,14 +179,12 @@ class Prompt:
 
     def response(self) -> GenerationResponse:
         """Return the response, once every sample is finished."""
-        responses = tuple(self.completions[index] for index in range(self.n_samples))
+        responses, text = tuple(self.completions[index] for index in range(self.n_samples)), self.ticket.request.text
         return GenerationResponse(
             created=self.ticket.created,
             finished=max(completion.finished for completion in responses),
             num_samples=len(responses),
-            prompt=self.ticket.request.text.replace(BREAK, "")
-            if self.ticket.manner.is_chat
-            else self.ticket.request.text,
+            prompt=text.replace(BREAK, "") if self.ticket.manner.is_chat else text,
             prompt_tokens=len(self.tokens),
             responses=responses,
             prompt_logprobs=(None, *self.logprobs) if self.ticket.request.prompt_logprobs else None,
@@ -187,15 +193,19 @@ class Prompt:
     def spelled(self, response: GenerationResponse, model: LanguageModel) -> GenerationResponse:
         """Add to a response how its tokens are written."""
         prompt = tuple(self.tokens.tolist())
-        tokens = set(prompt)
+        tokens = {*prompt, *(one.token for place in self.alternatives for one in place)}
         for completion in response.responses:
             tokens.update(completion.tokens or ())
             tokens.update(one.token for place in completion.top_logprobs or () for one in place)
         pieces = {token: model.piece(token) for token in tokens}
-        return attrs.evolve(response, spelling=Spelling(prompt, pieces, self.ends))
+        return attrs.evolve(response, spelling=Spelling(prompt, pieces, self.ends, tuple(self.alternatives)))
 
 
-def _check_vocabulary(request: GenerationRequest, ends: frozenset[int], n_vocab: int) -> None:
+def _check_vocabulary(ticket: Ticket, ends: frozenset[int], n_vocab: int) -> None:
+    request = ticket.request
+    if beyond := [token for token in ticket.manner.prompt if token >= n_vocab]:
+        allowed = f"a list of tokens below {n_vocab}, the size of this model's vocabulary"
+        raise InvalidRequestError.must_be("text", allowed, beyond[0])
     if beyond := [token for token in request.logit_bias if token >= n_vocab]:
         raise InvalidRequestError(
             f"must hold tokens below {n_vocab}, the size of this model's vocabulary", "logit_bias", str(beyond[0])

@@ -168,6 +168,7 @@ class Runner:
         *,
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
+        continues: bool = False,
         on_text: OnText | None = None,
         **fields: Any,
     ) -> Future[GenerationResponse]:
@@ -177,6 +178,7 @@ class Runner:
             messages: objects with ``role`` and ``content``, and whatever else the template reads.
             chat_template: a Jinja template instead of the one in the model's file.
             template_variables: what else the template reads, such as ``tools`` or ``enable_thinking``.
+            continues: go on with the last message, the model's own, in place of the next turn.
             on_text: as in `submit`.
             fields: fields of a `GenerationRequest` but ``text``; the tokens that end a turn of this model are added to
                 ``eos_token_ids``.
@@ -188,7 +190,9 @@ class Runner:
         if "text" in fields:
             raise InvalidRequestError("must not be given beside messages, which it is made of", "text")
         request = wire.structure(GenerationRequest, {"text": "", **fields})
-        text = self.write_chat(messages, chat_template=chat_template, template_variables=template_variables)
+        text = self.write_chat(
+            messages, chat_template=chat_template, template_variables=template_variables, continues=continues
+        )
         return self.submit(attrs.evolve(request, text=text), on_text=on_text, manner=_CHAT)
 
     def write_chat(
@@ -197,6 +201,7 @@ class Runner:
         *,
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
+        continues: bool = False,
         client: str | None = None,
     ) -> str:
         """Return a conversation as the model's template has it, for a `submit` whose manner says ``is_chat``.
@@ -209,7 +214,7 @@ class Runner:
         """
         renderer = conversation.renderer_for(client)
         return conversation.prompt_of(
-            messages, self.chat_format, chat_template, template_variables or {}, renderer=renderer
+            messages, self.chat_format, chat_template, template_variables or {}, continues=continues, renderer=renderer
         )
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:

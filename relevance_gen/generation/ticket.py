@@ -38,6 +38,8 @@ class Manner:
         is_chat: whether its text is a conversation that `Runner.write_chat` has written.
         stops_itself: whether the model's own end tokens end a sample too, beside ``eos_token_ids``.
         spells: whether the response is to say in ``spelling`` how its tokens are written.
+        prompt: the tokens to continue, in place of the request's text; none where that is meant.
+        only_reads: whether samples end before their first token, where what the model says of the prompt is wanted.
         only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
         client: who asks, where this process serves others: a name, or `STRANGERS`; ``None`` for this process itself.
     """
@@ -45,6 +47,8 @@ class Manner:
     is_chat: bool = False
     stops_itself: bool = False
     spells: bool = False
+    prompt: tuple[int, ...] = ()
+    only_reads: bool = False
     only_counts: bool = False
     client: str | None = None
 

@@ -365,6 +365,22 @@ def test_the_files_own_template_is_used(with_template):
     assert with_template.chat(messages, chat_template="{{ messages[0].role }}").prompt == "user"
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_last_message_is_continued(name):
+    """The prompt ends where the message does, and is otherwise what the template writes."""
+    messages = [HELLO, {"role": "assistant", "content": "The answer is"}]
+    text = prompt_of(messages, MODEL, TEMPLATES[name], continues=True)
+    assert text.endswith("The answer is")
+    assert prompt_of(messages, MODEL, TEMPLATES[name], {"add_generation_prompt": False}).startswith(text)
+
+
+def test_only_a_text_that_the_template_writes_is_continued():
+    """Parts, or a template that leaves the message out, are errors that say so."""
+    for content, template in (([], PLAIN), ("a", "nothing")):
+        with pytest.raises(InvalidRequestError, match="messages"):
+            prompt_of([{"role": "assistant", "content": content}], MODEL, template, continues=True)
+
+
 def test_a_model_without_a_template_says_so(bigram):
     """Where the file has none and none is given, the error names what is missing."""
     with pytest.raises(InvalidRequestError, match="chat_template is required: the model's file has none"):

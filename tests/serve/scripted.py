@@ -176,7 +176,7 @@ class ScriptedBackend:
         """Count the words of all messages."""
         return self.count_tokens(self.write_chat(messages))
 
-    def write_chat(self, messages: Sequence[Mapping[str, Any]], *, client: str | None = None) -> str:  # noqa: ARG002
+    def write_chat(self, messages: Sequence[Mapping[str, Any]], **_: object) -> str:
         """Write a line for each message; the content ``"no template"`` finds none."""
         if any(message["content"] == "no template" for message in messages):
             raise InvalidRequestError("is required: the file has none", "chat_template")

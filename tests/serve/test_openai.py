@@ -222,8 +222,11 @@ def test_completions_tell_their_tokens(server: Server) -> None:
         ({"prompt": []}, "prompt"),
         ({"prompt": 3}, "prompt"),
         ({"prompt": {"x": 1}}, "prompt"),
-        ({"prompt": [1, 2]}, "prompt[0]"),
+        ({"prompt": [1, -2]}, "prompt[1]"),
+        ({"prompt": [[1], [1.5]]}, "prompt[1][0]"),
+        ({"prompt": [[1], []]}, "prompt[1]"),
         ({"prompt": ["x", [1, 2]]}, "prompt[1]"),
+        ({"prompt": [[1, 2], "x"]}, "prompt[1]"),
         ({"prompt": ["x"] * 129, "n": 2}, "prompt"),
         ({"prompt": ["fine", "long"]}, "prompt"),
         ({"suffix": "end"}, "suffix"),
@@ -232,8 +235,15 @@ def test_completions_tell_their_tokens(server: Server) -> None:
         ({"echo": 1}, "echo"),
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": 21}, "logprobs"),
-        ({"logprobs": 1, "echo": True}, "logprobs"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"repeat_penalty": 0}, "repeat_penalty"),
+        ({"repeat_penalty": 2, "repetition_penalty": 2}, "repeat_penalty"),
+        ({"guided_json": 3}, "guided_json"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
+        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "response_format"),
+        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
     ],
 )
 def test_a_completion_that_is_not_allowed_is_named(server: Server, change: dict[str, Any], param: str) -> None:
@@ -384,7 +394,8 @@ def test_a_completion_is_the_same_as_by_the_other_path(real: Server) -> None:
     assert [choice["text"] for choice in choices] == [one["text"] for one in own]
     assert [choice["logprobs"]["token_logprobs"] for choice in choices] == [one["logprobs"] for one in own]
     for choice in choices:
-        assert "".join(choice["logprobs"]["tokens"]).replace("�", "") == choice["text"].replace("�", "")
+        whole = [token for token in choice["logprobs"]["tokens"] if not token.startswith("bytes:")]
+        assert "".join(whole) == choice["text"].replace("�", "")
         for token, likeliest in zip(
             choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"], strict=True
         ):
@@ -404,7 +415,69 @@ def test_an_echoed_prompt_has_the_models_log_probabilities(real: Server) -> None
     assert choice["text"].startswith("hello there")
 
 
+def score(answer: Any, n_context: list[int]) -> list[tuple[float, bool]]:
+    """Read an answer as lm-evaluation-harness's local-completions does: the last token is the one it did not want."""
+    scores = []
+    for choice, begin in zip(answer["choices"], n_context, strict=True):
+        logprobs, likeliest = (choice["logprobs"][name][begin:-1] for name in ("token_logprobs", "top_logprobs"))
+        greedy = all(one == max(tops.values()) for one, tops in zip(logprobs, likeliest, strict=True))
+        scores.append((sum(logprobs), greedy))
+    return scores
+
+
+def test_an_evaluation_harness_scores_texts(real: Server) -> None:
+    """What lm-evaluation-harness sends for a score, tokens or texts, is answered with what the model finds of them."""
+    asked = {"model": "any", "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    text = "xq jk zv"
+    own = real.generate(
+        {"text": text, "prompt_logprobs": True, "max_tokens": 5, "temperature": 0, "return_tokens": True}
+    )
+    tokens, continued = [2 + byte for byte in text.encode()], own.json["responses"][0]["tokens"]
+    (other, _), (alike, is_greedy) = score(
+        post(real, COMPLETIONS, {**asked, "prompt": [tokens, tokens + continued]}), [3, len(tokens)]
+    )
+    assert other == sum(own.json["prompt_logprobs"][3:])
+    assert (alike < 0, is_greedy) == (True, True)
+    assert score(post(real, COMPLETIONS, {**asked, "prompt": text}), [3]) == [(other, False)]
+    assert score(post(real, COMPLETIONS, {**asked, "prompt": [text]}), [3]) == [(other, False)]
+    generation = {"model": "any", "max_tokens": 4, "temperature": 0, "stop": ["\n\n", "</s>"], "seed": 1234}
+    by_tokens = post(real, COMPLETIONS, {**generation, "prompt": [tokens]})["choices"]
+    assert by_tokens == post(real, COMPLETIONS, {**generation, "prompt": text})["choices"]
+
+
+def test_a_prompt_may_only_be_read(real: Server) -> None:
+    """With max_tokens 0 nothing is generated or counted, and the prompt is told; a stream ends at once."""
+    asked = {"prompt": [2 + byte for byte in b"xq \xc3\xa9\xc3"], "max_tokens": 0, "echo": True, "logprobs": 2}
+    answer = post(real, COMPLETIONS, asked)
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["finish_reason"], answer["usage"]["completion_tokens"]) == ("xq é�", "length", 0)
+    assert choice["logprobs"]["tokens"] == ["x", "q", " ", "bytes:\\xc3", "bytes:\\xa9", "bytes:\\xc3"]
+    assert [tops is None or len(tops) for tops in choice["logprobs"]["top_logprobs"]] == [True] + [2] * 5
+    assert post(real, COMPLETIONS, {"prompt": "x", "max_tokens": 0})["choices"][0]["text"] == ""
+    *_, last = events_of(real, COMPLETIONS, {"prompt": "x", "max_tokens": 0})
+    assert last["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_token_that_the_model_has_not_is_named(real: Server) -> None:
+    """Only the model knows; the error is the prompt's."""
+    answer = real.call("POST", COMPLETIONS, {"prompt": [1, 10**6]}, JSON)
+    assert (answer.status, peer_error(answer.json)["param"]) == (400, "prompt")
+
+
 STORY_CHAT = {"messages": [{"role": "user", "content": "z"}], "temperature": 0, "max_tokens": 12}
+
+
+def test_a_chat_says_what_its_template_is_to_know(chatting: Server) -> None:
+    """What the template does not know is refused where the answer depends on it; a last message is continued."""
+    unknown = chatting.call("POST", CHAT, {**STORY_CHAT, "reasoning_effort": "low"}, JSON)
+    assert (unknown.status, peer_error(unknown.json)["param"]) == (400, "reasoning_effort")
+    assert post(chatting, CHAT, {**STORY_CHAT, "chat_template_kwargs": {"enable_thinking": False}})
+    said = [*STORY_CHAT["messages"], {"role": "assistant", "content": "a"}]
+    going_on = {**STORY_CHAT, "messages": said, "max_tokens": 1, "continue_final_message": True}
+    answer = post(chatting, CHAT, going_on)
+    assert answer["choices"][0]["message"]["content"]
+    wrong = chatting.call("POST", CHAT, {**STORY_CHAT, "continue_final_message": True}, JSON)
+    assert (wrong.status, peer_error(wrong.json)["param"]) == (400, "continue_final_message")
 
 
 def test_a_real_chat_is_written_by_the_template(chatting: Server) -> None:

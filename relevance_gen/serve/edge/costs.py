@@ -77,6 +77,7 @@ def kept_bytes(thing: object) -> int:
     match thing:
         case GenerationTask():
             lists = [(one.text, one.stop, *one.stop, one.eos_token_ids, *one.eos_token_ids) for one in thing.requests]
+            lists += [(prompt, *prompt) for prompt in thing.prompts]
             return sum(sys.getsizeof(part) for parts in lists for part in parts)
         case EmbeddingTask():
             return sum(map(sys.getsizeof, thing.texts))

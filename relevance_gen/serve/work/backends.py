@@ -31,7 +31,14 @@ class Backend(Model, Protocol):
     ) -> Future[GenerationResponse]:
         """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
 
-    def write_chat(self, messages: Sequence[Mapping[str, Any]], *, client: str | None = None) -> str:
+    def write_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        template_variables: Mapping[str, Any] | None = None,
+        continues: bool = False,
+        client: str | None = None,
+    ) -> str:
         """Return a conversation as the model's template has it."""
 
     def stats(self) -> Stats:

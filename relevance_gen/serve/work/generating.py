@@ -39,18 +39,37 @@ Responses: TypeAlias = tuple[GenerationResponse, ...]
 
 
 @frozen
+class Conversation:
+    """What is to be continued, before the model's template has written it.
+
+    Attributes:
+        messages: as `Runner.write_chat` takes them.
+        variables: what else the template reads.
+        required: those of them that the template must know, as the answer depends on them.
+        continues: whether the last message is to be continued.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    variables: Mapping[str, Any] = field(factory=dict)
+    required: Sequence[str] = ()
+    continues: bool = False
+
+
+@frozen
 class GenerationTask:
     """Prompts to continue together.
 
     Attributes:
         requests: one for each prompt; their samples are numbered through.
-        messages: the conversation that the one request continues, whose text is not written yet; or ``None``.
+        prompts: the tokens of each, where they are given as these.
+        conversation: what the one request continues, whose text is not written yet; or ``None``.
         manner: what the model is told beside the requests; its client is the id of the key of who asks.
         names: what the client calls a field, for errors, where that is not the request's own name.
     """
 
     requests: tuple[GenerationRequest, ...]
-    messages: Sequence[Mapping[str, Any]] | None = None
+    prompts: tuple[tuple[int, ...], ...] = ()
+    conversation: Conversation | None = None
     manner: Manner = PLAIN
     names: Mapping[str, str] = field(factory=dict)
 
@@ -99,12 +118,22 @@ class Generator:
             InvalidRequestError: the model has no template for these messages.
             RunnerClosedError: there is no runner.
         """
-        if task.messages is None:
+        if (asked := task.conversation) is None:
             return task
         (request,) = task.requests
-        text = self._backend.write_chat(task.messages, client=task.manner.client)
+        for name in asked.required:
+            if name not in (self._backend.chat_format.template or ""):
+                raise InvalidRequestError(
+                    "is not known to the chat template of this model", name, remedy="leave it out"
+                )
+        text = self._backend.write_chat(
+            asked.messages,
+            template_variables=asked.variables,
+            continues=asked.continues,
+            client=task.manner.client,
+        )
         manner = attrs.evolve(task.manner, is_chat=True)
-        return attrs.evolve(task, requests=(attrs.evolve(request, text=text),), messages=None, manner=manner)
+        return attrs.evolve(task, requests=(attrs.evolve(request, text=text),), conversation=None, manner=manner)
 
     async def complete(self, task: GenerationTask) -> Responses:
         """Return the whole response to each prompt. Cancelling this coroutine frees their slots.
@@ -178,9 +207,9 @@ class Generator:
         futures: list[Future[GenerationResponse]] = []
         n_samples = 0
         try:
-            for request in task.requests:
-                on_each = partial(note, n_samples)
-                futures.append(self._backend.submit(request, on_text=on_each, manner=task.manner))
+            for request, prompt in zip(task.requests, task.prompts or ((),) * len(task.requests), strict=True):
+                manner = attrs.evolve(task.manner, prompt=prompt)
+                futures.append(self._backend.submit(request, on_text=partial(note, n_samples), manner=manner))
                 n_samples += request.num_samples
             yield _joined(futures)
         except InvalidRequestError as error:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
+import attrs
 import pytest
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.dialects.openai import chat, completions, embeddings
-from relevance_gen.types import GenerationRequest
+from relevance_gen.serve.dialects.openai import chat, completions, embeddings, requests, tokens
+from relevance_gen.serve.work.generating import GenerationTask
+from relevance_gen.types import Completion, GenerationRequest, Spelling, TokenLogprob
+
+Reader: TypeAlias = Callable[[object], tuple[GenerationTask, object]]
 
 
 def test_each_prompt_has_the_same_request() -> None:
@@ -74,3 +79,81 @@ def test_alternatives_are_bounded_over_all_prompts() -> None:
         InvalidRequestError, match="logprobs must be at most 2 for 524,288 tokens in all samples, got 3"
     ):
         completions.read({**body, "logprobs": 3})
+
+
+SCHEMA = {"type": "array"}
+MESSAGES = [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(("read", "body"), [(completions.read, {"prompt": "x"}), (chat.read, {"messages": MESSAGES})])
+@pytest.mark.parametrize(
+    ("asked", "ours"),
+    [
+        ({"stop_token_ids": [5, 6]}, {"eos_token_ids": (5, 6)}),
+        ({"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}),
+        ({"truncate_prompt_tokens": 9}, {"max_input_tokens": 9}),
+        ({"guided_json": SCHEMA}, {"json_schema": SCHEMA}),
+        ({"guided_json": '{"type": "array"}'}, {"json_schema": SCHEMA}),
+        ({"json_schema": SCHEMA}, {"json_schema": SCHEMA}),
+        ({"guided_regex": "a+"}, {"regex": "a+"}),
+        ({"regex": "a+"}, {"regex": "a+"}),
+        ({"guided_grammar": "start: /a/"}, {"grammar": "start: /a/"}),
+        ({"grammar": "start: /a/"}, {"grammar": "start: /a/"}),
+        ({"guided_choice": ["a", 'b"']}, {"grammar": 'start: "a" | "b\\""'}),
+        ({"structured_outputs": {"json": SCHEMA}}, {"json_schema": SCHEMA}),
+        ({"structured_outputs": {"json_object": True}}, {"json_schema": {"type": "object"}}),
+        ({"structured_outputs": {"choice": ["a"]}}, {"grammar": 'start: "a"'}),
+        ({"structured_outputs": {"regex": "a", "json": None}}, {"regex": "a"}),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, {"json_schema": SCHEMA}),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, {"json_schema": SCHEMA}),
+        ({"ignore_eos": False, "typical_p": 1, "bad_words": []}, {}),
+    ],
+)
+def test_what_others_call_otherwise_is_honoured(
+    read: Reader, body: dict[str, Any], asked: dict[str, Any], ours: dict[str, Any]
+) -> None:
+    """A field that another server has under another name means the same here."""
+    task, _ = read({**body, **asked})
+    plain, _ = read(body)
+    assert task.requests == (attrs.evolve(plain.requests[0], **ours),)
+    assert read({**body, "ignore_eos": True})[0].manner.stops_itself is False
+
+
+@pytest.mark.parametrize(("read", "body"), [(completions.read, {"prompt": "x"}), (chat.read, {"messages": MESSAGES})])
+@pytest.mark.parametrize("name", sorted(requests.REFUSED))
+def test_what_is_not_done_is_refused_by_name(read: Reader, body: dict[str, Any], name: str) -> None:
+    """None of the fields that would change the answer is dropped without a word."""
+    for value in (0.5, ["x"], {"x": 1}):
+        with pytest.raises(InvalidRequestError, match=f"{name} is not supported by this server") as caught:
+            read({**body, name: value})
+        assert caught.value.field == name
+    assert read({**body, name: None})
+
+
+def test_a_chat_tells_its_template_more() -> None:
+    """Variables are given by themselves or together; parts are lines, and what clients replay is taken."""
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
+    body = {
+        "messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": None}, *MESSAGES],
+        "chat_template_kwargs": {"enable_thinking": True, "x": 1},
+        "enable_thinking": False,
+        "reasoning_effort": "low",
+    }
+    asked = chat.read(body)[0].conversation
+    assert asked is not None
+    assert [message["content"] for message in asked.messages] == ["a\nb", "", "x"]
+    assert asked.variables == {"enable_thinking": False, "x": 1, "reasoning_effort": "low"}
+    assert asked.required == ("reasoning_effort",)
+
+
+def test_a_scored_prompt_is_followed_by_the_token_that_ends_the_sample() -> None:
+    """Who scores counts from the end, and must not lose a token of the prompt; else an end token is no part of it."""
+    ended = Completion("", 1, 0.0, "eos", (7,), (-1.0,), ((TokenLogprob(7, -1.0),),))
+    spelling = Spelling((1, 2), {1: b"a", 2: b"\xc3", 7: b""}, frozenset({7}), ((TokenLogprob(2, -0.5),),))
+    assert tokens.completion_logprobs(ended, spelling, (None, -2.0)) == {
+        "tokens": ["a", "bytes:\\xc3", ""],
+        "token_logprobs": [None, -2.0, -1.0],
+        "top_logprobs": [None, {"bytes:\\xc3": -0.5}, {"": -1.0}],
+        "text_offset": [0, 1, 1],
+    }
+    assert tokens.completion_logprobs(ended, spelling, ())["tokens"] == []

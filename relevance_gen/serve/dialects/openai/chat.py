@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import attrs
 from attrs import field, frozen
 from attrs.validators import optional
 
@@ -15,20 +14,31 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import Manner
 from relevance_gen.serve.dialects.openai import errors
 from relevance_gen.serve.dialects.openai.chunks import Chunks
-from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, read_as, top_logprobs
+from relevance_gen.serve.dialects.openai.requests import (
+    REFUSED,
+    Asks,
+    SamplingRequest,
+    is_empty,
+    names_in,
+    read_as,
+    top_logprobs,
+)
 from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, chat_logprobs, usage
-from relevance_gen.serve.work.generating import GenerationTask, Responses
+from relevance_gen.serve.work.generating import Conversation, GenerationTask, Responses
 from relevance_gen.types import Completion, GenerationResponse
 
 _AS_MUCH_AS_FITS = 1 << 30
 """Without a limit a turn ends by itself, or where the context is full."""
 
-_NAMES = {"text": "messages", "num_samples": "n", "json_schema": "response_format"}
+_NAMES = {"text": "messages", "num_samples": "n", "template_variables": "chat_template_kwargs"}
 
 _ROLES = {"developer": "system"}
 """Roles that templates know by another name."""
 
-_REFUSED: Mapping[str, Callable[[Any], bool]] = {
+_REFUSED: Mapping[str, Asks] = REFUSED | {
+    "chat_template": is_empty,
+    "echo": is_empty,
+    "thinking": is_empty,
     "tools": is_empty,
     "tool_choice": lambda v: v in ("none", "auto"),
     "functions": is_empty,
@@ -49,7 +59,9 @@ class ChatRequest(SamplingRequest):
         max_completion_tokens: the newer name of the same, which goes before.
         logprobs: whether to tell the log probability of each token.
         top_logprobs: so many of the likeliest tokens in the place of each; needs `logprobs`.
-        response_format: what the text must be: of type ``text``, ``json_object``, or ``json_schema`` with a schema.
+        chat_template_kwargs: what else the template reads.
+        enable_thinking, documents, reasoning_effort, add_generation_prompt: such variables, given by themselves.
+        continue_final_message: whether the last message, the model's own, is to be continued.
     """
 
     messages: Sequence[Any] = field(
@@ -59,9 +71,30 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
     logprobs: bool = field(default=False, validator=checks.flag)
     top_logprobs: int | None = field(default=None, validator=optional(top_logprobs))
-    response_format: Mapping[str, Any] | None = field(
+    chat_template_kwargs: Mapping[str, Any] | None = field(
         default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, dict)))
     )
+    enable_thinking: bool | None = field(default=None, validator=optional(checks.flag))
+    documents: Sequence[Any] | None = field(
+        default=None, validator=optional(checks.must_be("a list", lambda v: isinstance(v, list)))
+    )
+    reasoning_effort: str | None = field(default=None, validator=optional(checks.string))
+    add_generation_prompt: bool | None = field(default=None, validator=optional(checks.flag))
+    continue_final_message: bool = field(default=False, validator=checks.flag)
+
+    def conversation(self) -> Conversation:
+        """Return the messages, and what else the template reads."""
+        messages = [_message(message, f"messages[{place}]") for place, message in enumerate(self.messages)]
+        if self.continue_final_message and (messages[-1]["role"] != "assistant" or self.add_generation_prompt):
+            rule = "must be false where the last message is not the assistant's, or add_generation_prompt is true"
+            raise InvalidRequestError(rule, "continue_final_message")
+        named = {name: value for name in _VARIABLES if (value := getattr(self, name)) is not None}
+        required = ("reasoning_effort",) if self.reasoning_effort is not None else ()
+        variables = {**(self.chat_template_kwargs or {}), **named}
+        return Conversation(messages, variables, required, continues=self.continue_final_message)
+
+
+_VARIABLES = ("enable_thinking", "documents", "reasoning_effort", "add_generation_prompt")
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | Chunks]:
@@ -71,15 +104,14 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
         InvalidRequestError: a field is wrong, or asks for what is not done.
     """
     request = read_as(ChatRequest, body, _REFUSED)
-    messages = [_message(message, f"messages[{place}]") for place, message in enumerate(request.messages)]
+    names = _NAMES | names_in(body)
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequestError("needs logprobs to be true", "top_logprobs")
     n_alternatives = (request.top_logprobs or 0) if request.logprobs else None
     max_tokens = request.max_completion_tokens or request.max_tokens or _AS_MUCH_AS_FITS
-    generation = request.generation("", max_tokens, n_alternatives)
-    generation = attrs.evolve(generation, json_schema=_schema(request.response_format))
-    manner = Manner(stops_itself=True, spells=request.logprobs)
-    task = GenerationTask((generation,), messages=messages, manner=manner, names=_NAMES)
+    generation = request.generation("", max_tokens, n_alternatives, names)
+    manner = Manner(stops_itself=not request.ignore_eos, spells=request.logprobs)
+    task = GenerationTask((generation,), conversation=request.conversation(), manner=manner, names=names)
     return task, _presenter(request)
 
 
@@ -99,36 +131,22 @@ def _message(message: object, path: str) -> dict[str, str]:
     for name in ("tool_calls", "function_call", "audio"):
         if message.get(name) is not None and not is_empty(message[name]):
             raise InvalidRequestError("is not supported by this server", f"{path}.{name}", remedy="leave it out")
+    if content is None and role == "assistant":
+        content = ""
     if isinstance(content, list):
-        content = "".join(_text_of(part, f"{path}.content[{place}]") for place, part in enumerate(content))
+        content = "\n".join(_text_of(part, f"{path}.content[{place}]") for place, part in enumerate(content))
     if not isinstance(content, str):
         raise InvalidRequestError.must_be(f"{path}.content", "a string or a list of parts of type text", content)
     return {"role": _ROLES.get(role, role), "content": content}
 
 
 def _text_of(part: object, path: str) -> str:
-    if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-        kind = part.get("type") if isinstance(part, dict) else part
-        raise InvalidRequestError.must_be(
-            path, 'a part of type "text" with a text: this model reads nothing else', kind
-        )
-    return str(part["text"])
-
-
-def _schema(wanted: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the schema that the text must fit, if it must fit one; a schema is kept to the letter, strict or not."""
-    if wanted is None or wanted.get("type") == "text":
-        return None
-    kind = wanted.get("type")
-    if kind == "json_object":
-        return {"type": "object"}
-    if kind != "json_schema":
-        raise InvalidRequestError.must_be("response_format.type", '"text", "json_object" or "json_schema"', kind)
-    given = wanted.get("json_schema")
-    schema = given.get("schema") if isinstance(given, dict) else None
-    if not isinstance(schema, dict):
-        raise InvalidRequestError.must_be("response_format.json_schema.schema", "an object", schema)
-    return schema
+    kind = part.get("type") if isinstance(part, dict) else part
+    text = part.get(kind) if isinstance(part, dict) and kind in ("text", "refusal") else None
+    if not isinstance(text, str):
+        allowed = 'a part of type "text" with a text: this model reads nothing else'
+        raise InvalidRequestError.must_be(path, allowed, kind)
+    return text
 
 
 def _presenter(request: ChatRequest) -> Callable[[Responses], object] | Chunks:

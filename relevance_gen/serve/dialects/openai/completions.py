@@ -16,14 +16,26 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import MAX_ALTERNATIVES, MAX_STOP_CHARACTERS, Manner
 from relevance_gen.serve.dialects.openai import errors
 from relevance_gen.serve.dialects.openai.chunks import Chunks
-from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, read_as, top_logprobs
+from relevance_gen.serve.dialects.openai.requests import (
+    REFUSED,
+    Asks,
+    SamplingRequest,
+    is_empty,
+    names_in,
+    read_as,
+    top_logprobs,
+)
 from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, completion_logprobs, usage
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, GenerationResponse
 
 _MAX_ECHOED_CHARACTERS = 1 << 20
 """Of all prompts that stand before samples: an answer repeats a prompt for each of its samples."""
-_REFUSED: Mapping[str, Callable[[Any], bool]] = {"suffix": is_empty}
+_REFUSED: Mapping[str, Asks] = REFUSED | {
+    "suffix": is_empty,
+    "tools": is_empty,
+    "add_special_tokens": lambda v: v is True,
+}
 _NAMES = {"text": "prompt", "num_samples": "n", "top_logprobs": "logprobs"}
 
 
@@ -32,15 +44,15 @@ class CompletionRequest(SamplingRequest):
     """The fields that are read.
 
     Args:
-        prompt: a string or a list of strings, at most MAX_SAMPLES // n of them.
-        max_tokens: most tokens of a sample.
+        prompt: a string, the ids of tokens, or a list of at most MAX_SAMPLES // n strings or lists of ids.
+        max_tokens: most tokens of a sample; with 0 the prompt is only read.
         logprobs: tell the log probability of each token, and so many of the likeliest in its place.
         echo: whether the prompt stands before each sample; so many times, it must not be too long.
         best_of: at most `n`: no more samples are made than are returned.
     """
 
     prompt: Any
-    max_tokens: int = field(default=16, validator=checks.integer(1))
+    max_tokens: int = field(default=16, validator=checks.integer(0))
     logprobs: int | None = field(default=None, validator=optional(top_logprobs))
     echo: bool = field(default=False, validator=checks.flag)
     best_of: int | None = field(default=None, validator=optional(checks.integer(1)))
@@ -56,42 +68,66 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     prompts = _prompts(request)
     if request.best_of is not None and request.best_of > request.n:
         raise InvalidRequestError.must_be("best_of", f"at most n ({request.n}), as no choice is made", request.best_of)
-    if request.echo and request.logprobs:
-        allowed = "0 with echo: what else might stand in the prompt is not known"
-        raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
     if request.echo and request.n * sum(map(len, prompts)) > _MAX_ECHOED_CHARACTERS:
         allowed = f"false where n times the characters of all prompts is above {_MAX_ECHOED_CHARACTERS:,}"
         raise InvalidRequestError.must_be("echo", allowed, request.echo)
+    are_tokens, names = not isinstance(prompts[0], str), _NAMES | names_in(body)
+    if are_tokens and request.echo and request.stream:
+        raise InvalidRequestError.must_be("echo", "false in a stream behind tokens", request.echo)
     wants_prompt = request.echo and request.logprobs is not None
-    first = request.generation(prompts[0], request.max_tokens, request.logprobs)
+    text = "" if are_tokens else prompts[0]
+    first = request.generation(text, max(1, request.max_tokens), request.logprobs, names)
     first = attrs.evolve(first, prompt_logprobs=wants_prompt)
     if len(prompts) * sum(map(len, first.stop)) > MAX_STOP_CHARACTERS:  # they are compiled for each prompt
         most = MAX_STOP_CHARACTERS // len(prompts)
         raise InvalidRequestError(f"must hold at most {most:,} characters for so many prompts", "stop")
-    n_tokens = len(prompts) * request.n * request.max_tokens
-    if (
-        len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_ALTERNATIVES
-    ):  # of one prompt, the engine knows its room
+    n_tokens = len(prompts) * request.n * request.max_tokens + wants_prompt * sum(map(len, prompts))
+    if len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_ALTERNATIVES:  # of one, the engine knows its room
         allowed = f"at most {MAX_ALTERNATIVES // n_tokens} for {n_tokens:,} tokens in all samples"
         raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
-    generations = tuple(_for_another(first, prompt) for prompt in prompts)
-    manner = Manner(stops_itself=True, spells=request.logprobs is not None)
-    task = GenerationTask(generations, manner=manner, names=_NAMES)
+    manner = Manner(
+        stops_itself=not request.ignore_eos,
+        spells=request.logprobs is not None or (request.echo and are_tokens),
+        only_reads=not request.max_tokens,
+    )
+    generations = (first,) * len(prompts) if are_tokens else tuple(_for_another(first, prompt) for prompt in prompts)
+    task = GenerationTask(generations, manner=manner, names=names, prompts=tuple(map(tuple, prompts)) * are_tokens)
     return task, _presenter(request, prompts)
 
 
-def _prompts(request: CompletionRequest) -> list[str]:
-    prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+def _prompts(request: CompletionRequest) -> list[Any]:
+    """Return the prompts, which are all strings or all lists of tokens."""
+    given = request.prompt
+    is_one = isinstance(given, str) or (isinstance(given, list) and len(given) > 0 and checks.is_integer(given[0]))
+    prompts = [given] if is_one else given
     if not isinstance(prompts, list) or not prompts:
-        raise InvalidRequestError.must_be("prompt", "a string or a list of at least one string", prompts)
+        allowed = "a string, a list of tokens, or a list of at least one of these"
+        raise InvalidRequestError.must_be("prompt", allowed, prompts)
     for place, prompt in enumerate(prompts):
-        if not isinstance(prompt, str):
-            allowed = "a string: this server takes texts and no token ids"
-            raise InvalidRequestError.must_be(f"prompt[{place}]", allowed, prompt)
+        path = "prompt" if is_one else f"prompt[{place}]"
+        if isinstance(prompts[0], str) and not isinstance(prompt, str):
+            raise InvalidRequestError.must_be(path, "a string, as the first is", prompt)
+        if not isinstance(prompts[0], str):
+            _check_tokens(path, prompt)
     if len(prompts) * request.n > MAX_SAMPLES:
-        allowed = f"a list of at most {MAX_SAMPLES // request.n} strings with n = {request.n}"
+        allowed = f"a list of at most {MAX_SAMPLES // request.n} prompts with n = {request.n}"
         raise InvalidRequestError.must_be("prompt", allowed, prompts)
     return prompts
+
+
+def _check_tokens(path: str, prompt: object) -> None:
+    if not isinstance(prompt, list) or not prompt:
+        raise InvalidRequestError.must_be(path, "a list of at least one token", prompt)
+    for place, token in enumerate(prompt):
+        if not checks.is_integer(token) or not 0 <= token < checks.MAX_TOKEN_IDS:
+            raise InvalidRequestError.must_be(f"{path}[{place}]", "the id of a token", token)
+
+
+def _written(response: GenerationResponse) -> str:
+    """Return what a prompt says, also where it was given as tokens."""
+    if response.prompt or response.spelling is None:
+        return response.prompt
+    return b"".join(response.spelling.pieces[token] for token in response.spelling.prompt).decode(errors="replace")
 
 
 def _for_another(request: GenerationRequest, prompt: str) -> GenerationRequest:
@@ -106,13 +142,13 @@ def _presenter(request: CompletionRequest, prompts: list[str]) -> Callable[[Resp
 
     def ending(completion: Completion, response: GenerationResponse) -> dict[str, Any]:
         logprobs = None
-        if response.spelling is not None:
+        if response.spelling is not None and request.logprobs is not None:
             logprobs = completion_logprobs(completion, response.spelling, response.prompt_logprobs or ())
         return {"logprobs": logprobs, "finish_reason": FINISH_REASONS[completion.finish_reason]}
 
     def present(responses: Responses) -> object:
         choices = [
-            {"text": (response.prompt if request.echo else "") + completion.text, **ending(completion, response)}
+            {"text": (_written(response) if request.echo else "") + completion.text, **ending(completion, response)}
             for response in responses
             for completion in response.responses
         ]

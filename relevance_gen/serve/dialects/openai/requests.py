@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import attrs
@@ -17,6 +19,64 @@ MODEL = "relevance_gen"
 """What answers call the model where the request does not."""
 _MAX_NAME_CHARACTERS = 1024
 """Of a model's name, which every chunk of a stream repeats."""
+
+OURS: Mapping[str, str] = {
+    "repeat_penalty": "repetition_penalty",
+    "stop_token_ids": "eos_token_ids",
+    "truncate_prompt_tokens": "max_input_tokens",
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_grammar": "grammar",
+}
+"""What other servers' fields are called here: vLLM's, SGLang's and llama.cpp's."""
+
+Asks = Callable[[Any], bool]
+"""Tells whether the value of a field asks for nothing."""
+
+
+def is_empty(value: object) -> bool:
+    """Tell whether a list, an object or a string has nothing in it, or a flag is not set."""
+    return value in ([], {}, "", False)
+
+
+def _is(*values: object) -> Asks:
+    return lambda value: value in values
+
+
+REFUSED: dict[str, Asks] = {
+    "allowed_token_ids": is_empty,
+    "bad_words": is_empty,
+    "dry_multiplier": _is(0),
+    "dynatemp_range": _is(0),
+    "ebnf": is_empty,
+    "include_stop_str_in_output": is_empty,
+    "length_penalty": _is(1),
+    "logits_processors": is_empty,
+    "lora": is_empty,
+    "mirostat": _is(0),
+    "mirostat_mode": _is(0),
+    "prompt_logprobs": lambda value: value is False,
+    "repeat_last_n": _is(-1),
+    "samplers": is_empty,
+    "skip_special_tokens": _is(True),
+    "smoothing_factor": _is(0),
+    "structural_tag": is_empty,
+    "tfs_z": _is(1),
+    "top_a": _is(0),
+    "typical_p": _is(1),
+    "use_beam_search": is_empty,
+    "verbosity": _is("medium"),
+    "xtc_probability": _is(0),
+}
+"""What would change the answer and is not done, for completions and chats alike."""
+_FORMS = {
+    "json": "json_schema",
+    "regex": "regex",
+    "grammar": "grammar",
+    "choice": "grammar",
+    "json_object": "json_schema",
+}
+"""What a text can be told to be in ``structured_outputs``, and ours for each."""
 
 T = TypeVar("T")
 
@@ -64,7 +124,12 @@ class SamplingRequest:
         seed: makes the request repeatable.
         temperature, top_p, presence_penalty, frequency_penalty, logit_bias: as `GenerationRequest` has them.
         top_k: 0 or −1 = off, which is OpenAI's rule and the default.
-        min_p, repetition_penalty, min_tokens, max_input_tokens: as `GenerationRequest` has them.
+        min_p, repetition_penalty, min_tokens, max_input_tokens, eos_token_ids: as `GenerationRequest` has them.
+        json_schema, regex, grammar: likewise; a schema may be written as a text, too.
+        response_format: OpenAI's way to say the same: of type ``text``, ``json_object`` or ``json_schema``.
+        structured_outputs: vLLM's: an object with ``json``, ``regex``, ``choice``, ``grammar`` or ``json_object``.
+        guided_choice: texts of which each sample is one.
+        ignore_eos: whether the model's own end tokens do not end a sample.
     """
 
     model: str = field(default=MODEL, validator=a_name)
@@ -85,6 +150,18 @@ class SamplingRequest:
     repetition_penalty: float | None = _passed_on()
     min_tokens: int | None = _passed_on()
     max_input_tokens: int | None = _passed_on()
+    eos_token_ids: Sequence[int] | None = None
+    json_schema: Any = None
+    regex: str | None = None
+    grammar: str | None = None
+    response_format: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.must_be("an object", _an_object))
+    )
+    structured_outputs: Mapping[str, Any] | None = field(
+        default=None, validator=optional(checks.must_be("an object", _an_object))
+    )
+    guided_choice: Sequence[str] | None = None
+    ignore_eos: bool = field(default=False, validator=checks.flag)
 
     @property
     def includes_usage(self) -> bool:
@@ -92,8 +169,12 @@ class SamplingRequest:
         options = wire.structure(StreamOptions, self.stream_options or {}, path="stream_options", is_lenient=True)
         return options.include_usage
 
-    def generation(self, text: str, max_tokens: int, top_logprobs: int | None) -> GenerationRequest:
+    def generation(
+        self, text: str, max_tokens: int, top_logprobs: int | None, names: Mapping[str, str]
+    ) -> GenerationRequest:
         """Return the request to generate from `text`; with `top_logprobs` also log probabilities.
+
+        Fields have other `names` for the client.
 
         Raises:
             InvalidRequestError: a field is wrong.
@@ -107,21 +188,77 @@ class SamplingRequest:
         seed = None if self.seed is None else self.seed % (1 << 64)
         if top_logprobs is not None:
             passed_on |= {"logprobs": True, "return_tokens": True, "top_logprobs": top_logprobs}
-        return GenerationRequest(
-            text,
-            max_tokens=max_tokens,
-            num_samples=self.n,
-            stop=() if stop is None else stop,
-            seed=seed,
-            top_k=max(0, self.top_k),
-            **passed_on,
-        )
+        if self.eos_token_ids is not None:
+            passed_on["eos_token_ids"] = self.eos_token_ids
+        passed_on |= self._form()
+        try:
+            return GenerationRequest(
+                text,
+                max_tokens=max_tokens,
+                num_samples=self.n,
+                stop=() if stop is None else stop,
+                seed=seed,
+                top_k=max(0, self.top_k),
+                **passed_on,
+            )
+        except InvalidRequestError as error:
+            raise error.renamed(names) from None
+
+    def _form(self) -> dict[str, Any]:
+        """Return which form the text must have, as fields of a `GenerationRequest`."""
+        wanted = {
+            "json_schema": self.json_schema,
+            "regex": self.regex,
+            "grammar": self.grammar,
+            "guided_choice": self.guided_choice,
+            "response_format": _of_response_format(self.response_format),
+            **{f"structured_outputs.{name}": value for name, value in (self.structured_outputs or {}).items()},
+        }
+        wanted = {name: value for name, value in wanted.items() if value is not None and value is not False}
+        if len(wanted) > 1:
+            first, second, *_ = wanted
+            raise InvalidRequestError(f"must not be given beside {first}", second)
+        return dict(_ours(name, value) for name, value in wanted.items())
+
+
+def _ours(name: str, value: Any) -> tuple[str, Any]:
+    """Return the field of a `GenerationRequest` that says what `value` says under `name`, and its value."""
+    outer, _, inner = name.rpartition(".")
+    if outer and inner not in _FORMS:
+        raise InvalidRequestError("is not supported by this server", name, remedy=f"the others are {', '.join(_FORMS)}")
+    if inner in ("choice", "guided_choice"):
+        if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+            raise InvalidRequestError.must_be(name, "a list of at least one string", value)
+        return "grammar", "start: " + " | ".join(map(json.dumps, value))
+    if inner == "json_object":
+        return "json_schema", {"type": "object"}
+    field = "json_schema" if inner == "response_format" else _FORMS.get(inner, inner)
+    if field == "json_schema" and isinstance(value, str):
+        with suppress(ValueError, RecursionError):  # what is no JSON is refused as what is no object
+            value = json.loads(value)
+    return field, value
+
+
+def _of_response_format(wanted: Mapping[str, Any] | None) -> object:
+    """Return the schema that the text must fit, if it must fit one; a schema is kept to the letter, strict or not."""
+    if wanted is None or wanted.get("type") == "text":
+        return None
+    kind, schema = wanted.get("type"), wanted.get("schema")
+    if kind == "json_object":
+        return {"type": "object"} if schema is None else schema
+    if kind != "json_schema":
+        raise InvalidRequestError.must_be("response_format.type", '"text", "json_object" or "json_schema"', kind)
+    given = wanted.get("json_schema")
+    schema = given.get("schema") if isinstance(given, dict) else None
+    if not isinstance(schema, dict):
+        raise InvalidRequestError.must_be("response_format.json_schema.schema", "an object", schema)
+    return schema
 
 
 top_logprobs = checks.integer(0, MAX_TOP_LOGPROBS)
 
 
-def read_as(cls: type[T], body: object, refused: Mapping[str, Callable[[Any], bool]]) -> T:
+def read_as(cls: type[T], body: object, refused: Mapping[str, Asks]) -> T:
     """Make a `cls` of `body`, whose fields may be unknown or null, but for those that are `refused` by name.
 
     Args:
@@ -132,14 +269,26 @@ def read_as(cls: type[T], body: object, refused: Mapping[str, Callable[[Any], bo
     Raises:
         InvalidRequestError: a field is wrong, or asks for what is not done.
     """
-    request = wire.structure(cls, body, is_lenient=True)
+    given = dict(body) if isinstance(body, dict) else {}
     for name, asks_for_nothing in refused.items():
-        value = body.get(name) if isinstance(body, dict) else None
-        if value is not None and not asks_for_nothing(value):
+        if given.get(name) is not None and not asks_for_nothing(given[name]):
             raise InvalidRequestError("is not supported by this server", name, remedy="leave it out")
-    return request
+    theirs = {ours: name for name, ours in OURS.items() if given.get(name) is not None}
+    for ours, name in theirs.items():
+        if given.get(ours) is not None:
+            raise InvalidRequestError(f"must not be given beside {ours}", name)
+        given[ours] = given.pop(name)
+    try:
+        return wire.structure(cls, given if isinstance(body, dict) else body, is_lenient=True)
+    except InvalidRequestError as error:
+        raise error.renamed(theirs) from None
 
 
-def is_empty(value: object) -> bool:
-    """Tell whether a list, an object or a string has nothing in it, or a flag is not set."""
-    return value in ([], {}, "", False)
+def names_in(body: object) -> dict[str, str]:
+    """Return what fields of ours are called in a body where that is not our name."""
+    given = body if isinstance(body, dict) else {}
+    names = {ours: name for name, ours in OURS.items() if given.get(name) is not None}
+    for name in ("guided_choice", "structured_outputs", "response_format"):
+        if given.get(name) is not None:
+            names |= dict.fromkeys(("json_schema", "regex", "grammar"), name)
+    return names

@@ -39,10 +39,17 @@ def chat_logprobs(completion: Completion, spelling: Spelling) -> dict[str, objec
 def completion_logprobs(
     completion: Completion, spelling: Spelling, prompt_logprobs: Sequence[float | None]
 ) -> dict[str, object]:
-    """Return a sample's log probabilities as completions have them, behind those of the prompt, if there are any."""
-    prompt = zip(spelling.prompt, prompt_logprobs, strict=False)
-    rows: list[_Row] = [*((token, logprob, None) for token, logprob in prompt), *_shown(completion, spelling)]
-    texts = [spelling.pieces[token].decode(errors="replace") for token, _, _ in rows]
+    """Return a sample's log probabilities as completions have them, behind those of the prompt, if there are any.
+
+    Behind a prompt every token of the sample has its place, also one that ends it, so that clients who score prompts
+    can count from the end.
+    """
+    alternatives = (None, *(spelling.alternatives or (None,) * len(spelling.prompt)))
+    rows: list[_Row] = [
+        *zip(spelling.prompt, prompt_logprobs, alternatives, strict=False),
+        *_shown(completion, spelling, with_end=bool(prompt_logprobs)),
+    ]
+    texts = [_text(spelling.pieces[token]) for token, _, _ in rows]
     return {
         "tokens": texts,
         "token_logprobs": [logprob for _, logprob, _ in rows],
@@ -53,11 +60,21 @@ def completion_logprobs(
     }
 
 
-def _shown(completion: Completion, spelling: Spelling) -> Iterable[tuple[int, float, Sequence[TokenLogprob]]]:
+def _text(piece: bytes) -> str:
+    """Return what a token prints; where that is a part of a character only, its bytes, as OpenAI writes them."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _shown(
+    completion: Completion, spelling: Spelling, *, with_end: bool = False
+) -> Iterable[tuple[int, float, Sequence[TokenLogprob]]]:
     """Return a sample's tokens with what is known of each, but for the end token, which is no part of the text."""
     tokens, logprobs = completion.tokens or (), completion.logprobs or ()
     alternatives = completion.top_logprobs or ((),) * len(tokens)
-    n_shown = len(tokens) - bool(tokens and tokens[-1] in spelling.ends)
+    n_shown = len(tokens) - bool(tokens and tokens[-1] in spelling.ends and not with_end)
     return zip(tokens[:n_shown], logprobs[:n_shown], alternatives[:n_shown], strict=True)
 
 
@@ -66,7 +83,7 @@ def _by_text(alternatives: Sequence[TokenLogprob] | None, spelling: Spelling) ->
         return None
     best: dict[str, float] = {}
     for one in alternatives:  # the likeliest first; tokens may print the same
-        best.setdefault(spelling.pieces[one.token].decode(errors="replace"), one.logprob)
+        best.setdefault(_text(spelling.pieces[one.token]), one.logprob)
     return best
 
 
