@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ _LOG_EVERY_S = 1.0
 
 
 class Acceptor:
-    """Take connections from a listening socket until it is stopped.
+    """Take connections from a listening socket until it is to finish.
 
     asyncio's own servers try again as often as the backlog is long, at once and with a line of log for each try.
 
@@ -46,8 +47,15 @@ class Acceptor:
         self._again = None
         self._loop.add_reader(self._listener, self._accept)
 
-    def stop(self) -> None:
-        """Accept no more; those accepted go on."""
+    async def finish(self) -> None:
+        """Accept what waits in the kernel, and no more; return when all that was accepted has begun."""
+        self._stop()
+        with suppress(OSError):  # none waits any more, or there are no files for it
+            while True:
+                self._accept_one()
+        await asyncio.gather(*self._begun)
+
+    def _stop(self) -> None:
         self._loop.remove_reader(self._listener)
         if self._again is not None:
             self._again.cancel()
@@ -57,18 +65,20 @@ class Acceptor:
         if n_free <= 0:
             self._pause("as many are open as --max-buffered-bytes has memory for")
             return
-        for _ in range(min(n_free, _AT_ONCE)):
-            try:
-                accepted, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._pause(error.strerror)
-                return
-            accepted.setblocking(False)
-            task = self._loop.create_task(self._begin(accepted))
-            self._begun.add(task)
-            task.add_done_callback(self._begun.discard)
+        try:
+            for _ in range(min(n_free, _AT_ONCE)):
+                self._accept_one()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._pause(error.strerror)
+
+    def _accept_one(self) -> None:
+        accepted, _ = self._listener.accept()
+        accepted.setblocking(False)
+        task = self._loop.create_task(self._begin(accepted))
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
 
     async def _begin(self, accepted: socket.socket) -> None:
         try:

@@ -8,12 +8,13 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from relevance_gen.errors import ShuttingDownError
+from relevance_gen.errors import BusyError, ShuttingDownError
 from relevance_gen.serve.edge import bodies
 from relevance_gen.serve.edge.auth import HEADER, presented_key
+from relevance_gen.serve.edge.connection import Connection
 from relevance_gen.serve.edge.problems import ForbiddenError, UnauthorizedError
 from relevance_gen.serve.edge.route import Route
-from relevance_gen.serve.edge.service import KEY_ID, LANE, RATE_HEADERS, Service
+from relevance_gen.serve.edge.service import HELD, KEY_ID, LANE, RATE_HEADERS, Service
 from relevance_gen.serve.settings import Settings
 
 _CHALLENGE = {"WWW-Authenticate": f'ApiKey header="{HEADER}", Bearer'}
@@ -53,6 +54,7 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
 
     Raises:
         ShuttingDownError: no new work is taken.
+        BusyError: as many requests without a key as there may be are being answered.
         UnauthorizedError: a key is asked for, and it is missing or wrong.
         RateLimitedError: the key made too many requests.
         MediaTypeError: the body is of another type.
@@ -62,6 +64,12 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
     key_id = None if route.key == "never" else service.identify(request.headers)
     if key_id is not None:
         request[KEY_ID] = key_id
+        if isinstance(request.protocol, Connection):
+            request.protocol.has_key = True
+    elif service.strangers.take():
+        request[HELD].callback(service.strangers.give_back)
+    else:
+        raise BusyError("too many requests without a key at once")
     if route.key == "always" or (route.key == "setting" and service.settings.generation_requires_key):
         if key_id is None:
             what = "wrong" if presented_key(request.headers) else "missing"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import itertools
 import select
 import socket
 import sys
 import termios
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias, cast
 
 from aiohttp import web
@@ -48,6 +49,13 @@ _HAND_OVER_S = 1.0
 
 _SPREAD_EVERY_S = 60.0
 
+STRANGERS_SHARE = 0.75
+"""Of all connections, those that clients without a key may have where others want some."""
+
+_FIRST_REQUEST_S = 0.5
+"""At the end, for the requests on connections that were just accepted."""
+_LOOK_AGAIN_S = 0.01
+
 _LINGER_S = 2.0
 """How long the rest of a refused body is read and dropped, so that the client sees the answer and not a reset."""
 
@@ -72,14 +80,29 @@ async def until_read(request: web.BaseRequest, timeout_s: float) -> AsyncIterato
 
 
 class Connection(web.RequestHandler):
-    """One client's connection."""
+    """One client's connection.
 
-    __slots__ = ("_look", "_n_looks")
+    Attributes:
+        has_key: whether its client has shown a valid key.
+    """
+
+    __slots__ = ("_look", "_n_looks", "has_key")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.has_key = False
         self._look: asyncio.TimerHandle | None = None
         self._n_looks = 0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is open, and nothing has been asked yet."""
+        return self.transport is not None and not self._request_count
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is open, and nothing is being answered."""
+        return self.transport is not None and self._current_request is None
 
     def _pause_transport_reading(self) -> None:
         super()._pause_transport_reading()
@@ -170,6 +193,9 @@ class Server(web.Server):
 class Listener:
     """Serves the connections that a socket takes. Make it inside the event loop.
 
+    Where more than `STRANGERS_SHARE` of the connections are open, idle ones whose clients have shown no key are closed,
+    the oldest first, so that there is room for clients with a key.
+
     Args:
         sock: bound and listening.
         server: what to serve them with.
@@ -180,8 +206,20 @@ class Listener:
         sock.setblocking(False)
         self._sock = sock
         self._server = server
-        self._acceptor = Acceptor(sock, server, lambda: most_connections - len(server.connections))
+        self._most_connections = most_connections
+        self._acceptor = Acceptor(sock, server, self._make_room)
         self._acceptor.start()
+
+    def _make_room(self) -> int:
+        """Return how many more connections there may be."""
+        connections = self._server.connections
+        n_left = self._most_connections - len(connections)
+        n_kept = int((1 - STRANGERS_SHARE) * self._most_connections)
+        if n_left < n_kept:
+            idle = (one for one in connections if isinstance(one, Connection) and one.is_idle and not one.has_key)
+            for stranger in itertools.islice(idle, n_kept - n_left):
+                stranger.force_close()
+        return n_left
 
     async def keep_spreading(self) -> None:
         """See to it now and then that connections are spread over all workers; meant for a task of its own."""
@@ -197,15 +235,21 @@ class Listener:
         """
         handover.steer_away(self._sock, n_sockets)
         await asyncio.sleep(_HAND_OVER_S)
-        self._stop()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop listening, once what was asked on connections that wait in the kernel has begun to be answered."""
+        if self._sock.fileno() < 0:
+            return
+        await self._acceptor.finish()
+        self._sock.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_REQUEST_S):
+                await asyncio.sleep(_LOOK_AGAIN_S)  # what the kernel has received on other connections begins, too
+                while any(isinstance(one, Connection) and one.is_new for one in self._server.connections):
+                    await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def close(self, timeout_s: float) -> None:
-        """Stop listening and close all connections; give requests that still run so long."""
-        self._stop()
-        await asyncio.sleep(0)  # what has been received begins to be answered
+        """Close all connections; give requests that still run so long."""
         self._server.pre_shutdown()
         await self._server.shutdown(timeout_s)
-
-    def _stop(self) -> None:
-        self._acceptor.stop()
-        self._sock.close()

@@ -10,6 +10,7 @@ from aiohttp import web
 from attrs import define, field
 
 from relevance_gen.errors import ShuttingDownError
+from relevance_gen.quota import Quota
 from relevance_gen.serve.edge.lanes import Lane
 from relevance_gen.serve.edge.problems import WriteError
 from relevance_gen.serve.edge.rate import RateLimit
@@ -32,6 +33,7 @@ class Service:
         stats: returns the runners' state, wherever they live.
         generator: what generates, unless that is another process's work.
         forward: answers generations where another process holds the model: see `forwarding`.
+        strangers: requests without a key that may be answered at once.
         draining: the process is ending and takes no new work.
         n_working: requests being answered now.
     """
@@ -47,6 +49,7 @@ class Service:
     metrics: Metrics
     forward: Callable[..., Awaitable[web.StreamResponse]] | None = None
     extractor: Extractor = field(factory=Extractor)
+    strangers: Quota = field(factory=Quota)
     draining: bool = False
     n_working: int = 0
     _idle: asyncio.Event = field(factory=asyncio.Event)

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 
 from attrs import frozen
 
+from relevance_gen.quota import Quota
 from relevance_gen.serve import logs, routes
 from relevance_gen.serve.edge import auth, connection
 from relevance_gen.serve.edge.app import application
@@ -116,18 +117,18 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
     service = _service(spec, metrics, generator, forwarder, make_retrieval, embedder)
     answered = routes.OF_MODEL if spec.role == "model" else routes.ROUTES
     await asyncio.to_thread(service.searcher.warm_up)  # imports need files, which connections may use up
-    listener = connection.Listener(
-        spec.listener,
-        connection.Server(application(service), surround(service, answered), settings.idle_timeout_s),
-        max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES),
-    )
+    most_connections = max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES)
+    if spec.role != "model":
+        service.strangers = Quota(connection.STRANGERS_SHARE * most_connections)
+    server = connection.Server(application(service), surround(service, answered), settings.idle_timeout_s)
+    listener = connection.Listener(spec.listener, server, most_connections)
     spreading = asyncio.create_task(listener.keep_spreading()) if settings.reuse_port else None
     await ended.wait()
     if spreading is not None:
         spreading.cancel()
         service.draining = True
         await listener.hand_over(settings.workers)
-    was_cut = await _drain(service)
+    was_cut = await _drain(service, listener)
     gates = [lane.gate for lane in service.lanes.values()]
     still_working = was_cut or any(gate.n_running for gate in gates) or generator.is_loading or embedder.is_loading
     for gate in gates:
@@ -142,14 +143,17 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
     return still_working
 
 
-async def _drain(service: Service) -> bool:
+async def _drain(service: Service, listener: connection.Listener) -> bool:
     """Let running work finish, within the limit; cut and answer what outlasts it, and tell whether anything did."""
     service.draining = True
     _log.info("draining: %d requests are running", service.n_working)
     if await _is_idle_within(service, service.settings.drain_timeout_s):
-        return False
+        await listener.stop()
+        if await _is_idle_within(service, _CLEANUP_S):
+            return False
     _log.warning("the time to drain is over: %d requests are cut", service.n_working)
     service.cut()
+    await listener.stop()
     await _is_idle_within(service, _CLEANUP_S)
     return True
 

@@ -346,8 +346,44 @@ def test_more_connections_than_there_is_memory_for_wait() -> None:
             n_free = 1
             async with asyncio.timeout(5):
                 await begun.wait()
-            acceptor.stop()
+            await acceptor.finish()
             await asyncio.sleep(0)
             return states
 
     assert asyncio.run(check()) == [False]
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Thousands of sockets for this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_strangers_that_do_nothing_leave_room_for_a_key() -> None:
+    """With every connection taken by clients without a key, one with a key is answered, and keeps its connection."""
+    with Server("--max-buffered-bytes", "128MiB", "--idle-timeout-s", "600") as server, ExitStack() as stack:
+        keyed = stack.enter_context(server.raw())
+        for n in range(2):
+            if n:
+                for _ in range(1500):  # more than may be open
+                    stack.enter_context(server.raw())
+            answer = server.search({"query": "x", "chunk_txts": ["x"]})
+            assert answer.status == 200
+            keyed.sendall(request_bytes("POST", "/search", SEARCH, KEYED))
+            assert status_of(keyed.recv(65536)) == 200
+
+
+@pytest.mark.usefixtures("many_files")
+def test_strangers_that_are_answered_leave_room_for_a_key() -> None:
+    """Only so many requests without a key are answered at once that there are connections for those with one."""
+    head = request_bytes("POST", "/generate", headers={**JSON, "Content-Length": "100"})
+    with Server("--max-buffered-bytes", "128MiB", "--body-timeout-s", "600") as server, ExitStack() as stack:
+        for _ in range(900):
+            sock = stack.enter_context(server.raw())
+            sock.sendall(head)
+        assert status_of(sock.recv(65536)) == 503
+        assert server.search({"query": "x", "chunk_txts": ["x"]}).status == 200

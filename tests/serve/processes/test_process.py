@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.harness import KEYED, ROOT, SCRIPTED, Held, Server, eventually
+from tests.serve.harness import KEYED, ROOT, SCRIPTED, Held, Server, eventually, request_bytes
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
 
@@ -234,3 +234,22 @@ def test_repeated_chunks_are_found_in_the_cache() -> None:
         assert server.metric("search_index_cache_bytes") > 0
         server.search({"query": "x", "chunk_txts": ["x y z"]}, {**KEYED, "X-API-Key": "other"})
         assert server.metric("search_index_cache_hits_total") == 3
+
+
+def test_what_waits_in_the_kernel_at_the_end_is_answered() -> None:
+    """Connections that were begun before SIGTERM, and not accepted yet, have their requests answered or refused."""
+    with Server() as server, ExitStack() as stack:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        idle = stack.enter_context(server.raw())
+        idle.sendall(request_bytes("GET", "/docs"))
+        while not idle.recv(1 << 20).endswith(b"</html>\n"):
+            pass
+        server.process.send_signal(signal.SIGSTOP)
+        socks = [idle, *(stack.enter_context(server.raw()) for _ in range(300))]
+        for sock in socks:
+            sock.sendall(request_bytes("GET", "/stats"))
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGCONT)
+        for sock in socks:
+            assert sock.recv(1 << 16).startswith(b"HTTP/1.1 ")
+        assert server.process.wait(60) == 0
