@@ -33,15 +33,8 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
     """
     body, named = _read_name(body, "index", "allow_partial")
     request = wire.structure(SearchRequest, body)
-    question = Question(
-        request.query,
-        request.top_n,
-        request.true_order,
-        where=request.where,
-        spans=request.spans,
-        min_share=request.min_share,
-    )
-    task = SearchTask(question, request.chunk_txts, named=named)
+    asked = {name: getattr(request, name) for name in attrs.fields_dict(Question) if hasattr(request, name)}
+    task = SearchTask(Question(**asked), request.chunk_txts, named=named)
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
 
