@@ -18,6 +18,7 @@ from attrs import evolve, frozen
 from relevance_gen.retrieval.arrays import (
     Flags,
     Floats,
+    GrowingArray,
     Hashes,
     Ids,
     Offsets,
@@ -218,10 +219,15 @@ class Segment:
 
     def _cut_again(self, numbers: Offsets) -> tuple[Lexicon, TermNumbers]:
         """Return the terms of some chunks and each of their occurrences, chunk after chunk, from the texts."""
-        builder = LexiconBuilder(int(self.n_occurrences[numbers].sum()))
+        builder = LexiconBuilder(0)
+        entries = GrowingArray(np.uint32, int(self.n_occurrences[numbers].sum()))
         for block in self._blocks(numbers):
-            builder.add(block.ids, np.frombuffer(block.folded, np.uint8), block.start, block.length)
-        return builder.build()
+            # Of each term of a block one entry is added: a long text has many more occurrences than terms.
+            ids, first, number = np.unique(block.ids, return_index=True, return_inverse=True)
+            letters = np.frombuffer(block.folded, np.uint8)
+            entries.extend(number + builder.add(ids, letters, block.start[first], block.length[first]))
+        lexicon, numbers_of_terms = builder.build()
+        return lexicon, numbers_of_terms.take(entries.finish())
 
     def stumps_again(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
         """Return the stumps of the words of some chunks, chunk after chunk, and how many each has, from the texts."""
