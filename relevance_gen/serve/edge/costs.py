@@ -15,8 +15,7 @@ from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
 from relevance_gen.types import PromptResponse, SearchResponse
 
 _SPAN_BYTES: Final = 160
-_TOKEN_BYTES: Final = 36
-"""A span, and a token in a list, as Python has them."""
+"""A span as Python has it."""
 
 
 @frozen(kw_only=True)
@@ -77,10 +76,9 @@ def kept_bytes(thing: object) -> int:
     """Return the memory of what waits for the model or the encoder: of its texts, and of where these are marked."""
     match thing:
         case GenerationTask():
-            tokens = _TOKEN_BYTES * sum(map(len, thing.prompts))
             lists = [(one.text, one.stop, *one.stop, one.eos_token_ids, *one.eos_token_ids) for one in thing.requests]
             lists += [(prompt, *prompt) for prompt in thing.prompts]
-            return tokens + sum(sys.getsizeof(part) for parts in lists for part in parts)
+            return sum(sys.getsizeof(part) for parts in lists for part in parts)
         case EmbeddingTask():
             return sum(map(sys.getsizeof, thing.texts))
         case SearchResponse():
