@@ -6,11 +6,13 @@ integers (JSON has one number type); integers take neither booleans nor ``10.0``
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from attrs import Attribute
@@ -156,6 +158,21 @@ flag = must_be("true or false", lambda v: isinstance(v, bool))
 def as_tuple(value: Any) -> Any:
     """Freeze a list; leave anything else, a string above all, for the validator to refuse."""
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
+def as_texts(value: Any) -> Any:
+    """Take a single text for a list of one, and freeze a list."""
+    return (value,) if isinstance(value, str) else as_tuple(value)
+
+
+def as_schema(value: Any) -> Any:
+    """Return the JSON schema that a text holds or a class of pydantic's has; leave all else as it is."""
+    if callable(written := getattr(value, "model_json_schema", None)):
+        return written()
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):  # what is no JSON is refused as what is no object
+            return json.loads(value)
+    return value
 
 
 def as_token_numbers(value: Any) -> Any:

@@ -477,7 +477,7 @@ class GenerationRequest:
         eos_token_ids: generation stops when one is produced; the model's own end token alone does not stop it.
         max_input_tokens: keep only this many tokens of the end of the prompt; 0 = no limit.
         num_samples: independent completions, in [1, MAX_SAMPLES].
-        stop: non-empty strings; generation stops when one is produced, and it is not in the output.
+        stop: a non-empty string, or several; generation stops when one is produced, and it is not in the output.
         temperature: 0 = greedy; higher is more varied.
         top_k: keep the k most likely tokens; 0 = off.
         top_p: keep the smallest set of tokens whose probability reaches this, in [0, 1].
@@ -487,8 +487,8 @@ class GenerationRequest:
         repetition_penalty: divides the logit of every token already generated if it is positive, and multiplies it
             otherwise; above 0, and 1 = off.
         logit_bias: token id to what is added to its logit, in [-100, 100]; at most MAX_BIASED_TOKENS of them.
-        json_schema: each sample is JSON that fits this schema. Of this and the next two one at most can be given; they
-            need the extra ``constrained``.
+        json_schema: each sample is JSON that fits this schema, which may be written as a text, or be a class of
+            pydantic's. Of this and the next two one at most can be given; they need the extra ``constrained``.
         regex: each sample is text that this regular expression matches as a whole.
         grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark.
         prompt_lookup: where a sample repeats what came before, guess so many tokens at once, in [0, MAX_PROMPT_LOOKUP].
@@ -516,7 +516,7 @@ class GenerationRequest:
     num_samples: int = field(default=1, converter=checks.plain, validator=checks.integer(1, MAX_SAMPLES))
     stop: tuple[str, ...] = field(
         default=(),
-        converter=checks.as_tuple,
+        converter=checks.as_texts,
         validator=checks.items("a non-empty string", lambda v: isinstance(v, str) and v != ""),
     )
     temperature: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0))
@@ -531,7 +531,9 @@ class GenerationRequest:
         converter=checks.as_token_numbers,
         validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS),
     )
-    json_schema: Mapping[str, Any] | None = field(default=None, validator=optional(_is_object))
+    json_schema: Mapping[str, Any] | None = field(
+        default=None, converter=checks.as_schema, validator=optional(_is_object)
+    )
     regex: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
     grammar: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
     prompt_lookup: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_PROMPT_LOOKUP))

@@ -12,7 +12,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.ticket import Request, as_request
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.types import GenerationRequest, GenerationResponse
+from relevance_gen.types import GenerationResponse
 
 _OF_RUNNER = {"model", "devices", *attrs.fields_dict(ModelOptions)}
 _lock = threading.Lock()
@@ -40,7 +40,7 @@ def generate(request: Request | None = None, *, runner: Runner | None = None, **
     Source: the documented ``POST /generate``.
     """
     refuse_fields_of_runner(fields)
-    asked = as_request(_with(request, fields))  # refuses nonsense before a model is loaded
+    asked = as_request(request, fields)  # refuses nonsense before a model is loaded
     return _runner_of(runner).generate(asked)
 
 
@@ -74,19 +74,6 @@ def refuse_fields_of_runner(names: Iterable[str]) -> None:
     for name in names:
         if name in _OF_RUNNER:
             raise InvalidRequestError("is no field of a request: make a Runner with it, and pass runner=", name)
-
-
-def _with(request: object, fields: Mapping[str, Any]) -> object:
-    """Return a request with the fields that were given beside it."""
-    if request is None:
-        return fields
-    if not fields:
-        return request
-    if isinstance(request, str):
-        request = {"text": request}
-    elif isinstance(request, GenerationRequest):
-        request = {name: getattr(request, name) for name in attrs.fields_dict(GenerationRequest)}
-    return {**request, **fields} if isinstance(request, Mapping) else request
 
 
 def _runner_of(runner: Runner | None) -> Runner:

@@ -7,7 +7,9 @@ step.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from attrs import define, frozen
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, shorten
 from relevance_gen.generation.sampling import Mask
+from relevance_gen.generation.schemas import paths_of, without_unknown_formats
 from relevance_gen.generation.ticket import GRAMMAR_FIELDS
 from relevance_gen.types import GenerationRequest
 
@@ -159,7 +162,10 @@ class GrammarSource:
         """
         match self.field:
             case "json_schema":
-                schema = json.loads(self.text)
+                try:
+                    schema = without_unknown_formats(json.loads(self.text))
+                except RecursionError:
+                    raise self.refused("nests too deeply") from None
                 options = schema.get("x-guidance", {})
                 if isinstance(options, Mapping):
                     options = {"whitespace_pattern": _WHITE_SPACE, **options}
@@ -171,6 +177,19 @@ class GrammarSource:
             case _:
                 lark = self.text
         return lark + '\n%llguidance {"no_forcing": true}'
+
+    def uncompilable(self, why: str) -> InvalidRequestError:
+        """Return the error that says `why` it cannot be compiled, of a schema also where, and what can be done."""
+        what = why.rpartition("JSON schema: ")[2]
+        if self.field != "json_schema" or what == why:
+            return self.refused(f"cannot be compiled: {why}")
+        keys, schema = re.findall(r'"([^"]+)"', what), json.loads(self.text)
+        places = [path for key in keys for path in itertools.islice(paths_of(key, schema), 1)]
+        where = f" at {shorten(', '.join(places))}" if places else ""
+        remedy = (
+            'leave it out, or put "x-guidance": {"lenient": true} into the schema, which ignores what is not done here'
+        )
+        return InvalidRequestError(f"cannot be compiled: {what}{where}", self.field, remedy=remedy if places else None)
 
     def refused(self, why: str) -> InvalidRequestError:
         """Return the error that says `why` it cannot be followed."""

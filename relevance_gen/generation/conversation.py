@@ -124,20 +124,41 @@ def prompt_of(
             said[-1]["content"] += _END
         return said
 
-    given = {
-        "bos_token": model.bos,
-        "eos_token": model.eos,
-        "add_generation_prompt": not continues,
-        "messages": _as_plain_text(list(messages), "messages", as_said),
-    }
-    others = _as_plain_text(dict(variables), "template_variables", lambda value: _broken(value, quoted))
-    text = renderer.render(template, given | others)
+    given = {"bos_token": model.bos, "eos_token": model.eos, "add_generation_prompt": not continues}
+    given |= _as_plain_text(dict(variables), "template_variables", lambda value: _broken(value, quoted))
+    said = _as_plain_text(list(messages), "messages", as_said)
+    text = renderer.render(template, {"messages": said, **given})
+    if any(_is_left_out(message, text) for message in said):
+        text = renderer.render(template, {"messages": _without_systems(said), **given})
     if not continues:
         return text
-    said, mark, _ = text.rpartition(_END)
+    begun, mark, _ = text.rpartition(_END)
     if not mark:
         raise InvalidRequestError("do not fit the chat template: it does not write the last one as it is", "messages")
-    return said
+    return begun
+
+
+def _is_left_out(message: Mapping[str, Any], text: str) -> bool:
+    """Tell whether a template that knows no system's role has left such a message out."""
+    content = message.get("content")
+    if message["role"] != "system" or not isinstance(content, str):
+        return False
+    return content.strip() not in text and json.dumps(content.strip(), ensure_ascii=False)[1:-1] not in text
+
+
+def _without_systems(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Put what systems say in front of what the next user says."""
+    moved: list[Mapping[str, Any]] = []
+    said = ""
+    for message in messages:
+        if message["role"] == "system":
+            said += f"{message['content']}\n\n"
+        elif said and message["role"] == "user" and isinstance(message.get("content"), str):
+            moved.append({**message, "content": said + message["content"]})
+            said = ""
+        else:
+            moved.append(message)
+    return moved
 
 
 def _check(messages: object) -> None:

@@ -155,7 +155,7 @@ class _Lane:
         if client is not None:
             self._seconds.charge(seconds, client)
         if why:
-            raise source.refused(f"cannot be compiled: {why}")
+            raise source.uncompilable(why)
         grammar = Grammar(source, matcher, self._n_vocab, guidance)
         if compiled_s <= _KNOWN_S:
             self._known.put(source, grammar)

@@ -104,10 +104,11 @@ class Runner:
 
     def submit(
         self,
-        request: Request,
+        request: Request | None = None,
         *,
         on_text: OnText | None = None,
         manner: Manner = PLAIN,
+        **fields: Any,
     ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
@@ -116,6 +117,7 @@ class Runner:
             on_text: called with sample index and text as it is generated: whole characters, never part of a stop
                 string. It runs in the thread of a model, so it must be quick; whatever it raises fails this request.
             manner: what is said beside the request.
+            fields: fields of a `GenerationRequest`; they go before those of `request`.
 
         Returns:
             A future. Its `cancel()` works until the response is there; the request's slots are then free at the next
@@ -127,20 +129,20 @@ class Runner:
             OverloadedError: as many samples as allowed wait already.
             RunnerClosedError: the runner is closed, has died, or belongs to the process this one was forked from.
         """
-        request = as_request(request)
+        request = as_request(request, fields)
         self._check_not_forked()
         check_bounds(request)
         seed = secrets.randbits(128) if request.seed is None else request.seed
         ticket = Ticket(next(self._ids), request, seed, time.time(), manner)
         return self._backlog.put(ticket, on_text)
 
-    def generate(self, request: Request) -> GenerationResponse:
-        """Submit a request and wait for its response.
+    def generate(self, request: Request | None = None, **fields: Any) -> GenerationResponse:
+        """Submit a request, with `fields` as in `submit`, and wait for its response.
 
         Raises:
             RelevanceGenError: as `submit` raises, or what the request failed with.
         """
-        return self._wait_for(lambda: self.submit(request))
+        return self._wait_for(lambda: self.submit(request, **fields))
 
     def _wait_for(self, submit: Callable[[], Future[GenerationResponse]]) -> GenerationResponse:
         if self._runs_here():
@@ -154,13 +156,13 @@ class Runner:
             future.cancel()  # after an interrupt in this thread nobody waits for it any more
             del future  # it holds the exception, whose traceback holds this frame
 
-    def stream(self, request: Request) -> TextStream:
-        """Submit a request and return its text piece by piece, as it comes.
+    def stream(self, request: Request | None = None, **fields: Any) -> TextStream:
+        """Submit a request, with `fields` as in `submit`, and return its text piece by piece, as it comes.
 
         Raises:
             RelevanceGenError: as `submit` raises.
         """
-        return TextStream(lambda on_text: self.submit(request, on_text=on_text))
+        return TextStream(lambda on_text: self.submit(request, on_text=on_text, **fields))
 
     def submit_chat(
         self,

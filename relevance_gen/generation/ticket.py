@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
+import attrs
 from attrs import field, frozen
 
 from relevance_gen import wire
@@ -20,6 +21,7 @@ MAX_STOP_CHARACTERS = 1 << 16
 MAX_END_TOKENS = 1 << 12
 MAX_ALTERNATIVES = 1 << 20
 """Of all tokens of a response, which holds them until it is complete."""
+_NO_FIELDS: Mapping[str, Any] = {}
 GRAMMAR_FIELDS = ("json_schema", "regex", "grammar")
 """The fields that say what samples must be; of a request, one at most is set."""
 MAX_GRAMMAR_CHARACTERS = 1 << 18
@@ -114,19 +116,21 @@ class Reports(Protocol):
         """Take the response, or why there is none."""
 
 
-def as_request(request: object) -> GenerationRequest:
-    """Make a request of a text or a mapping of fields; return one as it is.
+def as_request(request: object, fields: Mapping[str, Any] = _NO_FIELDS) -> GenerationRequest:
+    """Make a request of a text or a mapping of fields, and of `fields` beside it, which go before its own.
 
     Raises:
         InvalidRequestError: it is none of these, or a field is wrong.
     """
     if isinstance(request, GenerationRequest):
-        return request
+        if not fields:
+            return request
+        request = attrs.asdict(request, recurse=False)
     if isinstance(request, str):
         request = {"text": request}
-    if not isinstance(request, Mapping):
+    if not isinstance(request, Mapping | None):
         raise InvalidRequestError.must_be("request", "a text, a GenerationRequest or a mapping of its fields", request)
-    return wire.structure(GenerationRequest, request)
+    return wire.structure(GenerationRequest, {**(request or {}), **fields})
 
 
 def check_bounds(request: GenerationRequest) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError
 from relevance_gen.generation import grammars, guidance
-from relevance_gen.generation.constraints import Effort, GrammarSource
+from relevance_gen.generation.constraints import Effort, GrammarSource, source_of
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.ticket import STRANGERS, Manner
 from relevance_gen.quota import Quota
@@ -254,6 +254,38 @@ def test_what_cannot_be_compiled_is_refused_in_time(bigram, fields, says):
     assert len(str(caught.value)) < 500
     assert time.monotonic() - started < 20
     assert neighbour.result(60).responses[0].generated_tokens == 100
+
+
+def test_schemas_are_taken_as_python_has_them(bigram):
+    """A format that nobody knows is a note, as the standard says; a class or a text may stand for a schema."""
+
+    class Account:
+        """As a model of pydantic's."""
+
+        @staticmethod
+        def model_json_schema():
+            return {"type": "object", "properties": {"key": {"type": "string", "format": "password", "maxLength": 3}}}
+
+    compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
+    for schema in (Account, json.dumps(Account.model_json_schema())):
+        request = GenerationRequest("a", json_schema=schema)
+        assert request.json_schema == Account.model_json_schema()
+        assert compiler.compile(source_of(request)).result(60)
+    compiler.close()
+    assert GenerationRequest("a", stop="b").stop == ("b",)
+    with pytest.raises(InvalidRequestError, match="json_schema must be an object"):
+        GenerationRequest("a", json_schema="no JSON")
+
+
+def test_a_schema_that_cannot_be_followed_says_where_and_what_to_do(bigram):
+    """The error has the key, its place in the schema and a way out, and no place in a text that nobody wrote."""
+    names = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    with pytest.raises(InvalidRequestError) as caught:
+        bigram.generate("a", json_schema={"type": "object", "properties": {"names": names}})
+    assert str(caught.value) == (
+        'json_schema cannot be compiled: Unimplemented keys: ["uniqueItems"] at properties.names.uniqueItems; leave it '
+        'out, or put "x-guidance": {"lenient": true} into the schema, which ignores what is not done here'
+    )
 
 
 @pytest.mark.parametrize(

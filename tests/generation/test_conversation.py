@@ -381,6 +381,16 @@ def test_only_a_text_that_the_template_writes_is_continued():
             prompt_of([{"role": "assistant", "content": content}], MODEL, template, continues=True)
 
 
+def test_what_a_system_says_is_not_left_out():
+    """A template that knows no such role writes it in front of what the user says."""
+    users = "{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}: {{ m.content }}]{% endif %}{% endfor %}"
+    text = prompt_of([SYSTEM, HELLO, ANSWER, AGAIN], MODEL, users)
+    assert text.startswith("[user:   Be brief. \n\nHello!\n][assistant: ")
+    assert text == prompt_of([{**HELLO, "content": "  Be brief. \n\nHello!\n"}, ANSWER, AGAIN], MODEL, users)
+    as_json = "{{ messages | tojson }}"
+    assert prompt_of([SYSTEM, HELLO], MODEL, as_json).count("Be brief") == 1
+
+
 def test_a_model_without_a_template_says_so(bigram):
     """Where the file has none and none is given, the error names what is missing."""
     with pytest.raises(InvalidRequestError, match="chat_template is required: the model's file has none"):

@@ -432,6 +432,18 @@ def test_a_mapping_is_a_request(tiny):
             tiny.submit(wrong)
 
 
+def test_fields_may_stand_beside_a_request(tiny):
+    """Every way to generate takes them; they go before the request's own."""
+    asked = GenerationRequest("Once", max_tokens=3, temperature=0)
+    expected = tiny.generate(asked).responses[0].text
+    assert tiny.generate("Once", max_tokens=3, temperature=0).responses[0].text == expected
+    assert tiny.generate(text="Once", max_tokens=3, temperature=0).responses[0].text == expected
+    assert tiny.submit(asked, max_tokens=1).result().responses[0].generated_tokens == 1
+    assert "".join(piece.text for piece in tiny.stream({"text": "Once", "max_tokens": 9}, max_tokens=3, temperature=0))
+    with pytest.raises(InvalidRequestError, match="max_token is not a known field; did you mean max_tokens"):
+        tiny.generate("Once", max_token=3)
+
+
 def test_leaving_the_context_by_an_exception_does_not_wait():
     """An exception in a with block aborts what runs."""
     with pytest.raises(KeyError), small_runner() as runner:  # noqa: PT012 - the block is what is tested
@@ -530,7 +542,7 @@ def test_stop_strings_without_bound_are_refused(tiny):
 def test_end_tokens_without_bound_are_refused(tiny):
     """4,096 end tokens are accepted; more are an error that names the field."""
     assert tiny.generate(GenerationRequest("a", max_tokens=1, eos_token_ids=tuple(range(4096)))).num_samples == 1
-    with pytest.raises(InvalidRequestError, match="at most 4,096 tokens, got a list of 4097 items") as caught:
+    with pytest.raises(InvalidRequestError, match="at most 4,096 tokens, got a list of 4,097 items") as caught:
         tiny.submit(GenerationRequest("a", eos_token_ids=tuple(range(4097))))
     assert caught.value.field == "eos_token_ids"
 

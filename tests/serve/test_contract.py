@@ -246,7 +246,7 @@ def test_generate_wants_exactly_json(server: Server, content_type: str | None) -
         ({"max_input_tokens": -1}, "max_input_tokens"),
         ({"num_samples": 0}, "num_samples"),
         ({"num_samples": 257}, "num_samples"),
-        ({"stop": "x"}, "stop"),
+        ({"stop": 3}, "stop"),
         ({"stop": [""]}, "stop[0]"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": "1"}, "temperature"),

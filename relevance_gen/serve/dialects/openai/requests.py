@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import attrs
@@ -184,7 +183,6 @@ class SamplingRequest:
             for one in attrs.fields(type(self))
             if one.metadata.get("passed_on") and getattr(self, one.name) is not None
         }
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop
         seed = None if self.seed is None else self.seed % (1 << 64)
         if top_logprobs is not None:
             passed_on |= {"logprobs": True, "return_tokens": True, "top_logprobs": top_logprobs}
@@ -196,7 +194,7 @@ class SamplingRequest:
                 text,
                 max_tokens=max_tokens,
                 num_samples=self.n,
-                stop=() if stop is None else stop,
+                stop=() if self.stop is None else self.stop,
                 seed=seed,
                 top_k=max(0, self.top_k),
                 **passed_on,
@@ -233,9 +231,6 @@ def _ours(name: str, value: Any) -> tuple[str, Any]:
     if inner == "json_object":
         return "json_schema", {"type": "object"}
     field = "json_schema" if inner == "response_format" else _FORMS.get(inner, inner)
-    if field == "json_schema" and isinstance(value, str):
-        with suppress(ValueError, RecursionError):  # what is no JSON is refused as what is no object
-            value = json.loads(value)
     return field, value
 
 
