@@ -250,6 +250,7 @@ class Listener:
                     await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def close(self, timeout_s: float) -> None:
-        """Close all connections; give requests that still run so long."""
+        """Stop listening and close all connections; give requests that still run so long."""
+        await self.stop()
         self._server.pre_shutdown()
         await self._server.shutdown(timeout_s)
