@@ -16,7 +16,7 @@ from relevance_gen.errors import ClusterError, TimedOutError
 
 START_S: Final = 600.0
 """Longest time that an actor may take to start, beside hundreds of others."""
-SILENT_S: Final = 10.0
+SILENT_S: Final = 6.0
 """A process that has not answered a ping for so long is stopped, or cut off. One that is frozen while its machine moves
 to another is so for less."""
 _PING_S: Final = 0.5
@@ -75,8 +75,8 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
         raise TimedOutError(f"the cluster did not answer within {timeout_s:g} seconds") from None
 
 
-def get_from(handle: Any, answer: Any, silent_s: float = SILENT_S) -> Any:
-    """Wait for an answer of an actor for as long as it takes, while the actor answers pings.
+def wait_for(handle: Any, answer: Any, silent_s: float = SILENT_S) -> None:
+    """Wait until an actor has answered or failed, for as long as that takes, while it answers pings.
 
     Args:
         handle: the actor, which has started.
@@ -86,13 +86,23 @@ def get_from(handle: Any, answer: Any, silent_s: float = SILENT_S) -> Any:
 
     Raises:
         SilentError: it does not answer pings.
+    """
+    while not ray.wait([answer], timeout=_PING_S, fetch_local=False)[0]:
+        ping = handle.ping.remote()
+        n_waits = round(silent_s / _PING_S)
+        if not any(ray.wait([answer, ping], timeout=_PING_S, fetch_local=False)[0] for _ in range(n_waits)):
+            raise SilentError(f"a process of the cluster has not answered for {silent_s:g} seconds")
+
+
+def get_from(handle: Any, answer: Any, silent_s: float = SILENT_S) -> Any:
+    """Wait for an answer as `wait_for` does, and return it.
+
+    Raises:
+        SilentError: the actor does not answer pings.
         RayActorError: it died.
         Exception: what it raised.
     """
-    while not ray.wait([answer], timeout=_PING_S)[0]:
-        ping = handle.ping.remote()
-        if not any(ray.wait([answer, ping], timeout=_PING_S)[0] for _ in range(round(silent_s / _PING_S))):
-            raise SilentError(f"a process of the cluster has not answered for {silent_s:g} seconds")
+    wait_for(handle, answer, silent_s)
     return get(answer)
 
 

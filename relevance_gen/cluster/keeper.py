@@ -102,7 +102,7 @@ class Keeper(Actor):
         """
         with self._changing:
             self._replicas.shards = [KeptShard(Recipe.of(part)) for part in parts]
-            self._replicas.fill(self._shards)
+            self._replicas.fill()
             if lost := [shard.error for shard in self._shards if not shard.replicas]:
                 raise ClusterError(f"{len(lost)} of {len(parts)} shards could not be built: {lost[0]}")
             self._n_positions = self._place() if n_positions is None else n_positions
@@ -210,7 +210,6 @@ class Keeper(Actor):
                 if not self._replicas.start(shard, node_id):
                     unfit.add(node_id)
                     continue
-                self._adopt(self._epoch)
                 self._replicas.strike(shard, replica)
                 n_moved += 1
         return n_moved
@@ -266,7 +265,8 @@ class Keeper(Actor):
         """Make what was changed searchable everywhere, and tell callers."""
         total = sum((shard.statistics for shard in self._shards), Statistics())
         shared = ray.put(total) if total.ids.size else total
-        self._replicas.call(self._shards, "adopt", [(epoch, shared)] * len(self._shards))
+        self._replicas.adopted = epoch, shared
+        self._replicas.call(self._shards, "adopt", [self._replicas.adopted] * len(self._shards))
         with self._replicas.changed:
             for shard in self._shards:
                 for replica in shard.replicas:
@@ -299,12 +299,10 @@ class Keeper(Actor):
             ]
             self._tell(evolve(self._state, shards=tuple(shards)))
 
-    def _restore(self, shards: Sequence[KeptShard]) -> None:
-        """Start the replicas that some shards lack."""
+    def _restore(self) -> None:
+        """Start the replicas that shards lack."""
         try:
             with self._changing:
-                self._replicas.fill(shards)
-                if not self._replicas.closed.is_set():
-                    self._adopt(self._epoch)
+                self._replicas.fill()
         except Exception:
             _log.exception("lost shards could not be restored")

@@ -7,8 +7,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,11 +17,12 @@ import ray
 from attrs import define, field
 from ray.exceptions import RayActorError
 
-from relevance_gen.cluster.actors import START_S, SilentError, check, get_from, start
+from relevance_gen.cluster.actors import START_S, SilentError, check, get_from, start, wait_for
 from relevance_gen.cluster.parts import Recipe
 from relevance_gen.cluster.placing import least_loaded, living_nodes
 from relevance_gen.cluster.shard import Contribution, Shard
 from relevance_gen.cluster.state import ShardState, Spans
+from relevance_gen.errors import ClusterError
 from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
 from relevance_gen.types import WeightingName
@@ -37,8 +39,11 @@ _SILENT_S: Final = 2.0
 """A replica that has not answered a ping for so long is not asked any more, and made anew if another one answers."""
 _BUILD_SILENT_S: Final = 30.0
 """An actor that unpickles gigabytes leaves a ping unanswered for so long at most."""
-_RESTART_S: Final = 60.0
-"""Longest time that an actor may take to start, where it is one of few."""
+_FILL_S: Final = 30.0
+"""How long further shards are restored together with others, before changes have their turn."""
+_LOOK_S: Final = 0.2
+_SPARES: Final = 2
+"""Actors that are kept started where shards have several replicas: one that is lost is made again the sooner."""
 NOT_MADE: Final = Contribution(Statistics(), Spans.of(np.zeros(0, np.int64)), 0, 0, 0)
 
 
@@ -118,6 +123,7 @@ class Replicas:
         shards: the shards.
         changed: held for a moment while replicas come and go.
         n_wanted: how many actors shall have each shard.
+        adopted: what was adopted last, as `Shard.adopt` takes it; None before anything was.
         closed: set when all replicas were ended.
     """
 
@@ -129,6 +135,7 @@ class Replicas:
         self._made_with = weighting, counter
         self.n_wanted = n_wanted
         self.on_change = on_change
+        self.adopted: tuple[int, Any] | None = None
         self._n_coming: Counter[str] = Counter()
         self._prepared: list[tuple[Any, str]] = []
         self.closed = threading.Event()
@@ -143,6 +150,8 @@ class Replicas:
     def lacking(self) -> list[KeptShard]:
         """Return the shards that lack replicas, and for which it is time to try again."""
         now_s = time.monotonic()
+        if self.closed.is_set():
+            return []
         return [one for one in self.shards if len(one.replicas) < self.n_wanted and one.next_try_s <= now_s]
 
     def call(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
@@ -222,35 +231,38 @@ class Replicas:
         with self.changed:
             self._prepared += [self._new() for _ in range(n_shards * self.n_wanted)]
 
-    def fill(self, shards: Sequence[KeptShard]) -> None:
-        """Start the replicas that shards lack; for those for which that fails, say when to try again."""
-        lacking = [shard for shard in shards for _ in range(self.n_wanted - len(shard.replicas))]
+    def fill(self) -> None:
+        """Start the replicas that shards lack, also those that come to lack some for a while from now on."""
+        end_s = time.monotonic() + _FILL_S
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(self.start, lacking))
+            starting: dict[Future[bool], KeptShard] = {}
+            while True:
+                for shard in self.lacking() if time.monotonic() < end_s else ():
+                    n_coming = sum(one is shard for one in starting.values())
+                    for _ in range(self.n_wanted - len(shard.replicas) - n_coming):
+                        starting[pool.submit(self.start, shard)] = shard
+                if not starting:
+                    break
+                for ended in wait(starting, _LOOK_S, FIRST_COMPLETED).done:
+                    del starting[ended]
+                    ended.result()
         with self.changed:
-            while self._prepared:
-                handle, node_id = self._prepared.pop()
+            for handle, node_id in self._prepared[self._n_spares :]:
                 self._n_coming[node_id] -= 1
                 ray.kill(handle)
-        for shard in shards:
-            shard.n_failures = 0 if len(shard.replicas) >= self.n_wanted else shard.n_failures + 1
-            shard.next_try_s = time.monotonic() + min(2.0**shard.n_failures - 1.0, _LONGEST_PAUSE_S)
-            if shard.n_failures and not self.closed.is_set():
-                _log.warning("a shard lacks a replica: %s", shard.error)
+            del self._prepared[self._n_spares :]
+            self._keep_spares()
 
     def start(self, shard: KeptShard, node_id: str | None = None) -> bool:
         """Start a replica, on a node with room unless one is named; tell whether that was done, or note why not."""
         for _ in range(_ATTEMPTS):
             if self.closed.is_set():
-                break
+                return False
             with self.changed:
-                is_free = node_id is None and bool(self._prepared)
-                held = [one.node_id for one in shard.replicas]
-                handle, chosen = self._prepared.pop(0) if is_free else self._new(node_id, held)
+                handle, chosen = self._take_prepared(shard) if node_id is None else self._new(node_id)
                 shard.newest = handle
             try:
-                real_node_id = check(handle, START_S if is_free else _RESTART_S)
-                made = self._make(shard, handle)
+                replica = self._made(shard, handle)
             except (RayActorError, SilentError) as error:
                 ray.kill(handle)
                 shard.error = f"the actor died: {str(error).splitlines()[0]}"
@@ -263,16 +275,32 @@ class Replicas:
                 with self.changed:
                     self._n_coming[chosen] -= 1
             with self.changed:
-                if shard.contribution is NOT_MADE:
-                    shard.contribution = made
-                if self.closed.is_set() or made.digest != shard.contribution.digest:
-                    ray.kill(handle)
-                    shard.error = "its source has changed since the index was built"
-                    break
-                shard.replicas.append(Replica(handle, real_node_id, handle.end.remote()))
-                shard.error = None
+                shard.replicas.append(replica)
+                shard.error, shard.n_failures = None, 0
+                self.on_change()
             return True
+        with self.changed:
+            shard.n_failures += 1
+            shard.next_try_s = time.monotonic() + min(2.0**shard.n_failures - 1.0, _LONGEST_PAUSE_S)
+            self.on_change()
+        if not self.closed.is_set():
+            _log.warning("a shard lacks a replica: %s", shard.error)
         return False
+
+    def _made(self, shard: KeptShard, handle: Any) -> Replica:
+        """Have an actor make a shard, and adopt what the others have adopted."""
+        node_id = check(handle, START_S)
+        made = self._make(shard, handle)
+        with self.changed:
+            if shard.contribution is NOT_MADE:
+                shard.contribution = made
+        if made.digest != shard.contribution.digest:
+            raise ClusterError("its source has changed since the index was built")
+        if self.adopted is not None:
+            get_from(handle, handle.adopt.remote(*self.adopted))
+        if self.closed.is_set():
+            raise ClusterError("the index was closed")
+        return Replica(handle, node_id, handle.end.remote(), has_adopted=self.adopted is not None)
 
     @staticmethod
     def _make(shard: KeptShard, handle: Any) -> Contribution:
@@ -280,19 +308,39 @@ class Replicas:
 
         A saved file comes first, because it is mapped, and lies in memory once for all who read it.
         """
+
+        def build() -> Contribution:
+            made: Contribution = get_from(handle, handle.build.remote(shard.recipe), _BUILD_SILENT_S)
+            return made
+
+        def take(twin: Replica) -> Contribution:
+            copy = twin.handle.copy.remote()
+            wait_for(twin.handle, copy, _SILENT_S)
+            taken: Contribution = get_from(handle, handle.take.remote(copy), _BUILD_SILENT_S)
+            return taken
+
         living = [one for one in shard.replicas if one.has_adopted and not one.is_silent]
-        if shard.recipe.is_file or not living:
-            try:
-                made: Contribution = get_from(handle, handle.build.remote(shard.recipe), _BUILD_SILENT_S)
-            except (RayActorError, SilentError):
-                raise
-            except Exception:
-                if not living:
-                    raise
-            else:
-                return made
-        copied: Contribution = get_from(handle, handle.take.remote(living[0].handle.copy.remote()), _BUILD_SILENT_S)
-        return copied
+        copies = [partial(take, one) for one in living]
+        ways: list[Callable[[], Contribution]] = [build, *copies] if shard.recipe.is_file else [*copies, build]
+        for way in ways[:-1]:
+            with suppress(Exception):  # there is another way
+                return way()
+        return ways[-1]()
+
+    def _take_prepared(self, shard: KeptShard) -> tuple[Any, str]:
+        """Return an actor that has started, on a node that does not have a shard yet, or else start one."""
+        held = [one.node_id for one in shard.replicas]
+        numbers = [number for number, (_, node_id) in enumerate(self._prepared) if node_id not in held]
+        taken = self._prepared.pop(numbers[0]) if numbers else self._new(avoided=held)
+        self._keep_spares()
+        return taken
+
+    @property
+    def _n_spares(self) -> int:
+        return 0 if self.adopted is None or self.n_wanted == 1 or self.closed.is_set() else _SPARES
+
+    def _keep_spares(self) -> None:
+        self._prepared += [self._new() for _ in range(self._n_spares - len(self._prepared))]
 
     def _new(self, node_id: str | None = None, avoided: Sequence[str] = ()) -> tuple[Any, str]:
         """Start an actor, on a node with room unless one is named; return it, and its node's id."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import ray
@@ -26,10 +26,10 @@ class Watch:
 
     Args:
         replicas: what is watched.
-        restore: called in a thread of its own with shards that lack replicas.
+        restore: called in a thread of its own when shards lack replicas.
     """
 
-    def __init__(self, replicas: Replicas, restore: Callable[[Sequence[KeptShard]], None]) -> None:
+    def __init__(self, replicas: Replicas, restore: Callable[[], None]) -> None:
         self._replicas = replicas
         self._restore = restore
         self._listened_s = 0.0
@@ -54,9 +54,8 @@ class Watch:
             for end in dead:
                 self._lose(*ends[end], "died")
             self._listen()
-            lacking = self._replicas.lacking()
-            if lacking and not (restoring is not None and restoring.is_alive()):
-                restoring = threading.Thread(target=self._restore, args=(lacking,), name="restore-shards", daemon=True)
+            if self._replicas.lacking() and not (restoring is not None and restoring.is_alive()):
+                restoring = threading.Thread(target=self._restore, name="restore-shards", daemon=True)
                 restoring.start()
 
     def _living(self) -> list[tuple[KeptShard, Replica]]:

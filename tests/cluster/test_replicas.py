@@ -14,7 +14,8 @@ def test_what_was_closed_lacks_nothing(caplog: pytest.LogCaptureFixture) -> None
     """An index that is closed while its shards are being started ends without a warning of missing replicas."""
     shard = KeptShard(Recipe.of(Read((), "text", "error")))
     replicas = Replicas("pivoted", token_counter(), 1, lambda: None)
+    replicas.shards = [shard]
     replicas.close()
-    replicas.fill([shard])
+    replicas.fill()
     assert not shard.replicas
     assert not caplog.records
