@@ -72,7 +72,8 @@ def extend(tmp_path: Path) -> Callable[[str], Extended]:
 STAGE = '''
 """Prefer short chunks."""
 
-from relevance_gen.retrieval.question.stage import N_PROMISING, Columns, Stage
+from relevance_gen.retrieval.question.evidence import Columns
+from relevance_gen.retrieval.question.stage import N_PROMISING, Stage
 
 
 class Brevity(Stage):
@@ -85,9 +86,7 @@ class Brevity(Stage):
         return Columns(0.1 / excerpt.segment.n_occurrences[excerpt.numbers][None])
 
     def score(self, table):
-        (given,) = table.tell(self.evidence, table.picked).values
-        table.note("brevity", table.picked, given)
-        table.scores[table.picked] += given
+        table.add(self.parts, table.picked, table.tell(self.evidence, table.picked).values)
 '''
 USE_STAGE = """
 import math, pickle

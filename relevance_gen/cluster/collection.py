@@ -13,10 +13,10 @@ from relevance_gen.cluster.calls import Calls, Pace, Round
 from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.question.collection import Answer, Collection, Rest
-from relevance_gen.retrieval.question.contents import contents, if_short
+from relevance_gen.retrieval.question.evidence import Inquiry, contents, if_short
 from relevance_gen.retrieval.question.query import Query
 from relevance_gen.retrieval.question.scorer import SegmentScorer
-from relevance_gen.retrieval.question.stage import Inquiry, Plan
+from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.retrieval.question.weighting import weighting_named
 
 _MAX_AHEAD: Final = 100
@@ -60,7 +60,7 @@ class ClusterCollection(Collection):
         """Return what the scorer of each segment answers, wherever it is."""
         return self._call(self._shards, method, *args, **kwargs)
 
-    def ask_about(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
+    def tell_each(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
         """Ask the shards that may hold some positions about the chunks there."""
         shards = [shard for shard in self._shards if shard.spans.hold(positions).any()]
         return self._call(shards, SegmentScorer.tell, positions, inquiries)

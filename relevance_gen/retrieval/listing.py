@@ -7,7 +7,7 @@ from typing import Final, overload
 
 import numpy as np
 
-from relevance_gen.retrieval.arrays import Offsets
+from relevance_gen.retrieval.arrays import Offsets, joined, steps
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.types import Chunk
@@ -25,7 +25,7 @@ class ChunkList(Sequence[Chunk]):
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
-        self._positions = np.sort(np.concatenate([_NONE, *collection.ask(SegmentScorer.positions)]))
+        self._positions = np.sort(joined(collection.ask(SegmentScorer.positions), np.int64))
 
     def __len__(self) -> int:
         return self._positions.size
@@ -40,8 +40,8 @@ class ChunkList(Sequence[Chunk]):
         return chunks_at(self._collection, self._positions[[place]])[0]
 
     def __iter__(self) -> Iterator[Chunk]:
-        for start in range(0, len(self), _STEP):
-            yield from chunks_at(self._collection, self._positions[start : start + _STEP])
+        for some in steps(len(self), _STEP):
+            yield from self[some]
 
     def __repr__(self) -> str:
         return f"<ChunkList of {len(self):,} chunks>"
@@ -51,6 +51,3 @@ def chunks_at(collection: Collection, positions: Offsets) -> list[Chunk]:
     """Return the chunks at some positions, where there must be some."""
     found = zip(collection.contents(positions), positions.tolist(), strict=True)
     return [Chunk(text, metadata, position) for (text, metadata), position in found]
-
-
-_NONE: Final[Offsets] = np.zeros(0, np.int64)

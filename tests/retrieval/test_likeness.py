@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
-from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag
-from relevance_gen.retrieval.question.sample import Sample
+from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag, Sample
 from relevance_gen.retrieval.question.stages.letters import letter_share
 from relevance_gen.retrieval.question.stages.likeness import likeness
 from tests import reference

@@ -236,6 +236,15 @@ def test_no_segments_are_an_empty_collection() -> None:
     assert (collection.n_terms, bits(collection, "cat", 10)[0]) == (0, [])
 
 
+@pytest.mark.parametrize("gone", [[0], [0, 2], [0, 1, 2]])
+def test_what_is_asked_of_a_chunk_that_is_gone_is_an_error(gone: list[int]) -> None:
+    """A collection that is asked about a chunk that no segment has says so, and tells nothing of the others."""
+    index = ChunkIndex(["a cat", "a dog", "a cow"])
+    index.remove(gone)
+    with pytest.raises(LookupError, match="in no segment"):
+        index._state.collection.contents(np.arange(3))
+
+
 def test_a_search_sees_all_of_a_change_or_nothing() -> None:
     """While one thread adds and removes pairs of chunks, other threads find both of a pair or neither."""
     index = ChunkIndex(corpus.prose(50, 10))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.contents import contents
+from relevance_gen.retrieval.question.evidence import contents
 from relevance_gen.retrieval.question.filtering import Filter, check_keys
 from relevance_gen.retrieval.question.highlighting import highlight
 from relevance_gen.retrieval.question.query import Question, parse
@@ -57,8 +57,8 @@ def answer(
         ranking = ranking.close_to_best(question.min_share)
     if question.true_order:
         ranking = ranking.by_position()
-    ask = collection.inquire if table is None else table.ask
-    found = ask(contents, ranking.positions).pairs if ranking.positions.size else []
+    tell = collection.tell if table is None else table.source
+    found = tell(contents, ranking.positions).pairs if ranking.positions.size else []
     spans: list[tuple[Span, ...] | None] = [None] * len(found)
     if question.spans and found:
         plan = collection.plan(query) if table is None else table.plan

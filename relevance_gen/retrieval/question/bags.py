@@ -1,7 +1,8 @@
-"""Count what stands in each of a few chunks: words' beginnings, or letters in a row."""
+"""Count what stands in each of a few chunks, and in a sample of all: words' beginnings, or letters in a row."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
@@ -9,11 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Floats, Hashes, Offsets, ragged_ranges, runs
+from relevance_gen.retrieval.arrays import Floats, Hashes, Offsets, find, joined, ragged_ranges, runs, starts_of, steps
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
 
 MAX_CHUNKS: Final = 1 << 8
 """Most chunks compared with each other; only ties make them more than a few dozen."""
+SAMPLE_SIZE: Final = 128
+_CHUNK_BITS: Final = 8
+_CHUNK_MASK: Final = MAX_CHUNKS - 1
+_MOST_SMALL: Final = 1 << 32 - _CHUNK_BITS
+"""So many features can be told, with a chunk's number, in 32 bits, which sort in half the time."""
 _STEP: Final = 1 << 18
 """Features looked up or counted together: it bounds the memory for long chunks."""
 
@@ -39,45 +45,38 @@ class Bag:
     def of_words(cls, reading: Reading) -> Bag:
         """Return the beginnings of the words that were read; function words, and places of no word, do not count."""
         words, numbers = reading.terms[BETWEEN:], reading.lexicon.stump_numbers
-        features = [numbers.take(words[low : low + _STEP]) for low in range(0, words.size, _STEP)]
-        whole = features[0] if len(features) == 1 else np.concatenate([_NO_FEATURES, *features])
-        return cls(whole, reading.counts + BETWEEN, reading.lexicon.stumps)
-
-    @classmethod
-    def joined(cls, bags: Sequence[Bag]) -> Bag:
-        """Return the bag of the chunks of some, one after the other."""
-        if len(bags) == 1:
-            return bags[0]
-        counts = np.concatenate([_NO_PLACES, *(bag.counts for bag in bags)])
-        if bags and all(bag.names is bags[0].names for bag in bags):
-            return cls(np.concatenate([bag.features for bag in bags]), counts, bags[0].names)
-        return cls(np.concatenate([_NO_FEATURES, *(_hashes(bag.names, bag.features) for bag in bags)]), counts)
+        features = joined((numbers.take(words[some]) for some in steps(words.size, _STEP)), np.uint32)
+        return cls(features, reading.counts + BETWEEN, reading.lexicon.stumps)
 
     @classmethod
     def merge(cls, bags: Sequence[Bag], places: Sequence[Offsets]) -> Bag:
         """Return the bag of several segments' chunks; `places` are those that each segment's chunks take in it."""
-        if len(bags) == 1:
-            return bags[0]
-        return cls.joined(bags).take(np.argsort(np.concatenate([_NO_PLACES, *places])))
+        names = bags[0].names
+        if all(bag.names is names for bag in bags):
+            features = np.concatenate([bag.features for bag in bags])
+        else:
+            names, features = None, np.concatenate([_hashes(bag.names, bag.features) for bag in bags])
+        whole = cls(features, np.concatenate([bag.counts for bag in bags]), names)
+        return whole.take(np.argsort(np.concatenate(places)))
 
     def take(self, kept: Offsets) -> Bag:
         """Return the bag of some of the chunks."""
-        first = np.cumsum(self.counts) - self.counts
-        return Bag(self.features[ragged_ranges(first[kept], self.counts[kept])], self.counts[kept], self.names)
+        first, counts = starts_of(self.counts)[kept], self.counts[kept]
+        return Bag(self.features[ragged_ranges(first, counts)], counts, self.names)
 
     def tally(self) -> Tally:
         """Count how often each chunk has each feature."""
         ends = self.counts.cumsum()
-        steps = [self._count(slice(low, low + _STEP), ends) for low in range(0, self.features.size, _STEP)]
-        key, tf = steps[0] if steps else (_NO_FEATURES, _NO_PLACES)
-        if len(steps) > 1:
-            key, tf = (np.concatenate(arrays) for arrays in zip(*steps, strict=True))
-            del steps
+        counts = [self._count(some, ends) for some in steps(max(self.features.size, 1), _STEP)]
+        key, tf = counts[0]
+        if len(counts) > 1:
+            key, tf = (np.concatenate(arrays) for arrays in zip(*counts, strict=True))
+            del counts
             order = key.argsort(kind="stable")
             key, tf = key.take(order), tf.take(order)
             del order
             first, _ = runs(key)
-            key, tf = key.take(first), np.add.reduceat(tf, first) if first.size else tf
+            key, tf = key.take(first), np.add.reduceat(tf, first)
         feature: _Keys = np.right_shift(key, key.dtype.type(_CHUNK_BITS))
         first, df = runs(feature)
         place = np.arange(df.size).repeat(df)
@@ -141,9 +140,44 @@ class Tally:
         return np.sqrt(np.bincount(self.chunk, value * value, self.n_chunks))
 
 
-_CHUNK_BITS: Final = 8
-_CHUNK_MASK: Final = MAX_CHUNKS - 1
-_MOST_SMALL: Final = 1 << 32 - _CHUNK_BITS
-"""So many features can be told, with a chunk's number, in 32 bits, which sort in half the time."""
-_NO_FEATURES: Final[Hashes] = np.zeros(0, np.uint32)
-_NO_PLACES: Final[Offsets] = np.zeros(0, np.int64)
+@frozen(eq=False)
+class Sample:
+    """How many chunks of a sample have each feature.
+
+    The sample are the `SAMPLE_SIZE` chunks with the smallest hashes of their words: the same ones in whatever order the
+    chunks stand and however they are cut into segments.
+
+    Attributes:
+        size: number of chunks, S.
+        names: hashes of features, ascending.
+        df: number of chunks that have each, at most S.
+    """
+
+    size: int
+    names: Hashes
+    df: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, bag: Bag) -> Sample:
+        """Count the chunks of a bag, of at most `SAMPLE_SIZE`."""
+        tally = bag.tally()
+        if tally.names is None:
+            return cls(tally.n_chunks, tally.features, tally.df.astype(np.uint8))
+        df = np.zeros(tally.names.size, np.uint8)
+        df[tally.features] = tally.df
+        return cls(tally.n_chunks, tally.names, df)
+
+    def rarity(self, tally: Tally) -> Floats:
+        """Return ``ln(1 + S / max(df, 1))`` for each feature of a tally."""
+        if tally.names is self.names:
+            return rarities(self.size).take(self.df.take(tally.features))
+        at = find(self.names, tally.hashes)
+        df = np.zeros(at.size, np.uint8)
+        df[at >= 0] = self.df.take(at[at >= 0])
+        return rarities(self.size).take(df)
+
+
+@functools.lru_cache(maxsize=MAX_CHUNKS)
+def rarities(n: int) -> Floats:
+    """Return ``ln(1 + n / max(df, 1))`` for every df, shape (n + 1,)."""
+    return np.log1p(n / np.maximum(np.arange(n + 1), 1))

@@ -7,7 +7,7 @@ whatever the stages want to know. Nothing here depends on how the chunks are cut
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -16,15 +16,15 @@ from attrs import evolve
 from relevance_gen.caller import check_wanted
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.arrays import Flags, Ids, Offsets, different, joined
+from relevance_gen.retrieval.question.bags import SAMPLE_SIZE, Sample
 from relevance_gen.retrieval.question.confidence import confidence
-from relevance_gen.retrieval.question.contents import contents
+from relevance_gen.retrieval.question.evidence import E, Inquiry, contents, merged
 from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.matching import Match
 from relevance_gen.retrieval.question.query import REMEMBERED_CHARS, Query
 from relevance_gen.retrieval.question.ranking import Ranking, at_least_as_good
-from relevance_gen.retrieval.question.sample import SAMPLE_SIZE, Sample
 from relevance_gen.retrieval.question.scorer import Candidates, SegmentScorer, TermMatch, TermPostings
-from relevance_gen.retrieval.question.stage import N_PROMISING, E, Inquiry, Plan, Table, merged
+from relevance_gen.retrieval.question.stage import N_PROMISING, Plan, Table
 from relevance_gen.retrieval.question.stages.likeness import words
 from relevance_gen.retrieval.question.stages.meaning import Meaning
 from relevance_gen.retrieval.question.weighting import Weighting
@@ -41,7 +41,7 @@ class Collection:
     """Segments searched as one; it never changes. Safe to share between threads.
 
     All that a question needs of the segments goes through `ask`: a collection whose segments are elsewhere overrides
-    it, `ask_about`, which may ask fewer of them, and `ahead`, which says what to ask before it is known to be needed.
+    it, `tell_each`, which may ask fewer of them, and `ahead`, which says what to ask before it is known to be needed.
 
     Args:
         segments: the segments; no position is in two of them.
@@ -96,7 +96,7 @@ class Collection:
         check_wanted()
         return [method(scorer, *args, **kwargs) for scorer in self._scorers]
 
-    def ask_about(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
+    def tell_each(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
         """Return for each segment the places of its chunks among some positions, and what is asked of these."""
         return self.ask(SegmentScorer.tell, positions, inquiries)
 
@@ -113,20 +113,26 @@ class Collection:
         stages = [stage for stage in plan.stages if stage.n_best >= N_PROMISING and n <= (stage.most or n)]
         return {stage.evidence: stage.evidence for stage in stages}
 
-    def tell(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[Any]:
-        """Return all that is asked of the chunks at some positions, of which there must be some."""
-        told = [(here, parts) for here, parts in self.ask_about(positions, inquiries) if here.size]
+    def tell_all(self, inquiries: Sequence[Inquiry[Any]], positions: Offsets) -> list[Any]:
+        """Return all that is asked of the chunks at some positions, of which there must be some.
+
+        Raises:
+            LookupError: no segment has a chunk at one of the positions.
+        """
+        told = [(here, parts) for here, parts in self.tell_each(positions, inquiries) if here.size]
         places = [here for here, _ in told]
+        if sum(map(len, places)) < positions.size:
+            raise LookupError("a chunk that is asked about is in no segment")
         return [merged(parts, places) for parts in zip(*(parts for _, parts in told), strict=True)]
+
+    def tell(self, inquiry: Inquiry[E], positions: Offsets) -> E:
+        """Return what is asked of the chunks at some positions, and raise, as `tell_all` does."""
+        evidence: E = self.tell_all([inquiry], positions)[0]
+        return evidence
 
     def contents(self, positions: Offsets) -> list[tuple[str, Metadata]]:
         """Return text and metadata of the chunks at some positions."""
-        return self.inquire(contents, positions).pairs if positions.size else []
-
-    def inquire(self, inquiry: Inquiry[E], positions: Offsets) -> E:
-        """Return what is asked of the chunks at some positions, of which there must be some."""
-        evidence: E = self.tell(positions, [inquiry])[0]
-        return evidence
+        return self.tell(contents, positions).pairs if positions.size else []
 
     def spell(self, ids: Ids) -> tuple[str, ...]:
         """Return the spellings of some terms that any segment has."""
@@ -151,7 +157,7 @@ class Collection:
         """The chunks with the smallest hashes, of all segments together."""
         hashes, positions = map(np.concatenate, zip(*self.ask(SegmentScorer.smallest_hashes, SAMPLE_SIZE), strict=True))
         smallest = np.argsort(hashes, kind="stable")[:SAMPLE_SIZE]
-        return Sample.of(self.tell(positions[smallest], [words])[0])
+        return Sample.of(self.tell(words, positions[smallest]))
 
     # ── A question ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -229,7 +235,6 @@ class Collection:
         if chosen is not None and n_best:
             of_results = results[at_least_as_good(found.cosines[results], n_best)]
             picked = different(np.concatenate((promising, of_results)))
-        ahead = self.ahead(plan, picked.size)
         return Table(
             plan=plan,
             positions=found.positions,
@@ -238,27 +243,24 @@ class Collection:
             results=results,
             promising=promising,
             picked=picked,
-            ask=self.asking(found.positions[picked], ahead),
+            source=self._told_ahead(plan, found.positions[picked]),
             sample=lambda: self._sample,
         )
 
-    def asking(
-        self, positions: Offsets, ahead: Mapping[Inquiry[Any], Inquiry[Any]]
-    ) -> Callable[[Inquiry[E], Offsets], E]:
-        """Ask about the chunks at some positions now, and return what later gives answers of these, or asks again."""
-        told = (
-            dict(zip(ahead, self.tell(positions, [*ahead.values()]), strict=True)) if positions.size and ahead else {}
-        )
+    def _told_ahead(self, plan: Plan, positions: Offsets) -> Callable[[Inquiry[E], Offsets], E]:
+        """Ask about the chunks at some positions now; return what tells of them later as `tell` does, or asks again."""
+        ahead = self.ahead(plan, positions.size) if positions.size else {}
+        told = dict(zip(ahead, self.tell_all([*ahead.values()], positions), strict=True)) if ahead else {}
 
-        def ask(inquiry: Inquiry[E], wanted: Offsets) -> E:
+        def tell(inquiry: Inquiry[E], wanted: Offsets) -> E:
             known: E | None = told.get(inquiry)
             if known is not None:
                 places = positions.searchsorted(wanted)
                 if (positions.take(places, mode="clip") == wanted).all():
                     return known if places.size == positions.size else known.take(places)
-            return self.inquire(inquiry, wanted)
+            return self.tell(inquiry, wanted)
 
-        return ask
+        return tell
 
 
 def _united(query: Query, found: Sequence[tuple[TermMatch, ...]]) -> tuple[Match, ...]:

@@ -4,7 +4,7 @@ Spans come from the evidence of the score: the words that the query's words stan
 idf times the weight of its match, as a share of the idf of all the query's words; a stretch of text weighs what its
 different words weigh, each counted once, at its best match. That weight is the span's score.
 
-* The passage is the window of 40 tokens that weighs most, trimmed to the first and the last word that add to that; of
+* The passage is the window of 40 words that weighs most, trimmed to the first and the last word that add to that; of
   equal ones that whose words stand closest, then the first.
 * Words are found wherever they stand in the chunk. Those that overlap, as n-grams do, and identifiers and their parts,
   are one span.
@@ -16,7 +16,7 @@ A text cut from a span holds the term that was found there. Source: the rule is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -24,14 +24,15 @@ from attrs import frozen
 
 from relevance_gen.caller import announce, check_wanted
 from relevance_gen.errors import TooLargeError
-from relevance_gen.retrieval.arrays import Ids, Offsets
+from relevance_gen.retrieval.arrays import Ids, Offsets, find, joined, run_starts, starts_of, steps
 from relevance_gen.retrieval.question.stage import WeightedTerms
 from relevance_gen.retrieval.text.folds import folded_sizes, without_tones
+from relevance_gen.retrieval.text.portions import cut_by_size, lengths
 from relevance_gen.retrieval.text.terms import Occurrences, cut_terms
 from relevance_gen.types import Span
 
 WINDOW: Final = 40
-"""Occurrences in a passage; measured: windows of 24, 60 and 100 tokens point worse."""
+"""Occurrences in a passage; measured: windows of 24, 60 and 100 point worse."""
 _WHOLE: Final = 1 << 40
 """Weights are whole numbers, this for the whole query, so that equal passages are equal in whatever order they add."""
 MOST_SPANS: Final = 1 << 20
@@ -44,10 +45,10 @@ _BATCH: Final = 1 << 16
 
 @frozen(eq=False)
 class _Hits:
-    """The words found in some texts, in the order of the tokens.
+    """The words found in some texts, in reading order.
 
     Attributes:
-        place: number of the token, texts so far apart that no window reaches from one into the next, shape (H,).
+        place: number of the occurrence, texts so far apart that no window reaches from one into the next, shape (H,).
         text: number of the text, shape (H,).
         start: position of the first code point in the joined texts, shape (H,).
         end: the position behind the last, shape (H,).
@@ -79,73 +80,62 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
     """
     spans: list[tuple[Span, ...]] = []
     n_spans = 0
-    portions = [*_portions(texts)]
-    announce("marked_character", max((sum(map(len, some)) for some in portions), default=0))
-    for some in portions:
+    n_chars = lengths(texts)
+    portions = [*cut_by_size(n_chars, _PORTION)]
+    announce("marked_character", max((int(n_chars[start:end].sum()) for start, end in portions), default=0))
+    for start, end in portions:
         check_wanted()
-        first = np.cumsum([0, *(len(text) + 1 for text in some[:-1])])
-        hits = _find("\n".join(some), first, terms)
+        first = starts_of(n_chars[start:end] + 1)
+        hits = _find("\n".join(texts[start:end]), first, terms)
         both = _passages(hits), _words(hits)
         n_new = sum(starts.size for _, starts, _, _ in both)
         n_spans += n_new
         if n_spans > MOST_SPANS:
             raise TooLargeError(f"must be at most {MOST_SPANS:,} in one answer", "spans", f"{n_spans:,}", "lower top_n")
         announce("span", n_new)
-        marked: list[list[Span]] = [[] for _ in some]
+        marked: list[list[Span]] = [[] for _ in first]
         for found in both:
-            for text, start, end, weight in zip(*(array.tolist() for array in found), strict=True):
+            for text, begin, behind, weight in zip(*(array.tolist() for array in found), strict=True):
                 offset = int(first[text])
-                marked[text].append(Span(start - offset, end - offset, min(weight / _WHOLE, 1.0)))
+                marked[text].append(Span(begin - offset, behind - offset, min(weight / _WHOLE, 1.0)))
         spans += map(tuple, marked)
     return spans
 
 
-def _portions(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the texts in portions of `_PORTION` characters, or of a text that is longer."""
-    begin = n_chars = 0
-    for number, text in enumerate(texts):
-        if n_chars and n_chars + len(text) > _PORTION:
-            yield texts[begin:number]
-            begin, n_chars = number, 0
-        n_chars += len(text)
-    if begin < len(texts):
-        yield texts[begin:]
-
-
-def _find(joined: str, first: Offsets, terms: WeightedTerms) -> _Hits:
+def _find(text: str, first: Offsets, terms: WeightedTerms) -> _Hits:
     """Find the words of the query in some texts joined by line ends, which begin at `first`."""
     total_idf = math.fsum(terms.idf) or 1.0
     counted = [(number, idf, terms.matches[number]) for number, idf in enumerate(terms.idf) if idf]
-    ids = np.concatenate([np.zeros(0, np.uint64), *(match.ids for _, _, match in counted)])
-    shares = [np.zeros(0), *(match.weight * (idf / total_idf) for _, idf, match in counted)]
-    weight = np.maximum(np.rint(np.concatenate(shares) * _WHOLE), 1.0).astype(np.int64)
-    similar = np.concatenate([np.zeros(0), *(match.weight for _, _, match in counted)])
+    ids = joined((match.ids for _, _, match in counted), np.uint64)
+    shares = joined((match.weight * (idf / total_idf) for _, idf, match in counted), np.float64)
+    weight = np.maximum(np.rint(shares * _WHOLE), 1.0).astype(np.int64)
+    similar = joined((match.weight for _, _, match in counted), np.float64)
     term = np.repeat(np.array([number for number, _, _ in counted], np.int64), [m.ids.size for _, _, m in counted])
     order = np.lexsort((-similar, ids))  # of equal ids the best match is the first, and found
     ids, weight, term = ids[order], weight[order], term[order]
 
-    tokens = cut_terms([joined], toneless=False)
-    at, place = _found(ids, tokens)
-    plain = without_tones(joined)
-    if plain != joined:  # the same words in the same places, as they may have been asked for
+    block = cut_terms([text], toneless=False)
+    at, place = _found(ids, block)
+    plain = without_tones(text)
+    if plain != text:  # the same words in the same places, as they may have been asked for
         more_at, more = _found(ids, cut_terms([plain], toneless=False))
         place, once = np.unique(np.concatenate((place, more)), return_index=True)
         at = np.concatenate((at, more_at))[once]
-    start, end = _code_points(joined, tokens, place)
-    text = np.searchsorted(first, start, "right") - 1
-    return _Hits(place + WINDOW * text, text, start, end, term[at], weight[at])
+    start, end = _code_points(text, block, place)
+    number = np.searchsorted(first, start, "right") - 1
+    return _Hits(place + WINDOW * number, number, start, end, term[at], weight[at])
 
 
-def _found(ids: Ids, tokens: Occurrences) -> tuple[Offsets, Offsets]:
-    """Return which of some ids, ascending, tokens have, and the numbers of these tokens."""
-    at = np.searchsorted(ids, tokens.ids)
-    place: Offsets = np.flatnonzero(ids.take(at, mode="clip") == tokens.ids) if ids.size else np.zeros(0, np.int64)
+def _found(ids: Ids, block: Occurrences) -> tuple[Offsets, Offsets]:
+    """Return which of some ids, ascending, occurrences have, and the numbers of these occurrences."""
+    at = find(ids, block.ids)
+    place: Offsets = np.flatnonzero(at >= 0)
     return at[place], place
 
 
-def _code_points(text: str, tokens: Occurrences, place: Offsets) -> tuple[Offsets, Offsets]:
-    """Return where some tokens stand in a text that is not folded, with all that folds to nothing behind them."""
-    low, high = tokens.start - 1, tokens.start + tokens.length - 1  # the folded bytes begin behind a line end
+def _code_points(text: str, block: Occurrences, place: Offsets) -> tuple[Offsets, Offsets]:
+    """Return where some occurrences stand in a text that is not folded, with all that folds to nothing behind them."""
+    low, high = block.start - 1, block.start + block.length - 1  # the folded bytes begin behind a line end
     behind = np.cumsum(folded_sizes(text))
     start = np.searchsorted(behind, low[place], "right")
     last = np.searchsorted(behind, high[place] - 1, "right")
@@ -165,7 +155,7 @@ def _passages(hits: _Hits) -> tuple[Offsets, Offsets, Offsets, Offsets]:
     covered, last = _coverage(hits)
     extent = hits.place[last] - hits.place
     order = np.lexsort((extent, -covered, hits.text))
-    best = order[np.flatnonzero(np.diff(hits.text[order], prepend=-1))]
+    best = order[run_starts(hits.text[order])]
     ranges = list(zip(best.tolist(), (last[best] + 1).tolist(), strict=True))
     start = np.array([hits.start[low:high].min() for low, high in ranges], np.int64)
     end = np.array([hits.end[low:high].max() for low, high in ranges], np.int64)
@@ -185,9 +175,9 @@ def _coverage(hits: _Hits) -> tuple[Offsets, Offsets]:
     previous[same[1:]] = np.where(hits.term[same[1:]] == hits.term[same[:-1]], same[:-1], -1)
     covered = np.zeros(n, np.int64)
     last = np.arange(n)
-    for begin in range(0, n, _BATCH):
-        first = np.arange(begin, min(begin + _BATCH, n))
-        column = first - begin
+    for some in steps(n, _BATCH):
+        first = np.arange(n)[some]
+        column = first - some.start
         width = int((behind[first] - first).max())
         most = np.zeros((width, first.size), np.int64)  # what a hit's term weighs in the window up to that hit
         for row in range(width):
@@ -209,8 +199,7 @@ def _words(hits: _Hits) -> tuple[Offsets, Offsets, Offsets, Offsets]:
     group = np.searchsorted(heads, np.arange(order.size), "right") - 1
     term, weight = hits.term[order], hits.weight[order]
     by_term = np.lexsort((-weight, term, group))
-    once = np.append(True, (np.diff(group[by_term]) != 0) | (np.diff(term[by_term]) != 0))[: order.size]
-    counted = by_term[once]
+    counted = by_term[run_starts(group[by_term]) | run_starts(term[by_term])]
     total = np.zeros(heads.size, np.int64)
     np.add.at(total, group[counted], weight[counted])
     return hits.text[order][heads], start[heads], end[np.append(heads[1:], order.size) - 1], total

@@ -30,7 +30,7 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Floats, Ids, Offsets, different
+from relevance_gen.retrieval.arrays import Floats, Ids, Offsets, different, joined
 from relevance_gen.retrieval.segment.postings import Postings
 from relevance_gen.retrieval.text.scripts import ngram_size
 from relevance_gen.retrieval.text.stems import MIN_LETTERS, is_fragment, is_inflected, stem, stem_all
@@ -46,8 +46,6 @@ MAX_FORMS: Final = 1 << 10
 MAX_INFLECTED: Final = 256
 """Most different words of a query whose other forms are looked for: it bounds the work for the longest queries."""
 
-_NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
-_NO_WEIGHT: Final[Floats] = np.zeros(0)
 _ONES: Final[Floats] = np.ones(MAX_FORMS + 1)
 
 
@@ -70,10 +68,10 @@ class Match:
         """Return the match in several segments together."""
         if len(matches) == 1:
             return matches[0]
-        ids, first = np.unique(np.concatenate([_NO_IDS, *(match.ids for match in matches)]), return_index=True)
+        ids, first = np.unique(joined((match.ids for match in matches), np.uint64), return_index=True)
         if all(match.counts_in_full for match in matches):
             return cls.in_full(ids)
-        return cls(ids, np.concatenate([_NO_WEIGHT, *(match.weight for match in matches)])[first])
+        return cls(ids, joined((match.weight for match in matches), np.float64)[first])
 
     @classmethod
     def in_full(cls, ids: Ids) -> Match:

@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.arrays import Flags, Ids
+from relevance_gen.retrieval.arrays import Flags, Ids, joined, steps
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.matching import MAX_INFLECTED
 from relevance_gen.retrieval.text.ids import BEGINNINGS, SPELLED_BYTES, beginnings, identify
@@ -118,9 +118,9 @@ class Query:
 
     Attributes:
         text: what was cut.
-        ids: term ids of its tokens, in reading order, shape (T,).
+        ids: term id of each of its words, in reading order, shape (T,).
         terms: its different terms, in order of first appearance; of more than `MAX_TERMS` only the first.
-        order: number of the term at each token, -1 where it is none of these, shape (T,).
+        order: number of each word's term, -1 where it is none of these, shape (T,).
     """
 
     text: str
@@ -155,7 +155,7 @@ def _parse(text: str, inflects: bool) -> Query:
     if spellings and len(spellings) <= _FEW_WORDS and len(max(spellings, key=len)) < SPELLED_BYTES:
         words = [_plain_word(spelling, inflects) for spelling in spellings]
         return _query(text, np.array([word.term_id for word in words], np.uint64), words)
-    ids_of_blocks = [np.zeros(0, np.uint64)]
+    ids_of_blocks = []
     heads: dict[int, QueryTerm] = {}  # the different words, in order of first appearance
     for block in map(cut_terms, blocks([text])):
         ids_of_blocks.append(block.ids)
@@ -164,15 +164,14 @@ def _parse(text: str, inflects: bool) -> Query:
                 term_id = int(block.ids[first])
                 if len(heads) < MAX_TERMS and term_id not in heads:
                     heads[term_id] = _word(block.spell(first), term_id, int(block.length[first]), inflects)
-    ids = np.concatenate(ids_of_blocks)
+    ids = joined(ids_of_blocks, np.uint64)
     known = np.array([*heads], np.uint64)
     in_order = known.argsort().astype(np.int16)
     word_at = np.full(ids.size, -1, np.int16)
-    for low in range(0, ids.size, _STEP):
-        some = ids[low : low + _STEP]
-        at = in_order.take(known.searchsorted(some, sorter=in_order), mode="clip")
-        at[known.take(at) != some] = -1
-        word_at[low : low + _STEP] = at
+    for some in steps(ids.size, _STEP):
+        at = in_order.take(known.searchsorted(ids[some], sorter=in_order), mode="clip")
+        at[known.take(at) != ids[some]] = -1
+        word_at[some] = at
     return _query(text, ids, [*heads.values()], word_at)
 
 
@@ -195,9 +194,9 @@ def _query(text: str, ids: Ids, words: Sequence[QueryTerm], word_at: npt.NDArray
 
     Args:
         text: the query.
-        ids: term ids of its tokens.
+        ids: term id of each occurrence.
         words: its words, each told once.
-        word_at: number of the word at each token, -1 for one that is left out; None where each word is a token's.
+        word_at: number of the word at each occurrence, -1 for one left out; None where every occurrence is in `words`.
     """
     numbers: dict[Hashable, int] = {}
     terms: list[QueryTerm] = []

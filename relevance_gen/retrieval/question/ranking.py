@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -18,7 +17,6 @@ _FEW_BLOCKS: Final = 16
 _MANY: Final = 1 << 14
 """Fewer scores than this are quicker looked at all."""
 _ROUNDING: Final = 1.0 - 1e-9
-_NO_POSITIONS: Final[Offsets] = np.zeros(0, np.int64)
 _NO_SCORES: Final[Floats] = np.zeros(0)
 
 
@@ -35,15 +33,6 @@ class Ranking:
     positions: Offsets
     scores: Floats
     confidence: float = 0.0
-
-    @classmethod
-    def merge(cls, rankings: Sequence[Ranking]) -> Ranking:
-        """Return the chunks of several segments together, by position."""
-        if len(rankings) == 1:
-            return rankings[0]
-        positions = np.concatenate([_NO_POSITIONS, *(ranking.positions for ranking in rankings)])
-        order = np.argsort(positions)
-        return cls(positions[order], np.concatenate([_NO_SCORES, *(ranking.scores for ranking in rankings)])[order])
 
     @property
     def nbytes(self) -> int:

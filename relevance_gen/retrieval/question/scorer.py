@@ -20,17 +20,18 @@ import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.lru import LruCache
-from relevance_gen.retrieval.arrays import ChunkNumbers, Flags, Floats, Ids, Offsets, different, sum_by
+from relevance_gen.retrieval.arrays import ChunkNumbers, Flags, Floats, Ids, Offsets, different, run_starts, sum_by
+from relevance_gen.retrieval.question.evidence import Excerpt, Inquiry, merged
 from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.matching import Match, match_exactly, match_inflections
 from relevance_gen.retrieval.question.query import QueryTerm
 from relevance_gen.retrieval.question.ranking import at_least_as_good, best_quotients
-from relevance_gen.retrieval.question.stage import Excerpt, Inquiry, Plan, merged
+from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.retrieval.question.weighting import Weighting
 from relevance_gen.retrieval.segment.segment import BETWEEN, Segment, Statistics
 from relevance_gen.retrieval.text.portions import cut_by_size
 
-_BATCH_TOKENS: Final = 1 << 17
+_AT_ONCE: Final = 1 << 17
 """Chunks of about so many words are read together: ties may make them many, and each may be long."""
 _POSTINGS_STEP: Final = 1 << 15
 """About so many postings are added up together, while they are in the core's cache."""
@@ -69,7 +70,7 @@ class TermPostings:
 
     @property
     def nbytes(self) -> int:
-        """LruCache, in bytes."""
+        """Memory of the arrays, in bytes."""
         return self.matched.match.nbytes + self.chunk.nbytes + self.tf.nbytes + self.weight.nbytes
 
 
@@ -148,7 +149,7 @@ class SegmentScorer:
 
     @property
     def remembered_bytes(self) -> int:
-        """LruCache of what is remembered of words, in bytes."""
+        """Memory of what is remembered of words, in bytes."""
         return self.words_found.nbytes + self._exact.nbytes
 
     # ── The three rounds ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,14 +206,13 @@ class SegmentScorer:
         numbers = numbers.take(here)
         if not here.size:
             return here, []
-        told: list[list[Any]] = [[] for _ in inquiries]
-        cuts = list(cut_by_size(self.segment.n_occurrences.take(numbers) + BETWEEN, _BATCH_TOKENS))
-        for start, end in cuts:
+        told, places = [], []
+        for start, end in cut_by_size(self.segment.n_occurrences.take(numbers) + BETWEEN, _AT_ONCE):
             some = numbers[start:end]
             excerpt = Excerpt(self.segment, some, self.denominators.take(some))
-            for parts, inquiry in zip(told, inquiries, strict=True):
-                parts.append(inquiry(excerpt))
-        return here, [merged(parts, [np.arange(start, end) for start, end in cuts]) for parts in told]
+            told.append([inquiry(excerpt) for inquiry in inquiries])
+            places.append(np.arange(start, end))
+        return here, [merged(parts, places) for parts in zip(*told, strict=True)]
 
     # ── Whatever the question ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -293,7 +293,7 @@ class SegmentScorer:
         same = np.flatnonzero(segment.n_occurrences == said.size)
         same = same[(sums[same] > 0.0) & np.isclose(segment.norms[same], plan.said_norm, rtol=1e-9, atol=0.0)]
         found = [_NOTHING]
-        for start, end in cut_by_size(segment.n_occurrences.take(same) + BETWEEN, _BATCH_TOKENS):
+        for start, end in cut_by_size(segment.n_occurrences.take(same) + BETWEEN, _AT_ONCE):
             reading = segment.read(same[start:end])
             ids = reading.lexicon.ids.take(reading.terms[reading.is_term]).reshape(-1, said.size)
             ids.sort()
@@ -347,8 +347,7 @@ class SegmentScorer:
             return some.astype(np.uint32), dense.take(some)
         order = chunk.argsort(kind="stable")
         chunk, tf = chunk.take(order), tf.take(order)
-        new = np.ones(chunk.size, bool)
-        np.not_equal(chunk[1:], chunk[:-1], out=new[1:])
+        new = run_starts(chunk)
         first = new.nonzero()[0]
         if tf.dtype.kind == "f":  # one by one, as above
             return chunk.take(first), np.bincount(new.cumsum() - 1, tf)

@@ -1,8 +1,7 @@
-"""What a stage is, and what it works with: the plan of a question, an excerpt of a segment, a table of scores.
+"""What a stage is, and what it works with: the plan of a question and a table of scores.
 
 A score is made by a list of stages. Each looks at some of the chunks, is told of them by whatever segments they are in,
-and changes the scores so far. What it asks for is its evidence: a function of an excerpt, which can be pickled, as what
-it returns can be. So a segment may be anywhere, and what all stages ask of the same chunks is one message.
+and changes the scores so far. What it asks for is its evidence: see `relevance_gen.retrieval.question.evidence`.
 
 A new part of a score is a file in `relevance_gen.retrieval.question.stages`, its name in the list of a weighting, and
 the fields that explain it in `relevance_gen.types.Explanation`.
@@ -12,18 +11,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from attrs import define, field, frozen
 
 from relevance_gen.retrieval.arrays import Flags, Floats, Ids, Offsets
+from relevance_gen.retrieval.question.bags import Sample
+from relevance_gen.retrieval.question.evidence import E, Excerpt, Inquiry
 from relevance_gen.retrieval.question.matching import Match
 from relevance_gen.retrieval.question.query import Query
 from relevance_gen.retrieval.question.ranking import at_least_as_good
-from relevance_gen.retrieval.question.sample import Sample
 from relevance_gen.retrieval.segment.passages import Nearest
-from relevance_gen.retrieval.segment.segment import Reading, Segment, Statistics
+from relevance_gen.retrieval.segment.segment import Statistics
 
 N_PROMISING: Final = 50
 """Most chunks that a stage looks at, ties apart; 100 ranked no better in the collections measured."""
@@ -66,85 +66,6 @@ class OwnChunk:
     cosine: float
     denominator: float
     unknown_idf: float
-
-
-# ── What a segment tells ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@define(eq=False)
-class Excerpt:
-    """Some chunks of one segment; their words are read when somebody asks, and once for all who do.
-
-    Attributes:
-        segment: the segment.
-        numbers: numbers of the chunks in it, shape (n,).
-        denominators: what the sum of each is divided by, shape (n,).
-    """
-
-    segment: Segment
-    numbers: Offsets
-    denominators: Floats
-    _reading: Reading | None = field(default=None, init=False)
-
-    @property
-    def is_read(self) -> bool:
-        """Whether somebody asked for the words."""
-        return self._reading is not None
-
-    @property
-    def reading(self) -> Reading:
-        """The words of the chunks."""
-        if self._reading is None:
-            self._reading = self.segment.read(self.numbers)
-        return self._reading
-
-
-class Evidence(Protocol):
-    """What is told of some chunks, chunk after chunk; it can be pickled."""
-
-    @classmethod
-    def merge(cls, parts: Sequence[Self], places: Sequence[Offsets]) -> Self:
-        """Return the evidence of several segments' chunks; `places` are those that each segment's chunks take in it."""
-
-    def take(self, kept: Offsets) -> Self:
-        """Return the evidence of some of the chunks, in ascending order."""
-
-
-E = TypeVar("E", bound=Evidence)
-
-Inquiry: TypeAlias = Callable[[Excerpt], E]
-"""What is asked of a segment about some of its chunks: a function that can be pickled."""
-
-
-@frozen(eq=False)
-class Columns:
-    """Evidence that is a few numbers of each chunk.
-
-    Attributes:
-        values: shape (k, n).
-    """
-
-    values: Floats
-
-    @classmethod
-    def merge(cls, parts: Sequence[Columns], places: Sequence[Offsets]) -> Columns:
-        """Return those of several segments' chunks."""
-        values = np.empty((len(parts[0].values), sum(part.size for part in places)))
-        for part, place in zip(parts, places, strict=True):
-            values[:, place] = part.values
-        return cls(values)
-
-    def take(self, kept: Offsets) -> Columns:
-        """Return those of some of the chunks."""
-        return Columns(self.values[:, kept])
-
-
-def merged(parts: Sequence[E | None], places: Sequence[Offsets]) -> E | None:
-    """Return the evidence of several segments' chunks together; None where any of them could not tell."""
-    told = [part for part in parts if part is not None]
-    if len(told) < len(parts) or len(told) == 1:
-        return told[0] if len(told) == len(parts) else None
-    return type(told[0]).merge(told, places)
 
 
 # ── The contract ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,7 +156,7 @@ class Table:
         results: places of those that may be results, ascending, shape (m,).
         promising: places of the best of all chunks by their cosine, ascending, shape (p,).
         picked: places of those that stages look at, the promising ones among them, ascending, shape (k,).
-        ask: asks the segments of the chunks at some positions.
+        source: tells what is asked of the chunks at some positions.
         sample: counts words' beginnings in a sample of all chunks.
         columns: what the stages noted, shape (n,) each.
         nearest: places of the chunks whose passages were compared with the query, ascending, and the nearest of each.
@@ -248,14 +169,14 @@ class Table:
     results: Offsets
     promising: Offsets
     picked: Offsets
-    ask: Callable[[Inquiry[Any], Offsets], Any]
+    source: Callable[[Inquiry[Any], Offsets], Any]
     sample: Callable[[], Sample]
     columns: dict[str, Floats] = field(factory=dict)
     nearest: tuple[Offsets, Nearest] | None = None
 
     def tell(self, inquiry: Inquiry[E], places: Offsets) -> E:
         """Return the evidence of the chunks at some places."""
-        evidence: E = self.ask(inquiry, self.positions.take(places))
+        evidence: E = self.source(inquiry, self.positions.take(places))
         return evidence
 
     def best(self, n: int, most: int) -> Offsets:
@@ -269,7 +190,15 @@ class Table:
         best = self.promising.take(at_least_as_good(scores, n))
         return best if best.size <= most else best[self.scores[best] > self.scores[best].min()]
 
-    def note(self, part: str, places: Offsets, values: Floats) -> None:
-        """Note what a part of the score gave to the chunks at some places; the others have 0."""
-        self.columns[part] = np.zeros(self.scores.size)
-        self.columns[part][places] = values
+    def add(self, parts: Sequence[str], places: Offsets, values: Floats) -> None:
+        """Add parts of the score to those of the chunks at some places, and note them; the other chunks have 0.
+
+        Args:
+            parts: the names of k columns.
+            places: of n chunks.
+            values: what each chunk is given, shape (k, n).
+        """
+        columns = np.zeros((len(parts), self.scores.size))
+        columns[:, places] = values
+        self.columns.update(zip(parts, columns, strict=True))
+        self.scores[places] += np.add.reduce(values)

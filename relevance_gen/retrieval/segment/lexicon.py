@@ -191,7 +191,7 @@ class Lexicon:
         return names, stumps
 
     def grams(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
-        """Return hashes of all four letters in a row of some words, or of a shorter word, and how many each has.
+        """Return hashes, above 0, of all four letters in a row of some words, or of a shorter word, and their numbers.
 
         Terms of scripts without spaces have none: they are letters in a row already.
         """
@@ -211,7 +211,7 @@ class Lexicon:
         padded = np.append(text, np.zeros(_GRAM_LETTERS, np.uint64))
         for letter in range(_GRAM_LETTERS):
             hashed ^= np.where(letter < rest, padded[first_letter + letter] + np.uint64(1), np.uint64(0)) * _MIX[letter]
-        return (hashed * _MIX[1] >> np.uint64(32)).astype(np.uint32), n_grams
+        return np.maximum((hashed * _MIX[1] >> np.uint64(32)).astype(np.uint32), np.uint32(1)), n_grams
 
 
 def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lexicon:

@@ -70,7 +70,7 @@ def cut_by_size(n_chars: Offsets, block_chars: int, most_texts: int = sys.maxsiz
     start = 0
     while start < n_chars.size:
         before = int(ends[start - 1]) if start else 0
-        end = int(np.searchsorted(ends, before + block_chars, "right"))
+        end = int(ends.searchsorted(before + block_chars, "right"))
         end = min(max(end, start + 1), start + most_texts)
         yield start, end
         start = end

@@ -21,10 +21,11 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Floats, Hashes, ragged_ranges
+from relevance_gen.retrieval.arrays import Floats, Hashes, bounds_of, find, joined, ragged_ranges, starts_of, steps
 from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag
+from relevance_gen.retrieval.question.evidence import Excerpt
 from relevance_gen.retrieval.question.formulas import pivot
-from relevance_gen.retrieval.question.stage import Excerpt, OwnChunk, Stage, Table, WeightedTerms
+from relevance_gen.retrieval.question.stage import OwnChunk, Stage, Table, WeightedTerms
 from relevance_gen.retrieval.segment.lexicon import lexicon_of
 from relevance_gen.retrieval.segment.saturation import saturated
 from relevance_gen.retrieval.text.portions import blocks
@@ -59,35 +60,32 @@ class Letters(Stage):
         if some.size:
             asked = letters_of(table.plan.terms.query.text)
             given = WEIGHT * table.plan.cosine * letter_share(asked, table.tell(self.evidence, some))
-        table.note("letters", some, given)
-        table.scores[some] += given
+        table.add(self.parts, some, given[None])
 
     def evidence(self, excerpt: Excerpt) -> Bag:
         """Return all four letters in a row in the words of some chunks."""
         reading = excerpt.reading
         found, n_found = [], np.zeros(excerpt.numbers.size, np.int64)
-        for low in range(0, reading.terms.size, _STEP):
-            words = reading.terms[low : low + _STEP]
+        for some in steps(reading.terms.size, _STEP):
+            words = reading.terms[some]
             spoken = (words < reading.lexicon.size).nonzero()[0]
             different, place = np.unique(words.take(spoken), return_inverse=True)
             grams, n_grams = reading.lexicon.grams(different.astype(np.int64))
             n_of_word = n_grams[place]
-            at = ragged_ranges((np.cumsum(n_grams) - n_grams)[place], n_of_word)
-            found.append(np.maximum(grams[at], np.uint32(1)))
-            seen = np.concatenate(([0], np.cumsum(n_of_word)))
-            n_found += seen.take(spoken.searchsorted(reading.starts + (reading.counts - low)))
+            found.append(grams[ragged_ranges(starts_of(n_grams)[place], n_of_word)])
+            n_before = bounds_of(n_of_word)
+            n_found += n_before.take(spoken.searchsorted(reading.starts + (reading.counts - some.start)))
         return Bag(np.concatenate(found), np.diff(n_found, prepend=0))
 
 
 def letters_of(text: str) -> Hashes:
     """Return the 4-grams of all words of a text."""
     found = []
-    for tokens in map(cut_terms, blocks([text])):
-        lexicon = lexicon_of(tokens.ids, np.frombuffer(tokens.folded, np.uint8), tokens.start, tokens.length)
-        for low in range(0, lexicon.size, _STEP):
-            some = np.arange(low, min(low + _STEP, lexicon.size))
-            found.append(np.maximum(lexicon.grams(some)[0], np.uint32(1)))
-    return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, np.uint32), *found])
+    for block in map(cut_terms, blocks([text])):
+        lexicon = lexicon_of(block.ids, np.frombuffer(block.folded, np.uint8), block.start, block.length)
+        numbers = np.arange(lexicon.size)
+        found += [lexicon.grams(numbers[some])[0] for some in steps(lexicon.size, _STEP)]
+    return joined(found, np.uint32)
 
 
 def letter_share(asked: Hashes, bag: Bag) -> Floats:
@@ -102,16 +100,14 @@ def letter_share(asked: Hashes, bag: Bag) -> Floats:
     norms = tally.norms(value)
     mean = math.fsum(norms.tolist()) / max(norms.size, 1)
     wanted, times = np.unique(asked, return_counts=True)
-    features = tally.hashes
-    at = features.searchsorted(wanted)
-    here = features.take(at, mode="clip") == wanted if features.size else np.zeros(wanted.size, bool)
-    at, times = at[here], times[here]
+    at = find(tally.hashes, wanted)
+    at, times = at[at >= 0], times[at >= 0]
     weight = (1.0 + np.log(times)) * np.log1p(tally.n_chunks / tally.df[at])
     own_norm = math.sqrt(math.fsum(np.square(saturated(times)).tolist()))
     own = math.fsum((saturated(times) * weight).tolist()) / float(pivot(np.array([own_norm]), mean)[0])
     if not own:
         return np.zeros(tally.n_chunks)
-    of_feature = np.zeros(features.size)
+    of_feature = np.zeros(tally.df.size)
     of_feature[at] = weight
     value *= of_feature.take(tally.place)
     return np.minimum(np.bincount(tally.chunk, value, tally.n_chunks) / (pivot(norms, mean) * own), 1.0)

@@ -30,9 +30,9 @@ from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Floats, Halves, Offsets
 from relevance_gen.retrieval.question.bags import MAX_CHUNKS
-from relevance_gen.retrieval.question.contents import contents
+from relevance_gen.retrieval.question.evidence import Excerpt, contents
 from relevance_gen.retrieval.question.ranking import at_least_as_good
-from relevance_gen.retrieval.question.stage import Excerpt, Plan, Stage, Table
+from relevance_gen.retrieval.question.stage import Plan, Stage, Table
 from relevance_gen.retrieval.segment.passages import Nearest, Passages, TextEncoder, question_vector
 
 _SCALE: Final = 5 / 7

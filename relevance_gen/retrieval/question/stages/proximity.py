@@ -3,12 +3,12 @@
 Four parts of a chunk's score, for the 50 chunks of the highest cosines::
 
     pairs(q, d)    = Σ_b (1 + ln qtf(b)) idf(b) tf(b, d) / (tf(b, d) + 1.6)
-    coverage(q, d) = max over windows of 24 tokens of Σ idf(t), t in the window / Σ idf(t), t in the query
-    head(q, d)     = the same for the chunk's first 16 tokens
+    coverage(q, d) = max over windows of 24 words of Σ idf(t), t in the window / Σ idf(t), t in the query
+    head(q, d)     = the same for the chunk's first 16 words
     run(q, d)      = max over runs of Σ max(idf(t), 0.3), t in the run / the same sum over the whole query, at most 1
 
 b goes through the pairs of neighbours in the query; idf(b) is the mean of their idf (0 for function words). A run is
-two tokens or more of which every two neighbours are neighbours in the query, too, in that order. A word stands for all
+two words or more of which every two neighbours are neighbours in the query, too, in that order. A word stands for all
 its matches, and a chunk's word for that of the query which it matches best. Of a long query the 32 rarest words count,
 and as many function words. What is added to a chunk's cosine is::
 
@@ -31,9 +31,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.retrieval.arrays import Floats, Ids, Offsets
+from relevance_gen.retrieval.arrays import Floats, Ids, Offsets, joined
+from relevance_gen.retrieval.question.evidence import Columns, Excerpt
 from relevance_gen.retrieval.question.matching import Match
-from relevance_gen.retrieval.question.stage import N_PROMISING, Columns, Excerpt, OwnChunk, Stage, Table, WeightedTerms
+from relevance_gen.retrieval.question.stage import N_PROMISING, OwnChunk, Stage, Table, WeightedTerms
 from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.saturation import saturated, saturated_one
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
@@ -57,8 +58,6 @@ _MAX_COUNTS: Final = 1 << 18
 """Most counts of pairs, those of all pairs in all chunks, that are held at once."""
 _FEW: Final = 64
 """Up to so many words are quicker looked at by Python."""
-
-_NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 
 _Words = npt.NDArray[np.uint8]
 _Masks = npt.NDArray[Any]
@@ -127,10 +126,7 @@ class Proximity(Stage):
 
     def score(self, table: Table) -> None:
         """Add the four parts to the scores."""
-        given = table.tell(self.evidence, table.picked).values
-        for part, values in zip(self.parts, given, strict=True):
-            table.note(part, table.picked, values)
-        table.scores[table.picked] += np.add.reduce(given)
+        table.add(self.parts, table.picked, table.tell(self.evidence, table.picked).values)
 
     def evidence(self, excerpt: Excerpt) -> Columns:
         """Return what each part adds to the cosines of some chunks, shape (4, n)."""
@@ -162,7 +158,7 @@ class Proximity(Stage):
     def _matched(self) -> tuple[Ids, _Words]:
         """Ids of all matches and the query's words that they stand for, from 1 on; of equal ids the last is meant."""
         matches = self._made_of[0][::-1]
-        ids = np.concatenate([_NO_IDS, *[match.ids for match in matches]])
+        ids = joined([match.ids for match in matches], np.uint64)
         word = np.arange(self._n_words, 0, -1, dtype=np.uint8).repeat([match.ids.size for match in matches])
         if not all(match.counts_in_full for match in matches):
             order = np.concatenate([match.weight for match in matches]).argsort(kind="stable")

@@ -1,0 +1,131 @@
+"""What a segment tells of some of its chunks, and how what several segments tell is put together.
+
+What is asked for is an inquiry, a function of an excerpt, which can be pickled, as what it returns can be. So a segment
+may be anywhere, and all that is asked of the same chunks is one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, Self, TypeAlias, TypeVar
+
+import numpy as np
+from attrs import define, field, frozen
+
+from relevance_gen.retrieval.arrays import Floats, Offsets
+from relevance_gen.retrieval.segment.segment import Reading, Segment
+from relevance_gen.types import Metadata
+
+_SHORT_CHARS: Final = 1 << 15
+"""Where texts are longer, sending what nobody may want takes longer than asking again does."""
+
+
+@define(eq=False)
+class Excerpt:
+    """Some chunks of one segment; their words are read when somebody asks, and once for all who do.
+
+    Attributes:
+        segment: the segment.
+        numbers: numbers of the chunks in it, shape (n,).
+        denominators: what the sum of each is divided by, shape (n,).
+    """
+
+    segment: Segment
+    numbers: Offsets
+    denominators: Floats
+    _reading: Reading | None = field(default=None, init=False)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody asked for the words."""
+        return self._reading is not None
+
+    @property
+    def reading(self) -> Reading:
+        """The words of the chunks."""
+        if self._reading is None:
+            self._reading = self.segment.read(self.numbers)
+        return self._reading
+
+
+class Evidence(Protocol):
+    """What is told of some chunks, chunk after chunk; it can be pickled."""
+
+    @classmethod
+    def merge(cls, parts: Sequence[Self], places: Sequence[Offsets]) -> Self:
+        """Return the evidence of several segments' chunks; `places` are those that each segment's chunks take in it."""
+
+    def take(self, kept: Offsets) -> Self:
+        """Return the evidence of some of the chunks, in ascending order."""
+
+
+E = TypeVar("E", bound=Evidence)
+
+Inquiry: TypeAlias = Callable[[Excerpt], E]
+"""What is asked of a segment about some of its chunks: a function that can be pickled."""
+
+
+@frozen(eq=False)
+class Columns:
+    """Evidence that is a few numbers of each chunk.
+
+    Attributes:
+        values: shape (k, n).
+    """
+
+    values: Floats
+
+    @classmethod
+    def merge(cls, parts: Sequence[Columns], places: Sequence[Offsets]) -> Columns:
+        """Return those of several segments' chunks."""
+        values = np.empty((len(parts[0].values), sum(part.size for part in places)))
+        for part, place in zip(parts, places, strict=True):
+            values[:, place] = part.values
+        return cls(values)
+
+    def take(self, kept: Offsets) -> Columns:
+        """Return those of some of the chunks."""
+        return Columns(self.values[:, kept])
+
+
+def merged(parts: Sequence[E | None], places: Sequence[Offsets]) -> E | None:
+    """Return the evidence of several segments' chunks together; None where any of them could not tell."""
+    told = [part for part in parts if part is not None]
+    if len(told) < len(parts) or len(told) == 1:
+        return told[0] if len(told) == len(parts) else None
+    return type(told[0]).merge(told, places)
+
+
+@frozen(eq=False)
+class Contents:
+    """Texts and metadata of some chunks.
+
+    Attributes:
+        pairs: of each chunk, in order.
+    """
+
+    pairs: list[tuple[str, Metadata]]
+
+    @classmethod
+    def merge(cls, parts: Sequence[Contents], places: Sequence[Offsets]) -> Contents:
+        """Return those of several segments' chunks."""
+        at = [place for some in places for place in some.tolist()]
+        pairs = [pair for part in parts for pair in part.pairs]
+        return cls([pair for _, pair in sorted(zip(at, pairs, strict=True), key=lambda one: one[0])])
+
+    def take(self, kept: Offsets) -> Contents:
+        """Return those of some of the chunks."""
+        return Contents([self.pairs[place] for place in kept.tolist()])
+
+
+def contents(excerpt: Excerpt) -> Contents:
+    """Return texts and metadata of some chunks."""
+    chunks = excerpt.segment.chunks
+    return Contents([(chunks.texts[number], chunks.metadata_of(number)) for number in excerpt.numbers.tolist()])
+
+
+def if_short(inquiry: Inquiry[E], excerpt: Excerpt) -> E | None:
+    """Return what is asked of some chunks, or None if their texts are long, and so the answer may be."""
+    texts = excerpt.segment.chunks.texts
+    n_chars = sum(len(texts[number]) for number in excerpt.numbers.tolist())
+    return inquiry(excerpt) if n_chars <= _SHORT_CHARS else None
