@@ -31,7 +31,7 @@ pytestmark = pytest.mark.soak
 SEARCH = {"query": "red apple", "chunk_txts": ["a red apple", {"text": "a green pear", "metadata": {"page": 1}}]}
 SEARCH_BYTES = request_bytes("POST", "/search", json.dumps(SEARCH).encode(), KEYED)
 GENERATE_BYTES = request_bytes("POST", "/generate", json.dumps({"text": "x", "max_tokens": 3}).encode(), JSON)
-DESCRIBED = {0, 200, 204, 400, 401, 404, 405, 408, 411, 413, 415, 417, 429, 503}
+DESCRIBED = {0, 200, 204, 400, 401, 403, 404, 405, 408, 411, 413, 415, 417, 429, 503}
 
 
 @pytest.fixture
