@@ -61,10 +61,10 @@ class LruCache(Generic[Value]):
     def put(self, key: Hashable, value: Value) -> None:
         """Remember a value, if it fits at all, and forget those that were not used for longest."""
         n_bytes = self._size_of(value) + _ENTRY_BYTES
-        if n_bytes > self._limit_bytes:
-            return
         with self._lock:
             self._drop(key)
+            if n_bytes > self._limit_bytes:
+                return
             self._values[key] = value, n_bytes
             self.nbytes += n_bytes
             while self.nbytes > self._limit_bytes:

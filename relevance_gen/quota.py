@@ -63,8 +63,9 @@ class Quota:
             return self.held + amount <= self.whole and self.held_by(client) + amount <= self.share
 
     def seconds_until_room(self, client: Hashable = None) -> float:
-        """Return how long it takes until a client has regained what it holds beyond its share."""
-        return max(0.0, self.held_by(client) - self.share) / self._regained_per_s
+        """Return how long it takes until a client has regained what it holds beyond its share; infinity for never."""
+        beyond = max(0.0, self.held_by(client) - self.share)
+        return beyond / self._regained_per_s if self._regained_per_s else math.inf if beyond else 0.0
 
     def take(self, amount: float = 1, client: Hashable = None, *, timeout_s: float = 0.0) -> bool:
         """Hold `amount` more; where there is no room, wait for it in this thread. Return whether it is held now."""
@@ -115,3 +116,4 @@ class Quota:
         regained, self._looked_s = self._regained_per_s * (now_s - self._looked_s), now_s
         self._by_client = {one: left for one, held in self._by_client.items() if (left := held - regained) > 0}
         self._total = sum(self._by_client.values())
+        self._watch(self._total)

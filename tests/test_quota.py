@@ -97,3 +97,16 @@ def test_what_is_used_up_is_regained_with_time() -> None:
     assert quota.seconds_until_room("slow") == 0
     now[0] += 1000
     assert quota.held == 0
+
+
+def test_what_is_never_regained_takes_for_ever() -> None:
+    """Where nothing is regained, whoever holds more than its share waits without end; and whoever watches is told."""
+    told: list[float] = []
+    now = [0.0]
+    quota = Quota(share=2, watch=told.append)
+    quota.charge(3, "a")
+    assert (quota.seconds_until_room("a"), quota.seconds_until_room("b")) == (float("inf"), 0.0)
+    quota = Quota(share=2, regained_per_s=1.0, watch=told.append, clock=lambda: now[0])
+    quota.charge(3, "a")
+    now[0] = 2.0
+    assert (quota.held, told[-1]) == (1.0, 1.0)

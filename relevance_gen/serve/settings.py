@@ -29,6 +29,10 @@ def _size(text: str) -> int:
     return int(found[1]) * _SIZES[found[2].upper()]
 
 
+def _hosts(text: str) -> tuple[str, ...]:
+    return tuple(name.strip().lower().rstrip(".") for name in text.split(",") if name.strip())
+
+
 def _rate(text: str) -> str:
     if text != "off" and not re.fullmatch(r"[1-9][0-9]{0,8}/([1-9][0-9]{0,4})?(second|minute|hour|day)", text):
         raise ValueError("a count per time, such as 100/second, 6000/minute or 500/10minute, or off")
@@ -69,6 +73,7 @@ class Settings:
         (),
         "names by which this server may be called, comma-separated; * for all; localhost, --host and addresses in "
         "figures always may",
+        parse=_hosts,
     )
     idle_timeout_s: float = _listening(75.0, "seconds a connection may stay without a complete request head")
     drain_timeout_s: float = _listening(30.0, "seconds that running work may take to finish after SIGTERM")

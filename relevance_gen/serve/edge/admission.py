@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from contextlib import suppress
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -30,21 +29,35 @@ def check_names(settings: Settings, request: web.BaseRequest) -> None:
         ForbiddenError: ``Host`` is another's name, or ``Origin`` is, and its pages may not call.
     """
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
-    if host is not None and not _is_own(f"//{host}", settings):
+    if host is not None and not (_is_known(f"//{host}", settings) or _address(f"//{host}")):
         raise ForbiddenError("Host must be a name that --allowed-hosts has")
     if origin is None or origin in settings.cors_origins or "*" in settings.cors_origins:
         return
-    if not _is_own(origin, settings):
+    address = _address(origin)
+    is_from_here = host is not None and origin.partition("://")[2].lower() == host.lower()
+    if not is_from_here and not _is_known(origin, settings) and not (address and address.is_loopback):
         raise ForbiddenError("Origin must be this server's, or one that --cors-origins has")
 
 
-def _is_own(url: str, settings: Settings) -> bool:
-    with suppress(ValueError):  # no address
-        name = (urlsplit(url).hostname or "").rstrip(".")
-        if name in ("localhost", settings.host.lower(), *settings.allowed_hosts) or "*" in settings.allowed_hosts:
-            return True
-        return bool(ipaddress.ip_address(name))
-    return False
+def _is_known(url: str, settings: Settings) -> bool:
+    """Tell whether a URL has a name of this server's."""
+    known = ("localhost", settings.host.lower(), *settings.allowed_hosts)
+    return "*" in settings.allowed_hosts or _name(url) in known
+
+
+def _address(url: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a URL has in figures; None if it has a name."""
+    try:
+        return ipaddress.ip_address(_name(url))
+    except ValueError:
+        return None
+
+
+def _name(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return ""
 
 
 async def admit(service: Service, route: Route, request: web.BaseRequest) -> None:
@@ -66,10 +79,10 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
         request[KEY_ID] = key_id
         if isinstance(request.protocol, Connection):
             request.protocol.has_key = True
-    elif service.strangers.take():
+    elif route.lane is not None:  # whether the server lives can be asked however many others ask for work
+        if not service.strangers.take():
+            raise BusyError("too many requests without a key at once")
         request[HELD].callback(service.strangers.give_back)
-    else:
-        raise BusyError("too many requests without a key at once")
     if route.key == "always" or (route.key == "setting" and service.settings.generation_requires_key):
         if key_id is None:
             what = "wrong" if presented_key(request.headers) else "missing"

@@ -45,6 +45,8 @@ def test_a_host_must_be_known(server: Server, host: str, status: int) -> None:
         ("http://localhost:3000", 200),
         ("http://127.0.0.1:8000", 200),
         ("http://test", 200),
+        ("http://6.6.6.6", 403),
+        ("http://[2001:db8::1]:8000", 403),
         ("https://evil.example", 403),
         ("null", 403),
         ("", 403),
@@ -62,5 +64,8 @@ def test_pages_that_may_call_may_have_any_name() -> None:
     with Server("--cors-origins", "https://page.example") as server:
         assert status_of(server, Origin="https://page.example") == 200
         assert status_of(server, Origin="https://other.example") == 403
+    with Server("--allowed-hosts", "Search.Example.com.") as server:
+        assert status_of(server, Host="search.example.com", Origin="https://SEARCH.example.com") == 200
+        assert status_of(server, Host="10.1.2.3:8000", Origin="http://10.1.2.3:8000") == 200
     with Server("--allowed-hosts", "*") as server:
         assert status_of(server, Host="any.example", Origin="null") == 200

@@ -19,8 +19,8 @@ def test_it_holds_the_values_used_last(puts: list[tuple[int, int]], limit_bytes:
     expected: dict[int, int] = {}
     for key, size in puts:
         memory.put(key, size)
+        expected.pop(key, None)  # what was there is not the value any more, whether the new one fits or not
         if size + _ENTRY_BYTES <= limit_bytes:
-            expected.pop(key, None)
             expected[key] = size
             while sum(expected.values()) + _ENTRY_BYTES * len(expected) > limit_bytes:
                 del expected[next(iter(expected))]
