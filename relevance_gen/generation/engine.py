@@ -75,14 +75,16 @@ class Engine:
     def rooms(self) -> Rooms:
         """Further requests that can start: the free slots, less one for each request here that has had none.
 
-        What strangers have counts as free for all others. Requests for several samples keep their prompts: see
-        `scheduler.most_held`.
+        What strangers have counts as free for all others. Requests with a grammar are not counted before they run: they
+        were taken to be compiled, however many, and would keep all others out. Requests for several samples keep their
+        prompts: see `scheduler.most_held`.
         """
         rooms = {}
         for is_open in (True, False):
             ahead = [prompt for prompt in self._queue if is_open or not prompt.ticket.manner.is_open]
             running = [prompt for _, prompt in self._running.values() if is_open or not prompt.ticket.manner.is_open]
-            n_taken = len(running) + sum(not prompt.n_started for prompt in ahead) + is_open * len(self._paused)
+            n_next = sum(not prompt.n_started and prompt.grammar is None for prompt in ahead)
+            n_taken = len(running) + n_next + is_open * len(self._paused)
             n_held = sum(prompt.n_samples > 1 and prompt.ticket.manner.is_open == is_open for prompt in ahead)
             rooms[is_open] = Room(self._model.n_slots - n_taken, scheduler.most_held(self._model.n_slots) - n_held)
         return rooms

@@ -2,6 +2,7 @@
 
 import itertools
 import weakref
+from concurrent.futures import wait
 
 import attrs
 import pytest
@@ -403,3 +404,29 @@ def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
     for stranger in strangers:
         for one, other in zip(stranger.result(timeout=0).responses, expected, strict=False):
             assert one.text.startswith(other.text)
+
+
+def fill(puller, engine):
+    """Hand the engine what it has room for; tell whether that was anything."""
+    for ticket in (tickets := puller.take(engine.rooms, timeout_s=0)):
+        engine.add(ticket)
+    return bool(tickets)
+
+
+def test_many_grammars_of_one_client_keep_no_other_waiting():
+    """However many are compiled at once, a request of somebody else gets one of the next slots."""
+    backlog = Backlog(256)
+    engine = Engine(ScriptedModel(2), PrefixCache(0), puller := backlog.join(lambda _: None))
+    request = GenerationRequest("a", max_tokens=9, regex="[a-p]{30}")
+    many = [backlog.put(Ticket(number, request, 1, 0.0, Manner(client="a"))) for number in range(20)]
+    while fill(puller, engine):
+        pass
+    wait(engine._compilation._futures, 60)
+    engine.step()
+    assert not engine._compilation.prompts
+    other = backlog.put(Ticket(99, GenerationRequest("b", max_tokens=3), 1, 0.0, Manner(client="b")))
+    while not other.done():
+        fill(puller, engine)
+        engine.step()
+    assert sum(future.done() for future in many) <= 2
+    engine.clear()
