@@ -114,8 +114,9 @@ class Prompt:
                 got=str(len(tokens)),
                 remedy="shorten it, set max_input_tokens, or load the model with a larger n_ctx",
             )
-        n_generated = request.num_samples * min(request.max_tokens, model.n_ctx - len(tokens))
-        n_generated += len(tokens) * (request.prompt_logprobs and self.ticket.manner.spells)
+        n_generated = min(request.max_tokens, model.n_ctx - len(tokens))
+        n_generated += len(tokens) * (request.prompt_logprobs and self.ticket.manner.spells)  # before each sample
+        n_generated *= request.num_samples
         if n_generated * request.top_logprobs > MAX_ALTERNATIVES:
             allowed = f"at most {MAX_ALTERNATIVES // n_generated} for {n_generated:,} tokens in all samples"
             remedy = "lower max_tokens or num_samples"

@@ -464,6 +464,14 @@ def test_a_token_that_the_model_has_not_is_named(real: Server) -> None:
     assert (answer.status, peer_error(answer.json)["param"]) == (400, "prompt")
 
 
+def test_what_each_sample_repeats_of_the_likeliest_is_bounded(real: Server) -> None:
+    """An echoed prompt stands before each sample, with the likeliest in the place of each of its tokens."""
+    asked = {"prompt": [2 + byte for byte in b"a" * 240], "n": 256, "max_tokens": 0, "echo": True, "logprobs": 20}
+    answer = real.call("POST", COMPLETIONS, asked, JSON)
+    assert (answer.status, peer_error(answer.json)["param"]) == (400, "logprobs")
+    assert len(post(real, COMPLETIONS, {**asked, "n": 2})["choices"]) == 2
+
+
 STORY_CHAT = {"messages": [{"role": "user", "content": "z"}], "temperature": 0, "max_tokens": 12}
 
 

@@ -12,7 +12,7 @@ from relevance_gen.embedding.jobs import Encoded
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask
 from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
-from relevance_gen.types import PromptResponse, SearchResponse
+from relevance_gen.types import GenerationResponse, PromptResponse, SearchResponse
 
 _SPAN_BYTES: Final = 160
 """A span as Python has it."""
@@ -44,9 +44,9 @@ class Cost:
     token: int = 0
     character: int = 0
 
-    def of(self, thing: object) -> int:
-        """Return the cost of a task or of what came of it."""
-        return sum(number * getattr(self, unit) for unit, number in _counts(thing).items())
+    def of(self, thing: object, task: object = None) -> int:
+        """Return the cost of a task, or of what came of that `task`."""
+        return sum(number * getattr(self, unit) for unit, number in _counts(thing, task).items())
 
 
 SEARCH: Final = Cost(body_byte=9, chunk=320, index=16 << 20, span=800, marked_character=110)
@@ -56,7 +56,7 @@ EMBEDDING: Final = Cost(number=64)
 GENERATION: Final = Cost(token=32, character=1)
 
 
-def _counts(thing: object) -> Mapping[str, int]:
+def _counts(thing: object, task: object) -> Mapping[str, int]:
     match thing:
         case SearchTask() | ExplanationTask():
             return {"chunk": len(thing.chunks), "index": int(thing.named is not None)}
@@ -68,8 +68,26 @@ def _counts(thing: object) -> Mapping[str, int]:
         case tuple():  # responses to the prompts of one request
             samples = [one for response in thing for one in response.responses]
             n_tokens = sum(one.generated_tokens + sum(map(len, one.top_logprobs or ())) for one in samples)
-            return {"token": n_tokens, "character": sum(len(response.prompt) for response in thing)}
+            n_characters = 0
+            for response in thing:
+                n_copies = len(response.responses) if isinstance(task, GenerationTask) and task.echoes else 1
+                n_tokens += n_copies * _prompt_tokens(response)
+                n_characters += n_copies * _prompt_characters(response)
+            return {"token": n_tokens, "character": n_characters}
     return {}
+
+
+def _prompt_tokens(response: GenerationResponse) -> int:
+    """Return the tokens of a prompt that are told, and of the likeliest in their places."""
+    alternatives = () if response.spelling is None else response.spelling.alternatives
+    return len(response.prompt_logprobs or ()) + sum(map(len, alternatives))
+
+
+def _prompt_characters(response: GenerationResponse) -> int:
+    """Return the characters of a prompt; one that was given as tokens is spelled."""
+    if response.prompt or response.spelling is None:
+        return len(response.prompt)
+    return sum(len(response.spelling.pieces[token]) for token in response.spelling.prompt)
 
 
 def kept_bytes(thing: object) -> int:

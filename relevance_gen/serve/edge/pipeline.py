@@ -15,7 +15,7 @@ from relevance_gen.caller import expecting
 from relevance_gen.serve.edge import codings
 from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.connection import until_read
-from relevance_gen.serve.edge.costs import GENERATION, Cost, kept_bytes
+from relevance_gen.serve.edge.costs import GENERATION, kept_bytes
 from relevance_gen.serve.edge.exchange import common_headers
 from relevance_gen.serve.edge.holding import Holding
 from relevance_gen.serve.edge.problems import problem_of
@@ -57,9 +57,9 @@ async def answer(service: Service, request: web.BaseRequest, work: Work) -> web.
     held, cost = body.held, action.cost
     patience_s = service.settings.queue_timeout_s if action.waits else 0.0
 
-    def word(outcome: object, present: Callable[[Any], object], patience_s: float = 0.0) -> web.Response:
+    def word(task: object, outcome: object, present: Callable[[Any], object], patience_s: float = 0.0) -> web.Response:
         with held:
-            held.take(cost.of(outcome), patience_s)
+            held.take(cost.of(outcome, task), patience_s)
             out, headers = codings.encode(wire.serialize(present(outcome)), coding)
             held.replace(len(out))
         return web.Response(body=out, content_type="application/json", headers=headers)
@@ -74,7 +74,7 @@ async def answer(service: Service, request: web.BaseRequest, work: Work) -> web.
             held.take(cost.flat + cost.of(task), patience_s)
             with expecting(expect):
                 done = action.do(service, task, client)
-            response = None if action.finish else word(done, present, patience_s)
+            response = None if action.finish else word(task, done, present, patience_s)
         return task, present, done, response, time.perf_counter() - started_s
 
     gate = (service.lanes[action.threads] if action.threads else request[LANE]).gate
@@ -86,7 +86,7 @@ async def answer(service: Service, request: web.BaseRequest, work: Work) -> web.
         if not callable(present):
             return await _stream(service, request, held, done, present)
         outcome = await action.finish(service, task, done)
-        response = await made_of(outcome, cost, lambda it: word(it, present))
+        response = await made_of(outcome, cost.of(outcome, task), lambda it: word(task, it, present))
     response.headers.update(action.headers(task))
     return response  # type: ignore[no-any-return]
 
@@ -100,9 +100,9 @@ def _read(request: web.BaseRequest, work: Work, value: object) -> tuple[Any, Any
     return guest.read(value)
 
 
-async def made_of(outcome: Outcome, cost: Cost, make: Callable[[Outcome], T]) -> T:
-    """Return ``make(outcome)``, called in a thread where it takes longer than getting there."""
-    return make(outcome) if cost.of(outcome) <= _ON_LOOP_BYTES else await asyncio.to_thread(make, outcome)
+async def made_of(outcome: Outcome, n_bytes: int, make: Callable[[Outcome], T]) -> T:
+    """Return ``make(outcome)``, called in a thread where what costs `n_bytes` takes longer than getting there."""
+    return make(outcome) if n_bytes <= _ON_LOOP_BYTES else await asyncio.to_thread(make, outcome)
 
 
 async def _stream(
@@ -124,7 +124,7 @@ async def _stream(
     try:
         async with aclosing(service.generator.stream(task, held.take)) as items:
             async for item in items:
-                await send(await _worded(item, events))
+                await send(await _worded(task, item, events))
     except ConnectionError:
         raise
     except Exception as error:
@@ -136,7 +136,7 @@ async def _stream(
     return response
 
 
-async def _worded(item: Pieces | Responses, events: Events) -> bytes:
+async def _worded(task: GenerationTask, item: Pieces | Responses, events: Events) -> bytes:
     if isinstance(item, tuple):
-        return await made_of(item, GENERATION, events.end)
+        return await made_of(item, GENERATION.of(item, task), events.end)
     return b"".join(events.text(sample, piece) for sample, piece in item) or _HEARTBEAT

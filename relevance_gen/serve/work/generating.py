@@ -65,6 +65,7 @@ class GenerationTask:
         conversation: what the one request continues, whose text is not written yet; or ``None``.
         manner: what the model is told beside the requests; its client is the id of the key of who asks.
         names: what the client calls a field, for errors, where that is not the request's own name.
+        echoes: whether the answer has each prompt before each of its samples.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -72,6 +73,7 @@ class GenerationTask:
     conversation: Conversation | None = None
     manner: Manner = PLAIN
     names: Mapping[str, str] = field(factory=dict)
+    echoes: bool = False
 
     @property
     def n_samples(self) -> int:

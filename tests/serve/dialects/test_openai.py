@@ -79,6 +79,10 @@ def test_alternatives_are_bounded_over_all_prompts() -> None:
         InvalidRequestError, match="logprobs must be at most 2 for 524,288 tokens in all samples, got 3"
     ):
         completions.read({**body, "logprobs": 3})
+    scored = {"prompt": ["x" * 1024] * 2, "n": 32, "max_tokens": 0, "echo": True}
+    assert completions.read({**scored, "logprobs": 16})
+    with pytest.raises(InvalidRequestError, match="logprobs must be at most 16 for 65,536 tokens in all samples"):
+        completions.read({**scored, "logprobs": 17})
 
 
 SCHEMA = {"type": "array"}

@@ -13,8 +13,9 @@ from contextlib import ExitStack
 import pytest
 
 from relevance_gen.serve.edge.costs import GENERATION
-from relevance_gen.serve.edge.pipeline import made_of
-from relevance_gen.types import Completion, GenerationResponse
+from relevance_gen.serve.edge.pipeline import _ON_LOOP_BYTES, made_of
+from relevance_gen.serve.work.generating import GenerationTask
+from relevance_gen.types import Completion, GenerationRequest, GenerationResponse, Spelling, TokenLogprob
 from tests.serve.harness import HALF_SCRIPTED, KEYED, Server, eventually, request_bytes
 
 GZIP = {**KEYED, "Accept-Encoding": "gzip"}
@@ -26,8 +27,23 @@ SEARCHED = ("search_seconds_count", "search_chunks_total")
 def test_only_small_responses_are_written_on_the_loop(n_prompt: int, n_tokens: int, on_loop: bool) -> None:
     """A response whose prompt or samples are large is written in a thread, so that nobody else waits for it."""
     response = GenerationResponse(0.0, 0.0, 1, "x" * n_prompt, 1, (Completion("x", n_tokens, 0.0, "length"),))
-    writer = asyncio.run(made_of((response,), GENERATION, lambda _: threading.current_thread()))
+    writer = asyncio.run(made_of((response,), GENERATION.of((response,)), lambda _: threading.current_thread()))
     assert (writer is threading.main_thread()) == on_loop
+
+
+@pytest.mark.parametrize(("n_samples", "echoes", "on_loop"), [(1, True, True), (16, False, True), (16, True, False)])
+@pytest.mark.parametrize("n_alternatives", [0, 10])
+def test_what_an_echo_repeats_counts_for_each_sample(
+    n_samples: int, echoes: bool, on_loop: bool, n_alternatives: int
+) -> None:
+    """A prompt of tokens that each sample repeats, spelled, with its log probabilities or without, is no small one."""
+    n_prompt, likeliest = (120, (TokenLogprob(7, -1.0),) * n_alternatives) if n_alternatives else (8000, ())
+    spelling = Spelling((7,) * n_prompt, {7: b"word"}, frozenset(), (likeliest,) * (n_prompt - 1))
+    logprobs = (None, *(-1.0,) * (n_prompt - 1)) if n_alternatives else None
+    samples = (Completion("x", 1, 0.0, "length"),) * n_samples
+    response = GenerationResponse(0.0, 0.0, n_samples, "", n_prompt, samples, logprobs, spelling)
+    task = GenerationTask((GenerationRequest("", num_samples=n_samples),), echoes=echoes)
+    assert (GENERATION.of((response,), task) <= _ON_LOOP_BYTES) == on_loop
 
 
 def test_a_prompt_is_packed_and_its_search_is_counted(server: Server) -> None:

@@ -81,7 +81,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     if len(prompts) * sum(map(len, first.stop)) > MAX_STOP_CHARACTERS:  # they are compiled for each prompt
         most = MAX_STOP_CHARACTERS // len(prompts)
         raise InvalidRequestError(f"must hold at most {most:,} characters for so many prompts", "stop")
-    n_tokens = len(prompts) * request.n * request.max_tokens + wants_prompt * sum(map(len, prompts))
+    n_tokens = request.n * (len(prompts) * request.max_tokens + wants_prompt * sum(map(len, prompts)))
     if len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_ALTERNATIVES:  # of one, the engine knows its room
         allowed = f"at most {MAX_ALTERNATIVES // n_tokens} for {n_tokens:,} tokens in all samples"
         raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
@@ -91,7 +91,8 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
         only_reads=not request.max_tokens,
     )
     generations = (first,) * len(prompts) if are_tokens else tuple(_for_another(first, prompt) for prompt in prompts)
-    task = GenerationTask(generations, manner=manner, names=names, prompts=tuple(map(tuple, prompts)) * are_tokens)
+    tokens = tuple(map(tuple, prompts)) * are_tokens
+    task = GenerationTask(generations, tokens, manner=manner, names=names, echoes=request.echo)
     return task, _presenter(request, prompts)
 
 
