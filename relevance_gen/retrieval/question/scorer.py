@@ -130,8 +130,10 @@ class SegmentScorer:
         words: LruCache[TermPostings] | None = None,
     ) -> None:
         self.segment = segment
-        self.words_found = words or LruCache(
-            _LEAST_MEMORY_BYTES + segment.array_bytes // _MEMORY_SHARE, lambda postings: postings.nbytes
+        self.words_found = (
+            words
+            if words is not None
+            else LruCache(_LEAST_MEMORY_BYTES + segment.array_bytes // _MEMORY_SHARE, lambda postings: postings.nbytes)
         )
         self._exact: LruCache[TermMatch] = LruCache(_EXACT_BYTES, lambda found: found.match.nbytes)
         self._weighting = weighting

@@ -13,7 +13,7 @@ from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import Manner
 from relevance_gen.serve.dialects.openai import errors
-from relevance_gen.serve.dialects.openai.chunks import Chunks
+from relevance_gen.serve.dialects.openai.events import CompletionEvents
 from relevance_gen.serve.dialects.openai.requests import (
     REFUSED,
     Asks,
@@ -97,7 +97,7 @@ class ChatRequest(SamplingRequest):
 _VARIABLES = ("enable_thinking", "documents", "reasoning_effort", "add_generation_prompt")
 
 
-def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | Chunks]:
+def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | CompletionEvents]:
     """Read the body of ``POST /v1/chat/completions``.
 
     Raises:
@@ -149,7 +149,7 @@ def _text_of(part: object, path: str) -> str:
     return text
 
 
-def _presenter(request: ChatRequest) -> Callable[[Responses], object] | Chunks:
+def _presenter(request: ChatRequest) -> Callable[[Responses], object] | CompletionEvents:
     identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "model": request.model}
 
     def ending(completion: Completion, response: GenerationResponse) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _presenter(request: ChatRequest) -> Callable[[Responses], object] | Chunks:
 
     if not request.stream:
         return present
-    return Chunks(
+    return CompletionEvents(
         {**identity, "object": "chat.completion.chunk"},
         request.n,
         beginning=lambda _: {"delta": {"role": "assistant", "content": ""}},

@@ -15,7 +15,7 @@ from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import MAX_ALTERNATIVES, MAX_STOP_CHARACTERS, Manner
 from relevance_gen.serve.dialects.openai import errors
-from relevance_gen.serve.dialects.openai.chunks import Chunks
+from relevance_gen.serve.dialects.openai.events import CompletionEvents
 from relevance_gen.serve.dialects.openai.requests import (
     REFUSED,
     Asks,
@@ -58,7 +58,7 @@ class CompletionRequest(SamplingRequest):
     best_of: int | None = field(default=None, validator=optional(checks.integer(1)))
 
 
-def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | Chunks]:
+def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | CompletionEvents]:
     """Read the body of ``POST /v1/completions``.
 
     Raises:
@@ -138,7 +138,7 @@ def _for_another(request: GenerationRequest, prompt: str) -> GenerationRequest:
     return another
 
 
-def _presenter(request: CompletionRequest, prompts: list[str]) -> Callable[[Responses], object] | Chunks:
+def _presenter(request: CompletionRequest, prompts: list[str]) -> Callable[[Responses], object] | CompletionEvents:
     head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "model": request.model}
 
     def ending(completion: Completion, response: GenerationResponse) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _presenter(request: CompletionRequest, prompts: list[str]) -> Callable[[Resp
 
     if not request.stream:
         return present
-    return Chunks(
+    return CompletionEvents(
         head,
         len(prompts) * request.n,
         beginning=lambda sample: {"text": prompts[sample // request.n]} if request.echo else None,

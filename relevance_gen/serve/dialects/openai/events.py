@@ -16,7 +16,7 @@ Piece = Callable[[str], "dict[str, Any]"]
 Last = Callable[[Completion, GenerationResponse], "dict[str, Any]"]
 
 
-class Chunks:
+class CompletionEvents:
     """The events of one stream.
 
     Args:
