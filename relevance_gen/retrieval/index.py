@@ -16,8 +16,7 @@ from attrs import evolve, field, frozen
 from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.listing import ChunkList, chunks_at
-from relevance_gen.retrieval.positions import check_position, check_positions
+from relevance_gen.retrieval.positions import ChunkList, check_position, check_positions, chunks_at
 from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain

@@ -1,14 +1,21 @@
-"""Check the positions of chunks that callers name."""
+"""Check the positions of chunks that callers name, and list chunks by their positions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, overload
 
 import numpy as np
 
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.arrays import Flags, Offsets, different
+from relevance_gen.retrieval.arrays import Flags, Offsets, different, joined, steps
+from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.scorer import SegmentScorer
+from relevance_gen.types import Chunk
+
+_STEP: Final = 1 << 10
+"""Chunks fetched together."""
 
 
 def check_position(name: str, value: object, n_positions: int, holds: Callable[[Offsets], Flags]) -> int:
@@ -51,3 +58,40 @@ def _check_all(
     for place in np.flatnonzero(~holds(positions)).tolist():
         raise InvalidRequestError.must_be(name(place), "the position of a chunk that was not removed", values[place])
     return positions
+
+
+class ChunkList(Sequence[Chunk]):
+    """The chunks of an index at one moment, by position, read-only. Each is made when it is asked for.
+
+    Args:
+        collection: the chunks.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._positions = np.sort(joined(collection.ask(SegmentScorer.positions), np.int64))
+
+    def __len__(self) -> int:
+        return self._positions.size
+
+    @overload
+    def __getitem__(self, place: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Chunk]: ...
+    def __getitem__(self, place: int | slice) -> Chunk | list[Chunk]:
+        if isinstance(place, slice):
+            return chunks_at(self._collection, self._positions[place])
+        return chunks_at(self._collection, self._positions[[place]])[0]
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for some in steps(len(self), _STEP):
+            yield from self[some]
+
+    def __repr__(self) -> str:
+        return f"<ChunkList of {len(self):,} chunks>"
+
+
+def chunks_at(collection: Collection, positions: Offsets) -> list[Chunk]:
+    """Return the chunks at some positions, where there must be some."""
+    found = zip(collection.contents(positions), positions.tolist(), strict=True)
+    return [Chunk(text, metadata, position) for (text, metadata), position in found]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
-from relevance_gen.retrieval import listing
+from relevance_gen.retrieval import positions
 from relevance_gen.retrieval.text import portions
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
@@ -112,7 +112,7 @@ def test_changing_what_was_handed_over_changes_nothing() -> None:
 @pytest.mark.parametrize("step", [1, 2, 1024])
 def test_an_index_lists_its_chunks(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The chunks are a sequence in the order of their positions, and each can be had by its position."""
-    monkeypatch.setattr(listing, "_STEP", step)
+    monkeypatch.setattr(positions, "_STEP", step)
     index = ChunkIndex(["a", {"text": "b", "metadata": {"page": 2}}, " ", "c"], blank="skip")
     before = index.chunks
     index.add(["d"])

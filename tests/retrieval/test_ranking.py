@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from relevance_gen.retrieval.formulas import below_one
 from relevance_gen.retrieval.question import ranking
-from relevance_gen.retrieval.question.formulas import below_one
 from relevance_gen.retrieval.question.ranking import at_least_as_good, best_quotients
 
 KNEE = 1.0 - 5e-7

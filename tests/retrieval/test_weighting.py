@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from relevance_gen import InvalidRequestError
 from relevance_gen.retrieval.arrays import sum_by
-from relevance_gen.retrieval.question.formulas import pivot, rarity, smoothed_idf, sublinear
+from relevance_gen.retrieval.formulas import pivot, rarity, saturated, smoothed_idf, sublinear
 from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.saturation import saturated
 from relevance_gen.retrieval.segment.segment import Statistics, exact_sum
 
 counts = st.integers(1, 2**31)

@@ -35,12 +35,14 @@ from attrs import evolve, frozen
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Floats, Ids, sum_by
-from relevance_gen.retrieval.question.formulas import (
+from relevance_gen.retrieval.formulas import (
     SLOPE,
     at_most_one,
     below_one,
     pivot,
     rarity,
+    saturated,
+    saturated_one,
     smoothed_idf,
     sublinear,
 )
@@ -51,7 +53,6 @@ from relevance_gen.retrieval.question.stages.letters import Letters
 from relevance_gen.retrieval.question.stages.likeness import Likeness
 from relevance_gen.retrieval.question.stages.proximity import Proximity
 from relevance_gen.retrieval.question.stages.scale import Scale
-from relevance_gen.retrieval.segment.saturation import saturated, saturated_one
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.types import WeightingName
 

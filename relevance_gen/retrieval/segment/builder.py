@@ -11,10 +11,10 @@ import numpy as np
 from relevance_gen.caller import check_wanted
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Counts, Flags, Ids, Offsets, find_all, starts_of, sum_by
+from relevance_gen.retrieval.formulas import saturated
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.counts import MAX_BLOCK_CHUNKS, TermCounts, count_terms
 from relevance_gen.retrieval.segment.postings import PostingsBuilder
-from relevance_gen.retrieval.segment.saturation import saturated
 from relevance_gen.retrieval.segment.segment import Segment, Votes
 from relevance_gen.retrieval.text import portions
 from relevance_gen.retrieval.text.ids import buckets

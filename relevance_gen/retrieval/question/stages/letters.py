@@ -22,12 +22,11 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Floats, Hashes, bounds_of, find, joined, ragged_ranges, starts_of, steps
+from relevance_gen.retrieval.formulas import pivot, saturated
 from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag
 from relevance_gen.retrieval.question.evidence import Excerpt
-from relevance_gen.retrieval.question.formulas import pivot
 from relevance_gen.retrieval.question.stage import OwnChunk, Stage, Table, WeightedTerms
 from relevance_gen.retrieval.segment.lexicon import lexicon_of
-from relevance_gen.retrieval.segment.saturation import saturated
 from relevance_gen.retrieval.text.portions import blocks
 from relevance_gen.retrieval.text.terms import cut_terms
 

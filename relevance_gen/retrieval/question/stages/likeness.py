@@ -26,11 +26,11 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Floats, Offsets
+from relevance_gen.retrieval.formulas import saturated
 from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag, Sample, rarities
 from relevance_gen.retrieval.question.evidence import Excerpt
 from relevance_gen.retrieval.question.ranking import at_least_as_good
 from relevance_gen.retrieval.question.stage import N_PROMISING, Stage, Table
-from relevance_gen.retrieval.segment.saturation import saturated
 
 WEIGHT: Final = 1.2
 ROOT: Final = 0.7

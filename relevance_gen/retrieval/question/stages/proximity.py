@@ -32,11 +32,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relevance_gen.retrieval.arrays import Floats, Ids, Offsets, joined
+from relevance_gen.retrieval.formulas import saturated, saturated_one
 from relevance_gen.retrieval.question.evidence import Columns, Excerpt
 from relevance_gen.retrieval.question.matching import Match
 from relevance_gen.retrieval.question.stage import N_PROMISING, OwnChunk, Stage, Table, WeightedTerms
 from relevance_gen.retrieval.segment.lexicon import Lexicon
-from relevance_gen.retrieval.segment.saturation import saturated, saturated_one
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
 
 WINDOW: Final = 24

@@ -1,4 +1,4 @@
-"""The formulas that more than one part of a score uses: how rare a term is, and what a chunk's length takes off."""
+"""The formulas that more than one part of a score uses: counts of a term, how rare it is, what a length takes off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,26 @@ from relevance_gen.retrieval.arrays import Floats
 
 SLOPE: Final = 0.6
 """Share of a chunk's own norm in the pivot; the mean norm has the rest."""
+_SATURATION: Final = 1.6
+_SATURATED: Final[Floats] = np.arange(256) / (np.arange(256) + _SATURATION)
 _KNEE: Final = 1.0 - 5e-7
+
+
+def saturated(tf: npt.NDArray[Any]) -> Floats:
+    """Return ``tf / (tf + 1.6)``, in [0, 1): the second occurrence of a term weighs less than the first."""
+    try:
+        return _SATURATED.take(tf)
+    except (IndexError, TypeError):  # a count beyond the table, or one that is no integer
+        return np.asarray(tf / (tf + _SATURATION), np.float64)
+
+
+def saturated_one(tf: float) -> float:
+    """Return `saturated` of one count.
+
+    >>> bool(saturated_one(1) == saturated(np.array([1]))[0])
+    True
+    """
+    return tf / (tf + _SATURATION)
 
 
 def sublinear(tf: npt.NDArray[Any]) -> Floats:
