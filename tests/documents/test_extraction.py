@@ -47,8 +47,11 @@ def read(name: str, content: bytes) -> Extracted:
 )
 def test_every_format_is_known_by_its_content(name: str, parts: list[tuple[dict[str, object], str]]) -> None:
     """The text and the places of each format are found, whatever the file is called."""
+    names = [value for place, _ in parts for value in place.values() if isinstance(value, str)]  # of sheets
     for called in (name, "-", "file", "a.txt"):
-        assert read(called, SAMPLES[name]) == Extracted(parts, None, sum(len(text) for _, text in parts))
+        assert read(called, SAMPLES[name]) == Extracted(
+            parts, None, sum(map(len, [*names, *(text for _, text in parts)]))
+        )
 
 
 def test_what_a_word_processor_writes() -> None:
