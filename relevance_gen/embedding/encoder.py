@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 import numpy as np
 
 from relevance_gen.checks import as_list
-from relevance_gen.embedding.jobs import Encoded, Job, Jobs, Vectors
+from relevance_gen.embedding.jobs import Embeddings, Job, Jobs, Vectors
 from relevance_gen.embedding.prefixes import known_prefixes
 from relevance_gen.embedding.thread import EmbeddingModel, EncoderThread
 from relevance_gen.errors import EncoderError, InvalidRequestError, ModelLoadError
@@ -131,7 +131,7 @@ class Encoder:
             finally:
                 job.future.cancel()  # of an interrupt: nobody wants the rest
 
-    def submit(self, texts: Iterable[str], *, kind: Kind | None = None) -> Future[Encoded]:
+    def submit(self, texts: Iterable[str], *, kind: Kind | None = None) -> Future[Embeddings]:
         """Return at once a future of the vectors and of the tokens read; cancelling it drops the texts that are left.
 
         Raises:
@@ -153,7 +153,7 @@ class Encoder:
         if job.texts:
             self._jobs.put(job)
         else:
-            job.settle(Encoded(np.zeros((0, self.n_dims), np.float32), np.zeros(0, np.int64)))
+            job.settle(Embeddings(np.zeros((0, self.n_dims), np.float32), np.zeros(0, np.int64)))
         return job
 
     # ── The model ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,7 @@ from relevance_gen.errors import EncoderError
 Vectors: TypeAlias = NDArray[np.float32]
 
 
-class Encoded(NamedTuple):
+class Embeddings(NamedTuple):
     """The vectors of texts, float32 of shape (n, n_dims), and how many tokens of each were read, shape (n,)."""
 
     vectors: Vectors
@@ -41,7 +41,7 @@ class Job:
 
     texts: Sequence[str]
     n_done: int = 0
-    future: Future[Encoded] = field(factory=Future)
+    future: Future[Embeddings] = field(factory=Future)
     _vectors: list[Vectors] = field(factory=list)
     _n_tokens: list[int] = field(factory=list)
 
@@ -56,9 +56,9 @@ class Job:
         self._n_tokens.append(n_tokens)
         self.n_done += 1
         if self.n_done == len(self.texts):
-            self.settle(Encoded(np.stack(self._vectors), np.array(self._n_tokens, np.int64)))
+            self.settle(Embeddings(np.stack(self._vectors), np.array(self._n_tokens, np.int64)))
 
-    def settle(self, outcome: Encoded | BaseException) -> None:
+    def settle(self, outcome: Embeddings | BaseException) -> None:
         """End the job, well or with an error."""
         with suppress(InvalidStateError):  # it was cancelled a moment ago
             if isinstance(outcome, BaseException):

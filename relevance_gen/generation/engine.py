@@ -20,20 +20,16 @@ from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.compilation import Compilation
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.drawing import Rows, draw
+from relevance_gen.generation.mask_time import MaskTime
 from relevance_gen.generation.prompt import Prompt
 from relevance_gen.generation.sampling import NO_TOKEN
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.ticket import Reports, Room, Rooms, Ticket, has_grammar
 from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits, SavedState
-from relevance_gen.quota import Quota
 
 _READ_PER_STEP = 1 << 16
 """Characters after which reading further requests waits for the next step, so that long texts do not add up to a pause
 for those who run."""
-
-
-_MASKS_S, _MASKS_SHARE = 0.02, 0.2
-"""The processor's time that the grammars of strangers may take in a step, and where others run beside them, of all."""
 
 
 class Engine:
@@ -59,7 +55,7 @@ class Engine:
         self._reports = reports
         self._clock = clock
         self._compilation = Compilation(model)
-        self._masks = Quota(share=_MASKS_S, regained_per_s=_MASKS_SHARE)
+        self._masks = MaskTime()
         self._queue: list[Prompt] = []
         self._running: dict[int, tuple[Sequence, Prompt]] = {}
         self._paused: list[tuple[Sequence, Prompt, SavedState]] = []
@@ -291,12 +287,13 @@ class Engine:
             self._advance(slots, logits)
 
     def _decode(self, slots: Items[int]) -> None:
-        slots = self._without_slow_strangers(slots)
-        sequences = {slot: self._running[slot][0] for slot in slots}
+        of_strangers = {slot: one for slot, (one, prompt) in self._running.items() if prompt.ticket.manner.is_open}
+        late = self._masks.late(of_strangers, n_running=len(slots))
+        sequences = {slot: self._running[slot][0] for slot in slots if slot not in late}
         rows = Rows(sequences)
         logits = self._model.decode(rows.slots, rows.tokens, rows.positions)
         self.counters.decode_steps += 1
-        depth, going = 0, list(slots)
+        depth, going = 0, list(sequences)
         while going:
             chosen = [rows.first[slot] + depth for slot in going]
             self._advance(going, logits if len(chosen) == len(logits) else logits[chosen])
@@ -306,23 +303,6 @@ class Engine:
         for slot in rows.guesses.keys() & self._running.keys():
             rows.settle(slot, sequences[slot])
             self._model.rewind(slot, sequences[slot].position)
-
-    def _without_slow_strangers(self, slots: Items[int]) -> Items[int]:
-        """Leave out strangers whose grammars have no time left in this step: those first that have most tokens."""
-        of_grammars = {
-            slot: sequence
-            for slot, (sequence, prompt) in self._running.items()
-            if sequence.constraint is not None and prompt.ticket.manner.is_open
-        }
-        left_s = _MASKS_S - (self._masks.held if len(of_grammars) < len(slots) else 0.0)
-        left_out = set()
-        for slot, sequence in sorted(of_grammars.items(), key=lambda item: len(item[1].tokens)):
-            needed_s = min(sequence.constraint.token_s, _MASKS_S) if sequence.constraint else 0.0
-            if needed_s > left_s:
-                left_out.add(slot)
-            else:
-                left_s -= needed_s
-        return [slot for slot in slots if slot not in left_out]
 
     def _advance(self, slots: Items[int], logits: Logits) -> None:
         """Draw, append and retire: row i of `logits` belongs to ``slots[i]``."""

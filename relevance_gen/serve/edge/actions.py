@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import attrs
 from attrs import frozen
 
-from relevance_gen.embedding.jobs import Encoded
+from relevance_gen.embedding.jobs import Embeddings
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.serve.edge import costs
@@ -85,7 +85,7 @@ def _check_encoder(service: Service) -> None:
         )
 
 
-async def _embed(service: Service, task: EmbeddingTask, _: EmbeddingTask) -> Encoded:
+async def _embed(service: Service, task: EmbeddingTask, _: EmbeddingTask) -> Embeddings:
     return await service.embedder.embed(task)
 
 

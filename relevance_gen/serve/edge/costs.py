@@ -8,7 +8,7 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from relevance_gen.embedding.jobs import Encoded
+from relevance_gen.embedding.jobs import Embeddings
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask
 from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
@@ -60,7 +60,7 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
     match thing:
         case SearchTask() | ExplanationTask():
             return {"chunk": len(thing.chunks), "index": int(thing.named is not None)}
-        case Encoded():
+        case Embeddings():
             return {"number": thing.vectors.size}
         case PromptResponse():
             texts = (thing.request.get("text", ""), *(one["content"] for one in thing.request.get("messages", ())))

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from attrs import frozen
 
 from relevance_gen.embedding.encoder import Encoder, Kind
-from relevance_gen.embedding.jobs import Encoded
+from relevance_gen.embedding.jobs import Embeddings
 from relevance_gen.errors import EncoderError, OverloadedError, TimedOutError, TooLargeError
 from relevance_gen.machine import usable_cores
 from relevance_gen.quota import Quota
@@ -49,7 +49,7 @@ class ServedEncoder(Protocol):
     def fingerprint(self) -> str:
         """A hash of all that a passage's vector depends on."""
 
-    def submit(self, texts: Sequence[str], *, kind: Kind | None = None) -> Future[Encoded]:
+    def submit(self, texts: Sequence[str], *, kind: Kind | None = None) -> Future[Embeddings]:
         """Return a future of the vectors; cancelling it drops the texts that are left."""
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class EmbeddingService:
         if self.encoder is not None:
             await asyncio.to_thread(self.encoder.close)
 
-    async def embed(self, task: EmbeddingTask) -> Encoded:
+    async def embed(self, task: EmbeddingTask) -> Embeddings:
         """Return the vectors of texts, and how many tokens of each were read. Cancelling this drops what is left.
 
         Of a long text the beginning counts; where the task tells a kind, the model's prefix of that kind goes in front.
@@ -122,7 +122,7 @@ class EmbeddingService:
             except TimeoutError:
                 raise _timed_out(self._timeout_s) from None
 
-    def embed_now(self, task: EmbeddingTask, timeout_s: float) -> Encoded:
+    def embed_now(self, task: EmbeddingTask, timeout_s: float) -> Embeddings:
         """Do the same and wait in this thread, for so long."""
         with self._encoding(task) as future:
             try:
@@ -131,7 +131,7 @@ class EmbeddingService:
                 raise _timed_out(timeout_s) from None
 
     @contextmanager
-    def _encoding(self, task: EmbeddingTask) -> Iterator[Future[Encoded]]:
+    def _encoding(self, task: EmbeddingTask) -> Iterator[Future[Embeddings]]:
         """Submit texts; at the end drop what is not done, and count what was."""
         n_texts = len(task.texts)
         encoder = self.encoder
@@ -153,7 +153,7 @@ class EmbeddingService:
         finally:
             self._texts.give_back(n_texts)
 
-    def _count(self, encoded: Encoded, seconds: float) -> None:
+    def _count(self, encoded: Embeddings, seconds: float) -> None:
         n_texts, n_tokens = encoded.n_tokens.size, int(encoded.n_tokens.sum())
         with self._lock:
             self._mean_s += _SMOOTHING * (seconds / max(n_texts, 1) - self._mean_s)

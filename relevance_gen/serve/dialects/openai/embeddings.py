@@ -11,7 +11,7 @@ from attrs.validators import optional
 
 from relevance_gen import checks
 from relevance_gen.embedding.encoder import Kind
-from relevance_gen.embedding.jobs import Encoded, Vectors
+from relevance_gen.embedding.jobs import Embeddings, Vectors
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.dialects.openai.requests import MODEL, a_name, read_as
 from relevance_gen.serve.work.embedding import EmbeddingTask
@@ -46,7 +46,7 @@ class EmbeddingsRequest:
     input_type: str | None = field(default=None, validator=optional(_one_of(_KINDS)))
 
 
-def read(body: object) -> tuple[EmbeddingTask, Callable[[Encoded], object]]:
+def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
     """Read the body of ``POST /v1/embeddings``.
 
     Raises:
@@ -61,7 +61,7 @@ def read(body: object) -> tuple[EmbeddingTask, Callable[[Encoded], object]]:
             allowed = "a string: this server takes texts and no token ids"
             raise InvalidRequestError.must_be(f"input[{place}]", allowed, text)
 
-    def present(encoded: Encoded) -> object:
+    def present(encoded: Embeddings) -> object:
         written = _as_base64 if request.encoding_format == "base64" else _as_numbers
         data = [
             {"object": "embedding", "index": place, "embedding": written(vector)}
