@@ -84,10 +84,10 @@ class Calls:
             OutdatedError: all replicas of a shard died or are silent, or one has forgotten this state.
             TimedOutError: a shard did not answer, though it lives; the error names its nodes.
         """
-        return Round(self, list(shards), question).answers()
+        return _Round(self, list(shards), question).answers()
 
 
-class Round:
+class _Round:
     """One question to some shards, which are at work on it from now on.
 
     Args:

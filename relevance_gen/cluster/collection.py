@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Final
 
 from ray import cloudpickle
 
-from relevance_gen.cluster.calls import Calls, Pace, Round
+from relevance_gen.cluster.calls import Calls, Pace
 from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.question.collection import Answer, Collection, Rest
@@ -62,7 +62,7 @@ class ClusterCollection(Collection):
 
     def tell_each(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
         """Ask the shards that may hold some positions about the chunks there."""
-        shards = [shard for shard in self._shards if shard.spans.hold(positions).any()]
+        shards = [shard for shard in self._shards if shard.runs.hold(positions).any()]
         return self._call(shards, SegmentScorer.tell, positions, inquiries)
 
     def ahead(self, plan: Plan, n: int) -> dict[Inquiry[Any], Inquiry[Any]]:
@@ -80,4 +80,5 @@ class ClusterCollection(Collection):
         """Ask shards the same, all at once."""
         if not hasattr(self._asking, "calls"):
             self._asking.calls = Calls(self.state, self._pace)
-        return Round(self._asking.calls, shards, cloudpickle.dumps((function, args, kwargs))).answers()
+        told: list[Any] = self._asking.calls.ask(shards, cloudpickle.dumps((function, args, kwargs)))
+        return told

@@ -19,13 +19,13 @@ from attrs import frozen
 
 from relevance_gen.chunking import split
 from relevance_gen.cluster.folder import as_address, file_system
-from relevance_gen.cluster.parts import Made, make
+from relevance_gen.cluster.parts import Product, make
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.tokens import TokenCounter
 
-Source: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
+Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
 """A file, a folder, or several of both; paths that all nodes share, or addresses that `fsspec` knows."""
 
 Kind: TypeAlias = Literal["lines", "parquet", "text"]
@@ -62,7 +62,7 @@ class Piece:
 
 
 @frozen(eq=False)
-class Read:
+class FilePieces:
     """Chunks in some pieces of files.
 
     Attributes:
@@ -75,7 +75,7 @@ class Read:
     text_field: str
     blank: Blank
 
-    def make(self, counter: TokenCounter, progress: Progress | None) -> Made:
+    def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Read the chunks and make them searchable.
 
         Args:
@@ -113,7 +113,7 @@ class Read:
             raise error.at(f"{where}: {self.text_field}" if error.field == "chunks[0].text" else where) from None
 
 
-def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: Blank, n_cpus: int) -> list[Read]:
+def plan_reading(source: Paths, n_shards: int | None, text_field: str, blank: Blank, n_cpus: int) -> list[FilePieces]:
     """Say which shard reads which pieces.
 
     Args:
@@ -139,12 +139,12 @@ def plan_reading(source: Source, n_shards: int | None, text_field: str, blank: B
     piece_bytes = min(_PIECE_BYTES, n_bytes // (2 * wanted) + 1)
     pieces = [piece for address, size in found for piece in _cut(address, size, piece_bytes)]
     if not pieces:  # of files without a byte or a row: an index without a chunk
-        return [Read((), text_field, blank)]
+        return [FilePieces((), text_field, blank)]
     sizes = np.array([max(piece.n_bytes, 1) for piece in pieces])
     middles = 2 * np.cumsum(sizes) - sizes
     shard_of = (middles * wanted // (2 * sizes.sum())).tolist()
     numbered = itertools.groupby(zip(shard_of, pieces, strict=True), key=lambda pair: pair[0])
-    return [Read(tuple(piece for _, piece in some), text_field, blank) for _, some in numbered]
+    return [FilePieces(tuple(piece for _, piece in some), text_field, blank) for _, some in numbered]
 
 
 def _is_path(value: object) -> bool:

@@ -25,9 +25,9 @@ from relevance_gen.cluster.actors import SILENT_S, START_S, check, get_from, own
 from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
 from relevance_gen.cluster.connection import NAMESPACE, check_name, connect
-from relevance_gen.cluster.files import Source, plan_reading
+from relevance_gen.cluster.files import Paths, plan_reading
 from relevance_gen.cluster.keeper import Keeper
-from relevance_gen.cluster.parts import HandedOver, Part, Saved
+from relevance_gen.cluster.parts import Part, ShardFile, StoredChunks
 from relevance_gen.cluster.placing import living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexStats, ShardStats
@@ -96,7 +96,7 @@ class ClusterIndex(Searchable):
         self,
         chunks: Iterable[str | Metadata | Chunk] | None = None,
         *,
-        source: Source | None = None,
+        source: Paths | None = None,
         text_field: str = "text",
         n_shards: int | None = None,
         replicas: int = 1,
@@ -162,7 +162,7 @@ class ClusterIndex(Searchable):
         manifest = folders.read_manifest(address_of)
         counter = counter_of_saved(manifest.encoding, manifest.fingerprint, encoding, address_of)
         connect(address)
-        parts = [Saved(folders.join(address_of, file), n_tokens) for file, n_tokens in manifest.shards.items()]
+        parts = [ShardFile(folders.join(address_of, file), n_tokens) for file, n_tokens in manifest.shards.items()]
         index = cls.__new__(cls)
         index._begin(_start_keeper(name, manifest.weighting, counter, replicas))
         index._build(len(parts), lambda: parts, manifest.n_positions, None)
@@ -305,7 +305,7 @@ class ClusterIndex(Searchable):
         if not n_positions:
             first = self._fresh().state.n_positions
         else:
-            first = self._change("add", HandedOver([ray.put(checked)]), n_positions)
+            first = self._change("add", StoredChunks([ray.put(checked)]), n_positions)
         return range(first, first + n_positions)
 
     def remove(self, positions: Iterable[int]) -> None:
@@ -408,10 +408,10 @@ def _n_cpus() -> int:
     return min(int(sum(node.n_cpus for node in living_nodes())), _MAX_SHARDS)
 
 
-def _hand_over(chunks: Chunks, n_parts: int) -> list[HandedOver]:
+def _hand_over(chunks: Chunks, n_parts: int) -> list[StoredChunks]:
     """Put chunks where other processes can fetch them, in at most so many parts of about as many characters."""
     cuts = list(cut_evenly(chunks.texts, n_parts)) or [slice(0, 0)]
-    return [HandedOver([ray.put(chunks.take(range(cut.start, cut.stop)))]) for cut in cuts]
+    return [StoredChunks([ray.put(chunks.take(range(cut.start, cut.stop)))]) for cut in cuts]
 
 
 def _start_keeper(name: str | None, weighting: WeightingName, counter: TokenCounter, replicas: int) -> Any:

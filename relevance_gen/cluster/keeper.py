@@ -22,7 +22,7 @@ from relevance_gen.cluster import folder as folders
 from relevance_gen.cluster.actors import Actor, get
 from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
-from relevance_gen.cluster.parts import Part, Recipe, Saved
+from relevance_gen.cluster.parts import Part, Recipe, ShardFile
 from relevance_gen.cluster.placing import better_place, living_nodes
 from relevance_gen.cluster.replicas import KeptShard, Replica, Replicas
 from relevance_gen.cluster.shard import OutdatedError
@@ -154,7 +154,7 @@ class Keeper(Actor):
                 at = check_positions(positions, self._n_positions, ClusterCollection(self.state(), self._pace).holds)
             except OutdatedError:
                 raise self._missing("chunks cannot be removed now") from None
-            here = [(shard, at[shard.contribution.spans.hold(at)]) for shard in self._shards]
+            here = [(shard, at[shard.contribution.runs.hold(at)]) for shard in self._shards]
             changed = [(shard, some) for shard, some in here if some.size]
             self._change([shard for shard, _ in changed], "remove", [(some,) for _, some in changed])
             for shard, some in changed:
@@ -181,7 +181,7 @@ class Keeper(Actor):
                 folders.remove(folder, names)
                 raise
             for shard, file in zip(self._shards, files, strict=True):
-                shard.recipe = Recipe.of(Saved(file, shard.contribution.n_tokens))
+                shard.recipe = Recipe.of(ShardFile(file, shard.contribution.n_tokens))
 
     def _write(self, folder: str, shards: Mapping[str, KeptShard]) -> None:
         """Write shards to files of these names, have others look for each, and say which belong together."""
@@ -294,7 +294,7 @@ class Keeper(Actor):
         if self._state is not None:
             now = [shard.state(self._replicas.n_wanted) for shard in self._shards]
             shards = [
-                evolve(new, spans=old.spans, n_chunks=old.n_chunks)
+                evolve(new, runs=old.runs, n_chunks=old.n_chunks)
                 for old, new in zip(self._state.shards, now, strict=True)
             ]
             self._tell(evolve(self._state, shards=tuple(shards)))

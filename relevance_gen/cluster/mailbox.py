@@ -22,7 +22,7 @@ SILENCE_S: Final = 30.0
 
 
 @frozen
-class Told:
+class Delivery:
     """What a client is told.
 
     Attributes:
@@ -62,7 +62,7 @@ class Mailbox:
 
     def exchange(
         self, client: str, tickets: Sequence[Ticket], cancelled: Sequence[int] = (), timeout_s: float = 0.0
-    ) -> Told:
+    ) -> Delivery:
         """Take a client's tickets, wait until there is something to tell it, or the time is over, and tell it.
 
         Args:
@@ -91,7 +91,7 @@ class Mailbox:
             events = self._events.pop(client, [])
             if self._error is not None and not events:
                 raise self._error
-            return Told(events, self._rooms_left(self._waiting))
+            return Delivery(events, self._rooms_left(self._waiting))
 
     @property
     def silent_s(self) -> float:

@@ -22,7 +22,7 @@ _FETCH_S: Final = 60.0
 
 
 @frozen(eq=False)
-class Made:
+class Product:
     """What a part becomes.
 
     Attributes:
@@ -39,21 +39,22 @@ class Made:
 class Part(Protocol):
     """Some chunks, and where they are to be had."""
 
-    def make(self, counter: TokenCounter, progress: Progress | None) -> Made:
+    def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Fetch the chunks and make them searchable; positions count from 0, unless they were saved with the chunks."""
 
 
 @frozen(eq=False)
-class HandedOver:
+class StoredChunks:
     """Chunks that a process of the cluster holds in Ray's store of objects.
 
     Attributes:
-        chunks: the reference to them, in a list lest Ray fetches them where nobody asks.
+        chunks: the reference to them, wrapped in a list: Ray resolves a bare reference at once, and would copy the
+            chunks to any process that is given this.
     """
 
     chunks: list[Any]
 
-    def make(self, counter: TokenCounter, progress: Progress | None) -> Made:
+    def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Fetch the chunks from the process that handed them over.
 
         Raises:
@@ -70,7 +71,7 @@ class HandedOver:
 
 
 @frozen(eq=False)
-class Saved:
+class ShardFile:
     """Chunks in the file of a saved shard.
 
     Attributes:
@@ -81,16 +82,16 @@ class Saved:
     address: str
     n_tokens: int
 
-    def make(self, counter: TokenCounter, progress: Progress | None) -> Made:
+    def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Open the file; it is mapped into memory where it lies in this machine's file system."""
         del counter, progress
         saved = folder.read_index(self.address)
         if saved.n_context_tokens != self.n_tokens:
             raise ClusterError(f"{self.address} is not the file that belongs to this index")
-        return Made(saved.segment, saved.n_positions, saved.n_context_tokens)
+        return Product(saved.segment, saved.n_positions, saved.n_context_tokens)
 
 
-def make(chunks: Chunks, counter: TokenCounter, progress: Progress | None) -> Made:
+def make(chunks: Chunks, counter: TokenCounter, progress: Progress | None) -> Product:
     """Make chunks searchable.
 
     Args:
@@ -99,7 +100,7 @@ def make(chunks: Chunks, counter: TokenCounter, progress: Progress | None) -> Ma
         progress: called after every block.
     """
     kept, positions = chunks.without_blank()
-    return Made(build(kept, positions, progress=progress), len(chunks.texts), counter.count_all(kept.texts))
+    return Product(build(kept, positions, progress=progress), len(chunks.texts), counter.count_all(kept.texts))
 
 
 @frozen(eq=False)
@@ -122,7 +123,7 @@ class Recipe:
     @property
     def is_file(self) -> bool:
         """Whether a saved file holds just the chunks of the shard."""
-        return len(self.parts) == 1 and isinstance(self.parts[0][0], Saved) and not self.removed.size
+        return len(self.parts) == 1 and isinstance(self.parts[0][0], ShardFile) and not self.removed.size
 
     def with_part(self, part: Part, first: int) -> Recipe:
         """Return it with further chunks."""

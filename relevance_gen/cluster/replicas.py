@@ -21,7 +21,7 @@ from relevance_gen.cluster.actors import START_S, SilentError, check, get_from, 
 from relevance_gen.cluster.parts import Recipe
 from relevance_gen.cluster.placing import least_loaded, living_nodes
 from relevance_gen.cluster.shard import Contribution, Shard
-from relevance_gen.cluster.state import ShardState, Spans
+from relevance_gen.cluster.state import PositionRuns, ShardState
 from relevance_gen.errors import ClusterError
 from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
@@ -44,7 +44,7 @@ _FILL_S: Final = 30.0
 _LOOK_S: Final = 0.2
 _SPARES: Final = 2
 """Actors that are kept started where shards have several replicas: one that is lost is made again the sooner."""
-NOT_MADE: Final = Contribution(Statistics(), Spans.of(np.zeros(0, np.int64)), 0, 0, 0)
+NOT_MADE: Final = Contribution(Statistics(), PositionRuns.of(np.zeros(0, np.int64)), 0, 0, 0)
 
 
 @define(eq=False)
@@ -107,7 +107,7 @@ class KeptShard:
         known = [one for one in self.replicas if one.has_adopted and not one.is_silent]
         handles, node_ids = tuple(one.handle for one in known), tuple(one.node_id for one in known)
         n_lacking = n_wanted - len(known)
-        return ShardState(self.contribution.spans, self.statistics.n_chunks, handles, node_ids, n_lacking, self.error)
+        return ShardState(self.contribution.runs, self.statistics.n_chunks, handles, node_ids, n_lacking, self.error)
 
 
 class Replicas:

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from relevance_gen.cluster import folder
 from relevance_gen.cluster.actors import Actor
 from relevance_gen.cluster.parts import Part, Recipe
-from relevance_gen.cluster.state import Spans
+from relevance_gen.cluster.state import PositionRuns
 from relevance_gen.retrieval.arrays import Ids, Offsets
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
@@ -45,7 +45,7 @@ class Contribution:
     """
 
     statistics: Statistics
-    spans: Spans
+    runs: PositionRuns
     n_positions: int
     n_tokens: int
     digest: int
@@ -192,7 +192,7 @@ class Shard(Actor):
         live = [(segment.positions[segment.live], segment.hashes[segment.live]) for segment in segments]
         return Contribution(
             statistics=sum(map(self._weighting.statistics, segments), Statistics()),
-            spans=Spans.of(np.sort(np.concatenate([positions for positions, _ in live]))),
+            runs=PositionRuns.of(np.sort(np.concatenate([positions for positions, _ in live]))),
             n_positions=n_positions,
             n_tokens=n_tokens,
             digest=sum(_digest(positions, hashes) for positions, hashes in live) % _DIGESTS,

@@ -14,15 +14,15 @@ from relevance_gen.types import WeightingName
 
 
 @frozen(eq=False)
-class Spans:
+class PositionRuns:
     """Positions, as runs of them.
 
     Attributes:
         first: the first position of each run, ascending.
         behind: the position behind the last of each run.
 
-    >>> spans = Spans.of(np.array([0, 1, 2, 7, 8]))
-    >>> spans.first, spans.behind, spans.hold(np.array([2, 3, 8]))
+    >>> runs = PositionRuns.of(np.array([0, 1, 2, 7, 8]))
+    >>> runs.first, runs.behind, runs.hold(np.array([2, 3, 8]))
     (array([0, 7]), array([3, 9]), array([ True, False,  True]))
     """
 
@@ -30,7 +30,7 @@ class Spans:
     behind: Offsets
 
     @classmethod
-    def of(cls, positions: Offsets) -> Spans:
+    def of(cls, positions: Offsets) -> PositionRuns:
         """Return the runs of positions that ascend."""
         breaks = np.flatnonzero(np.diff(positions, prepend=-2) != 1)
         lasts = np.append(breaks[1:], positions.size)[: breaks.size] - 1
@@ -55,7 +55,7 @@ class ShardState:
         error: why these could not be started yet.
     """
 
-    spans: Spans
+    runs: PositionRuns
     n_chunks: int
     replicas: tuple[Any, ...]
     node_ids: tuple[str, ...]

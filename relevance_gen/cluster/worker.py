@@ -15,7 +15,7 @@ from ray.exceptions import RayActorError
 
 from relevance_gen.cluster.actors import START_S, Actor, SilentError, check, get_from, start
 from relevance_gen.cluster.connection import NAMESPACE
-from relevance_gen.cluster.mailbox import Mailbox, Told
+from relevance_gen.cluster.mailbox import Delivery, Mailbox
 from relevance_gen.errors import ClusterError, GenerationError
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.ticket import Ticket
@@ -80,7 +80,7 @@ class RunnerActor(Actor):
             raise self._worker.error
         return self._worker.chat_format, self._made_of
 
-    def exchange(self, client: str, tickets: Sequence[Ticket], cancelled: Sequence[int], timeout_s: float) -> Told:
+    def exchange(self, client: str, tickets: Sequence[Ticket], cancelled: Sequence[int], timeout_s: float) -> Delivery:
         """Take a client's tickets, and tell it what became of those before; see `Mailbox.exchange`."""
         told = self._mailbox.exchange(client, tickets, cancelled, timeout_s)
         return evolve(told, counters=self._worker.counters)
@@ -182,14 +182,14 @@ class ClusterWorker(Worker):
             return place
         return None
 
-    def _exchange(self, tickets: Sequence[Ticket]) -> Told:
+    def _exchange(self, tickets: Sequence[Ticket]) -> Delivery:
         """Hand over tickets, and hand on what is told of those before."""
         cancelled = [self._cancelled.popleft() for _ in range(len(self._cancelled))]
         for ticket_id in cancelled:
             self._held.pop(ticket_id, None)
         # Where it is idle, `take` waits.
         wait_s = _ROUND_S if self._held or not self._has_room else 0.0
-        told: Told = get_from(
+        told: Delivery = get_from(
             self._handle, self._handle.exchange.remote(self._client, list(tickets), cancelled, wait_s)
         )
         self._has_room = any(room.n_tickets > 0 for room in told.rooms.values())

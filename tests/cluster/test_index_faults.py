@@ -35,7 +35,7 @@ def test_a_lost_shard_comes_back(cluster: Any, tmp_path: Path) -> None:
                 assert part.metadata.num_missing_chunks == lost.n_chunks
                 assert part.to_dict()["metadata"]["num_missing_chunks"] == lost.n_chunks
                 found = np.array([result.original_index for result in part.results])
-                assert not lost.spans.hold(found).any()
+                assert not lost.runs.hold(found).any()
             else:
                 assert part == whole
         answers(index, expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relevance_gen.cluster.parts import Made, Recipe, make
+from relevance_gen.cluster.parts import Product, Recipe, make
 from relevance_gen.cluster.shard import Shard
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.segment.chunks import Chunks
@@ -18,7 +18,7 @@ class Texts:
     def __init__(self, chunks: list[str]) -> None:
         self._chunks = Chunks.read(chunks)
 
-    def make(self, counter: TokenCounter, progress: Progress | None) -> Made:
+    def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Make them searchable."""
         return make(self._chunks, counter, progress)
 
