@@ -1,4 +1,4 @@
-"""Questions go on while the processes of shards are killed and stopped, one each second."""
+"""Questions go on while the processes of shards are killed and stopped, one every other second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cluster.shared import QUERIES, process_of, texts, until
 
 N_REQUESTS = 3000
 REQUESTS_PER_S = 25
-HARM_S = 1.0
+HARM_S = 2.0
 LONGEST_S = 5.0
 
 
