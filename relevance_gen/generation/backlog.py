@@ -199,6 +199,11 @@ class Puller:
         in_turn = backlog._in_turn()
         n_left = -(-len(in_turn) // len(backlog._pullers))
         n_to_hold = {is_open: math.inf if room.n_to_hold is None else room.n_to_hold for is_open, room in rooms.items()}
+        holders = {
+            call.ticket.manner.client
+            for call in list(self._taken.values())
+            if call.ticket.request.num_samples > 1 and call.n_unstarted
+        }
         tickets: list[Ticket] = []
         for call in in_turn:
             ticket, is_open = call.ticket, call.ticket.manner.is_open
@@ -206,7 +211,8 @@ class Puller:
             is_held = not is_compiled and ticket.request.num_samples > 1
             if len(tickets) == n_left:
                 break
-            if self._n_room[is_open] < 1 or (is_held and n_to_hold[is_open] < 1) or self._leaves(call):
+            must_wait = is_held and n_to_hold[is_open] < 1 and ticket.manner.client in holders
+            if self._n_room[is_open] < 1 or must_wait or self._leaves(call):
                 continue
             self._taken[ticket.id] = call
             if backlog._waiting.pop(ticket.id, None) is None:  # collecting garbage has cancelled it since
@@ -215,6 +221,8 @@ class Puller:
             if not is_compiled:
                 backlog._unqueue(call)
             n_to_hold[is_open] -= is_held
+            if is_held:
+                holders.add(ticket.manner.client)
             for each in (True, False) if not is_open else (True,):
                 self._n_room[each] -= 1
             self._prompts.add(call.blocks)

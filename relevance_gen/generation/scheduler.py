@@ -178,7 +178,8 @@ def next_action(state: EngineState) -> Action | None:
 def most_held(n_slots: int) -> int:
     """Return how many requests of strangers, or of others, may hold their prompts for samples that have not started.
 
-    One more of several samples waits. So what they hold takes at most as much memory as the slots themselves, or two
+    One more of several samples waits, unless it is the only one of its client: so nobody's requests keep another client
+    waiting. But for one of each client, what they hold takes at most as much memory as the slots themselves, or two
     slots, so that requests take turns on one slot too.
     """
     return max(2, n_slots)
@@ -248,6 +249,7 @@ def _deal(
 def _wanted(state: EngineState) -> list[int]:
     """Return how many slots each request can use now."""
     n_holding = Counter(request.client == STRANGERS for request in state.waiting if holds(request))
+    holders = {request.client for request in state.waiting if holds(request)}
     n_wanted = []
     for request in state.waiting:
         if _is_computed(request):
@@ -257,8 +259,10 @@ def _wanted(state: EngineState) -> list[int]:
         elif request.n_unstarted == 1:
             n_wanted.append(1)
         else:
-            n_wanted.append(int(n_holding[request.client == STRANGERS] < most_held(state.n_slots)))
+            is_first = request.client not in holders
+            n_wanted.append(int(is_first or n_holding[request.client == STRANGERS] < most_held(state.n_slots)))
             n_holding[request.client == STRANGERS] += 1
+            holders.add(request.client)
     return n_wanted
 
 

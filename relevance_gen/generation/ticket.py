@@ -91,7 +91,8 @@ class Room:
 
     Attributes:
         n_tickets: all of them.
-        n_to_hold: those among them that ask for several samples; ``None`` is no limit.
+        n_to_hold: those among them that ask for several samples, unless it is its client's only one; ``None`` is no
+            limit.
     """
 
     n_tickets: int = 0

@@ -83,7 +83,10 @@ class Law(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), n_most=st.integers(1, 3), n_most_to_hold=st.none() | st.integers(0, 3))
     def take(self, which, n_most, n_most_to_hold):
-        """Those come that may in their turn, no more than a share; with nothing left it leaves a closed backlog."""
+        """Those come that may in their turn, no more than a share; with nothing left it leaves a closed backlog.
+
+        Of several samples, one of each client may, and others as far as there is room to hold them.
+        """
         taken = self.pullers[which].take(rooms(n_most, n_most_to_hold), timeout_s=0)
         if which in self.joined and self.closed and not self.waiting and which not in self.holders.values():
             self.joined.remove(which)
@@ -99,9 +102,19 @@ class Law(RuleBasedStateMachine):
         in_turn = sorted(self.waiting, key=places.get)  # strangers last, then by how many of a client come before
         requests = {number: self.tickets[number].request for number in in_turn}
         large = [number for number, one in requests.items() if one.num_samples > 1 and not one.regex]
-        strange = [number for number in large if self.tickets[number].manner.is_open]
-        known = [number for number in large if number not in strange]
-        passed = [] if n_most_to_hold is None else [*known[n_most_to_hold:], *strange[n_most_to_hold:]]
+        holding = {
+            self.tickets[number].manner.client
+            for number, holder in self.holders.items()
+            if holder == which and self.unstarted[number] and self.tickets[number].request.num_samples > 1
+        }
+        passed, n_held = [], Counter()
+        for number in large:
+            manner = self.tickets[number].manner
+            if n_most_to_hold is not None and n_held[manner.is_open] >= n_most_to_hold and manner.client in holding:
+                passed.append(number)
+            else:
+                n_held[manner.is_open] += 1
+                holding.add(manner.client)
         n = min(n_most, -(-len(self.waiting) // len(self.joined)))
         expected = [number for number in in_turn if number not in passed][:n]
         assert [each.id for each in taken] == expected

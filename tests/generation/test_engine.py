@@ -430,3 +430,23 @@ def test_many_grammars_of_one_client_keep_no_other_waiting():
         engine.step()
     assert sum(future.done() for future in many) <= 2
     engine.clear()
+
+
+@pytest.mark.parametrize("regex", [None, "[a-p]{30}"])
+def test_requests_for_several_samples_of_one_client_keep_no_others_waiting(regex):
+    """However many of one client hold their prompts or wait to, the first of another client is served beside them."""
+    backlog = Backlog(10**6)
+    engine = Engine(ScriptedModel(2), PrefixCache(0), puller := backlog.join(lambda _: None))
+    large = GenerationRequest("a", max_tokens=9, num_samples=60, regex=regex)
+    many = [backlog.put(Ticket(number, large, 1, 0.0, Manner(client="a"))) for number in range(4)]
+    while fill(puller, engine) or engine._compilation.prompts:
+        wait(engine._compilation._futures, 60)
+        engine.step()
+    for number in range(3):
+        small = Ticket(90 + number, attrs.evolve(large, num_samples=2, regex=None), 1, 0.0, Manner(client=f"{number}"))
+        other = backlog.put(small)
+        while not other.done():
+            fill(puller, engine)
+            engine.step()
+    assert not any(future.done() for future in many)
+    engine.clear()
