@@ -124,7 +124,7 @@ async def _stream(
     try:
         async with aclosing(service.generator.stream(task, held.take)) as items:
             async for item in items:
-                await send(await _worded(task, item, events))
+                await send(await _worded(held, task, item, events))
     except ConnectionError:
         raise
     except Exception as error:
@@ -136,7 +136,11 @@ async def _stream(
     return response
 
 
-async def _worded(task: GenerationTask, item: Pieces | Responses, events: Events) -> bytes:
+async def _worded(held: Holding, task: GenerationTask, item: Pieces | Responses, events: Events) -> bytes:
     if isinstance(item, tuple):
-        return await made_of(item, GENERATION.of(item, task), events.end)
+        n_bytes = GENERATION.of(item, task)
+        held.take(n_bytes)
+        event = await made_of(item, n_bytes, events.end)
+        held.take(-n_bytes)
+        return event
     return b"".join(events.text(sample, piece) for sample, piece in item) or _HEARTBEAT

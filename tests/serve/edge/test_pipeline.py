@@ -8,13 +8,17 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
+from relevance_gen.errors import TooLargeError
+from relevance_gen.quota import Quota
+from relevance_gen.serve.dialects.own import Events
 from relevance_gen.serve.edge.costs import GENERATION
-from relevance_gen.serve.edge.pipeline import _ON_LOOP_BYTES, made_of
-from relevance_gen.serve.work.generating import GenerationTask
+from relevance_gen.serve.edge.holding import Holding
+from relevance_gen.serve.edge.pipeline import _ON_LOOP_BYTES, _worded, made_of
+from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse, Spelling, TokenLogprob
 from tests.serve.harness import HALF_SCRIPTED, KEYED, Server, eventually, request_bytes
 
@@ -44,6 +48,26 @@ def test_what_an_echo_repeats_counts_for_each_sample(
     response = GenerationResponse(0.0, 0.0, n_samples, "", n_prompt, samples, logprobs, spelling)
     task = GenerationTask((GenerationRequest("", num_samples=n_samples),), echoes=echoes)
     assert (GENERATION.of((response,), task) <= _ON_LOOP_BYTES) == on_loop
+
+
+def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
+    """What it takes is held while it is worded and no longer; where there is no room, nothing is worded."""
+    task = GenerationTask((GenerationRequest("x"),))
+    responses = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion("x", 1000, 0.0, "length"),)),)
+    n_bytes = GENERATION.of(responses)
+    found: list[float] = []
+
+    class Watched(Events):
+        def end(self, responses: Responses) -> bytes:
+            found.append(memory.held)
+            return super().end(responses)
+
+    for room in (n_bytes, n_bytes - 1):
+        memory = Quota(room)
+        with Holding(memory) as held, suppress(TooLargeError):
+            assert asyncio.run(_worded(held, task, responses, Watched())) == Events().end(responses)
+            assert memory.held == 0
+    assert found == [n_bytes]
 
 
 def test_a_prompt_is_packed_and_its_search_is_counted(server: Server) -> None:
