@@ -73,7 +73,8 @@ class Gate:
         max_waiting: callers that may wait.
         max_wait_s: longest wait.
         metrics: counts those that wait and those that are refused.
-        share: threads that one client may have at once; the others pass those of it that wait.
+        share: threads that one client may have at once; the others pass those of it that wait. Of the places to wait it
+            may have as large a part.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Gate:
         share: float = math.inf,
     ) -> None:
         self._name = name
-        self._places = Quota(n_threads + max_waiting)
+        self._places = Quota(n_threads + max_waiting, share * (n_threads + max_waiting) / n_threads)
         self._threads = Quota(n_threads, share)
         self._max_wait_s = max_wait_s
         self._metrics = metrics
@@ -122,7 +123,7 @@ class Gate:
         with self._changed:
             if self._closed:
                 raise ShuttingDownError
-            if not self._places.take():
+            if not self._places.take(1, client):
                 self._metrics.add("requests_rejected_total", 1, self._name)
                 raise OverloadedError("too much work is waiting", retry_after_s=self._expected_wait_s())
             self._tasks.append(task)
@@ -144,7 +145,7 @@ class Gate:
             self._tasks.clear()
             for task in refused:
                 task.waits = False
-                self._places.give_back()
+                self._places.give_back(1, task.client)
             self._changed.notify_all()
         for task in refused:
             task.tell(asyncio.Future.set_exception, ShuttingDownError())
@@ -178,7 +179,7 @@ class Gate:
             if was_waiting:
                 task.waits = False
                 self._tasks.remove(task)
-                self._places.give_back()
+                self._places.give_back(1, task.client)
                 self._count_waiting()
             return was_waiting
 
@@ -205,7 +206,7 @@ class Gate:
         with self._changed:  # before the caller is told, so that it finds the place free when it comes again
             self._mean_s += _SMOOTHING * (time.perf_counter() - started_s - self._mean_s)
             self._threads.give_back(1, task.client)
-            self._places.give_back()
+            self._places.give_back(1, task.client)
         task.tell(*outcome)
         # An error holds, by its traceback, the frames that it came through. A frame that in turn holds the error would
         # keep both, and with them the request's body, until the garbage collector comes by.

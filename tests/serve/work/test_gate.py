@@ -169,7 +169,7 @@ def test_a_client_has_only_its_share_of_the_threads() -> None:
     """While a client has its share, what it asks for further waits, and another's later work is done before."""
 
     async def run() -> list[str]:
-        tried = Gate("extraction", 3, max_waiting=9, max_wait_s=60, metrics=Metrics.alone(), share=1)
+        tried = Gate("extraction", 3, max_waiting=12, max_wait_s=60, metrics=Metrics.alone(), share=1)
         done: list[str] = []
         held = threading.Event()
         slow = asyncio.create_task(tried.run(held.wait, "greedy"))
@@ -182,6 +182,24 @@ def test_a_client_has_only_its_share_of_the_threads() -> None:
         return done
 
     assert asyncio.run(run()) == ["modest", *["greedy"] * 4]
+
+
+def test_a_client_has_only_its_share_of_the_places() -> None:
+    """However much one client asks for, there are places for others; and it has its own again once its work is done."""
+
+    async def run() -> None:
+        tried = Gate("extraction", 4, max_waiting=8, max_wait_s=60, metrics=Metrics.alone(), share=1)
+        held = threading.Event()
+        asked = [asyncio.create_task(tried.run(held.wait, "greedy")) for _ in range(12)]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert await tried.run(lambda: "done", "modest") == "done"
+        held.set()
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [bool] * 3 + [OverloadedError] * 9
+        assert await asyncio.gather(*(tried.run(lambda: 1, "greedy") for _ in range(3))) == [1, 1, 1]
+        tried.close()
+
+    asyncio.run(run())
 
 
 def test_work_that_nobody_waits_for_learns_of_it() -> None:
