@@ -6,6 +6,7 @@ import atexit
 import functools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ _MEMORY_BYTES = 1 << 30
 _MAX_CHARACTERS = 1 << 24
 """Most characters of a template, and of a conversation written as JSON."""
 _TOO_LONG = object()
+_SEEN = "\udc02"
+"""Stands around the marks of messages: a further one."""
 _END = "\udc01"
 """Stands behind a message that is to be continued: another code point that no text can hold."""
 _NO_VARIABLES: Mapping[str, Any] = {}
@@ -109,11 +112,7 @@ def prompt_of(
         raise InvalidRequestError.must_be(
             "chat_template", f"a string of at most {_MAX_CHARACTERS:,} characters", chat_template
         )
-    _check(messages)
-    if continues and not isinstance(messages[-1].get("content"), str):
-        raise InvalidRequestError.must_be(
-            f"messages[{len(messages) - 1}].content", "a string", messages[-1].get("content")
-        )
+    _check(messages, continues=continues)
     if not isinstance(variables, Mapping):
         raise InvalidRequestError.must_be("template_variables", "an object", variables)
     quoted, own = _token_texts(model.control, model.user_defined, template)
@@ -127,9 +126,13 @@ def prompt_of(
     given = {"bos_token": model.bos, "eos_token": model.eos, "add_generation_prompt": not continues}
     given |= _as_plain_text(dict(variables), "template_variables", lambda value: _broken(value, quoted))
     said = _as_plain_text(list(messages), "messages", as_said)
-    text = renderer.render(template, {"messages": said, **given})
-    if any(_is_left_out(message, text) for message in said):
-        text = renderer.render(template, {"messages": _without_systems(said), **given})
+
+    def write(messages: Sequence[Mapping[str, Any]]) -> str:
+        return renderer.render(template, {"messages": messages, **given})
+
+    text = write(said)
+    if left_out := _left_out(said, write):
+        text = write(_said_by_users(said, left_out))
     if not continues:
         return text
     begun, mark, _ = text.rpartition(_END)
@@ -138,30 +141,69 @@ def prompt_of(
     return begun
 
 
-def _is_left_out(message: Mapping[str, Any], text: str) -> bool:
-    """Tell whether a template that knows no system's role has left such a message out."""
+def _left_out(messages: Sequence[Mapping[str, Any]], write: Callable[[Sequence[Mapping[str, Any]]], str]) -> list[int]:
+    """Return the places of what systems say that a template does not write: it is tried with a mark in each message."""
+    marks = {at: f"{_SEEN}{at}{_SEEN}" for at, one in enumerate(messages) if _is_system(one)}
+    if not marks:
+        return []
+    text = write([_marked(one, marks[at]) if at in marks else one for at, one in enumerate(messages)])
+    return [at for at, mark in marks.items() if mark not in text]
+
+
+def _texts(message: Mapping[str, Any]) -> list[str]:
+    """Return what a message says, in parts."""
     content = message.get("content")
-    if message["role"] != "system" or not isinstance(content, str):
-        return False
-    return content.strip() not in text and json.dumps(content.strip(), ensure_ascii=False)[1:-1] not in text
+    texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else [content]
+    return [text for text in texts if isinstance(text, str)]
 
 
-def _without_systems(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Put what systems say in front of what the next user says."""
-    moved: list[Mapping[str, Any]] = []
-    said = ""
-    for message in messages:
-        if message["role"] == "system":
-            said += f"{message['content']}\n\n"
-        elif said and message["role"] == "user" and isinstance(message.get("content"), str):
-            moved.append({**message, "content": said + message["content"]})
-            said = ""
+def _is_system(message: Mapping[str, Any]) -> bool:
+    """Tell whether a message is a system's that says something, and not the one to be continued."""
+    said = "".join(_texts(message))
+    return message["role"] == "system" and bool(said.strip()) and not said.endswith(_END)
+
+
+def _marked(message: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
+    """Put a mark behind each text of a message."""
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": content + mark}
+    is_text = [isinstance(part, dict) and isinstance(part.get("text"), str) for part in content]
+    parts = zip(content, is_text, strict=True)
+    return {**message, "content": [{**part, "text": part["text"] + mark} if text else part for part, text in parts]}
+
+
+def _said_by_users(messages: Sequence[Mapping[str, Any]], places: Sequence[int]) -> list[Mapping[str, Any]]:
+    """Put what some messages say in front of what the next user says, or behind the last one where none follows."""
+    users = [
+        at for at, one in enumerate(messages) if one["role"] == "user" and isinstance(one.get("content"), str | list)
+    ]
+    before: defaultdict[int, str] = defaultdict(str)
+    behind: defaultdict[int, str] = defaultdict(str)
+    for place in places:
+        text = "\n".join(_texts(messages[place]))
+        if not users:
+            why = "is left out by the chat template, and there is no user's message that could hold it"
+            raise InvalidRequestError(why, f"messages[{place}]", remedy="say it as a user")
+        if place < users[-1]:
+            before[next(user for user in users if user > place)] += f"{text}\n\n"
         else:
-            moved.append(message)
-    return moved
+            behind[users[-1]] += f"\n\n{text}"
+    return [
+        {**one, "content": _between(before[at], one["content"], behind[at])} if at in users else one
+        for at, one in enumerate(messages)
+        if at not in places
+    ]
 
 
-def _check(messages: object) -> None:
+def _between(before: str, content: Any, behind: str) -> Any:
+    if isinstance(content, str):
+        return before + content + behind
+    first, last = ([{"type": "text", "text": text}] if text else [] for text in (before, behind))
+    return [*first, *content, *last]
+
+
+def _check(messages: object, *, continues: bool) -> None:
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InvalidRequestError.must_be("messages", "a list of at least one message", messages)
     for position, message in enumerate(messages):
@@ -170,6 +212,8 @@ def _check(messages: object) -> None:
             raise InvalidRequestError.must_be(name, "an object with a role and a content", message)
         if not isinstance(message.get("role"), str):
             raise InvalidRequestError.must_be(f"{name}.role", "a string", message.get("role"))
+    if continues and not isinstance(message.get("content"), str):
+        raise InvalidRequestError.must_be(f"{name}.content", "a string", message.get("content"))
 
 
 def _as_plain_text(value: Any, name: str, broken: Callable[[Any], Any]) -> Any:

@@ -391,6 +391,48 @@ def test_what_a_system_says_is_not_left_out():
     assert prompt_of([SYSTEM, HELLO], MODEL, as_json).count("Be brief") == 1
 
 
+FIRST_ONLY = (
+    "{% if messages[0].role == 'system' %}<{{ messages[0].content.split() | join(' ') }}>{% endif %}"
+    "{% for m in messages if m.role != 'system' %}[{{ m.content }}]{% endfor %}"
+)
+"""A template that writes a system's message in the first place alone, and with other white space."""
+
+
+def said(*messages, template=FIRST_ONLY, **options):
+    """Return the prompt that contents make, each behind the first letter of its role."""
+    roles = {"s": "system", "u": "user", "a": "assistant"}
+    one = [{"role": roles[role], "content": content} for role, content in messages]
+    return prompt_of(one, MODEL, template, **options)
+
+
+def test_a_system_keeps_its_turn_where_the_template_has_one():
+    """The template decides, for each message by itself, and not what else stands in the text."""
+    assert said(("s", "Be  brief."), ("u", "a")) == "<Be brief.>[a]"
+    assert said(("s", "Be  brief."), ("s", "b"), ("u", "a")) == "<Be brief.>[b\n\na]"
+    assert said(("u", "banana"), ("s", "a"), ("s", "b"), ("u", "c")) == "[banana][a\n\nb\n\nc]"
+    assert said(("s", ""), ("u", "a")) == "<>[a]"
+    first_part = "{% for m in messages %}[{{ m.content if m.content is string else m.content[0].text }}]{% endfor %}"
+    assert said(("s", [{"type": "text", "text": "b"}]), ("u", "a"), template=first_part) == "[b][a]"
+
+
+def test_what_a_system_says_after_all_users_stands_behind_the_last_of_them():
+    """Also where an answer is to be continued; where no user speaks it is refused by its place."""
+    assert said(("u", "a"), ("s", "b"), ("s", "c")) == "[a\n\nb\n\nc]"
+    assert said(("u", "a"), ("s", "b"), ("a", "c"), continues=True) == "[a\n\nb][c"
+    with pytest.raises(InvalidRequestError, match=r"messages\[1\] is left out by the chat template"):
+        said(("s", "a"), ("s", "b"), ("a", "c"))
+
+
+def test_what_a_system_says_in_parts_is_moved_as_text():
+    """Nobody reads how Python writes a list; a user's parts get one more."""
+    parts = [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]
+    assert said(("u", "z"), ("s", parts), ("u", "a"), template=FIRST_ONLY) == "[z][b\nc\n\na]"
+    by_parts = (
+        "{% for m in messages if m.role == 'user' %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}"
+    )
+    assert said(("s", parts), ("u", [{"type": "text", "text": "a"}]), template=by_parts) == "(b\nc\n\n)(a)"
+
+
 def test_a_model_without_a_template_says_so(bigram):
     """Where the file has none and none is given, the error names what is missing."""
     with pytest.raises(InvalidRequestError, match="chat_template is required: the model's file has none"):
