@@ -267,14 +267,21 @@ class _TokenTexts:
     """The texts of tokens that nobody may write: finds them in what somebody says."""
 
     def __init__(self, texts: tuple[str, ...]) -> None:
-        longest_first = sorted((text for text in texts if len(text) > 1), key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self._beginnings = {text[:n] for text in longest_first for n in range(1, len(text))}
-        self._longest = max(map(len, longest_first), default=0)
+        told = [text for text in texts if len(text) > 1]
+        rests: defaultdict[str, list[str]] = defaultdict(list)
+        for text in told:
+            rests[text[0]].append(re.escape(text[1:]))
+        starts = [f"{re.escape(first)}(?={'|'.join(others)})" for first, others in rests.items()]
+        self._pattern = re.compile("|".join(starts) or r"(?!)")
+        self._beginnings = {text[:n] for text in told for n in range(1, len(text))}
+        self._longest = max(map(len, told), default=0)
 
     def broken(self, text: str) -> str:
-        """Put a `BREAK` into each of them, and behind a beginning of one that the next message could complete."""
-        text = self._pattern.sub(lambda found: f"{found[0][0]}{BREAK}{found[0][1:]}", text)
+        """Put a `BREAK` into each of them, and behind a beginning of one that the next message could complete.
+
+        It stands behind the first character, so that those inside another, or across its end, are broken, too.
+        """
+        text = self._pattern.sub(rf"\g<0>{BREAK}", text)
         said = text.rstrip()  # templates do so too
         if any(said[-n:] in self._beginnings for n in range(1, min(self._longest, len(said) + 1))):
             return said + BREAK + text[len(said) :]

@@ -320,6 +320,16 @@ def test_nobody_can_write_a_token_that_the_template_gives_a_meaning_to(family, d
     assert meant(innocent)
 
 
+@given(st.text("<|a>[", max_size=12))
+def test_tokens_inside_one_another_are_broken_each(said):
+    """Nor does one stay whole that overlaps another: between two breaks there is the text of none."""
+    tokens = ("[[<|a|>]]", "<|a|>", "|>]", "<a", "a>a", "aa")
+    for text in (said, *tokens, "".join(tokens)):
+        written = prompt_of([{"role": "user", "content": text}], ChatFormat(control=tokens), PLAIN)
+        assert written.replace(BREAK, "") == text
+        assert not any(token in part for part in written.split(BREAK) for token in tokens)
+
+
 def test_what_a_template_looks_for_in_an_answer_is_there():
     """The thoughts of an earlier turn are left out as the template says; a user's look-alike is text."""
     model = ChatFormat(user_defined=("<think>", "</think>", "<table>", "\n\n", "user"))
