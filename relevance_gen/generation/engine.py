@@ -318,10 +318,11 @@ class Engine:
                 self._reports.done(prompt.ticket, sequence.constraint.dead_end())
                 continue
             released = sequence.accept(drawn.token, self._model.piece(drawn.token), drawn.logprob, drawn.alternatives)
-            if sequence.constraint is not None and prompt.ticket.manner.is_open:
-                self._masks.charge(sequence.constraint.token_s)
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
+        for sequence, prompt in batch:  # those that just failed as well
+            if sequence.constraint is not None and prompt.ticket.manner.is_open:
+                self._masks.charge(sequence.constraint.token_s)
         self._end_finished(slots)
 
     def _end_finished(self, slots: Items[int]) -> None:

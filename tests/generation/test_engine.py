@@ -15,6 +15,7 @@ from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.stopping import NO_STOPS
 from relevance_gen.generation.ticket import STRANGERS, Manner, Ticket
+from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, next_logits
 from tests.profiles import costly
@@ -450,3 +451,15 @@ def test_requests_for_several_samples_of_one_client_keep_no_others_waiting(regex
             engine.step()
     assert not any(future.done() for future in many)
     engine.clear()
+
+
+def test_the_time_of_a_mask_that_ends_a_strangers_request_is_strangers_time():
+    """Where no token may come, finding that out took as much time as any other mask."""
+    engine, recorder = make_engine(ScriptedModel(2))
+    engine._masks._quota = used = Quota(regained_per_s=1.0, clock=lambda: 0.0)
+    engine.add(recorder.ticket(GenerationRequest("a", regex="[a-p]{2}[^a-p]", num_samples=2), STRANGERS))
+    (prompt,) = engine._compilation.prompts
+    run(engine, [])
+    ((refused,),) = recorder.outcomes
+    assert "allows no token here" in str(refused)
+    assert used.held == pytest.approx(prompt.effort.seconds)
