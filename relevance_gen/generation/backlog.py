@@ -303,10 +303,11 @@ class Puller:
                     backlog._enqueue(call, in_front=True)
             if not n_left:
                 backlog._closed = error
-                failed += backlog._waiting.values()
-                for call in backlog._waiting.values():
+                # Taken away first: collecting garbage may cancel one of them meanwhile.
+                waiting, backlog._waiting = backlog._waiting, OrderedDict()
+                for call in waiting.values():
                     backlog._unqueue(call)
-                backlog._waiting.clear()
+                failed += waiting.values()
             backlog.counters.requests_failed += len(failed)
             backlog._changed.notify_all()
         if n_left and not isinstance(error, RunnerClosedError):

@@ -14,6 +14,7 @@ from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.ticket import Manner, Ticket
+from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, rooms
 
@@ -309,6 +310,25 @@ def test_collecting_garbage_inside_the_lock_may_cancel():
     assert [future.cancelled() for future in futures] == [False, True, True, False]
     assert [each.id for each in puller.take(rooms(9), timeout_s=0)] == [3]
     assert backlog.n_unstarted == 2
+
+
+def test_collecting_garbage_may_cancel_while_the_last_puller_leaves():
+    """What is cancelled then ends as cancelled, and all others fail."""
+    backlog = Backlog(9)
+    puller = backlog.join(ignore)
+    futures = [backlog.put(ticket(number)) for number in range(3)]
+
+    class Cancelling(Quota):
+        """Cancels, as a stream does that is collected while something is given back."""
+
+        def give_back(self, amount=1, client=None):
+            futures[2].cancel()
+            super().give_back(amount, client)
+
+    backlog._queued = Cancelling()
+    puller.leave(GenerationError("it broke"))
+    assert futures[2].cancelled()
+    assert all(isinstance(future.exception(timeout=0), GenerationError) for future in futures[:2])
 
 
 def test_a_puller_may_stand_in_for_a_worker_elsewhere():
