@@ -96,6 +96,11 @@ MESSAGES = [{"role": "user", "content": "x"}]
         ({"stop_token_ids": [5, 6]}, {"eos_token_ids": (5, 6)}),
         ({"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}),
         ({"truncate_prompt_tokens": 9}, {"max_input_tokens": 9}),
+        ({"n_predict": 7}, {"max_tokens": 7}),
+        ({"max_new_tokens": 7}, {"max_tokens": 7}),
+        ({"max_completion_tokens": 7}, {"max_tokens": 7}),
+        ({"max_tokens": 9, "max_completion_tokens": 7}, {"max_tokens": 7}),
+        ({"min_new_tokens": 2}, {"min_tokens": 2}),
         ({"guided_json": SCHEMA}, {"json_schema": SCHEMA}),
         ({"guided_json": '{"type": "array"}'}, {"json_schema": SCHEMA}),
         ({"json_schema": SCHEMA}, {"json_schema": SCHEMA}),
@@ -132,6 +137,24 @@ def test_what_is_not_done_is_refused_by_name(read: Reader, body: dict[str, Any],
             read({**body, name: value})
         assert caught.value.field == name
     assert read({**body, name: None})
+
+
+@pytest.mark.parametrize(
+    ("field", "nothing"),
+    [("best_of", 1), ("add_special_tokens", False), ("reasoning", {}), ("include_reasoning", True)],
+)
+def test_what_chats_do_not_do_is_refused_by_name(field: str, nothing: object) -> None:
+    """Nor are those dropped that have no meaning in a chat here."""
+    with pytest.raises(InvalidRequestError, match=f"{field} is not supported by this server"):
+        chat.read({"messages": MESSAGES, field: {"effort": "low"}})
+    assert chat.read({"messages": MESSAGES, field: nothing})
+
+
+def test_two_names_of_one_field_are_refused() -> None:
+    """One of them would be dropped."""
+    for name in ("max_tokens", "n_predict"):
+        with pytest.raises(InvalidRequestError, match=f"max_new_tokens must not be given beside {name}"):
+            completions.read({"prompt": "x", "max_new_tokens": 3, name: 3})
 
 
 def test_a_chat_tells_its_template_more() -> None:

@@ -36,8 +36,12 @@ _ROLES = {"developer": "system"}
 """Roles that templates know by another name."""
 
 _REFUSED: Mapping[str, Asks] = REFUSED | {
+    "add_special_tokens": lambda v: v is False,
+    "best_of": lambda v: v == 1,
     "chat_template": is_empty,
     "echo": is_empty,
+    "include_reasoning": lambda v: v is True,
+    "reasoning": is_empty,
     "thinking": is_empty,
     "tools": is_empty,
     "tool_choice": lambda v: v in ("none", "auto"),

@@ -46,6 +46,7 @@ class CompletionRequest(SamplingRequest):
     Args:
         prompt: a string, the ids of tokens, or a list of at most MAX_SAMPLES // n strings or lists of ids.
         max_tokens: most tokens of a sample; with 0 the prompt is only read.
+        max_completion_tokens: what chats call the same; it goes before.
         logprobs: tell the log probability of each token, and so many of the likeliest in its place.
         echo: whether the prompt stands before each sample; so many times, it must not be too long.
         best_of: at most `n`: no more samples are made than are returned.
@@ -53,6 +54,7 @@ class CompletionRequest(SamplingRequest):
 
     prompt: Any
     max_tokens: int = field(default=16, validator=checks.integer(0))
+    max_completion_tokens: int | None = field(default=None, validator=optional(checks.integer(0)))
     logprobs: int | None = field(default=None, validator=optional(top_logprobs))
     echo: bool = field(default=False, validator=checks.flag)
     best_of: int | None = field(default=None, validator=optional(checks.integer(1)))
@@ -66,6 +68,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     """
     request = read_as(CompletionRequest, body, _REFUSED)
     prompts = _prompts(request)
+    max_tokens = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     if request.best_of is not None and request.best_of > request.n:
         raise InvalidRequestError.must_be("best_of", f"at most n ({request.n}), as no choice is made", request.best_of)
     if request.echo and request.n * sum(map(len, prompts)) > _MAX_ECHOED_CHARACTERS:
@@ -76,19 +79,19 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
         raise InvalidRequestError.must_be("echo", "false in a stream behind tokens", request.echo)
     wants_prompt = request.echo and request.logprobs is not None
     text = "" if are_tokens else prompts[0]
-    first = request.generation(text, max(1, request.max_tokens), request.logprobs, names)
+    first = request.generation(text, max(1, max_tokens), request.logprobs, names)
     first = attrs.evolve(first, prompt_logprobs=wants_prompt)
     if len(prompts) * sum(map(len, first.stop)) > MAX_STOP_CHARACTERS:  # they are compiled for each prompt
         most = MAX_STOP_CHARACTERS // len(prompts)
         raise InvalidRequestError(f"must hold at most {most:,} characters for so many prompts", "stop")
-    n_tokens = request.n * (len(prompts) * request.max_tokens + wants_prompt * sum(map(len, prompts)))
+    n_tokens = request.n * (len(prompts) * max_tokens + wants_prompt * sum(map(len, prompts)))
     if len(prompts) > 1 and n_tokens * first.top_logprobs > MAX_ALTERNATIVES:  # of one, the engine knows its room
         allowed = f"at most {MAX_ALTERNATIVES // n_tokens} for {n_tokens:,} tokens in all samples"
         raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
     manner = Manner(
         stops_itself=not request.ignore_eos,
         spells=request.logprobs is not None or (request.echo and are_tokens),
-        only_reads=not request.max_tokens,
+        only_reads=not max_tokens,
     )
     generations = (first,) * len(prompts) if are_tokens else tuple(_for_another(first, prompt) for prompt in prompts)
     tokens = tuple(map(tuple, prompts)) * are_tokens

@@ -23,6 +23,9 @@ OURS: Mapping[str, str] = {
     "repeat_penalty": "repetition_penalty",
     "stop_token_ids": "eos_token_ids",
     "truncate_prompt_tokens": "max_input_tokens",
+    "n_predict": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
     "guided_json": "json_schema",
     "guided_regex": "regex",
     "guided_grammar": "grammar",
@@ -45,23 +48,32 @@ def _is(*values: object) -> Asks:
 REFUSED: dict[str, Asks] = {
     "allowed_token_ids": is_empty,
     "bad_words": is_empty,
+    "detokenize": _is(True),
     "dry_multiplier": _is(0),
     "dynatemp_range": _is(0),
     "ebnf": is_empty,
+    "guided_whitespace_pattern": is_empty,
     "include_stop_str_in_output": is_empty,
     "length_penalty": _is(1),
     "logits_processors": is_empty,
     "lora": is_empty,
     "mirostat": _is(0),
     "mirostat_mode": _is(0),
+    "n_probs": _is(0),
+    "no_stop_trim": is_empty,
+    "num_beams": _is(1),
+    "penalty_alpha": _is(0),
     "prompt_logprobs": lambda value: value is False,
     "repeat_last_n": _is(-1),
+    "return_tokens_as_token_ids": is_empty,
     "samplers": is_empty,
     "skip_special_tokens": _is(True),
     "smoothing_factor": _is(0),
+    "stop_regex": is_empty,
     "structural_tag": is_empty,
     "tfs_z": _is(1),
     "top_a": _is(0),
+    "top_n_sigma": _is(0, -1),
     "typical_p": _is(1),
     "use_beam_search": is_empty,
     "verbosity": _is("medium"),
@@ -268,11 +280,12 @@ def read_as(cls: type[T], body: object, refused: Mapping[str, Asks]) -> T:
     for name, asks_for_nothing in refused.items():
         if given.get(name) is not None and not asks_for_nothing(given[name]):
             raise InvalidRequestError("is not supported by this server", name, remedy="leave it out")
-    theirs = {ours: name for name, ours in OURS.items() if given.get(name) is not None}
-    for ours, name in theirs.items():
-        if given.get(ours) is not None:
-            raise InvalidRequestError(f"must not be given beside {ours}", name)
-        given[ours] = given.pop(name)
+    theirs: dict[str, str] = {}
+    for name, ours in OURS.items():
+        if given.get(name) is not None:
+            if given.get(ours) is not None:
+                raise InvalidRequestError(f"must not be given beside {theirs.get(ours, ours)}", name)
+            given[ours], theirs[ours] = given.pop(name), name
     try:
         return wire.structure(cls, given if isinstance(body, dict) else body, is_lenient=True)
     except InvalidRequestError as error:
