@@ -477,8 +477,11 @@ STORY_CHAT = {"messages": [{"role": "user", "content": "z"}], "temperature": 0, 
 
 def test_a_chat_says_what_its_template_is_to_know(chatting: Server) -> None:
     """What the template does not know is refused where the answer depends on it; a last message is continued."""
-    unknown = chatting.call("POST", CHAT, {**STORY_CHAT, "reasoning_effort": "low"}, JSON)
-    assert (unknown.status, peer_error(unknown.json)["param"]) == (400, "reasoning_effort")
+    for name, value in (("reasoning_effort", "low"), ("enable_thinking", False), ("documents", [{"text": "x"}])):
+        unknown = chatting.call("POST", CHAT, {**STORY_CHAT, name: value}, JSON)
+        assert (unknown.status, peer_error(unknown.json)["param"]) == (400, name)
+        assert "is not known to the chat template" in unknown.json["message"]
+    assert post(chatting, CHAT, {**STORY_CHAT, "documents": [], "add_generation_prompt": True})
     assert post(chatting, CHAT, {**STORY_CHAT, "chat_template_kwargs": {"enable_thinking": False}})
     said = [*STORY_CHAT["messages"], {"role": "assistant", "content": "a"}]
     going_on = {**STORY_CHAT, "messages": said, "max_tokens": 1, "continue_final_message": True}

@@ -170,7 +170,7 @@ def test_a_chat_tells_its_template_more() -> None:
     assert asked is not None
     assert [message["content"] for message in asked.messages] == ["a\nb", "", "x"]
     assert asked.variables == {"enable_thinking": False, "x": 1, "reasoning_effort": "low"}
-    assert asked.required == ("reasoning_effort",)
+    assert asked.required == ["enable_thinking", "reasoning_effort"]
 
 
 def test_a_scored_prompt_is_followed_by_the_token_that_ends_the_sample() -> None:

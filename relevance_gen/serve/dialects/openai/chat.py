@@ -93,7 +93,7 @@ class ChatRequest(SamplingRequest):
             rule = "must be false where the last message is not the assistant's, or add_generation_prompt is true"
             raise InvalidRequestError(rule, "continue_final_message")
         named = {name: value for name in _VARIABLES if (value := getattr(self, name)) is not None}
-        required = ("reasoning_effort",) if self.reasoning_effort is not None else ()
+        required = [name for name, value in named.items() if name != "add_generation_prompt" and value != []]
         variables = {**(self.chat_template_kwargs or {}), **named}
         return Conversation(messages, variables, required, continues=self.continue_final_message)
 
