@@ -483,6 +483,8 @@ def test_a_chat_says_what_its_template_is_to_know(chatting: Server) -> None:
         assert "is not known to the chat template" in unknown.json["message"]
     assert post(chatting, CHAT, {**STORY_CHAT, "documents": [], "add_generation_prompt": True})
     assert post(chatting, CHAT, {**STORY_CHAT, "chat_template_kwargs": {"enable_thinking": False}})
+    long = chatting.call("POST", CHAT, {**STORY_CHAT, "chat_template_kwargs": {"x": "x" * (1 << 24)}}, KEYED)
+    assert (long.status, peer_error(long.json)["param"]) == (400, "chat_template_kwargs")
     said = [*STORY_CHAT["messages"], {"role": "assistant", "content": "a"}]
     going_on = {**STORY_CHAT, "messages": said, "max_tokens": 1, "continue_final_message": True}
     answer = post(chatting, CHAT, going_on)

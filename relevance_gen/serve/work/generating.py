@@ -128,12 +128,15 @@ class Generator:
                 raise InvalidRequestError(
                     "is not known to the chat template of this model", name, remedy="leave it out"
                 )
-        text = self._backend.write_chat(
-            asked.messages,
-            template_variables=asked.variables,
-            continues=asked.continues,
-            client=task.manner.client,
-        )
+        try:
+            text = self._backend.write_chat(
+                asked.messages,
+                template_variables=asked.variables,
+                continues=asked.continues,
+                client=task.manner.client,
+            )
+        except InvalidRequestError as error:
+            raise error.renamed(task.names) from None
         manner = attrs.evolve(task.manner, is_chat=True)
         return attrs.evolve(task, requests=(attrs.evolve(request, text=text),), conversation=None, manner=manner)
 
