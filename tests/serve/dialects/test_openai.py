@@ -150,6 +150,30 @@ def test_what_chats_do_not_do_is_refused_by_name(field: str, nothing: object) ->
     assert chat.read({"messages": MESSAGES, field: nothing})
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"guided_json": {}, "guided_choice": ["a"]}, "guided_choice must not be given beside guided_json"),
+        (
+            {"guided_regex": "a", "structured_outputs": {"regex": "b"}},
+            "structured_outputs.regex must not be given beside guided_regex",
+        ),
+        (
+            {"regex": "a", "structured_outputs": {"json": {}}},
+            "structured_outputs.json must not be given beside regex",
+        ),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": "x"}},
+            "structured_outputs.whitespace_pattern is not supported by this server",
+        ),
+    ],
+)
+def test_forms_are_called_as_the_client_does(asked: dict[str, Any], said: str) -> None:
+    """Of two forms the client is told by its own names, and of one that is none that it is none."""
+    with pytest.raises(InvalidRequestError, match=said):
+        completions.read({"prompt": "x", **asked})
+
+
 def test_two_names_of_one_field_are_refused() -> None:
     """One of them would be dropped."""
     for name in ("max_tokens", "n_predict"):

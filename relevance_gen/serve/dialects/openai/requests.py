@@ -200,7 +200,7 @@ class SamplingRequest:
             passed_on |= {"logprobs": True, "return_tokens": True, "top_logprobs": top_logprobs}
         if self.eos_token_ids is not None:
             passed_on["eos_token_ids"] = self.eos_token_ids
-        passed_on |= self._form()
+        passed_on |= self._form({ours: name for ours, name in names.items() if name in OURS})
         try:
             return GenerationRequest(
                 text,
@@ -214,8 +214,8 @@ class SamplingRequest:
         except InvalidRequestError as error:
             raise error.renamed(names) from None
 
-    def _form(self) -> dict[str, Any]:
-        """Return which form the text must have, as fields of a `GenerationRequest`."""
+    def _form(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return which form the text must have, as fields of a `GenerationRequest`, for which clients have `names`."""
         wanted = {
             "json_schema": self.json_schema,
             "regex": self.regex,
@@ -225,17 +225,20 @@ class SamplingRequest:
             **{f"structured_outputs.{name}": value for name, value in (self.structured_outputs or {}).items()},
         }
         wanted = {name: value for name, value in wanted.items() if value is not None and value is not False}
+        for name in wanted:
+            inner = name.partition(".")[2]
+            if inner and inner not in _FORMS:
+                remedy = f"the others are {', '.join(_FORMS)}"
+                raise InvalidRequestError("is not supported by this server", name, remedy=remedy)
         if len(wanted) > 1:
             first, second, *_ = wanted
-            raise InvalidRequestError(f"must not be given beside {first}", second)
+            raise InvalidRequestError(f"must not be given beside {first}", second).renamed(names)
         return dict(_ours(name, value) for name, value in wanted.items())
 
 
 def _ours(name: str, value: Any) -> tuple[str, Any]:
     """Return the field of a `GenerationRequest` that says what `value` says under `name`, and its value."""
-    outer, _, inner = name.rpartition(".")
-    if outer and inner not in _FORMS:
-        raise InvalidRequestError("is not supported by this server", name, remedy=f"the others are {', '.join(_FORMS)}")
+    inner = name.rpartition(".")[2]
     if inner in ("choice", "guided_choice"):
         if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
             raise InvalidRequestError.must_be(name, "a list of at least one string", value)
@@ -295,8 +298,8 @@ def read_as(cls: type[T], body: object, refused: Mapping[str, Asks]) -> T:
 def names_in(body: object) -> dict[str, str]:
     """Return what fields of ours are called in a body where that is not our name."""
     given = body if isinstance(body, dict) else {}
-    names = {ours: name for name, ours in OURS.items() if given.get(name) is not None}
+    names: dict[str, str] = {}
     for name in ("guided_choice", "structured_outputs", "response_format"):
         if given.get(name) is not None:
             names |= dict.fromkeys(("json_schema", "regex", "grammar"), name)
-    return names
+    return names | {ours: name for name, ours in OURS.items() if given.get(name) is not None}
