@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from attrs import field, frozen
@@ -13,7 +14,6 @@ from relevance_gen.asking.model import Model
 from relevance_gen.asking.preparation import prepare
 from relevance_gen.errors import RequestCancelledError, TimedOutError
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.quota import Quota
 from relevance_gen.types import PromptResponse, PromptSource, SearchResponse
 
 _AT_ONCE = 4
@@ -29,7 +29,7 @@ class Prompter:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._places = Quota(_AT_ONCE)
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "prompt")
 
     async def write(self, question: str, found: SearchResponse, model: Model) -> PromptResponse:
         """Write what `model` is to be asked, from what a search with spans has found.
@@ -42,11 +42,8 @@ class Prompter:
         asked = _Impatient(model)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._places.take_soon()
-                try:
-                    return await asyncio.to_thread(_write, question, found, asked)
-                finally:
-                    self._places.give_back()
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._threads, _write, question, found, asked)
         except TimeoutError:
             raise TimedOutError(f"the prompt was not written within {self._timeout_s:g} seconds") from None
         finally:

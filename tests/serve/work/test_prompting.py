@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -63,7 +64,10 @@ def prompt(backend: NoBackend, timeout_s: float = 10.0) -> PromptResponse:
         generator.start_loading(lambda: backend)
         while generator.is_loading:
             await asyncio.sleep(0.01)
-        return await generator.prompt(QUESTION, search(QUESTION, CHUNKS, 5, true_order=False, spans=True))
+        try:
+            return await generator.prompt(QUESTION, search(QUESTION, CHUNKS, 5, true_order=False, spans=True))
+        finally:
+            generator._prompter._threads.shutdown()
 
     return asyncio.run(asked())
 
@@ -97,8 +101,50 @@ def test_a_model_that_counts_for_too_long_is_given_up() -> None:
     """The request ends in its time, and so does its thread: with what is being counted."""
     slow = Slow()
     with pytest.raises(TimedOutError, match="prompt was not written within"):
-        prompt(slow, 0.05)  # leaving the event loop waits for the thread
+        prompt(slow, 0.05)  # it waits for the thread
     assert slow.n_counted == 1
+
+
+class Held(Worded):
+    """A model that counts no word before it is let go, but how many threads ask it."""
+
+    def __init__(self) -> None:
+        super().__init__(ChatFormat(n_ctx=512))
+        self.let_go = threading.Event()
+        self.lock = threading.Lock()
+        self.n_asking = 0
+
+    def count_tokens(self, text: str) -> int:
+        """Wait."""
+        with self.lock:
+            self.n_asking += 1
+        self.let_go.wait(60)
+        return super().count_tokens(text)
+
+
+def test_a_prompt_that_is_given_up_keeps_its_place_while_its_thread_goes_on() -> None:
+    """However many callers leave, no more prompts are written at once than may be."""
+    held = Held()
+
+    async def asked() -> None:
+        generator = Generator(Metrics.alone(), 60)
+        generator._backend = held
+        found = search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
+        gone = [asyncio.create_task(generator.prompt(QUESTION, found)) for _ in range(4)]
+        while held.n_asking < 4:
+            await asyncio.sleep(0.001)
+        for task in gone:
+            task.cancel()
+        await asyncio.wait(gone)
+        last = asyncio.create_task(generator.prompt(QUESTION, found))
+        for _ in range(100):  # it would begin at once
+            await asyncio.sleep(0.001)
+        n_asking = held.n_asking
+        held.let_go.set()
+        assert (await last).path == "/generate"
+        assert n_asking == 4
+
+    asyncio.run(asked())
 
 
 def test_without_a_model_there_is_no_prompt() -> None:
