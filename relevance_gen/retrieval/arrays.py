@@ -71,8 +71,9 @@ def steps(size: int, step: int) -> Iterator[slice]:
 
 
 def joined(arrays: Iterable[npt.NDArray[Number]], dtype: type[Number]) -> npt.NDArray[Number]:
-    """Concatenate arrays of one type, or none."""
-    return np.concatenate([np.zeros(0, dtype), *arrays])
+    """Concatenate arrays of one type, or none; a single one is returned as it is."""
+    parts = list(arrays)
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])
 
 
 def starts_of(lengths: npt.NDArray[Any]) -> Offsets:

@@ -254,11 +254,13 @@ class Collection:
 
         def tell(inquiry: Inquiry[E], wanted: Offsets) -> E:
             known: E | None = told.get(inquiry)
-            if known is not None:
-                places = positions.searchsorted(wanted)
-                if (positions.take(places, mode="clip") == wanted).all():
-                    return known if places.size == positions.size else known.take(places)
-            return self.tell(inquiry, wanted)
+            if known is None:
+                return self.tell(inquiry, wanted)
+            if wanted.size == positions.size and (wanted == positions).all():
+                return known
+            places = positions.searchsorted(wanted)
+            is_told = (positions.take(places, mode="clip") == wanted).all()
+            return known.take(places) if is_told else self.tell(inquiry, wanted)
 
         return tell
 

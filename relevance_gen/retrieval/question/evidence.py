@@ -27,13 +27,17 @@ class Excerpt:
     Attributes:
         segment: the segment.
         numbers: numbers of the chunks in it, shape (n,).
-        denominators: what the sum of each is divided by, shape (n,).
     """
 
     segment: Segment
     numbers: Offsets
-    denominators: Floats
+    _denominators: Floats
     _reading: Reading | None = field(default=None, init=False)
+
+    @property
+    def denominators(self) -> Floats:
+        """What the sum of each chunk is divided by, shape (n,)."""
+        return self._denominators.take(self.numbers)
 
     @property
     def is_read(self) -> bool:

@@ -208,12 +208,17 @@ class SegmentScorer:
         numbers = numbers.take(here)
         if not here.size:
             return here, []
-        told, places = [], []
-        for start, end in cut_by_size(self.segment.n_occurrences.take(numbers) + BETWEEN, _AT_ONCE):
-            some = numbers[start:end]
-            excerpt = Excerpt(self.segment, some, self.denominators.take(some))
+        sizes = self.segment.n_occurrences.take(numbers)
+        cuts = [(0, here.size)]
+        if int(sizes.sum()) + BETWEEN * here.size > _AT_ONCE:
+            cuts = list(cut_by_size(sizes + BETWEEN, _AT_ONCE))
+        told = []
+        for start, end in cuts:
+            excerpt = Excerpt(self.segment, numbers[start:end], self.denominators)
             told.append([inquiry(excerpt) for inquiry in inquiries])
-            places.append(np.arange(start, end))
+        if len(told) == 1:
+            return here, told[0]
+        places = [np.arange(start, end) for start, end in cuts]
         return here, [merged(parts, places) for parts in zip(*told, strict=True)]
 
     # ── Whatever the question ────────────────────────────────────────────────────────────────────────────────────────

@@ -198,7 +198,9 @@ class Table:
             places: of n chunks.
             values: what each chunk is given, shape (k, n).
         """
-        columns = np.zeros((len(parts), self.scores.size))
-        columns[:, places] = values
+        columns = values
+        if places.size < self.scores.size:
+            columns = np.zeros((len(parts), self.scores.size))
+            columns[:, places] = values
         self.columns.update(zip(parts, columns, strict=True))
-        self.scores[places] += np.add.reduce(values)
+        self.scores += np.add.reduce(columns)
