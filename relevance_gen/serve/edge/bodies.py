@@ -85,7 +85,7 @@ async def receive(service: Service, request: web.BaseRequest) -> Body:
     settings, lane, coding = service.settings, request[LANE], _coding_of(request)
     held = request[HELD].enter_context(Holding(lane.memory))
     pieces = await _read(request, held, lane.most_bytes, settings.body_timeout_s)
-    service.metrics.add("http_request_body_bytes_total", sum(map(len, pieces)))
+    service.http_metrics.add("http_request_body_bytes_total", sum(map(len, pieces)))
     return Body(pieces, coding, held, lane, settings.max_depth)
 
 

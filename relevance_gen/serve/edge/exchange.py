@@ -107,7 +107,7 @@ class Exchange:
     def record(self) -> None:
         """Count and log the exchange."""
         seconds = time.perf_counter() - self._started_s
-        metrics = self._service.metrics
+        metrics = self._service.http_metrics
         status = self._status if self._status in STATUSES else 500
         metrics.add("http_requests_total", 1, self._endpoint, str(status))
         metrics.observe("http_request_seconds", seconds, self._endpoint)

@@ -33,6 +33,8 @@ class Service:
         stats: returns the runners' state, wherever they live.
         generator: what generates, unless that is another process's work.
         forward: answers generations where another process holds the model: see `forwarding`.
+        metrics: counts work, by whichever process it is done.
+        http_metrics: counts requests; not where another process has counted them before it passed them on.
         strangers: requests without a key that may be answered at once.
         draining: the process is ending and takes no new work.
         n_working: requests being answered now.
@@ -47,6 +49,7 @@ class Service:
     generator: Generator
     stats: Callable[[], Awaitable[Stats]]
     metrics: Metrics
+    http_metrics: Metrics
     forward: Callable[..., Awaitable[web.StreamResponse]] | None = None
     extractor: Extractor = field(factory=Extractor)
     strangers: Quota = field(factory=Quota)

@@ -223,8 +223,6 @@ def _service(
     embedder: EmbeddingService,
 ) -> Service:
     settings, is_model = spec.settings, spec.role == "model"
-    # The workers have counted each request and checked its key before the model's process gets it.
-    http_metrics = Metrics.alone(routes.LAYOUT) if is_model else metrics
     lifting = None if settings.encoder is None else Lifting(settings, embedder, metrics)
     keys = auth.Keys(spec.key_digests, settings.api_keys_file)
     return Service(
@@ -237,7 +235,9 @@ def _service(
         generator=generator,
         stats=generator.stats if forwarder is None else forwarder.stats,
         forward=None if forwarder is None else forwarder.answer,
-        metrics=http_metrics,
+        metrics=metrics,
+        # The workers have counted each request and checked its key before the model's process gets it.
+        http_metrics=Metrics.alone(routes.LAYOUT) if is_model else metrics,
     )
 
 

@@ -96,6 +96,7 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
         generator=generator,
         stats=generator.stats,
         metrics=metrics,
+        http_metrics=metrics,
     )
     generator.start_loading(lambda: ScriptedBackend(0.0))
     sock = socket.create_server(("127.0.0.1", 0))

@@ -88,6 +88,15 @@ def test_the_process_with_the_model_knows_who_has_a_key(several: Server, key: st
     assert eventually(lambda: several.metric(f'request_body_bytes_held{{lane="{lane}"}}') == 0)
 
 
+def test_the_search_of_a_prompt_is_counted(several: Server) -> None:
+    """The process with the model searches for it, and nobody asks that for its metrics."""
+    counts = ("search_seconds_count", "search_chunks_total", 'http_requests_total{endpoint="prompt",status="200"}')
+    before = [several.metric(name) for name in counts]
+    assert several.call("POST", "/prompt", {"question": "x", "chunk_txts": ["x y", "z"]}, KEYED).status == 200
+    assert eventually(lambda: several.metric(counts[2]) == before[2] + 1)
+    assert [several.metric(name) for name in counts[:2]] == [before[0] + 1, before[1] + 2]
+
+
 def test_metrics_are_of_all_processes(several: Server) -> None:
     """Whichever worker is asked, /metrics counts what all of them did, and each request once."""
     searches, generations, states = (
