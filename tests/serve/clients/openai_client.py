@@ -45,9 +45,11 @@ several = client.chat.completions.create(**{**chat, "temperature": 1}, n=3, seed
 assert [choice.index for choice in several.choices] == [0, 1, 2]
 biased = client.chat.completions.create(**chat, logit_bias={"70": 100}, stop=["zzzz"], user="u", store=False)
 assert len(set(biased.choices[0].message.content)) == 1
-parts = [{"role": "developer", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+parts = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
 same = client.chat.completions.create(**{**chat, "messages": parts}, max_completion_tokens=8)
 assert same.choices[0].message.content == text
+told = client.chat.completions.create(**{**chat, "messages": [{"role": "developer", "content": "x"}, *parts]})
+assert told.usage.prompt_tokens > whole.usage.prompt_tokens
 
 
 # A form to keep to.
