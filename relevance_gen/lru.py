@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -68,7 +68,7 @@ class LruCache(Generic[Value]):
             self._values[key] = value, n_bytes
             self.nbytes += n_bytes
             while self.nbytes > self._limit_bytes:
-                self._drop(next(iter(self._values)))
+                self._drop(self._next_to_go())
 
     def drop(self, key: Hashable) -> None:
         """Forget the value under `key`, if there is one."""
@@ -81,6 +81,35 @@ class LruCache(Generic[Value]):
             self._values.clear()
             self.nbytes = 0
 
+    def _next_to_go(self) -> Hashable:
+        return next(iter(self._values))
+
     def _drop(self, key: Hashable) -> None:
         _, freed_bytes = self._values.pop(key, (None, 0))
         self.nbytes -= freed_bytes
+
+
+class SharedCache(LruCache[Value]):
+    """The same for clients, none of whom can push the others out: who has most bytes forgets first.
+
+    Every key is a pair, of which the first is whose it is.
+
+    Args:
+        limit_bytes: most bytes of all values together.
+        size_of: tells how many bytes a value takes.
+        gives_way: tells of a client whether it forgets before all others, however little it has.
+    """
+
+    def __init__(
+        self, limit_bytes: int, size_of: Callable[[Value], int], gives_way: Callable[[Hashable], bool] = lambda _: False
+    ) -> None:
+        super().__init__(limit_bytes, size_of)
+        self._gives_way = gives_way
+
+    def _next_to_go(self) -> Hashable:
+        clients = {key: cast("tuple[Hashable, Hashable]", key)[0] for key in self._values}
+        n_bytes: Counter[Hashable] = Counter()
+        for key, (_, size) in self._values.items():
+            n_bytes[clients[key]] += size
+        most = max(n_bytes, key=lambda client: (self._gives_way(client), n_bytes[client]))
+        return next(key for key in self._values if clients[key] == most)

@@ -3,7 +3,7 @@
 Clients with a name and those without have a lane each: a thread, and the process that tries a grammar first. What takes
 too much time, memory or stack is an error of its request. Within a lane grammars are compiled one after another, and a
 client may have only so many different ones of them compiled for only so long; this process's own requests are not
-counted. A grammar that was compiled before is at hand at once.
+counted. A grammar that was compiled before is at hand at once, for its own client alone: no time tells what others sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from relevance_gen.errors import OverloadedError
 from relevance_gen.generation.constraints import Grammar, GrammarSource, guidance_module
 from relevance_gen.generation.ticket import STRANGERS
-from relevance_gen.lru import LruCache
+from relevance_gen.lru import SharedCache
 from relevance_gen.quota import Quota
 from relevance_gen.sandbox import Sandbox
 
@@ -103,13 +103,13 @@ class _Lane:
         self._trial = trial
         self._n_vocab = n_vocab
         self._lock = threading.Lock()
-        self._known: LruCache[Grammar] = LruCache(_KNOWN_BYTES, lambda _: _GRAMMAR_BYTES)
+        self._known: SharedCache[Grammar] = SharedCache(_KNOWN_BYTES, lambda _: _GRAMMAR_BYTES)
         self._places = Quota(share=_MOST_WAITING)
         self._seconds = Quota(share=_MOST_S, regained_per_s=_REGAINED)
         self._waiting: Counter[tuple[str | None, GrammarSource]] = Counter()
 
     def compile(self, source: GrammarSource, client: str | None, tokenizer: Future[LLTokenizer]) -> Future[Grammar]:
-        if (grammar := self._known.get(source)) is not None:
+        if (grammar := self._known.get((client, source))) is not None:
             at_hand: Future[Grammar] = Future()
             at_hand.set_result(grammar)
             return at_hand
@@ -123,7 +123,7 @@ class _Lane:
         return future
 
     def give_up(self, source: GrammarSource, client: str | None, seconds: float) -> None:
-        self._known.drop(source)
+        self._known.drop((client, source))
         if client is not None:
             self._seconds.charge(seconds, client)
 
@@ -141,7 +141,7 @@ class _Lane:
             )
 
     def _compile(self, source: GrammarSource, client: str | None, tokenizer: Future[LLTokenizer]) -> Grammar:
-        if (grammar := self._known.get(source)) is not None:  # since this was asked for
+        if (grammar := self._known.get((client, source))) is not None:  # since this was asked for
             return grammar
         self._check_time(client)
         lark = source.lark()
@@ -158,7 +158,7 @@ class _Lane:
             raise source.uncompilable(why)
         grammar = Grammar(source, matcher, self._n_vocab, guidance)
         if compiled_s <= _KNOWN_S:
-            self._known.put(source, grammar)
+            self._known.put((client, source), grammar)
         return grammar
 
     def _try(self, lark: str) -> tuple[str, float]:

@@ -464,6 +464,20 @@ def test_one_grammar_for_many_requests_waits_once():
     compiler.close()
 
 
+def test_a_grammar_is_at_hand_for_its_own_client_alone():
+    """Nobody's time tells what others asked for, and nobody's grammars or errors take away those of others."""
+    compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
+    source = GrammarSource("regex", "abc")
+    own, other = (compiler.compile(source, client).result(60) for client in ("a", "b"))
+    assert own is not other
+    for n in range(1, 20):
+        compiler.compile(GrammarSource("regex", f"a{{{n}}}"), "b").result(60)
+    compiler.give_up(source, "b", 0.0)
+    assert compiler.compile(source, "a").result(60) is own
+    assert compiler.compile(source, "b").result(60) is not other
+    compiler.close()
+
+
 def test_many_grammars_at_once_are_all_served(bigram):
     """However many this process asks for itself."""
     futures = [bigram.submit({"text": "a", "regex": f"a{{{n}}}b"}) for n in range(1, 40)]
