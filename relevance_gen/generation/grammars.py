@@ -3,7 +3,7 @@
 Clients with a name and those without have a lane each: a thread, and the process that tries a grammar first. What takes
 too much time, memory or stack is an error of its request. Within a lane grammars are compiled one after another, and a
 client may have only so many different ones of them compiled for only so long; this process's own requests are not
-counted. A grammar that was compiled before is at hand at once, for its own client alone: no time tells what others sent.
+counted. A grammar that was compiled before is at hand at once, for its own client alone: its time tells nobody of it.
 """
 
 from __future__ import annotations
@@ -118,9 +118,25 @@ class _Lane:
             if client is not None and (client, source) not in self._waiting and not self._places.take(1, client):
                 raise OverloadedError(f"{_MOST_WAITING} grammars of this client wait to be compiled already")
             self._waiting[client, source] += 1
-        future = self.thread.submit(self._compile, source, client, tokenizer)
-        future.add_done_callback(lambda _: self._leave(source, client))
+        future: Future[Grammar] = Future()
+
+        def leave(_: Future[None]) -> None:
+            future.cancel()  # if the thread ends before its turn
+            self._leave(source, client)
+
+        # Not that future itself: one that is cancelled leaves its place in the thread's queue, and its client's, later.
+        self.thread.submit(self._settle, future, source, client, tokenizer).add_done_callback(leave)
         return future
+
+    def _settle(
+        self, future: Future[Grammar], source: GrammarSource, client: str | None, tokenizer: Future[LLTokenizer]
+    ) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._compile(source, client, tokenizer))
+        except BaseException as error:
+            future.set_exception(error)
 
     def give_up(self, source: GrammarSource, client: str | None, seconds: float) -> None:
         self._known.drop((client, source))

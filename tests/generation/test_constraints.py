@@ -464,6 +464,27 @@ def test_one_grammar_for_many_requests_waits_once():
     compiler.close()
 
 
+def test_a_cancelled_grammar_keeps_its_place_until_its_turn():
+    """Until then its text is held, so cancelling makes no room for more; closing ends what still waits."""
+    compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
+    lane, goes_on = compiler._lanes[False], threading.Event()
+    lane.thread.submit(goes_on.wait)
+    for n in range(1, 33):
+        assert compiler.compile(GrammarSource("regex", f"a{{{n}}}"), "hasty").cancel()
+    with pytest.raises(OverloadedError, match="32 grammars of this client wait"):
+        compiler.compile(GrammarSource("regex", "b"), "hasty")
+    goes_on.set()
+    lane.thread.submit(int).result(60)
+    assert compiler.compile(GrammarSource("regex", "b"), "hasty").result(60)
+    goes_on.clear()
+    lane.thread.submit(goes_on.wait)
+    left = compiler.compile(GrammarSource("regex", "c"), "hasty")
+    compiler.close()
+    goes_on.set()
+    assert left.cancelled()
+    assert lane._places.held == 0
+
+
 def test_a_grammar_is_at_hand_for_its_own_client_alone():
     """Nobody's time tells what others asked for, and nobody's grammars or errors take away those of others."""
     compiler = grammars.Grammars([bytes([byte]) for byte in range(256)])
