@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
+from relevance_gen.generation.ticket import STRANGERS
 from relevance_gen.llama.language_model import SavedState, Tokens
-from relevance_gen.lru import LruCache
+from relevance_gen.lru import SharedCache
 
 
 @frozen(eq=False)
@@ -33,7 +34,7 @@ class PrefixCache:
     """Hold the most recently used prompts within a number of bytes.
 
     A prompt is known only to the client whose request it was of: how long a prompt takes tells nobody what others have
-    sent.
+    sent. Where there is too much, strangers' prompts go first, then those of the client that has most.
 
     Args:
         max_bytes: most bytes to hold; 0 holds nothing.
@@ -41,7 +42,9 @@ class PrefixCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._entries: LruCache[Entry] = LruCache(max_bytes, lambda entry: entry.size_bytes)
+        self._entries: SharedCache[Entry] = SharedCache(
+            max_bytes, lambda entry: entry.size_bytes, gives_way=lambda client: client == STRANGERS
+        )
         self.clear = self._entries.clear
 
     def __len__(self) -> int:

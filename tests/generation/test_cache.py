@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.generation.cache import PrefixCache
+from relevance_gen.generation.ticket import STRANGERS
 from relevance_gen.lru import _ENTRY_BYTES
 
 prompts = st.lists(st.integers(0, 2), max_size=8).map(lambda tokens: np.array(tokens, np.int32))
@@ -66,3 +67,18 @@ def test_a_prompt_is_known_to_its_own_client_alone(stored, own, other):
     cache = PrefixCache(10**6)
     cache.put(stored, state(), own)
     assert cache.longest(stored, other)[0] == (len(stored) if own == other else 0)
+
+
+def test_no_client_pushes_out_anothers_prompts():
+    """Strangers' prompts go first, whenever they came, and then the oldest of whoever has most."""
+    cache = PrefixCache(4 * (_ENTRY_BYTES + 60))
+    ours, *others = (np.full(5, number, np.int32) for number in range(9))
+    cache.put(ours, state(), "ours")
+    for other in others[:4]:
+        cache.put(other, state(), STRANGERS)
+    assert cache.longest(ours, "ours")[0] == 5
+    for other in others[4:]:
+        cache.put(other, state(), "greedy")
+    assert cache.longest(ours, "ours")[0] == 5
+    assert cache.longest(others[-1], "greedy")[0] == 5
+    assert [cache.longest(other, STRANGERS)[0] for other in others[:4]] == [0, 0, 0, 0]
