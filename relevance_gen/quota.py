@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 import time
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 
 
 class Quota:
@@ -42,7 +40,6 @@ class Quota:
         self._changed = threading.Condition()  # its lock is re-entrant: collecting garbage inside it may give back
         self._by_client: dict[Hashable, float] = {}
         self._total: float = 0
-        self._asleep: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     @property
     def held(self) -> float:
@@ -75,20 +72,6 @@ class Quota:
                 self.charge(amount, client)
             return has_room
 
-    async def take_soon(self, amount: float = 1, client: Hashable = None) -> None:
-        """Hold `amount` more as soon as there is room; cancel this to give up waiting."""
-        returned = asyncio.Event()
-        sleeper = asyncio.get_running_loop(), returned
-        with self._changed:
-            self._asleep.append(sleeper)
-        try:
-            while not self.take(amount, client):
-                await returned.wait()
-                returned.clear()
-        finally:
-            with self._changed:
-                self._asleep.remove(sleeper)
-
     def charge(self, amount: float, client: Hashable = None) -> None:
         """Hold `amount` more though there may be no room: it has been used already."""
         with self._changed:
@@ -104,9 +87,6 @@ class Quota:
         with self._changed:
             self.charge(-amount, client)
             self._changed.notify_all()
-            for loop, returned in self._asleep:
-                with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
-                    loop.call_soon_threadsafe(returned.set)
 
     def _regain(self) -> None:
         """Let every client hold less by what the time since the last look is worth."""

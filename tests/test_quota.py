@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,29 +56,6 @@ def test_a_thread_waits_for_room() -> None:
     thread.join(60)
     assert has_it.is_set()
     assert (quota.held, quota.held_by("another")) == (2, 1)
-
-
-def test_coroutines_wait_for_room_and_may_give_up() -> None:
-    """Coroutines get room as it is given back, from other threads too; one that is cancelled holds nothing."""
-
-    async def run() -> None:
-        quota = Quota(1)
-        await quota.take_soon()
-        waiting = [asyncio.create_task(quota.take_soon()) for _ in range(3)]
-        await asyncio.sleep(0)
-        assert not any(task.done() for task in waiting)
-        waiting[0].cancel()
-        for task in waiting[1:]:
-            await asyncio.to_thread(quota.give_back)
-            async with asyncio.timeout(60):
-                await task
-            assert quota.held == 1
-        with pytest.raises(asyncio.CancelledError):
-            await waiting[0]
-        quota.give_back()
-        assert quota.held == 0
-
-    asyncio.run(run())
 
 
 def test_what_is_used_up_is_regained_with_time() -> None:
