@@ -458,6 +458,13 @@ def _alone(request: GenerationRequest, attribute: Attribute[Any], value: Any) ->
             raise InvalidRequestError(f"must not be given beside {other}", attribute.name)
 
 
+_are_tokens = checks.items(
+    # Larger integers could be chosen so that all collide as hashes.
+    f"an integer in [0, {checks.MAX_TOKEN_IDS - 1}]",
+    lambda v: checks.is_integer(v) and 0 <= v < checks.MAX_TOKEN_IDS,
+)
+
+
 def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], value: int) -> None:
     if value > request.max_tokens:
         raise InvalidRequestError.must_be(attribute.name, f"at most max_tokens ({request.max_tokens})", value)
@@ -468,7 +475,7 @@ def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], v
 class GenerationRequest:
     """The body of ``POST /generate``.
 
-    The bias applies first, then penalties, temperature, top_k, top_p and min_p, then the draw.
+    The bias applies first, then penalties, temperature, top_k, typical_p, top_p and min_p, then the draw.
 
     Args:
         text: the prompt; may be empty where the model has a BOS token to start from.
@@ -482,15 +489,17 @@ class GenerationRequest:
         top_k: keep the k most likely tokens; 0 = off.
         top_p: keep the smallest set of tokens whose probability reaches this, in [0, 1].
         min_p: keep tokens at least this fraction as likely as the likeliest, in [0, 1].
+        typical_p: keep the tokens nearest to the average in −ln p that reach this probability, in [0, 1].
         presence_penalty: subtracted once from the logit of every token already generated, in [-2, 2].
         frequency_penalty: subtracted for every time the token was already generated, in [-2, 2].
         repetition_penalty: divides the logit of every token already generated if it is positive, and multiplies it
             otherwise; above 0, and 1 = off.
         logit_bias: token id to what is added to its logit, in [-100, 100]; at most MAX_BIASED_TOKENS of them.
+        allowed_token_ids: no other tokens are drawn, nor end tokens that are not among these; none = all are.
         json_schema: each sample is JSON that fits this schema, which may be written as a text, or be a class of
             pydantic's. Of this and the next two one at most can be given; they need the extra ``constrained``.
         regex: each sample is text that this regular expression matches as a whole.
-        grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark.
+        grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark or in GBNF.
         prompt_lookup: where a sample repeats what came before, guess so many tokens at once, in [0, MAX_PROMPT_LOOKUP].
             Guesses change no draw, but what is computed together may round differently.
         logprobs: return each token's natural log probability under the model's own distribution.
@@ -503,15 +512,7 @@ class GenerationRequest:
     text: str = field(converter=checks.plain, validator=checks.string)
     max_tokens: int = field(default=512, converter=checks.plain, validator=checks.integer(1))
     min_tokens: int = field(default=0, converter=checks.plain, validator=[checks.integer(0), _at_most_max_tokens])
-    eos_token_ids: tuple[int, ...] = field(
-        default=(),
-        converter=checks.as_tuple,
-        # Larger integers could be chosen so that all collide as hashes.
-        validator=checks.items(
-            f"an integer in [0, {checks.MAX_TOKEN_IDS - 1}]",
-            lambda v: checks.is_integer(v) and 0 <= v < checks.MAX_TOKEN_IDS,
-        ),
-    )
+    eos_token_ids: tuple[int, ...] = field(default=(), converter=checks.as_tuple, validator=_are_tokens)
     max_input_tokens: int = field(default=0, converter=checks.plain, validator=checks.integer(0))
     num_samples: int = field(default=1, converter=checks.plain, validator=checks.integer(1, MAX_SAMPLES))
     stop: tuple[str, ...] = field(
@@ -523,6 +524,7 @@ class GenerationRequest:
     top_k: int = field(default=50, converter=checks.plain, validator=checks.integer(0))
     top_p: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0, 1))
     min_p: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
+    typical_p: float = field(default=1.0, converter=checks.as_float, validator=checks.number(0, 1))
     presence_penalty: float = field(default=0.0, converter=checks.as_float, validator=checks.number(-2, 2))
     frequency_penalty: float = field(default=0.0, converter=checks.as_float, validator=checks.number(-2, 2))
     repetition_penalty: float = field(default=1.0, converter=checks.as_float, validator=checks.above(0))
@@ -531,6 +533,7 @@ class GenerationRequest:
         converter=checks.as_token_numbers,
         validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS),
     )
+    allowed_token_ids: tuple[int, ...] = field(default=(), converter=checks.as_tuple, validator=_are_tokens)
     json_schema: Mapping[str, Any] | None = field(
         default=None, converter=checks.as_schema, validator=optional(_is_object)
     )

@@ -75,7 +75,7 @@ _GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
         "regex": ({"metavar": "REGEX"}, "a regular expression that matches every sample as a whole"),
         "grammar": (
             {"type": _content, "metavar": "FILE"},
-            "a grammar, in llguidance's dialect of Lark, of every sample",
+            "a grammar of every sample, in llguidance's dialect of Lark or in GBNF",
         ),
     },
     "how it is drawn": {
@@ -83,6 +83,10 @@ _GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
         "top_k": ({"type": integer}, "draw from so many of the likeliest tokens, 0 for all"),
         "top_p": ({"type": number}, "draw from the likeliest tokens that have this probability together"),
         "min_p": ({"type": number}, "draw from tokens at least this share as likely as the likeliest"),
+        "typical_p": (
+            {"type": number},
+            "draw from the most typical tokens that have this probability together",
+        ),
         "presence_penalty": ({"type": number}, "against tokens that were generated already"),
         "frequency_penalty": ({"type": number}, "against tokens for each time they were generated already"),
         "repetition_penalty": (
@@ -93,6 +97,7 @@ _GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
             {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
             "add to the logits of tokens, from -100 to 100",
         ),
+        "allowed_token_ids": ({"type": integer, "nargs": "+"}, "draw no other tokens"),
     },
     "what else --json prints": {
         "logprobs": (_SWITCH, "the tokens' log probabilities"),

@@ -155,7 +155,7 @@ class GrammarSource:
     text: str
 
     def lark(self) -> str:
-        """Return the same in llguidance's dialect of Lark.
+        """Return the same in llguidance's dialect of Lark, or in GBNF where it came so.
 
         Raises:
             InvalidRequestError: that cannot be written.
@@ -176,7 +176,7 @@ class GrammarSource:
                 lark = f"start: /{guidance_module().regex_to_lark(self.text)}/"
             case _:
                 lark = self.text
-        return lark + '\n%llguidance {"no_forcing": true}'
+        return lark
 
     def uncompilable(self, why: str) -> InvalidRequestError:
         """Return the error that says `why` it cannot be compiled, of a schema also where, and what can be done."""

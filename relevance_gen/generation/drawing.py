@@ -94,7 +94,7 @@ def draw(sequences: Items[Sequence], logits: Logits) -> list[Draw]:
         [sequence.settings for sequence in sequences],
         np.array([sequence.draw() for sequence in sequences]),
         {row: each.adjustment.replacement(logits[row]) for row, each in rows if each.adjustment.changes_logits},
-        {row: each.constraint.mask(may_end=each.may_end) for row, each in rows if each.constraint is not None},
+        {row: mask for row, each in rows if (mask := each.mask()) is not None},
     )
     logprobs: dict[int, float] = {}
     if wanted := [row for row, sequence in rows if sequence.wants_logprobs]:

@@ -160,8 +160,7 @@ class _Lane:
         if (grammar := self._known.get((client, source))) is not None:  # since this was asked for
             return grammar
         self._check_time(client)
-        lark = source.lark()
-        why, seconds = self._try(lark)
+        lark, why, seconds = self._try(source.lark())
         if not why:
             guidance, began_s = guidance_module(), time.thread_time()
             matcher = guidance.compiled(tokenizer.result(), lark)
@@ -177,12 +176,12 @@ class _Lane:
             self._known.put((client, source), grammar)
         return grammar
 
-    def _try(self, lark: str) -> tuple[str, float]:
-        """Return what a trial finds wrong with a grammar, empty if nothing, and how long that took the processor."""
+    def _try(self, grammar: str) -> tuple[str, str, float]:
+        """Return a grammar in Lark, what a trial finds wrong with it, if anything, and the time that took."""
         try:
-            found = self._trial.ask({"grammar": lark})
+            found = self._trial.ask({"grammar": grammar})
         except EOFError:
-            return "that takes too much memory or nests too deeply", _TRIAL_S
+            return grammar, "that takes too much memory or nests too deeply", _TRIAL_S
         except TimeoutError:
-            return f"that takes more than {_TRIAL_S:g} seconds", _TRIAL_S
-        return found["error"], found["seconds"]
+            return grammar, f"that takes more than {_TRIAL_S:g} seconds", _TRIAL_S
+        return found["lark"], found["error"], found["seconds"]

@@ -8,6 +8,7 @@ package, so that the sandbox starts fast.
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 __all__ = ["LLMatcher", "LLTokenizer", "answer", "compiled", "deep_stack", "reason", "regex_to_lark", "tokenizer_of"]
 
@@ -32,6 +34,9 @@ _LIMITS = LLParserLimits(
 
 
 NO_TEXT = "no text fits it"
+NO_FORCING = '\n%llguidance {"no_forcing": true}'
+"""Lets the model itself choose how a text that must come is cut into tokens."""
+_GBNF = re.compile(r"^[ \t]*root[ \t]*::=", re.MULTILINE)
 
 
 class _Pieces:
@@ -98,7 +103,11 @@ def _bytes() -> LLTokenizer:
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Return the ``error`` of a ``grammar``, empty where there is none, and the ``seconds`` that it took."""
-    began_s = time.process_time()
-    error = _in_thread(lambda: reason(compiled(_bytes(), question["grammar"])))
-    return {"error": error, "seconds": time.process_time() - began_s}
+    """Return a ``grammar`` in ``lark``, its ``error``, empty where there is none, and the ``seconds`` that it took."""
+    began_s, lark, error = time.process_time(), question["grammar"], ""
+    try:
+        lark = gbnf_to_lark(lark) if _GBNF.search(lark) else lark
+    except Exception as wrong:  # the converter indexes and recurses wherever a grammar leads it
+        error = f"{str(wrong)[:300]} (in GBNF)"
+    error = error or _in_thread(lambda: reason(compiled(_bytes(), lark + NO_FORCING)))
+    return {"lark": lark + NO_FORCING, "error": error, "seconds": time.process_time() - began_s}

@@ -35,6 +35,7 @@ class Prompt:
         effort: what it takes to follow that, in all samples.
         tokens: empty until `read`.
         stops: the stop strings, compiled; none until `read`.
+        allowed: the tokens that may be drawn, if these are not all; ``None`` until `read`.
         logits: shape (V,), after the last token; empty until that is computed.
         state: what the prompt left in its slot, for samples that start in another; empty until then.
         slot: where the prompt is computed or about to be; ``None`` before that, and after a sample took it over.
@@ -51,6 +52,7 @@ class Prompt:
     effort: Effort = field(factory=Effort, init=False)
     tokens: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
     stops: StopStrings = field(default=NO_STOPS, init=False)
+    allowed: sampling.Mask | None = field(default=None, init=False)
     logits: Logits = field(default=NO_LOGITS, init=False)
     state: SavedState = field(default=NO_STATE, init=False)
     slot: int | None = field(default=None, init=False)
@@ -122,6 +124,9 @@ class Prompt:
             remedy = "lower max_tokens or num_samples"
             raise InvalidRequestError.must_be("top_logprobs", allowed, request.top_logprobs, remedy=remedy)
         self.tokens, self.stops = tokens, StopStrings(request.stop)
+        if request.allowed_token_ids:
+            is_allowed = np.isin(np.arange(model.n_vocab), request.allowed_token_ids)
+            self.allowed = np.packbits(is_allowed, bitorder="little")
         if self.grammar is not None:  # only an end token tells that a text which could go on is complete
             self.ends |= frozenset(model.chat_format.ends)
 
@@ -165,6 +170,7 @@ class Prompt:
             n_vocab=model.n_vocab,
             constraint=None if self.grammar is None else self.grammar.begin(self.ends, self.effort),
             lookup=Lookup(self.tokens, n_guessed, min(room, self.ticket.request.max_tokens)) if n_guessed else None,
+            allowed=self.allowed,
         )
 
     def vacate(self) -> None:
@@ -207,11 +213,10 @@ def _check_vocabulary(ticket: Ticket, ends: frozenset[int], n_vocab: int) -> Non
     if beyond := [token for token in ticket.manner.prompt if token >= n_vocab]:
         allowed = f"a list of tokens below {n_vocab}, the size of this model's vocabulary"
         raise InvalidRequestError.must_be("text", allowed, beyond[0])
-    if beyond := [token for token in request.logit_bias if token >= n_vocab]:
-        raise InvalidRequestError(
-            f"must hold tokens below {n_vocab}, the size of this model's vocabulary", "logit_bias", str(beyond[0])
-        )
-    if request.min_tokens and sum(token < n_vocab for token in ends) == n_vocab:
-        raise InvalidRequestError(
-            "must leave a token of the vocabulary where min_tokens is set", "eos_token_ids", "all"
-        )
+    for name in ("logit_bias", "allowed_token_ids"):
+        if beyond := [token for token in getattr(request, name) if token >= n_vocab]:
+            rule = f"must hold tokens below {n_vocab}, the size of this model's vocabulary"
+            raise InvalidRequestError(rule, name, str(beyond[0]))
+    if request.min_tokens and ends.issuperset(request.allowed_token_ids or range(n_vocab)):
+        field = "allowed_token_ids" if request.allowed_token_ids else "eos_token_ids"
+        raise InvalidRequestError("must leave a token that ends nothing where min_tokens is set", field, "all")

@@ -7,7 +7,7 @@ import numpy as np
 from relevance_gen.generation.adjustment import Adjustment
 from relevance_gen.generation.constraints import Constraint
 from relevance_gen.generation.lookup import Lookup
-from relevance_gen.generation.sampling import SamplingOptions
+from relevance_gen.generation.sampling import Mask, SamplingOptions
 from relevance_gen.generation.stopping import StopStrings, TextAssembler
 from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob
 
@@ -26,6 +26,7 @@ class Sequence:
         n_vocab: size of the vocabulary.
         constraint: what the text must be, if not anything.
         lookup: guesses what comes next, if that is wanted.
+        allowed: the tokens that may be drawn, if these are not all.
 
     Attributes:
         tokens: generated so far, the end token included.
@@ -49,13 +50,17 @@ class Sequence:
         n_vocab: int,
         constraint: Constraint | None = None,
         lookup: Lookup | None = None,
+        allowed: Mask | None = None,
     ) -> None:
         self.index = index
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = None
-        self.settings = SamplingOptions(request.temperature, request.top_k, request.top_p, request.min_p)
+        self.settings = SamplingOptions(
+            request.temperature, request.top_k, request.top_p, request.min_p, request.typical_p
+        )
         self.constraint = constraint
         self.lookup = lookup
+        self._allowed = allowed
         # A constraint itself keeps end tokens back.
         self.adjustment = Adjustment(request, () if constraint else ends, n_vocab)
         self.wants_logprobs = request.logprobs
@@ -79,6 +84,13 @@ class Sequence:
     def may_end(self) -> bool:
         """Whether the next token may be an end token."""
         return len(self.tokens) >= self._request.min_tokens
+
+    def mask(self) -> Mask | None:
+        """Return which tokens may be drawn next, where not all may; valid until the next call."""
+        if self.constraint is None:
+            return self._allowed
+        mask = self.constraint.mask(may_end=self.may_end)
+        return mask if self._allowed is None else mask[: len(self._allowed)] & self._allowed
 
     def draw(self) -> float:
         """Return the uniform number in [0, 1) that decides the next token."""

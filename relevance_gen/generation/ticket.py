@@ -19,6 +19,7 @@ Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
 MAX_STOP_CHARACTERS = 1 << 16
 """All stop strings of a request together: enough for any use, and little to compile."""
 MAX_END_TOKENS = 1 << 12
+MAX_ALLOWED_TOKENS = 1 << 16
 MAX_ALTERNATIVES = 1 << 20
 """Of all tokens of a response, which holds them until it is complete."""
 _NO_FIELDS: Mapping[str, Any] = {}
@@ -138,13 +139,13 @@ def check_bounds(request: GenerationRequest) -> None:
     """Refuse a request that would take more of a worker's time and memory than any use needs.
 
     Raises:
-        InvalidRequestError: its stop strings or its grammar are too long, or its end tokens too many.
+        InvalidRequestError: its stop strings or its grammar are too long, or its end tokens or allowed ones too many.
     """
     if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
         raise InvalidRequestError(f"must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", "stop")
-    ends = request.eos_token_ids
-    if len(ends) > MAX_END_TOKENS:
-        raise InvalidRequestError.must_be("eos_token_ids", f"a list of at most {MAX_END_TOKENS:,} tokens", ends)
+    for name, most in (("eos_token_ids", MAX_END_TOKENS), ("allowed_token_ids", MAX_ALLOWED_TOKENS)):
+        if len(tokens := getattr(request, name)) > most:
+            raise InvalidRequestError.must_be(name, f"a list of at most {most:,} tokens", tokens)
     for name in GRAMMAR_FIELDS:
         if (value := getattr(request, name)) is not None:
             _check_grammar(name, value)

@@ -35,6 +35,30 @@ def test_logprobs_are_the_models_own_whatever_the_request_cuts(bigram):
             np.testing.assert_allclose(completion.logprobs, [LOG_SOFTMAX[step] for step in steps], atol=1e-5)
 
 
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0}, {"top_k": 0, "top_p": 0.5}, {"regex": "[a-z]*"}])
+def test_no_other_tokens_are_drawn_than_are_allowed(bigram, fields):
+    """Neither likelier ones nor end tokens, with a grammar or without."""
+    allowed = (LETTER_A + 2, LETTER_A + 5)
+    for completion in complete(bigram, num_samples=4, max_tokens=30, seed=1, allowed_token_ids=allowed, **fields):
+        assert set(completion.tokens) <= set(allowed)
+        assert completion.generated_tokens == 30
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"allowed_token_ids": [10**6]}, "below"),
+        ({"allowed_token_ids": [5], "eos_token_ids": [5], "min_tokens": 1}, "must leave a token"),
+        ({"allowed_token_ids": [*range(70_000)]}, "at most 65,536"),
+    ],
+)
+def test_allowed_tokens_that_cannot_be_followed_are_refused(bigram, fields, says):
+    """Before anything is drawn."""
+    with pytest.raises(InvalidRequestError, match=says) as caught:
+        bigram.generate({"text": "a", **fields})
+    assert caught.value.field == "allowed_token_ids"
+
+
 LOG_SOFTMAX = TABLE - np.log(np.exp(TABLE.astype(np.float64)).sum(axis=1, keepdims=True))
 
 

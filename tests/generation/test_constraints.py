@@ -120,6 +120,17 @@ def test_text_belongs_to_its_grammar(request, model):
         assert re.fullmatch(rf"\({{{n}}}[a-z]\){{{n}}}", sample.text)
 
 
+@pytest.mark.parametrize("model", ["tiny", "embedded"])
+def test_a_grammar_may_be_gbnf(request, model):
+    """llama.cpp's grammars are followed as they are written."""
+    grammar = 'root ::= "(" root ")" | "(" [a-z] ")" # balanced\n'
+    samples = made(request.getfixturevalue(model), grammar=grammar, num_samples=4, seed=3)
+    assert {sample.finish_reason for sample in samples} == {"eos"}
+    for sample in samples:
+        n = sample.text.count("(")
+        assert re.fullmatch(rf"\({{{n}}}[a-z]\){{{n}}}", sample.text)
+
+
 # ── Where it ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -239,6 +250,10 @@ def test_cancelling_frees_the_slots_at_once(bigram):
         ({"grammar": 'start: "x"\nstart: "y"'}, "cannot be compiled"),
         ({"grammar": CHAIN}, "too much memory or nests too deeply"),
         ({"grammar": "start: <|im_end|>"}, "cannot be compiled"),
+        ({"grammar": "root ::= other"}, "'other' not found"),
+        ({"grammar": 'root ::= "a' + chr(92)}, "in GBNF"),
+        ({"grammar": "root ::= " + "(" * 50_000}, "in GBNF"),
+        ({"grammar": "root ::= root"}, "no text fits it"),
         ({"grammar": "start: /a/", "regex": "a"}, "must not be given beside regex"),
     ],
     ids=lambda value: str(value)[:40],

@@ -25,6 +25,7 @@ settings_of_any_kind = st.builds(
     top_k=st.sampled_from([0, 1, 2, 5, 50, 10_000]),
     top_p=st.sampled_from([0.0, 0.3, 0.9, 0.999, 1.0]),
     min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    typical_p=st.sampled_from([0.0, 0.2, 0.9, 1.0, 1.0]),
 )
 
 
@@ -40,9 +41,7 @@ def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_say
     """N evenly spaced uniforms draw each token N·p times, to within the two ends of its interval."""
     n = 1000
     row = random_logits(seed, 1, n_vocab)
-    request = GenerationRequest(
-        "", temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p, min_p=settings.min_p
-    )
+    request = GenerationRequest("", **attrs.asdict(settings))
     tokens = sample(np.repeat(row, n, axis=0), [settings] * n, (np.arange(n) + 0.5) / n)
     counts = np.bincount(tokens, minlength=n_vocab)
     np.testing.assert_allclose(counts, n * distribution(row[0], request), atol=1.01)
@@ -59,6 +58,7 @@ def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_say
         top_k=st.just(0),
         top_p=st.sampled_from([0.0, 0.5, 0.95, 0.9999, 1.0]),
         min_p=st.sampled_from([0.0, 0.001, 0.3]),
+        typical_p=st.sampled_from([0.0, 0.5, 0.95, 1.0, 1.0]),
     ),
 )
 def test_a_large_vocabulary_without_top_k_is_drawn_as_the_reference_draws(seed, spread, digits, settings):

@@ -243,7 +243,11 @@ def test_completions_tell_their_tokens(server: Server) -> None:
         ({"guided_choice": []}, "guided_choice"),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "response_format"),
-        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
+        ({"typical_p": 2}, "typical_p"),
+        ({"bad_words": "x"}, "bad_words"),
+        ({"bad_words": ["x"], "regex": "y"}, "bad_words"),
+        ({"top_a": 0.5}, "top_a"),
     ],
 )
 def test_a_completion_that_is_not_allowed_is_named(server: Server, change: dict[str, Any], param: str) -> None:
@@ -482,8 +486,11 @@ def test_a_chat_says_what_its_template_is_to_know(chatting: Server) -> None:
         assert (unknown.status, peer_error(unknown.json)["param"]) == (400, name)
         assert "is not known to the chat template" in unknown.json["message"]
     assert post(chatting, CHAT, {**STORY_CHAT, "documents": [], "add_generation_prompt": True})
-    assert post(chatting, CHAT, {**STORY_CHAT, "chat_template_kwargs": {"enable_thinking": False}})
-    long = chatting.call("POST", CHAT, {**STORY_CHAT, "chat_template_kwargs": {"x": "x" * (1 << 24)}}, KEYED)
+    assert post(chatting, CHAT, {**STORY_CHAT, "chat_template_kwargs": {"add_generation_prompt": True, "tools": None}})
+    misspelt = chatting.call("POST", CHAT, {**STORY_CHAT, "chat_template_kwargs": {"mesages": 1}}, JSON)
+    assert (misspelt.status, peer_error(misspelt.json)["param"]) == (400, "chat_template_kwargs.mesages")
+    assert "did you mean messages?" in misspelt.json["message"]
+    long = chatting.call("POST", CHAT, {**STORY_CHAT, "chat_template_kwargs": {"messages": "x" * (1 << 24)}}, KEYED)
     assert (long.status, peer_error(long.json)["param"]) == (400, "chat_template_kwargs")
     said = [*STORY_CHAT["messages"], {"role": "assistant", "content": "a"}]
     going_on = {**STORY_CHAT, "messages": said, "max_tokens": 1, "continue_final_message": True}

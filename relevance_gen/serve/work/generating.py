@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias
 import attrs
 from attrs import field, frozen
 
-from relevance_gen.errors import InvalidRequestError, RequestCancelledError, TimedOutError
+from relevance_gen.errors import InvalidRequestError, RequestCancelledError, TimedOutError, did_you_mean
 from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.arrivals import Arrivals, Pieces
@@ -45,13 +46,13 @@ class Conversation:
     Attributes:
         messages: as `Runner.write_chat` takes them.
         variables: what else the template reads.
-        required: those of them that the template must know, as the answer depends on them.
+        required: those of them that the template must know, as the answer depends on them, and what clients call each.
         continues: whether the last message is to be continued.
     """
 
     messages: Sequence[Mapping[str, Any]]
     variables: Mapping[str, Any] = field(factory=dict)
-    required: Sequence[str] = ()
+    required: Mapping[str, str] = field(factory=dict)
     continues: bool = False
 
 
@@ -123,11 +124,11 @@ class Generator:
         if (asked := task.conversation) is None:
             return task
         (request,) = task.requests
-        for name in asked.required:
-            if name not in (self._backend.chat_format.template or ""):
-                raise InvalidRequestError(
-                    "is not known to the chat template of this model", name, remedy="leave it out"
-                )
+        words = set(re.findall(r"\w+", self._backend.chat_format.template or ""))
+        for name, called in asked.required.items():
+            if name not in words:
+                remedy = did_you_mean(name, words, "leave it out")
+                raise InvalidRequestError("is not known to the chat template of this model", called, remedy=remedy)
         try:
             text = self._backend.write_chat(
                 asked.messages,

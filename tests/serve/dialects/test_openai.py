@@ -109,6 +109,8 @@ MESSAGES = [{"role": "user", "content": "x"}]
         ({"guided_grammar": "start: /a/"}, {"grammar": "start: /a/"}),
         ({"grammar": "start: /a/"}, {"grammar": "start: /a/"}),
         ({"guided_choice": ["a", 'b"']}, {"grammar": 'start: "a" | "b\\""'}),
+        ({"bad_words": [], "regex": "a"}, {"regex": "a"}),
+        ({"typical_p": 0.5, "allowed_token_ids": [3]}, {"typical_p": 0.5, "allowed_token_ids": (3,)}),
         ({"structured_outputs": {"json": SCHEMA}}, {"json_schema": SCHEMA}),
         ({"structured_outputs": {"json_object": True}}, {"json_schema": {"type": "object"}}),
         ({"structured_outputs": {"choice": ["a"]}}, {"grammar": 'start: "a"'}),
@@ -194,7 +196,11 @@ def test_a_chat_tells_its_template_more() -> None:
     assert asked is not None
     assert [message["content"] for message in asked.messages] == ["a\nb", "", "x"]
     assert asked.variables == {"enable_thinking": False, "x": 1, "reasoning_effort": "low"}
-    assert asked.required == ["enable_thinking", "reasoning_effort"]
+    assert asked.required == {
+        "enable_thinking": "enable_thinking",
+        "x": "chat_template_kwargs.x",
+        "reasoning_effort": "reasoning_effort",
+    }
 
 
 def test_a_scored_prompt_is_followed_by_the_token_that_ends_the_sample() -> None:

@@ -93,8 +93,12 @@ class ChatRequest(SamplingRequest):
             rule = "must be false where the last message is not the assistant's, or add_generation_prompt is true"
             raise InvalidRequestError(rule, "continue_final_message")
         named = {name: value for name in _VARIABLES if (value := getattr(self, name)) is not None}
-        required = [name for name, value in named.items() if name != "add_generation_prompt" and value != []]
-        variables = {**(self.chat_template_kwargs or {}), **named}
+        given = self.chat_template_kwargs or {}
+        required = {name: f"chat_template_kwargs.{name}" for name in given} | {name: name for name in named}
+        for name, value in {**given, **named}.items():
+            if name == "add_generation_prompt" or value is None or value == []:  # which is as without
+                del required[name]
+        variables = {**given, **named}
         return Conversation(messages, variables, required, continues=self.continue_final_message)
 
 

@@ -46,8 +46,6 @@ def _is(*values: object) -> Asks:
 
 
 REFUSED: dict[str, Asks] = {
-    "allowed_token_ids": is_empty,
-    "bad_words": is_empty,
     "detokenize": _is(True),
     "dry_multiplier": _is(0),
     "dynatemp_range": _is(0),
@@ -74,7 +72,6 @@ REFUSED: dict[str, Asks] = {
     "tfs_z": _is(1),
     "top_a": _is(0),
     "top_n_sigma": _is(0, -1),
-    "typical_p": _is(1),
     "use_beam_search": is_empty,
     "verbosity": _is("medium"),
     "xtc_probability": _is(0),
@@ -88,6 +85,9 @@ _FORMS = {
     "json_object": "json_schema",
 }
 """What a text can be told to be in ``structured_outputs``, and ours for each."""
+
+_WITHOUT = "start: TEXT\nTEXT: ANY & ~BAD\nBAD: ANY ({}) ANY\nANY: /(?s:.*)/"
+"""The grammar of texts that hold none of some texts."""
 
 T = TypeVar("T")
 
@@ -135,11 +135,13 @@ class SamplingRequest:
         seed: makes the request repeatable.
         temperature, top_p, presence_penalty, frequency_penalty, logit_bias: as `GenerationRequest` has them.
         top_k: 0 or −1 = off, which is OpenAI's rule and the default.
-        min_p, repetition_penalty, min_tokens, max_input_tokens, eos_token_ids: as `GenerationRequest` has them.
+        min_p, typical_p, repetition_penalty, min_tokens, max_input_tokens, eos_token_ids, allowed_token_ids: as
+            `GenerationRequest` has them.
         json_schema, regex, grammar: likewise; a schema may be written as a text, too.
         response_format: OpenAI's way to say the same: of type ``text``, ``json_object`` or ``json_schema``.
         structured_outputs: vLLM's: an object with ``json``, ``regex``, ``choice``, ``grammar`` or ``json_object``.
         guided_choice: texts of which each sample is one.
+        bad_words: texts that no sample holds; beside it no other form can be given.
         ignore_eos: whether the model's own end tokens do not end a sample.
     """
 
@@ -158,6 +160,8 @@ class SamplingRequest:
     logit_bias: Mapping[str, float] | None = _passed_on()
     top_k: int = field(default=0, validator=checks.integer(-1))
     min_p: float | None = _passed_on()
+    typical_p: float | None = _passed_on()
+    allowed_token_ids: Sequence[int] | None = _passed_on()
     repetition_penalty: float | None = _passed_on()
     min_tokens: int | None = _passed_on()
     max_input_tokens: int | None = _passed_on()
@@ -172,6 +176,7 @@ class SamplingRequest:
         default=None, validator=optional(checks.must_be("an object", _an_object))
     )
     guided_choice: Sequence[str] | None = None
+    bad_words: Sequence[str] | None = None
     ignore_eos: bool = field(default=False, validator=checks.flag)
 
     @property
@@ -221,6 +226,7 @@ class SamplingRequest:
             "regex": self.regex,
             "grammar": self.grammar,
             "guided_choice": self.guided_choice,
+            "bad_words": self.bad_words or None,
             "response_format": _of_response_format(self.response_format),
             **{f"structured_outputs.{name}": value for name, value in (self.structured_outputs or {}).items()},
         }
@@ -239,10 +245,11 @@ class SamplingRequest:
 def _ours(name: str, value: Any) -> tuple[str, Any]:
     """Return the field of a `GenerationRequest` that says what `value` says under `name`, and its value."""
     inner = name.rpartition(".")[2]
-    if inner in ("choice", "guided_choice"):
+    if inner in ("choice", "guided_choice", "bad_words"):
         if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
             raise InvalidRequestError.must_be(name, "a list of at least one string", value)
-        return "grammar", "start: " + " | ".join(map(json.dumps, value))
+        texts = " | ".join(map(json.dumps, value))
+        return "grammar", _WITHOUT.format(texts) if inner == "bad_words" else f"start: {texts}"
     if inner == "json_object":
         return "json_schema", {"type": "object"}
     field = "json_schema" if inner == "response_format" else _FORMS.get(inner, inner)
@@ -299,7 +306,7 @@ def names_in(body: object) -> dict[str, str]:
     """Return what fields of ours are called in a body where that is not our name."""
     given = body if isinstance(body, dict) else {}
     names: dict[str, str] = {}
-    for name in ("guided_choice", "structured_outputs", "response_format"):
+    for name in ("guided_choice", "bad_words", "structured_outputs", "response_format"):
         if given.get(name) is not None:
             names |= dict.fromkeys(("json_schema", "regex", "grammar"), name)
     return names | {ours: name for name, ours in OURS.items() if given.get(name) is not None}
