@@ -1,20 +1,21 @@
-"""Cut a long text into chunks to search: at paragraphs where possible, never inside a word unless it must be."""
+"""Cut a long text into chunks to search: at paragraphs and sentences, never inside a word unless it must be."""
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import cached_property
 
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.sentences import sentence_ends
 from relevance_gen.tokens import Encoding, TokenCounter, token_counter
 
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
-_SENTENCE = re.compile(r"[.!?…؟।۔][\"'”’»)\]]*\s|[。！？．][」』”’）]*")
-_BREAKS = (_PARAGRAPH, re.compile(r"\n"), _SENTENCE, re.compile(r"\s"))
-"""Where a chunk may end, best first. The chunk ends where the match ends."""
+_LINE = re.compile(r"\n")
+_SPACE = re.compile(r"\s")
 
 _TEXT = re.compile(r"\S")
 _WORD_START = re.compile(r"(?<=\s)\S")
@@ -36,16 +37,17 @@ def split(
 ) -> list[str]:
     r"""Cut `text` into chunks of at most `max_chars` characters, or of at most so many tokens.
 
-    Each chunk ends at the last end of a paragraph in its second half; if there is none, at the last end of a line,
-    then of a sentence, then of a word, and only else at `max_chars`. No character is lost but white space between
-    the chunks; the indentation of a chunk's first line stays. Takes time in proportion to the text.
+    Each chunk ends at the last end of a paragraph in its second half; if there is none, at the last end of a sentence
+    behind its first quarter; then at the last end of a line or of a word in its second half, and only else at
+    `max_chars`. No character is lost but white space between the chunks; the indentation of a chunk's first line
+    stays. Takes time in proportion to the text.
 
     Args:
         text: any string; one of only white space gives no chunks.
         max_chars: most characters in a chunk, at least 1; 512 to 10,000 are sensible. By default 1,000, and with
             `tokens` no limit.
-        overlap: most characters of the end of a chunk that the next repeats, from the beginning of a word where there
-            is one; at least 0. Left out where it would be more than half of the next.
+        overlap: most characters of the end of a chunk that the next repeats, from the beginning of a sentence where
+            there is one, else of a word; at least 0. Left out where it would be more than half of the next.
         tokens: most tokens in a chunk, counted alone, at least 1. One visible character may have more.
         encoding: what tokens are counted in, as `token_counter` takes it.
 
@@ -83,17 +85,17 @@ def spans(
 def sentences(text: str) -> Iterator[tuple[int, int]]:
     r"""Yield where each sentence of `text` begins and ends, without the white space between them.
 
-    One ends at a full stop or its like before white space, or with its paragraph. What is longer than
-    500 characters, as a table or a program may be, is cut as `split` cuts.
+    What is longer than 500 characters, as a table or a program may be, is cut as `split` cuts.
 
     >>> [" One. Two!\n\nA title"[start:end] for start, end in sentences(" One. Two!\n\nA title")]
     ['One.', 'Two!', 'A title']
     """
-    ends = sorted({match.end() for pattern in (_PARAGRAPH, _SENTENCE) for match in pattern.finditer(text)})
-    for first, last in itertools.pairwise([0, *ends, len(text)]):
+    first = 0
+    for last in sentence_ends(text):
         for start, end in _spans(text[first:last], 0, _CharLimit(_LONGEST_SENTENCE)):
             indented = text[first + start : first + end]
             yield first + end - len(indented.lstrip()), first + end
+        first = last
 
 
 class _CharLimit:
@@ -147,18 +149,19 @@ class _TokenLimit(_CharLimit):
 
 
 def _spans(text: str, overlap: int, limit: _CharLimit) -> Iterator[tuple[int, int]]:
+    breaks = _Breaks(text)
     end = written = 0  # of the chunk before, with and without the white space behind it
     while found := _TEXT.search(text, end):
         first = found.start()
         starts = [_start_of_line(text, end, first), first]
         if overlap and written:
-            starts.insert(0, _start_of_overlap(text, max(written - overlap, 0), written))
+            starts.insert(0, breaks.first_start(max(written - overlap, 0), written))
         for start in starts:
             size = limit.size(text, start)
             if first - start <= size // 2:
-                chunk_end = _end_of_chunk(text, start, size)
+                chunk_end = breaks.last_end(start, size)
                 while chunk_end > start + 1 and not limit.holds(text[start:chunk_end].rstrip()):
-                    chunk_end = _end_of_chunk(text, start, chunk_end - start - 1)
+                    chunk_end = breaks.last_end(start, chunk_end - start - 1)
                 if chunk_end > first:
                     break
         end = chunk_end
@@ -166,30 +169,59 @@ def _spans(text: str, overlap: int, limit: _CharLimit) -> Iterator[tuple[int, in
         yield start, written
 
 
+class _Breaks:
+    """Where chunks of a text may begin and end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _sentences(self) -> list[int]:
+        """Where sentences end; unknown until a chunk has to end before the text does."""
+        return sentence_ends(self._text)
+
+    def first_start(self, low: int, high: int) -> int:
+        """Return where the first sentence begins between two positions, else a word, else the first character."""
+        at = bisect.bisect_left(self._sentences, low)
+        if self._sentences[at] < high:
+            low = self._sentences[at]
+        word = _WORD_START.search(self._text, low, high)
+        if word:
+            return word.start()
+        return next((place for place in range(low, high) if _parts(self._text, place)), high)
+
+    def last_end(self, start: int, max_chars: int) -> int:
+        """Return the best end of a chunk that begins at `start` and has at most `max_chars` characters."""
+        limit, middle = start + max_chars, start + max_chars // 2
+        if limit >= len(self._text):
+            return len(self._text)
+        return (
+            self._last(_PARAGRAPH, middle, limit)
+            or self._last_sentence(start + max_chars // 4, limit)
+            or self._last(_LINE, middle, limit)
+            or self._last(_SPACE, middle, limit)
+            or next(
+                (end for end in range(limit, max(middle, limit - _LONGEST_CLUSTER), -1) if _parts(self._text, end)),
+                limit,
+            )
+        )
+
+    def _last(self, pattern: re.Pattern[str], low: int, limit: int) -> int:
+        """Return where the last match between two positions ends, at most at the second; 0 if there is none."""
+        # One character more, so that white space right behind a full chunk counts as its end.
+        ends = [match.end() for match in pattern.finditer(self._text, low, limit + 1)]
+        return min(ends[-1], limit) if ends else 0
+
+    def _last_sentence(self, low: int, limit: int) -> int:
+        """Return where the last sentence ends behind the first of two positions, at most at the second; 0 if none."""
+        at = bisect.bisect_right(self._sentences, limit)
+        return self._sentences[at - 1] if at and self._sentences[at - 1] > low else 0
+
+
 def _start_of_line(text: str, previous_end: int, first: int) -> int:
     """Return the start of the line that holds the `first` character, if what stands between is an indentation."""
     line_start = text.rfind("\n", max(previous_end - 1, 0), first) + 1
     return line_start if line_start > 0 or previous_end == 0 else first
-
-
-def _start_of_overlap(text: str, low: int, high: int) -> int:
-    """Return where the first word begins between two positions; where there is none, the first visible character."""
-    word = _WORD_START.search(text, low, high)
-    if word:
-        return word.start()
-    return next((place for place in range(low, high) if _parts(text, place)), high)
-
-
-def _end_of_chunk(text: str, start: int, max_chars: int) -> int:
-    limit, middle = start + max_chars, start + max_chars // 2
-    if limit >= len(text):
-        return len(text)
-    for pattern in _BREAKS:
-        # One character more, so that white space right behind a full chunk counts as its end.
-        ends = [min(match.end(), limit) for match in pattern.finditer(text, middle, limit + 1)]
-        if ends:
-            return ends[-1]
-    return next((end for end in range(limit, max(middle, limit - _LONGEST_CLUSTER), -1) if _parts(text, end)), limit)
 
 
 def _parts(text: str, position: int) -> bool:
