@@ -21,8 +21,10 @@ Metadata: TypeAlias = Mapping[str, Any]
 """What a chunk carries along for its owner."""
 WeightingName: TypeAlias = Literal["pivoted", "cosine"]
 """How words are weighed, to answer questions or as the textbook's TF-IDF."""
-FinishReason: TypeAlias = Literal["eos", "stop", "length"]
-"""Why a sample ended. An end token was drawn, a stop string completed, or there is room for no more tokens."""
+FinishReason: TypeAlias = Literal["eos", "stop", "length", "tool_calls"]
+"""Why a sample ended. An end token was drawn, a stop string completed, there is room for no more tokens, or a turn of a
+conversation ended with calls of tools."""
+PartKind: TypeAlias = Literal["text", "reasoning", "tool_call"]
 
 MAX_SAMPLES = 256
 """Most completions of one request: the number of sequences one llama.cpp context can hold."""
@@ -561,19 +563,45 @@ class TokenLogprob:
 
 
 @frozen
+class Part:
+    """A part of a turn of the model's, or what a stream adds to one: then its text goes behind that of its place.
+
+    Attributes:
+        kind: what it is.
+        text: what is said or thought; of a call its arguments, as JSON, which a turn that is cut off leaves incomplete.
+        place: which part of the turn it is, from 0.
+        name: of a call the tool's.
+        id: of a call what its result refers to; else empty.
+    """
+
+    kind: PartKind
+    text: str
+    place: int = 0
+    name: str = ""
+    id: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that a part of its kind has."""
+        if self.kind != "tool_call":
+            return {"kind": self.kind, "text": self.text}
+        return {"kind": self.kind, "id": self.id, "name": self.name, "arguments": self.text}
+
+
+@frozen
 class Completion:
     """One generated sample.
 
     Attributes:
-        text: the generated text, without end token and stop string.
+        text: the generated text, without end token and stop string; of a turn in a conversation what is said in it.
         generated_tokens: tokens generated, the end token included.
         finished: Unix time in seconds when this sample was complete.
-        finish_reason: ``"eos"``, ``"stop"`` or ``"length"``; where the request has a schema, a regular expression or a
-            grammar, only ``"eos"`` says that the text is complete.
+        finish_reason: ``"eos"``, ``"stop"`` or ``"length"``, of a turn also ``"tool_calls"``; where the request has a
+            schema, a regular expression or a grammar, only ``"eos"`` says that the text is complete.
         tokens: the generated token ids, ``generated_tokens`` of them; ``None`` unless ``return_tokens``.
         logprobs: their natural log probabilities, one each; ``None`` unless ``logprobs``.
         top_logprobs: for each of them the likeliest tokens in its place, the likeliest first; whether it is among them
             depends on the draw; ``None`` unless ``top_logprobs``.
+        parts: of a turn in a conversation what it says, thinks and calls, in order; ``None`` of any other sample.
     """
 
     text: str
@@ -583,6 +611,17 @@ class Completion:
     tokens: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
+    parts: tuple[Part, ...] | None = None
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before and between what it says; empty where it did not, and outside conversations."""
+        return "".join(part.text for part in self.parts or () if part.kind == "reasoning")
+
+    @property
+    def tool_calls(self) -> tuple[Part, ...]:
+        """The calls of tools."""
+        return tuple(part for part in self.parts or () if part.kind == "tool_call")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them: those that were not asked for are absent."""
@@ -591,6 +630,8 @@ class Completion:
             plain["top_logprobs"] = [
                 [{"token": one.token, "logprob": one.logprob} for one in likeliest] for likeliest in self.top_logprobs
             ]
+        if self.parts is not None:
+            plain["parts"] = [part.to_dict() for part in self.parts]
         return plain
 
 

@@ -47,7 +47,7 @@ class AnswerStream(Iterator[str]):
         self.answer: Answer | None = None
         self._stream = stream
         self._text = ""
-        pieces = (piece.text for piece in stream or ())
+        pieces = (piece.text for piece in stream or () if piece.part is None or piece.part.kind == "text")
         self._pieces = first_sentence(pieces) if only_first_sentence else pieces
 
     def __next__(self) -> str:

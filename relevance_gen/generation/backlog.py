@@ -260,7 +260,7 @@ class Puller:
             return
         call.has_shown = True
         try:
-            call.on_text(sample, text)
+            call.tell(sample, text)
         except BaseException as error:  # even SystemExit is the matter of this request alone
             self._on_cancel(ticket.id)
             self.done(ticket, error)
@@ -278,7 +278,10 @@ class Puller:
             else:
                 backlog.counters.requests_finished += 1
             backlog._changed.notify_all()
-        call.settle(outcome)
+        try:
+            call.settle(outcome if isinstance(outcome, BaseException) else call.read(outcome))
+        except BaseException as error:  # the callback's, for what was held back
+            call.settle(error)
 
     def leave(self, error: BaseException) -> None:
         """Take no more tickets. Safe to call twice, and from any thread.

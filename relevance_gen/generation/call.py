@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from attrs import define
+import attrs
+from attrs import define, field
 
 from relevance_gen.generation.affinity import Blocks
+from relevance_gen.generation.reading import AnswerFormat, Reader
 from relevance_gen.generation.ticket import Ticket
-from relevance_gen.types import GenerationResponse
+from relevance_gen.generation.turns import finish_reason_of, joined
+from relevance_gen.types import Completion, GenerationResponse, Part
 
-OnText: TypeAlias = Callable[[int, str], None]
+OnText: TypeAlias = Callable[[int, Any], None]
+"""Takes a sample's number and its text; of a conversation, whose turns are read, in place of that a `Part`."""
 Outcome: TypeAlias = GenerationResponse | BaseException
 
 _log = logging.getLogger(__name__)
@@ -30,6 +35,7 @@ class Call:
         was_lost: whether a puller that had this ticket has left.
         blocks: of its prompt; none where it does not matter who computes that.
         left_s: when a puller first left it to another one.
+        turns: of each sample so far what reads it, and the pieces that it has told.
     """
 
     ticket: Ticket
@@ -41,6 +47,42 @@ class Call:
     was_lost: bool = False
     blocks: Blocks = ()
     left_s: float | None = None
+    turns: dict[int, tuple[Reader, list[Part]]] = field(factory=dict)
+
+    def tell(self, sample: int, text: str) -> None:
+        """Take a sample's text, and give the callback what is known of it."""
+        if (form := self.ticket.manner.answer) is not None:
+            reader, _ = self._turn(sample, form)
+            self._tell(sample, reader.push(text))
+        elif self.on_text is not None:
+            self.on_text(sample, text)
+
+    def read(self, response: GenerationResponse) -> GenerationResponse:
+        """Return a response with its turns read to their end, and give the callback what was held back."""
+        if (form := self.ticket.manner.answer) is None:
+            return response
+        responses = tuple(self._read(sample, one, form) for sample, one in enumerate(response.responses))
+        return attrs.evolve(response, responses=responses)
+
+    def _read(self, sample: int, completion: Completion, form: AnswerFormat) -> Completion:
+        is_begun = sample in self.turns
+        reader, pieces = self._turn(sample, form)
+        self._tell(sample, [*([] if is_begun else reader.push(completion.text)), *reader.end()])
+        parts = joined(pieces)
+        text = "".join(part.text for part in parts if part.kind == "text")
+        reason = finish_reason_of(completion.finish_reason, parts)
+        return attrs.evolve(completion, text=text, finish_reason=reason, parts=parts)
+
+    def _turn(self, sample: int, form: AnswerFormat) -> tuple[Reader, list[Part]]:
+        if (turn := self.turns.get(sample)) is None:
+            turn = self.turns[sample] = form.reader(secrets.token_hex(8)), []
+        return turn
+
+    def _tell(self, sample: int, pieces: list[Part]) -> None:
+        self.turns[sample][1].extend(pieces)
+        if self.on_text is not None:
+            for piece in pieces:
+                self.on_text(sample, piece)
 
     def settle(self, outcome: Outcome) -> None:
         """Settle the future and let go of it: the error's traceback may hold this object."""

@@ -22,12 +22,14 @@ import attrs
 from relevance_gen import wire
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
-from relevance_gen.generation import conversation
+from relevance_gen.generation import writing
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.call import OnText
 from relevance_gen.generation.counters import Counters
+from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.ticket import PLAIN, Manner, Request, Ticket, as_request, check_bounds
+from relevance_gen.generation.turns import Conversation, Tool, ToolChoice, choice_of, tools_of
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama import model_file
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
@@ -168,20 +170,26 @@ class Runner:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Tool | Mapping[str, Any]] = (),
+        tool_choice: str | Mapping[str, Any] | ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
         continues: bool = False,
-        on_text: OnText | None = None,
+        on_part: OnText | None = None,
         **fields: Any,
     ) -> Future[GenerationResponse]:
         """Submit a conversation, which takes milliseconds to write as the model's template has it, 5 seconds at most.
 
         Args:
-            messages: objects with ``role`` and ``content``, and whatever else the template reads.
+            messages: objects with ``role`` and ``content``, and whatever else the template reads; see `Message`.
+            tools: what the model may call: objects of OpenAI's form, or `Tool`.
+            tool_choice: ``"auto"``, ``"none"``, ``"required"`` or an object of OpenAI's that names tools.
+            parallel_tool_calls: whether a turn may have several calls.
             chat_template: a Jinja template instead of the one in the model's file.
-            template_variables: what else the template reads, such as ``tools`` or ``enable_thinking``.
+            template_variables: what else the template reads, such as ``enable_thinking``.
             continues: go on with the last message, the model's own, in place of the next turn.
-            on_text: as in `submit`.
+            on_part: called as `submit` calls ``on_text``, with sample index and piece of the turn.
             fields: fields of a `GenerationRequest` but ``text``; the tokens that end a turn of this model are added to
                 ``eos_token_ids``.
 
@@ -192,32 +200,30 @@ class Runner:
         if "text" in fields:
             raise InvalidRequestError("must not be given beside messages, which it is made of", "text")
         request = wire.structure(GenerationRequest, {"text": "", **fields})
-        text = self.write_chat(
-            messages, chat_template=chat_template, template_variables=template_variables, continues=continues
-        )
-        return self.submit(attrs.evolve(request, text=text), on_text=on_text, manner=_CHAT)
+        known = tools_of(tools)
+        choice = choice_of(tool_choice, known, is_parallel=parallel_tool_calls)
+        variables = {} if template_variables is None else template_variables
+        conversation = Conversation(messages, known, choice, variables, continues=continues)
+        request, answer = self.write_chat(conversation, request, chat_template=chat_template)
+        return self.submit(request, on_text=on_part, manner=attrs.evolve(_CHAT, answer=answer))
 
     def write_chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        conversation: Conversation,
+        request: GenerationRequest,
         *,
         chat_template: str | None = None,
-        template_variables: Mapping[str, Any] | None = None,
-        continues: bool = False,
         client: str | None = None,
-    ) -> str:
-        """Return a conversation as the model's template has it, for a `submit` whose manner says ``is_chat``.
+    ) -> tuple[GenerationRequest, AnswerFormat]:
+        """Return a request that continues a conversation, as `writing.write` makes it, and how its answer is read.
 
-        The arguments are those of `submit_chat`, and `client` that of a `Manner`.
+        Both are for a `submit` whose manner says ``is_chat`` and that ``answer``.
 
         Raises:
             InvalidRequestError: there is no template for these messages.
             RelevanceGenError: as `wait_ready` raises.
         """
-        renderer = conversation.renderer_for(client)
-        return conversation.prompt_of(
-            messages, self.chat_format, chat_template, template_variables or {}, continues=continues, renderer=renderer
-        )
+        return writing.write(conversation, request, self.chat_format, chat_template, client)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:
         """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.
@@ -233,7 +239,7 @@ class Runner:
         Raises:
             RelevanceGenError: as `submit_chat` raises.
         """
-        return TextStream(lambda on_text: self.submit_chat(messages, on_text=on_text, **options))
+        return TextStream(lambda on_part: self.submit_chat(messages, on_part=on_part, **options))
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens of the model a prompt has, with its BOS token. Waits as a request does, for no step.
@@ -248,6 +254,7 @@ class Runner:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Tool | Mapping[str, Any]] = (),
         chat_template: str | None = None,
         template_variables: Mapping[str, Any] | None = None,
     ) -> int:
@@ -256,8 +263,9 @@ class Runner:
         Raises:
             RelevanceGenError: as `submit_chat` and `count_tokens` raise.
         """
-        text = conversation.prompt_of(messages, self.chat_format, chat_template, template_variables or {})
-        return self._count(GenerationRequest(text), Manner(is_chat=True, only_counts=True))
+        conversation = Conversation(messages, tools_of(tools), variables=template_variables or {})
+        request, _ = self.write_chat(conversation, GenerationRequest(""), chat_template=chat_template)
+        return self._count(request, Manner(is_chat=True, only_counts=True))
 
     def _count(self, request: Request, manner: Manner) -> int:
         return self._wait_for(lambda: self.submit(request, manner=manner)).prompt_tokens

@@ -10,20 +10,28 @@ from typing import Self
 from attrs import frozen
 
 from relevance_gen.errors import RequestCancelledError
-from relevance_gen.types import GenerationResponse
+from relevance_gen.generation.call import OnText
+from relevance_gen.types import GenerationResponse, Part
 
 
 @frozen
 class TextPiece:
-    """A piece of one sample's text: whole characters, never part of a stop string.
+    """A piece of one sample's text: whole characters, never part of a stop string; of a conversation a piece of a turn.
 
     Attributes:
         sample: which sample, from 0.
-        text: what follows the pieces of that sample so far; not empty.
+        text: what follows the pieces of that sample so far; not empty, but where a turn begins
+            to call a tool: of such a part these are the arguments.
+        part: of a turn which part it belongs to, and of which kind that is; ``None`` outside conversations.
     """
 
     sample: int
     text: str
+    part: Part | None = None
+
+
+def _piece(sample: int, text: str | Part) -> TextPiece:
+    return TextPiece(sample, text.text, text) if isinstance(text, Part) else TextPiece(sample, text)
 
 
 class TextStream(Iterator[TextPiece]):
@@ -39,12 +47,12 @@ class TextStream(Iterator[TextPiece]):
         response: the whole response, once iteration has ended.
     """
 
-    def __init__(self, submit: Callable[[Callable[[int, str], None]], Future[GenerationResponse]]) -> None:
+    def __init__(self, submit: Callable[[OnText], Future[GenerationResponse]]) -> None:
         self.response: GenerationResponse | None = None
         # The callbacks know the queue alone: what the runner holds must not keep a dropped stream alive.
         pieces: queue.SimpleQueue[TextPiece | None] = queue.SimpleQueue()
         self._pieces = pieces
-        self._future = submit(lambda sample, text: pieces.put(TextPiece(sample, text)))
+        self._future = submit(lambda sample, text: pieces.put(_piece(sample, text)))
         self._future.add_done_callback(lambda _: pieces.put(None))
 
     def __next__(self) -> TextPiece:

@@ -11,6 +11,7 @@ from attrs import field, frozen
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
 Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
@@ -44,6 +45,7 @@ class Manner:
         prompt: the tokens to continue, in place of the request's text; none where that is meant.
         only_reads: whether samples end before their first token, where what the model says of the prompt is wanted.
         only_counts: whether only the number of its prompt's tokens is wanted, and no sample.
+        answer: how its turns are written, where it is a conversation whose turns are to be read, and told as `Part`.
         client: who asks, where this process serves others: a name, or `STRANGERS`; ``None`` for this process itself.
     """
 
@@ -53,6 +55,7 @@ class Manner:
     prompt: tuple[int, ...] = ()
     only_reads: bool = False
     only_counts: bool = False
+    answer: AnswerFormat | None = None
     client: str | None = None
 
     @property

@@ -14,10 +14,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import attrs
 from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RunnerClosedError
+from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.ticket import PLAIN, Manner
+from relevance_gen.generation.turns import Conversation
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.segment.chunks import Chunks
@@ -30,6 +33,7 @@ from relevance_gen.types import (
     Explanation,
     GenerationRequest,
     GenerationResponse,
+    Part,
     SearchMetadata,
     SearchResponse,
     SearchResult,
@@ -123,6 +127,12 @@ class _Job:
     words: list[str] = field(factory=list)
 
 
+def _written(messages: Sequence[Mapping[str, Any]]) -> str:
+    if any(message["content"] == "no template" for message in messages):
+        raise InvalidRequestError("is required: the file has none", "chat_template")
+    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+
+
 class ScriptedBackend:
     """One thread that says ``word0 word1 …`` in each sample, one word of every job in each step.
 
@@ -158,7 +168,11 @@ class ScriptedBackend:
                 raise RunnerClosedError("closed")
             if sum(job.request.num_samples for job in self._jobs) + request.num_samples > self.slots + self.backlog:
                 raise OverloadedError("the backlog is full", retry_after_s=3)
-            job = _Job(request, on_text, manner.spells)
+            if on_text is not None and manner.answer is not None:
+                tell = on_text
+                job = _Job(request, lambda sample, text: tell(sample, Part("text", text)), manner.spells)
+            else:
+                job = _Job(request, on_text, manner.spells)
             self._jobs.append(job)
             self._wake.notify()
         return job.future
@@ -174,13 +188,15 @@ class ScriptedBackend:
 
     def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:  # noqa: ARG002
         """Count the words of all messages."""
-        return self.count_tokens(self.write_chat(messages))
+        return self.count_tokens(_written(messages))
 
-    def write_chat(self, messages: Sequence[Mapping[str, Any]], **_: object) -> str:
+    def write_chat(
+        self, conversation: Conversation, request: GenerationRequest, **_: object
+    ) -> tuple[GenerationRequest, AnswerFormat]:
         """Write a line for each message; the content ``"no template"`` finds none."""
-        if any(message["content"] == "no template" for message in messages):
-            raise InvalidRequestError("is required: the file has none", "chat_template")
-        return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+        for called in conversation.required.values():
+            raise InvalidRequestError("is not known to the chat template of this model", called)
+        return attrs.evolve(request, text=_written(conversation.messages)), AnswerFormat()
 
     def stats(self) -> Stats:
         """Count the samples beyond the slots."""

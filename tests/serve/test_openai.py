@@ -19,6 +19,11 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "hello you"}], "max_tokens": 3}
 
 
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    """Return a tool as OpenAI's clients describe one."""
+    return {"type": "function", "function": {"name": name, **more}}
+
+
 def post(server: Server, path: str, body: object) -> Any:
     """Return the answer to a request that is allowed."""
     answer = server.call("POST", path, body, JSON)
@@ -112,9 +117,21 @@ def test_messages_may_be_parts_and_developers(server: Server) -> None:
             "messages[0].content[0]",
         ),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
-        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls[0]"),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": {}}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "reasoning": 1}]}, "messages[0].reasoning_content"),
+        ({"messages": [{"role": "tool", "content": "", "tool_call_id": 1}]}, "messages[0].tool_call_id"),
         ({"messages": [{"role": "user", "content": "no template"}]}, "messages"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "custom"}]}, "tools[0]"),
+        ({"tools": [tool("f"), tool("f")]}, "tools[1]"),
+        ({"tools": [tool("f g")]}, "tools[0].function.name"),
+        ({"tools": [tool("f", parameters={"type": "string"})]}, "tools[0].function.parameters"),
+        ({"tools": [tool("f", strict=1)]}, "tools[0].function.strict"),
+        ({"tools": {}, "tool_choice": "auto"}, "tools"),
+        ({"tools": [tool("f")], "tool_choice": "f"}, "tool_choice"),
+        ({"tools": [tool("f")], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"functions": [{}]}, "functions"),
         ({"function_call": {"name": "f"}}, "function_call"),

@@ -38,8 +38,8 @@ Outcome = TypeVar("Outcome")
 class Events(Protocol):
     """How a dialect words one stream."""
 
-    def text(self, sample: int, piece: str) -> bytes:
-        """Return what is sent for a piece of text."""
+    def text(self, sample: int, piece: Any) -> bytes:
+        """Return what is sent for a piece of text, or of a conversation for a `Part` of a turn."""
 
     def end(self, responses: Responses) -> bytes:
         """Return what is sent at the end."""

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from relevance_gen.errors import RelevanceGenError
+from relevance_gen.types import Part
 
-_WAITING_BYTES = 200
-"""What Python needs for a piece of text that waits, beside the text."""
+_WAITING_BYTES = 400
+"""What Python needs for a piece of text that waits, or of a turn, beside the text."""
 
-Pieces: TypeAlias = list[tuple[int, str]]
-"""Texts, each with the number of its sample."""
+Piece: TypeAlias = tuple[int, str | Part]
+"""A text, or a piece of a turn, with the number of its sample."""
+Pieces: TypeAlias = list[Piece]
 
 
 class Arrivals:
@@ -25,10 +27,10 @@ class Arrivals:
 
     def __init__(self, hold: Callable[[int], None]) -> None:
         self._hold = hold
-        self._items: asyncio.Queue[tuple[int, str] | RelevanceGenError | None] = asyncio.Queue()
+        self._items: asyncio.Queue[Piece | RelevanceGenError | None] = asyncio.Queue()
         self._is_closed = False
 
-    def add(self, item: tuple[int, str] | None) -> None:
+    def add(self, item: Piece | None) -> None:
         """Take a piece; None is the end."""
         if self._is_closed:
             return
@@ -63,6 +65,7 @@ class Arrivals:
         self._is_closed = True
 
 
-def _piece_bytes(piece: tuple[int, str]) -> int:
+def _piece_bytes(piece: Piece) -> int:
     """Return the memory of a piece of text that waits to be sent."""
-    return _WAITING_BYTES + sys.getsizeof(piece[1])
+    _, text = piece
+    return _WAITING_BYTES + sys.getsizeof(text if isinstance(text, str) else text.text)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import attrs
 
 from relevance_gen.asking.model import Model
 from relevance_gen.errors import RunnerClosedError
+from relevance_gen.generation.call import OnText
+from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.ticket import PLAIN, Manner
+from relevance_gen.generation.turns import Conversation
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.serve.settings import Settings
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
-
-OnText: TypeAlias = Callable[[int, str], None]
 
 
 class Backend(Model, Protocol):
@@ -32,14 +33,9 @@ class Backend(Model, Protocol):
         """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
 
     def write_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        template_variables: Mapping[str, Any] | None = None,
-        continues: bool = False,
-        client: str | None = None,
-    ) -> str:
-        """Return a conversation as the model's template has it."""
+        self, conversation: Conversation, request: GenerationRequest, *, client: str | None = None
+    ) -> tuple[GenerationRequest, AnswerFormat]:
+        """Return a request that continues a conversation as the model's template has it, and how its answer is read."""
 
     def stats(self) -> Stats:
         """Return the backlog and the runners that take work."""
@@ -68,7 +64,7 @@ class NoBackend:
         """Refuse: there is no runner."""
         raise RunnerClosedError("this server has no model")
 
-    def write_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:  # noqa: ARG002
+    def write_chat(self, *_: object, **options: object) -> tuple[GenerationRequest, AnswerFormat]:  # noqa: ARG002
         """Refuse: there is no runner."""
         raise RunnerClosedError("this server has no model")
 

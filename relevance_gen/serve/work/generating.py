@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
@@ -15,11 +14,13 @@ from typing import Any, TypeAlias
 import attrs
 from attrs import field, frozen
 
-from relevance_gen.errors import InvalidRequestError, RequestCancelledError, TimedOutError, did_you_mean
+from relevance_gen.errors import InvalidRequestError, RequestCancelledError, TimedOutError
+from relevance_gen.generation.call import OnText
 from relevance_gen.generation.ticket import PLAIN, Manner
+from relevance_gen.generation.turns import Conversation
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.work.arrivals import Arrivals, Pieces
-from relevance_gen.serve.work.backends import Backend, NoBackend, OnText
+from relevance_gen.serve.work.arrivals import Arrivals, Piece, Pieces
+from relevance_gen.serve.work.backends import Backend, NoBackend
 from relevance_gen.serve.work.loading import load_in_thread
 from relevance_gen.serve.work.prompting import Prompter
 from relevance_gen.types import (
@@ -37,23 +38,6 @@ _LONGEST_SILENCE_S = 15.0
 """A stream yields at least this often, so that its reader can show that it lives: proxies cut silent connections."""
 
 Responses: TypeAlias = tuple[GenerationResponse, ...]
-
-
-@frozen
-class Conversation:
-    """What is to be continued, before the model's template has written it.
-
-    Attributes:
-        messages: as `Runner.write_chat` takes them.
-        variables: what else the template reads.
-        required: those of them that the template must know, as the answer depends on them, and what clients call each.
-        continues: whether the last message is to be continued.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    variables: Mapping[str, Any] = field(factory=dict)
-    required: Mapping[str, str] = field(factory=dict)
-    continues: bool = False
 
 
 @frozen
@@ -123,23 +107,12 @@ class Generator:
         """
         if (asked := task.conversation) is None:
             return task
-        (request,) = task.requests
-        words = set(re.findall(r"\w+", self._backend.chat_format.template or ""))
-        for name, called in asked.required.items():
-            if name not in words:
-                remedy = did_you_mean(name, words, "leave it out")
-                raise InvalidRequestError("is not known to the chat template of this model", called, remedy=remedy)
         try:
-            text = self._backend.write_chat(
-                asked.messages,
-                template_variables=asked.variables,
-                continues=asked.continues,
-                client=task.manner.client,
-            )
+            request, answer = self._backend.write_chat(asked, *task.requests, client=task.manner.client)
         except InvalidRequestError as error:
             raise error.renamed(task.names) from None
-        manner = attrs.evolve(task.manner, is_chat=True)
-        return attrs.evolve(task, requests=(attrs.evolve(request, text=text),), conversation=None, manner=manner)
+        manner = attrs.evolve(task.manner, is_chat=True, answer=answer)
+        return attrs.evolve(task, requests=(request,), conversation=None, manner=manner)
 
     async def complete(self, task: GenerationTask) -> Responses:
         """Return the whole response to each prompt. Cancelling this coroutine frees their slots.
@@ -179,7 +152,7 @@ class Generator:
         end_s = loop.time() + self._timeout_s
         arrivals = Arrivals(hold)
 
-        def post(item: tuple[int, str] | None) -> None:
+        def post(item: Piece | None) -> None:
             with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
                 loop.call_soon_threadsafe(arrivals.add, item)
 
@@ -204,7 +177,7 @@ class Generator:
         started_s = time.perf_counter()
         first_s: list[float] = []
 
-        def note(first_sample: int, sample: int, piece: str) -> None:
+        def note(first_sample: int, sample: int, piece: Any) -> None:
             if not first_s:
                 first_s.append(time.perf_counter() - started_s)
             if on_text is not None:

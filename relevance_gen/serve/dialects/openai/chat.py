@@ -12,6 +12,7 @@ from attrs.validators import optional
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import Manner
+from relevance_gen.generation.turns import Conversation, check_calls, choice_of, tools_of
 from relevance_gen.serve.dialects.openai import errors
 from relevance_gen.serve.dialects.openai.events import CompletionEvents
 from relevance_gen.serve.dialects.openai.requests import (
@@ -24,8 +25,8 @@ from relevance_gen.serve.dialects.openai.requests import (
     top_logprobs,
 )
 from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, chat_logprobs, usage
-from relevance_gen.serve.work.generating import Conversation, GenerationTask, Responses
-from relevance_gen.types import Completion, GenerationResponse
+from relevance_gen.serve.work.generating import GenerationTask, Responses
+from relevance_gen.types import Completion, GenerationResponse, Part
 
 _AS_MUCH_AS_FITS = 1 << 30
 """Without a limit a turn ends by itself, or where the context is full."""
@@ -43,8 +44,6 @@ _REFUSED: Mapping[str, Asks] = REFUSED | {
     "include_reasoning": lambda v: v is True,
     "reasoning": is_empty,
     "thinking": is_empty,
-    "tools": is_empty,
-    "tool_choice": lambda v: v in ("none", "auto"),
     "functions": is_empty,
     "function_call": lambda v: v in ("none", "auto"),
     "modalities": lambda v: v == ["text"],
@@ -66,6 +65,9 @@ class ChatRequest(SamplingRequest):
         chat_template_kwargs: what else the template reads.
         enable_thinking, documents, reasoning_effort, add_generation_prompt: such variables, given by themselves.
         continue_final_message: whether the last message, the model's own, is to be continued.
+        tools: functions that the model may call.
+        tool_choice: ``none``, ``auto``, ``required``, a function, or tools that are allowed.
+        parallel_tool_calls: whether a turn may have several calls.
     """
 
     messages: Sequence[Any] = field(
@@ -85,6 +87,9 @@ class ChatRequest(SamplingRequest):
     reasoning_effort: str | None = field(default=None, validator=optional(checks.string))
     add_generation_prompt: bool | None = field(default=None, validator=optional(checks.flag))
     continue_final_message: bool = field(default=False, validator=checks.flag)
+    tools: Sequence[Any] = ()
+    tool_choice: Any = None
+    parallel_tool_calls: bool = field(default=True, validator=checks.flag)
 
     def conversation(self) -> Conversation:
         """Return the messages, and what else the template reads."""
@@ -99,7 +104,9 @@ class ChatRequest(SamplingRequest):
             if name == "add_generation_prompt" or value is None or value == []:  # which is as without
                 del required[name]
         variables = {**given, **named}
-        return Conversation(messages, variables, required, continues=self.continue_final_message)
+        tools = tools_of(self.tools)
+        choice = choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls)
+        return Conversation(messages, tools, choice, variables, required, continues=self.continue_final_message)
 
 
 _VARIABLES = ("enable_thinking", "documents", "reasoning_effort", "add_generation_prompt")
@@ -130,13 +137,17 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:
     return errors.error(kind, message, field)
 
 
-def _message(message: object, path: str) -> dict[str, str]:
+_PASSED_ON = {"assistant": ("reasoning_content", "reasoning", "tool_calls"), "tool": ("tool_call_id", "name")}
+"""What else a message of a role says."""
+
+
+def _message(message: object, path: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str):
         raise InvalidRequestError.must_be(f"{path}.role", "a string", role)
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in ("function_call", "audio"):
         if message.get(name) is not None and not is_empty(message[name]):
             raise InvalidRequestError("is not supported by this server", f"{path}.{name}", remedy="leave it out")
     if content is None and role == "assistant":
@@ -145,7 +156,12 @@ def _message(message: object, path: str) -> dict[str, str]:
         content = "\n".join(_text_of(part, f"{path}.content[{place}]") for place, part in enumerate(content))
     if not isinstance(content, str):
         raise InvalidRequestError.must_be(f"{path}.content", "a string or a list of parts of type text", content)
-    return {"role": _ROLES.get(role, role), "content": content}
+    said = {"role": _ROLES.get(role, role), "content": content}
+    said |= {name: message[name] for name in _PASSED_ON.get(role, ()) if message.get(name) is not None}
+    if "reasoning" in said:
+        said.setdefault("reasoning_content", said.pop("reasoning"))
+    check_calls(said, path)
+    return said
 
 
 def _text_of(part: object, path: str) -> str:
@@ -155,6 +171,38 @@ def _text_of(part: object, path: str) -> str:
         allowed = 'a part of type "text" with a text: this model reads nothing else'
         raise InvalidRequestError.must_be(path, allowed, kind)
     return text
+
+
+def _turn(completion: Completion) -> dict[str, Any]:
+    """Return a whole turn as OpenAI's clients read it; what is thought has two names among them."""
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
+        for call in completion.tool_calls
+    ]
+    turn: dict[str, Any] = {"role": "assistant", "content": completion.text or (None if calls else "")}
+    turn["refusal"] = None
+    if thought := completion.reasoning:
+        turn |= {"reasoning_content": thought, "reasoning": thought}
+    return turn | {"tool_calls": calls} if calls else turn
+
+
+def _delta_writer() -> Callable[[int, Part], dict[str, Any]]:
+    """Return what writes the pieces of a stream's turns: calls are numbered in each for themselves."""
+    calls: dict[int, dict[int, int]] = {}
+
+    def delta(sample: int, piece: Part) -> dict[str, Any]:
+        if piece.kind == "text":
+            return {"delta": {"content": piece.text}}
+        if piece.kind == "reasoning":
+            return {"delta": {"reasoning_content": piece.text, "reasoning": piece.text}}
+        numbers = calls.setdefault(sample, {})
+        is_new, number = piece.place not in numbers, numbers.setdefault(piece.place, len(numbers))
+        if not is_new:
+            return {"delta": {"tool_calls": [{"index": number, "function": {"arguments": piece.text}}]}}
+        function = {"name": piece.name, "arguments": piece.text}
+        return {"delta": {"tool_calls": [{"index": number, "id": piece.id, "type": "function", "function": function}]}}
+
+    return delta
 
 
 def _presenter(request: ChatRequest) -> Callable[[Responses], object] | CompletionEvents:
@@ -170,7 +218,7 @@ def _presenter(request: ChatRequest) -> Callable[[Responses], object] | Completi
         choices = [
             {
                 "index": place,
-                "message": {"role": "assistant", "content": completion.text, "refusal": None},
+                "message": _turn(completion),
                 **ending(completion, response),
             }
             for place, completion in enumerate(response.responses)
@@ -184,7 +232,7 @@ def _presenter(request: ChatRequest) -> Callable[[Responses], object] | Completi
         {**identity, "object": "chat.completion.chunk"},
         request.n,
         beginning=lambda _: {"delta": {"role": "assistant", "content": ""}},
-        piece=lambda text: {"delta": {"content": text}},
+        piece=_delta_writer(),
         last=lambda completion, response: {"delta": {}, **ending(completion, response)},
         includes_usage=request.includes_usage,
         write_error=error,

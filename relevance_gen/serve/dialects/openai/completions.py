@@ -169,7 +169,7 @@ def _presenter(request: CompletionRequest, prompts: list[str]) -> Callable[[Resp
         head,
         len(prompts) * request.n,
         beginning=lambda sample: {"text": prompts[sample // request.n]} if request.echo else None,
-        piece=lambda text: {"text": text},
+        piece=lambda _, text: {"text": text},
         last=lambda completion, response: {"text": "", **ending(completion, response)},
         includes_usage=request.includes_usage,
         write_error=errors.error,

@@ -12,7 +12,7 @@ from relevance_gen.serve.work.generating import Responses
 from relevance_gen.types import Completion, GenerationResponse
 
 WriteError = Callable[[str, str, "str | None"], object]
-Piece = Callable[[str], "dict[str, Any]"]
+Piece = Callable[[int, Any], "dict[str, Any]"]
 Last = Callable[[Completion, GenerationResponse], "dict[str, Any]"]
 
 
@@ -23,7 +23,7 @@ class CompletionEvents:
         head: what every chunk has: its id, object and model.
         n_samples: samples of all prompts.
         beginning: what a sample's first chunk says, given its number; ``None`` for no chunk.
-        piece: what a choice says for a piece of text.
+        piece: what a choice says for a piece of text, or of a turn, given the number of its sample.
         last: what a choice says at a sample's end.
         includes_usage: whether a last chunk tells the tokens used.
         write_error: how errors are worded.
@@ -46,9 +46,9 @@ class CompletionEvents:
         self._includes_usage = includes_usage
         self._write_error = write_error
 
-    def text(self, sample: int, piece: str) -> bytes:
-        """Return the event of a piece of text, and before the first that of a sample's beginning."""
-        return self._begin(sample) + self._choice(sample, {**self._piece(piece), "finish_reason": None})
+    def text(self, sample: int, piece: Any) -> bytes:
+        """Return the event of a piece, and before the first that of a sample's beginning."""
+        return self._begin(sample) + self._choice(sample, {**self._piece(sample, piece), "finish_reason": None})
 
     def end(self, responses: Responses) -> bytes:
         """Return the events that end a stream: each sample's last, the usage, and the end."""

@@ -12,7 +12,7 @@ from relevance_gen.types import Completion, Spelling, TokenLogprob
 _Row: TypeAlias = tuple[int, "float | None", "Sequence[TokenLogprob] | None"]
 """A token, its log probability, and the likeliest in its place."""
 
-FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
+FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 
 
 def usage(responses: Responses) -> dict[str, int]:

@@ -1,0 +1,214 @@
+"""Conversations as all dialects say them: turns, the tools that may be called in them, and which have to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import attrs
+from attrs import field, frozen
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.types import FinishReason, Part
+
+MAX_TOOLS = 512
+_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_MODES = ("auto", "none", "required")
+
+Message: TypeAlias = Mapping[str, Any]
+"""A turn, as transformers has it: ``role`` ("system", "user", "assistant", "tool") and ``content``, a text or a list of
+parts of type ``text``; of an assistant's also ``reasoning_content``, a text, and ``tool_calls``, a list of
+``{"id", "type": "function", "function": {"name", "arguments"}}`` with the arguments as an object or as its JSON; of a
+tool's ``tool_call_id``, and its ``name`` where that is known."""
+
+
+@frozen
+class Tool:
+    """A function of the client's that the model may call.
+
+    Args:
+        name: 1 to 128 letters, digits, dots, hyphens and underscores.
+        description: what it does, for the model.
+        parameters: a JSON schema of its arguments, which are an object.
+        strict: whether its arguments must fit that schema even where the model is free to call it or not.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(factory=lambda: {"type": "object", "properties": {}})
+    strict: bool = False
+
+    def as_told(self) -> dict[str, Any]:
+        """Return what a template is told of it, as transformers tells."""
+        told = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": told}
+
+
+@frozen
+class ToolChoice:
+    """Which tools are called.
+
+    Args:
+        mode: the model chooses, there is no call, or there is at least one.
+        names: the tools that may be called; all where there are none.
+        is_parallel: whether one turn may have several calls.
+    """
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] = ()
+    is_parallel: bool = True
+
+
+@frozen
+class Conversation:
+    """What is to be continued, before the model's template has written it.
+
+    Args:
+        messages: the turns so far.
+        tools: what the model may call.
+        choice: which of these it has to call.
+        variables: what else the template reads.
+        required: those of them that the template must know, as the answer depends on them, and what clients call each.
+        continues: whether the last message is to be continued.
+    """
+
+    messages: Sequence[Message]
+    tools: tuple[Tool, ...] = ()
+    choice: ToolChoice = ToolChoice()
+    variables: Mapping[str, Any] = field(factory=dict)
+    required: Mapping[str, str] = field(factory=dict)
+    continues: bool = False
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        """The tools that may be called in the next turn."""
+        if self.choice.mode == "none":
+            return ()
+        return tuple(tool for tool in self.tools if not self.choice.names or tool.name in self.choice.names)
+
+
+def check_calls(message: Message, path: str) -> None:
+    """Check what a message says beside its role and content.
+
+    Raises:
+        InvalidRequestError: its calls, or what they refer to, are not as `Message` says.
+    """
+    for name in ("reasoning_content", "tool_call_id", "name"):
+        if not isinstance(message.get(name), str | None):
+            raise InvalidRequestError.must_be(f"{path}.{name}", "a string", message[name])
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list | tuple | None):
+        raise InvalidRequestError.must_be(f"{path}.tool_calls", "a list", calls)
+    for place, call in enumerate(calls or ()):
+        here = f"{path}.tool_calls[{place}]"
+        match call:
+            case {"function": {"name": str(), "arguments": str() | Mapping()}}:
+                if not isinstance(call.get("id"), str | None):
+                    raise InvalidRequestError.must_be(f"{here}.id", "a string", call["id"])
+            case _:
+                allowed = "an object with a function that has a name and arguments"
+                raise InvalidRequestError.must_be(here, allowed, call)
+
+
+def tools_of(given: object, field: str = "tools") -> tuple[Tool, ...]:
+    """Read a list of `Tool`, or of objects as OpenAI's chats have them: ``{"type": "function", "function": {…}}``.
+
+    Raises:
+        InvalidRequestError: they are no such list.
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) > MAX_TOOLS:
+        raise InvalidRequestError.must_be(field, f"a list of at most {MAX_TOOLS} tools", given)
+    tools = tuple(one if isinstance(one, Tool) else _tool(one, f"{field}[{place}]") for place, one in enumerate(given))
+    for place, tool in enumerate(tools):
+        if any(tool.name == other.name for other in tools[:place]):
+            raise InvalidRequestError(f"has the name of another: {tool.name}", f"{field}[{place}]")
+    return tools
+
+
+def _tool(given: object, path: str) -> Tool:
+    if not isinstance(given, Mapping) or given.get("type") != "function":
+        kind = given.get("type") if isinstance(given, Mapping) else given
+        raise InvalidRequestError.must_be(path, 'an object of type "function": no others are supported', kind)
+    return tool_of(given.get("function"), f"{path}.function")
+
+
+def tool_of(given: object, path: str) -> Tool:
+    """Read a function: an object with a ``name``, and maybe ``description``, ``parameters`` and ``strict``.
+
+    Raises:
+        InvalidRequestError: it is no such object.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidRequestError.must_be(path, "an object with a name", given)
+    name, parameters = given.get("name"), given.get("parameters")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        allowed = "1 to 128 letters, digits, dots, hyphens and underscores"
+        raise InvalidRequestError.must_be(f"{path}.name", allowed, name)
+    description, strict = given.get("description") or "", given.get("strict") or False
+    if not isinstance(description, str):
+        raise InvalidRequestError.must_be(f"{path}.description", "a string", description)
+    if not isinstance(strict, bool):
+        raise InvalidRequestError.must_be(f"{path}.strict", "true or false", strict)
+    if parameters is None or parameters == {}:
+        return Tool(name, description, strict=strict)
+    if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
+        raise InvalidRequestError.must_be(f"{path}.parameters", "a JSON schema of an object", parameters)
+    return Tool(name, description, parameters, strict)
+
+
+def choice_of(
+    given: object, tools: Sequence[Tool], *, is_parallel: bool = True, field: str = "tool_choice"
+) -> ToolChoice:
+    """Read a choice as OpenAI's chats have it: a mode, a tool, or tools that are allowed.
+
+    Raises:
+        InvalidRequestError: it is none of these, or chooses what is not among the tools.
+    """
+    if isinstance(given, ToolChoice):
+        choice = attrs.evolve(given, is_parallel=given.is_parallel and is_parallel)
+    elif given is None or given in _MODES:
+        choice = ToolChoice(given or "auto", (), is_parallel)  # type: ignore[arg-type]
+    else:
+        choice = _named(given, field, is_parallel)
+    for name in choice.names:
+        if all(name != tool.name for tool in tools):
+            raise InvalidRequestError("names a tool that is not among tools", field, name)
+    if choice.mode == "required" and not tools:
+        raise InvalidRequestError("needs tools to choose from", field)
+    return choice
+
+
+def _named(given: object, field: str, is_parallel: bool) -> ToolChoice:
+    kind = given.get("type") if isinstance(given, Mapping) else None
+    inner = given.get(kind) if isinstance(given, Mapping) and isinstance(kind, str) else None
+    match kind, inner:
+        case "function", {"name": str(name)}:
+            return ToolChoice("required", (name,), is_parallel=False)
+        case "allowed_tools", {"mode": ("auto" | "required") as mode, "tools": [_, *_] as some}:
+            names = [one.get("function", {}).get("name") if isinstance(one, Mapping) else None for one in some]
+            if all(isinstance(name, str) for name in names):
+                return ToolChoice(mode, tuple(map(str, names)), is_parallel)
+    allowed = '"auto", "none", "required", a function, or allowed_tools'
+    raise InvalidRequestError.must_be(field, allowed, given)
+
+
+def joined(pieces: Sequence[Part]) -> tuple[Part, ...]:
+    """Put the pieces of a turn together: what a stream has told, as the whole answer has it.
+
+    >>> joined([Part("text", "He", 0), Part("text", "llo", 0)])
+    (Part(kind='text', text='Hello', place=0, name='', id=''),)
+    """
+    parts: dict[int, list[Part]] = {}
+    for piece in pieces:
+        parts.setdefault(piece.place, []).append(piece)
+    return tuple(
+        Part(first.kind, "".join([first.text, *(piece.text for piece in rest)]), place, first.name, first.id)
+        for place, (first, *rest) in parts.items()
+    )
+
+
+def finish_reason_of(reason: FinishReason, parts: Sequence[Part]) -> FinishReason:
+    """Return why a turn ended whose sample ended for a `reason`: calls end it, unless there was no more room."""
+    is_called = reason != "length" and any(part.kind == "tool_call" for part in parts)
+    return "tool_calls" if is_called else reason
