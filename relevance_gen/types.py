@@ -64,6 +64,8 @@ class Chunk:
         metadata: free-form JSON object, returned with the result.
         original_index: may be given, so that what was listed or found can be searched again; results carry the real
             position in its place.
+        title: what the text is from, such as its document's title and the headings above it; "" for none. Its words
+            count as the chunk's, and once more together; it is no part of ``chunk_txt``, of spans, or of token counts.
     """
 
     text: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -71,6 +73,7 @@ class Chunk:
     original_index: int | None = field(
         default=None, validator=optional(checks.must_be("an integer", checks.is_integer))
     )
+    title: str = field(default="", converter=checks.plain, validator=checks.string)
 
 
 @_shows_fields
@@ -126,6 +129,7 @@ class SearchResult:
         original_index: position of the chunk in the input.
         spans: where the answer stands; ``None`` unless asked for. The first span is the best passage. The others are
             the words that were found, in all of the chunk, ascending and apart.
+        title: the chunk's title; "" where it has none, and then it is not written.
     """
 
     chunk_id: int
@@ -134,6 +138,7 @@ class SearchResult:
     metadata: Metadata
     original_index: int
     spans: tuple[Span, ...] | None = None
+    title: str = ""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -153,10 +158,11 @@ class SearchResult:
         plain["metadata"] = dict(self.metadata)
         if self.spans is not None:
             plain["spans"] = [{"start": span.start, "end": span.end, "score": span.score} for span in self.spans]
-        return plain
+        return plain | {name: value for name in _IF_ANY if (value := getattr(self, name))}
 
 
-_RESULT_FIELDS = tuple(name for name in fields_dict(SearchResult) if name != "spans")
+_IF_ANY = ("title",)
+_RESULT_FIELDS = tuple(name for name in fields_dict(SearchResult) if name not in ("spans", *_IF_ANY))
 # pandas makes a column of each field of a dataclass, and knows nothing of attrs.
 SearchResult.__dataclass_fields__ = dataclasses.make_dataclass(  # type: ignore[attr-defined]
     "SearchResult", list(fields_dict(SearchResult))
@@ -328,6 +334,7 @@ class Explanation:
         coverage: what a passage with many of the query's words gave.
         head: what the query's words at the chunk's beginning gave.
         run: what words in a row as in the query gave.
+        title: what the query's words in the chunk's title gave, where any chunk has a title.
         letters: what letters in a row as in the query's words gave, where chunks or query are not in English.
         likeness: what being like the best chunks gave; a chunk is like itself, too.
         meaning: what the encoder gave; 0 without one, and where it did not look at the chunk.
@@ -340,6 +347,7 @@ class Explanation:
     coverage: float = 0.0
     head: float = 0.0
     run: float = 0.0
+    title: float = 0.0
     letters: float = 0.0
     likeness: float = 0.0
     meaning: float = 0.0

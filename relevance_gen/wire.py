@@ -31,7 +31,8 @@ _if_asked = override(omit_if_default=True)
 _converter.register_unstructure_hook(Completion, Completion.to_dict)
 _converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_dict)
 _converter.register_unstructure_hook(
-    Explanation, make_dict_unstructure_fn(Explanation, _converter, meaning=_if_asked, passage=_if_asked)
+    Explanation,
+    make_dict_unstructure_fn(Explanation, _converter, title=_if_asked, meaning=_if_asked, passage=_if_asked),
 )
 
 

@@ -149,11 +149,15 @@ def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[st
 # ── Scores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def scores(query: str, texts: Sequence[str], weighting: str = "pivoted") -> list[float]:
-    """Score every chunk against the query."""
+def scores(
+    query: str, texts: Sequence[str], weighting: str = "pivoted", titles: Sequence[str] | None = None
+) -> list[float]:
+    """Score every chunk against the query; "" is no title."""
+    titles = [title if title.strip() else "" for title in titles or [""] * len(texts)]
+    chunks = [terms(title) + terms(text) for title, text in zip(titles, texts, strict=True)]
     if weighting == "cosine":
-        return cosine(terms(query), [terms(text) for text in texts])
-    return pivoted(terms(query), [terms(text) for text in texts], query.isascii())
+        return cosine(terms(query), chunks)
+    return pivoted(terms(query), chunks, query.isascii(), titles)
 
 
 def cosine(query: list[str], chunks: list[list[str]]) -> list[float]:
@@ -172,7 +176,7 @@ def cosine(query: list[str], chunks: list[list[str]]) -> list[float]:
     return [math.fsum(asked.get(term, 0.0) * weight for term, weight in vector(chunk).items()) for chunk in chunks]
 
 
-def pivoted(query: list[str], chunks: list[list[str]], query_is_ascii: bool) -> list[float]:
+def pivoted(query: list[str], chunks: list[list[str]], query_is_ascii: bool, titles: list[str]) -> list[float]:
     if not chunks:
         return []
     asked = _Asked(query, chunks)
@@ -192,6 +196,7 @@ def pivoted(query: list[str], chunks: list[list[str]], query_is_ascii: bool) -> 
         chunk = chunks[place]
         sums[place] += 0.2 * asked.pairs(chunk) / below_the_line(norms[place]) + 0.2 * asked.coverage(chunk)
         sums[place] += 0.05 * asked.head(chunk) + 0.2 * asked.run(chunk) ** 3
+        sums[place] += 0.1 * asked.title(terms(titles[place])) / titles.count(titles[place])
     known_words = [word for word in query if asked.known[asked.key(word)]]
     own_cosine = asked.own_cosine(known_words, below_the_line)
     if reads_letters:
@@ -199,9 +204,10 @@ def pivoted(query: list[str], chunks: list[list[str]], query_is_ascii: bool) -> 
         for place, share in zip(some, letter_shares(query, [chunks[place] for place in some]), strict=True):
             sums[place] += 0.6 * own_cosine * share
 
-    known = asked.own_score(known_words, below_the_line, reads_letters)
+    title = 0.1 if any(titles) else 0.0
+    known = asked.own_score(known_words, below_the_line, reads_letters, title)
     all_words = asked.own_score(
-        [word for word in query if asked.counts(asked.key(word))], below_the_line, reads_letters
+        [word for word in query if asked.counts(asked.key(word))], below_the_line, reads_letters, title
     )
     known_share = min(1.0, known / all_words) if known else 1.0
     verbatim = [bool(one) and sorted(chunk) == sorted(known_words) for one, chunk in zip(sums, chunks, strict=True)]
@@ -366,11 +372,21 @@ class _Asked:
         whole = weigh([t for t in map(self.key, self.query) if t in self.near])
         return min(1.0, max(map(weigh, runs)) / whole) if whole else 0.0
 
+    def title(self, title: list[str]) -> float:
+        different = {word for word in title if word not in ENGLISH}
+        found = {word: self.stands_for(word) for word in different}
+        found = {word: t for word, t in found.items() if t is not None and self.idf[t]}
+        whole = math.fsum(self.idf[t] for t in self.near)
+        share = math.fsum(self.idf[t] for t in set(found.values())) / whole if found else 0.0
+        return math.sqrt(share) * len(found) / len(different) if found else 0.0
+
     def own_cosine(self, said: list[str], below_the_line: Callable[[float], float]) -> float:
         qtf = Counter(map(self.key, said))
         return math.fsum(self.weight[t] * _saturated(qtf[t]) for t in qtf) / below_the_line(_norm(said))
 
-    def own_score(self, said: list[str], below_the_line: Callable[[float], float], reads_letters: bool) -> float:
+    def own_score(
+        self, said: list[str], below_the_line: Callable[[float], float], reads_letters: bool, title: float
+    ) -> float:
         """Return what a part of the query would score as a chunk."""
         pairs = math.fsum(self._pair_weight(pair) * _saturated(times) for pair, times in self.pairs_asked.items())
         unknown = math.fsum(self.idf[t] for t in {self.key(word) for word in said} if not self.known[t])
@@ -378,7 +394,7 @@ class _Asked:
         return (
             self.own_cosine(said, below_the_line) * (1.6 if reads_letters else 1.0)
             + 0.2 * pairs / below_the_line(_norm(said))
-            + 0.25 * (1 + (unknown / covered if covered else unknown))
+            + (0.25 + title) * (1 + (unknown / covered if covered else unknown))
             + (0.2 if self.pairs_asked else 0.0)
         )
 

@@ -67,7 +67,7 @@ def test_the_documented_defaults() -> None:
         "confidence": False,
         "min_share": 0.0,
     }
-    assert attrs.asdict(Chunk("x")) == {"text": "x", "metadata": {}, "original_index": None}
+    assert attrs.asdict(Chunk("x")) == {"text": "x", "metadata": {}, "original_index": None, "title": ""}
 
 
 BOUNDS: dict[str, tuple[float, float | None]] = {
@@ -184,7 +184,8 @@ def test_blank_is_white_space_only(text: str) -> None:
 def test_signatures_tell_types_and_defaults() -> None:
     """What a class takes can be read where Python shows it, also of fields that are converted."""
     assert (
-        str(inspect.signature(Chunk)) == "(text: 'str', metadata: 'Metadata' = {}, original_index: 'int | None' = None)"
+        str(inspect.signature(Chunk))
+        == "(text: 'str', metadata: 'Metadata' = {}, original_index: 'int | None' = None, title: 'str' = '')"
     )
     for cls in (Chunk, SearchRequest, GenerationRequest, ExtractionRequest, PromptRequest, ExplanationRequest):
         for parameter in inspect.signature(cls).parameters.values():

@@ -86,15 +86,14 @@ class FilePieces:
             InvalidRequestError: something in a file is no chunk; the error names file and place.
             OSError: a file cannot be read.
         """
-        texts: list[str] = []
-        metadata: dict[int, Any] = {}
+        read: list[Chunks] = []
+        n_read = 0
         for piece in self.pieces:
-            chunks = self._read(piece)
-            metadata |= {len(texts) + number: one for number, one in chunks.metadata.items()}
-            texts += chunks.texts
+            read.append(self._read(piece))
+            n_read += len(read[-1].texts)
             if progress is not None:
-                progress(0, len(texts))
-        return make(Chunks(texts, metadata), counter, progress)
+                progress(0, n_read)
+        return make(Chunks.joined(read), counter, progress)
 
     def _read(self, piece: Piece) -> Chunks:
         read = [(place, _chunk(value, self.text_field)) for place, value in _READERS[piece.kind](piece)]

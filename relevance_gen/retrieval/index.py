@@ -168,10 +168,12 @@ class ChunkIndex(Searchable):
         return chunks_at(collection, np.array([at]))[0]
 
     def __contains__(self, chunk: object) -> bool:
-        """Tell whether a chunk has this text or, as a `Chunk`, this text and this metadata, wherever it stands."""
-        text, metadata = (chunk.text, chunk.metadata) if isinstance(chunk, Chunk) else (chunk, None)
+        """Tell whether a chunk has this text or, as a `Chunk`, this text, metadata and title, wherever it stands."""
+        text, rest = (chunk.text, (chunk.metadata, chunk.title)) if isinstance(chunk, Chunk) else (chunk, None)
         return any(
-            one == text and live and metadata in (None, segment.chunks.metadata_of(number))
+            one == text
+            and live
+            and rest in (None, (segment.chunks.metadata_of(number), segment.chunks.title_of(number)))
             for segment in self._state.collection.segments
             for number, (one, live) in enumerate(zip(segment.chunks.texts, segment.live, strict=True))
         )

@@ -94,4 +94,4 @@ class ChunkList(Sequence[Chunk]):
 def chunks_at(collection: Collection, positions: Offsets) -> list[Chunk]:
     """Return the chunks at some positions, where there must be some."""
     found = zip(collection.contents(positions), positions.tolist(), strict=True)
-    return [Chunk(text, metadata, position) for (text, metadata), position in found]
+    return [Chunk(text, metadata, position, title) for (text, metadata, title), position in found]

@@ -58,14 +58,14 @@ def answer(
     if question.true_order:
         ranking = ranking.by_position()
     tell = collection.tell if table is None else table.source
-    found = tell(contents, ranking.positions).pairs if ranking.positions.size else []
+    found = tell(contents, ranking.positions).rows if ranking.positions.size else []
     spans: list[tuple[Span, ...] | None] = [None] * len(found)
     if question.spans and found:
         plan = collection.plan(query) if table is None else table.plan
-        spans = [*highlight([text for text, _ in found], plan.terms)]
+        spans = [*highlight([text for text, *_ in found], plan.terms)]
     rows = zip(found, ranking.scores.tolist(), ranking.positions.tolist(), spans, strict=True)
     results = [
-        SearchResult(place, text, score, metadata, position, marked)
-        for place, ((text, metadata), score, position, marked) in enumerate(rows)
+        SearchResult(place, text, score, metadata, position, marked, title)
+        for place, ((text, metadata, title), score, position, marked) in enumerate(rows)
     ]
     return SearchResponse(tuple(results), token_counts, ranking.confidence)

@@ -130,9 +130,9 @@ class Collection:
         evidence: E = self.tell_all([inquiry], positions)[0]
         return evidence
 
-    def contents(self, positions: Offsets) -> list[tuple[str, Metadata]]:
-        """Return text and metadata of the chunks at some positions."""
-        return self.tell(contents, positions).pairs if positions.size else []
+    def contents(self, positions: Offsets) -> list[tuple[str, Metadata, str]]:
+        """Return text, metadata and title of the chunks at some positions."""
+        return self.tell(contents, positions).rows if positions.size else []
 
     def spell(self, ids: Ids) -> tuple[str, ...]:
         """Return the spellings of some terms that any segment has."""

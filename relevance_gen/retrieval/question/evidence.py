@@ -13,7 +13,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from relevance_gen.retrieval.arrays import Floats, Offsets
-from relevance_gen.retrieval.segment.segment import Reading, Segment
+from relevance_gen.retrieval.segment.segment import Reading, Segment, Statistics
 from relevance_gen.types import Metadata
 
 _SHORT_CHARS: Final = 1 << 15
@@ -32,12 +32,20 @@ class Excerpt:
     segment: Segment
     numbers: Offsets
     _denominators: Floats
+    _statistics: Statistics
     _reading: Reading | None = field(default=None, init=False)
 
     @property
     def denominators(self) -> Floats:
         """What the sum of each chunk is divided by, shape (n,)."""
         return self._denominators.take(self.numbers)
+
+    @property
+    def n_under(self) -> Offsets:
+        """Number of chunks of all segments that have each chunk's title; any for one without. Shape (n,)."""
+        titles = self._statistics.titles
+        at = titles.searchsorted(self.segment.title_hashes.take(self.numbers))
+        return self._statistics.n_under.take(at, mode="clip")
 
     @property
     def is_read(self) -> bool:
@@ -102,30 +110,30 @@ def merged(parts: Sequence[E | None], places: Sequence[Offsets]) -> E | None:
 
 @frozen(eq=False)
 class Contents:
-    """Texts and metadata of some chunks.
+    """Texts, metadata and titles of some chunks.
 
     Attributes:
-        pairs: of each chunk, in order.
+        rows: of each chunk, in order.
     """
 
-    pairs: list[tuple[str, Metadata]]
+    rows: list[tuple[str, Metadata, str]]
 
     @classmethod
     def merge(cls, parts: Sequence[Contents], places: Sequence[Offsets]) -> Contents:
         """Return those of several segments' chunks."""
         at = [place for some in places for place in some.tolist()]
-        pairs = [pair for part in parts for pair in part.pairs]
-        return cls([pair for _, pair in sorted(zip(at, pairs, strict=True), key=lambda one: one[0])])
+        rows = [row for part in parts for row in part.rows]
+        return cls([row for _, row in sorted(zip(at, rows, strict=True), key=lambda one: one[0])])
 
     def take(self, kept: Offsets) -> Contents:
         """Return those of some of the chunks."""
-        return Contents([self.pairs[place] for place in kept.tolist()])
+        return Contents([self.rows[place] for place in kept.tolist()])
 
 
 def contents(excerpt: Excerpt) -> Contents:
-    """Return texts and metadata of some chunks."""
-    chunks = excerpt.segment.chunks
-    return Contents([(chunks.texts[number], chunks.metadata_of(number)) for number in excerpt.numbers.tolist()])
+    """Return texts, metadata and titles of some chunks."""
+    chunks, numbers = excerpt.segment.chunks, excerpt.numbers.tolist()
+    return Contents([(chunks.texts[one], chunks.metadata_of(one), chunks.title_of(one)) for one in numbers])
 
 
 def if_short(inquiry: Inquiry[E], excerpt: Excerpt) -> E | None:

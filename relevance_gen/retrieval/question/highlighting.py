@@ -202,4 +202,5 @@ def _words(hits: _Hits) -> tuple[Offsets, Offsets, Offsets, Offsets]:
     counted = by_term[run_starts(group[by_term]) | run_starts(term[by_term])]
     total = np.zeros(heads.size, np.int64)
     np.add.at(total, group[counted], weight[counted])
-    return hits.text[order][heads], start[heads], end[np.append(heads[1:], order.size) - 1], total
+    last = np.append(heads[1:], order.size)[: heads.size] - 1
+    return hits.text[order][heads], start[heads], end[last], total

@@ -28,9 +28,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Floats, Ids, Offsets, different, joined
+from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.postings import Postings
 from relevance_gen.retrieval.text.scripts import ngram_size
 from relevance_gen.retrieval.text.stems import MIN_LETTERS, is_fragment, is_inflected, stem, stem_all
@@ -92,6 +94,25 @@ class Match:
     def is_crowded(self) -> bool:
         """Whether the word has more forms than any language makes."""
         return self.ids.size > MAX_FORMS
+
+
+def numbers_of_matches(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.uint8]:
+    """Return for each word of a lexicon which match has it, from 1 on; 0 for none, and for no word: shape (V + 1,).
+
+    Args:
+        matches: at most 255; of several that have a word, the one counts in which it has the greatest weight.
+        lexicon: the words, V of them.
+    """
+    matches = matches[::-1]
+    ids = joined([match.ids for match in matches], np.uint64)
+    number = np.arange(len(matches), 0, -1, dtype=np.uint8).repeat([match.ids.size for match in matches])
+    if not all(match.counts_in_full for match in matches):
+        order = np.concatenate([match.weight for match in matches]).argsort(kind="stable")
+        ids, number = ids[order], number[order]
+    numbers = np.zeros(lexicon.size + 1, np.uint8)
+    numbers[lexicon.find(ids)] = number
+    numbers[-1] = 0  # that of no word, and of those that were not found
+    return numbers
 
 
 def match_exactly(postings: Postings, term_id: int) -> Match:

@@ -214,7 +214,7 @@ class SegmentScorer:
             cuts = list(cut_by_size(sizes + BETWEEN, _AT_ONCE))
         told = []
         for start, end in cuts:
-            excerpt = Excerpt(self.segment, numbers[start:end], self.denominators)
+            excerpt = Excerpt(self.segment, numbers[start:end], self.denominators, self._statistics)
             told.append([inquiry(excerpt) for inquiry in inquiries])
         if len(told) == 1:
             return here, told[0]

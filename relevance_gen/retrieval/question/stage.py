@@ -27,6 +27,8 @@ from relevance_gen.retrieval.segment.segment import Statistics
 
 N_PROMISING: Final = 50
 """Most chunks that a stage looks at, ties apart; 100 ranked no better in the collections measured."""
+MAX_WORDS: Final = 32
+"""Most words of a query that are looked for in chunks, function words apart: queries may be as long as a book."""
 
 
 # ── What a question is before it has stages ──────────────────────────────────────────────────────────────────────────
@@ -51,6 +53,12 @@ class WeightedTerms:
     idf: tuple[float, ...]
     norm: float
     statistics: Statistics
+
+    @property
+    def rarest(self) -> list[int]:
+        """Numbers of the rarest known terms that count, the rarest first."""
+        counted = [number for number, n in enumerate(self.df) if n and self.idf[number]]
+        return sorted(counted, key=lambda number: -self.idf[number])[:MAX_WORDS]
 
 
 @frozen

@@ -53,6 +53,7 @@ from relevance_gen.retrieval.question.stages.letters import Letters
 from relevance_gen.retrieval.question.stages.likeness import Likeness
 from relevance_gen.retrieval.question.stages.proximity import Proximity
 from relevance_gen.retrieval.question.stages.scale import Scale
+from relevance_gen.retrieval.question.stages.titles import Titles
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.types import WeightingName
 
@@ -108,7 +109,7 @@ class Weighting:
         idf = self.idf(df, [term.stop for term in query.terms], statistics.n_chunks)
         weight = [(1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True)]
         norm = math.hypot(*[value for value, n in zip(weight, df, strict=True) if n]) or 1.0
-        terms = WeightedTerms(query, matches, df, idf, norm, statistics)
+        terms = WeightedTerms(query, matches, df, idf, norm, statistics.numbers)
         stages = tuple([stage for make in self.stages if (stage := make(terms)) is not None])
 
         def said_of(part: Sequence[bool]) -> Ids:
@@ -185,7 +186,7 @@ PIVOTED: Final = Weighting(
     idf=_idf_but_for_function_words,
     denominators=lambda segment, statistics: pivot(segment.norms, statistics.mean_norm),
     own_cosine=_own_pivoted_cosine,
-    stages=(Proximity.of, Letters.of, lambda _: Scale(below_one), lambda _: Likeness()),
+    stages=(Proximity.of, Titles.of, Letters.of, lambda _: Scale(below_one), lambda _: Likeness()),
 )
 
 

@@ -31,7 +31,9 @@ Types: TypeAlias = Mapping[str, str]
 
 MAGIC: Final = b"RelGenIx"
 PREFIX_BYTES: Final = 24
-_VERSION: Final = 4
+_VERSION: Final = 5
+_READABLE: Final = (4, _VERSION)
+"""Files of version 4 lack some arrays."""
 _ALIGNMENT: Final = 64
 _CRC_AT: Final = 12
 _CRC_STEP: Final = 1 << 24
@@ -88,9 +90,10 @@ def check(content: npt.NDArray[np.uint8], name: object) -> None:
     if content[:8].tobytes() != MAGIC:
         raise IndexFormatError(f"{name} is not a saved index: it does not begin as one")
     version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
-    if version != _VERSION:
+    if version not in _READABLE:
         raise IndexFormatError(
-            f"{name} has format version {version}, and this version of relevance_gen reads {_VERSION}; build it again"
+            f"{name} has format version {version}, and this version of relevance_gen reads "
+            f"{' and '.join(map(str, _READABLE))}; build it again"
         )
     if _checksum(content[_CRC_AT + 4 :]) != int.from_bytes(content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"):
         raise IndexFormatError(f"{name} is damaged: its checksum does not match; build it again")
@@ -104,7 +107,7 @@ def _checksum(content: npt.NDArray[np.uint8]) -> int:
 
 
 def read(content: npt.NDArray[np.uint8], types: Types) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header, and the arrays in their places.
+    """Return the header, and those of the arrays that the file has, in their places.
 
     Raises:
         TypeError, ValueError, LookupError: the header is not as `write` writes it.
@@ -113,6 +116,7 @@ def read(content: npt.NDArray[np.uint8], types: Types) -> tuple[dict[str, Any], 
     body = PREFIX_BYTES + header_bytes
     header = json.loads(content[PREFIX_BYTES:body].tobytes())
     layout = header["arrays"]
+    types = {name: kind for name, kind in types.items() if name in layout}
     sizes = {name: layout[name]["shape"][0] for name in types}
     # Compared as JSON, because Python says that False == 0 and 1.0 == 1.
     if not all(map(is_integer, sizes.values())) or json.dumps(layout) != json.dumps(_layout(types, sizes)):

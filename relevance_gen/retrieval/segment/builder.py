@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -46,7 +47,7 @@ def build(
         wanted: beginnings of the terms whose postings are kept, shape (BEGINNINGS,); None keeps all.
         progress: called with (chunks done, all chunks) after every block.
     """
-    texts = chunks.texts
+    texts = chunks.said
     expected = int(lengths(texts).sum()) // _CHARS_PER_OCCURRENCE
     builder = PostingsBuilder(expected, wanted, keep_occurrences=keep_occurrences)
     squares = np.zeros(len(texts))
@@ -75,6 +76,7 @@ def build(
         if progress is not None:
             progress(done, len(texts))
     postings, occurrences = builder.build()
+    title_hashes, title_sizes = _titles(chunks)
     return Segment(
         positions=positions,
         chunks=chunks,
@@ -85,7 +87,26 @@ def build(
         norms=np.sqrt(squares),
         votes=votes,
         hashes=_mixed(hashes),
+        title_hashes=title_hashes,
+        title_sizes=title_sizes,
     )
+
+
+def _titles(chunks: Chunks) -> tuple[Ids, Counts]:
+    """Return a hash of each chunk's title, 0 for none, and the number of occurrences in it, shape (N,) each."""
+    hashes, sizes = np.zeros(len(chunks.texts), np.uint64), np.zeros(len(chunks.texts), np.uint32)
+    if chunks.titles:
+        number_of = {title: number for number, title in enumerate(dict.fromkeys(chunks.titles.values()))}
+        titles = [*number_of]
+        counts = np.zeros(len(titles), np.int64)
+        for numbers, some, _ in _blocks(titles, np.fromiter(map(str.isascii, titles), bool, len(titles))):
+            counts[numbers] += cut_terms(some).counts
+        hashed = [hashlib.blake2b(title.encode("utf-8", "surrogatepass"), digest_size=8) for title in titles]
+        number = np.array([number_of[title] for title in chunks.titles.values()])
+        titled = np.array([*chunks.titles])
+        hashes[titled] = np.array([max(int.from_bytes(one.digest(), "little"), 1) for one in hashed], np.uint64)[number]
+        sizes[titled] = counts[number]
+    return hashes, sizes
 
 
 def _first_occurrences(n_occurrences: Offsets, is_ascii: Flags) -> Offsets:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import Chunk, Metadata
 
+T = TypeVar("T")
+
 Blank: TypeAlias = Literal["error", "skip"]
 """What to do with a chunk of only white space, and with None or NaN, which columns of data frames have for a missing
 text: refuse it, or leave it out, so that no other's position changes."""
 
-_PLAIN_FIELDS: Final = {"text", "metadata"}
+_PLAIN_FIELDS: Final = {"text", "metadata", "title"}
 
 
 @frozen
@@ -29,10 +31,12 @@ class Chunks:
     Attributes:
         texts: the text of each; "" for a blank one that is to be left out.
         metadata: the caller's metadata by position, for the chunks that came with any.
+        titles: the titles by position, of the chunks that have one that is not blank.
     """
 
     texts: Sequence[str]
     metadata: Mapping[int, Metadata]
+    titles: Mapping[int, str] = field(factory=dict)
 
     @classmethod
     def read(
@@ -65,24 +69,39 @@ class Chunks:
         values = _listed(values, path)
         texts: list[str] = []
         metadata: dict[int, Metadata] = {}
+        titles: dict[int, str] = {}
         text: Any
         data: Metadata | None
+        title: Any
         for position, value in enumerate(values):
             if type(value) is str:
-                text, data = value, None
+                text, data, title = value, None, ""
             elif type(value) is dict and value.keys() <= _PLAIN_FIELDS and type(value.get("metadata", {})) is dict:
-                text, data = value.get("text"), value.get("metadata")
+                text, data, title = value.get("text"), value.get("metadata"), value.get("title", "")
             else:
-                text, data = None, None
-            if type(text) is not str or not text or text.isspace():
-                text, data = _read_one(value, f"{path}[{position}]", kinds, blank)
+                text, data, title = None, None, ""
+            if type(text) is not str or not text or text.isspace() or type(title) is not str:
+                text, data, title = _read_one(value, f"{path}[{position}]", kinds, blank)
             texts.append(text)
             if data:
                 metadata[position] = data
-        return cls(texts, metadata)
+            if title and text and not title.isspace():
+                titles[position] = title
+        return cls(texts, metadata, titles)
 
     def __iter__(self) -> Iterator[Chunk]:
-        return (Chunk(text, self.metadata_of(number)) for number, text in enumerate(self.texts))
+        return (
+            Chunk(text, self.metadata_of(number), title=self.title_of(number)) for number, text in enumerate(self.texts)
+        )
+
+    @property
+    def said(self) -> Sequence[str]:
+        """What each chunk says: its text, under its title where it has one."""
+        return _Titled(self.texts, self.titles) if self.titles else self.texts
+
+    def title_of(self, number: int) -> str:
+        """Return the title of a chunk, "" where it has none."""
+        return self.titles.get(number, "")
 
     def metadata_of(self, number: int) -> Metadata:
         """Return the metadata of a chunk, ``{}`` where it came without."""
@@ -97,9 +116,51 @@ class Chunks:
 
     def take(self, numbers: Sequence[int]) -> Chunks:
         """Return some of the chunks, in the order of `numbers`."""
-        texts, metadata = self.texts, self.metadata
-        kept = {new: metadata[old] for new, old in enumerate(numbers) if old in metadata} if metadata else {}
-        return Chunks([texts[number] for number in numbers], kept)
+        texts = self.texts
+        metadata, titles = _taken(self.metadata, numbers), _taken(self.titles, numbers)
+        return Chunks([texts[number] for number in numbers], metadata, titles)
+
+    def without_metadata(self) -> Chunks:
+        """Return the chunks with nothing but what is searched."""
+        return evolve(self, metadata={})
+
+    @classmethod
+    def joined(cls, parts: Iterable[Chunks]) -> Chunks:
+        """Return the chunks of several, one behind the other."""
+        texts: list[str] = []
+        metadata: dict[int, Metadata] = {}
+        titles: dict[int, str] = {}
+        for part in parts:
+            metadata |= {len(texts) + number: one for number, one in part.metadata.items()}
+            titles |= {len(texts) + number: one for number, one in part.titles.items()}
+            texts += part.texts
+        return cls(texts, metadata, titles)
+
+
+class _Titled(Sequence[str]):
+    """Texts under their titles, joined when they are asked for."""
+
+    def __init__(self, texts: Sequence[str], titles: Mapping[int, str]) -> None:
+        self._texts = texts
+        self._titles = titles
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        title = self._titles.get(number)
+        return self._texts[number] if title is None else f"{title}\n{self._texts[number]}"
+
+
+def _taken(values: Mapping[int, T], numbers: Sequence[int]) -> dict[int, T]:
+    """Return what some of the chunks have, by their new numbers."""
+    return {new: values[old] for new, old in enumerate(numbers) if old in values} if values else {}
 
 
 def _listed(values: Any, path: str) -> Iterable[Any]:
@@ -123,16 +184,16 @@ def _is_missing(value: Any) -> bool:
     return value is None or is_nan or type(value).__name__ in {"NAType", "NaTType"}
 
 
-def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[str, Metadata]:
-    """Return text and metadata of a chunk that is not plain, or raise the error that says what is wrong with it."""
+def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[str, Metadata, str]:
+    """Return text, metadata and title of a chunk that is not plain, or raise the error that says what is wrong."""
     if isinstance(value, Chunk):
-        return value.text, value.metadata
+        return value.text, value.metadata, value.title
     from relevance_gen import wire  # imports cattrs, which takes 15 ms and is needed for few chunks
 
     if not isinstance(value, str | Mapping):
         is_missing = _is_missing(value)
         if is_missing and blank == "skip":
-            return "", {}
+            return "", {}, ""
         remedy = 'leave it out, or pass blank="skip"' if is_missing else "decode it, as in value.decode()"
         told = blank and (is_missing or isinstance(value, bytes))
         raise InvalidRequestError.must_be(path, kinds, value, remedy=remedy if told else None)
@@ -146,6 +207,6 @@ def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[s
                 f"{path}.text", "a string that is not blank", fields["text"], remedy=remedy
             )
         wire.structure(Chunk, {**fields, "text": "-"}, path=path)  # raises if anything else is wrong
-        return "", {}
+        return "", {}, ""
     chunk = wire.structure(Chunk, fields, path=path)
-    return chunk.text, chunk.metadata
+    return chunk.text, chunk.metadata, chunk.title

@@ -92,6 +92,9 @@ _TABLE: Final = (
     Row("passage_starts", "<i8", "passage", "passages.starts"),
     Row("passage_ends", "<i8", "passage", "passages.ends"),
     Row("vectors", "<f2", "component of a vector", "passages.vectors"),
+    Row("titles", "u1", "byte of titles"),
+    Row("title_hashes", "<u8", "chunk", "title_hashes"),
+    Row("title_sizes", "<u4", "chunk", "title_sizes"),
     Row("live", "?", "chunk", "postings.live", is_stored=False),
 )
 

@@ -67,18 +67,9 @@ def merge(segments: Sequence[Segment]) -> Segment:
     of_chunks["first_occurrence"] = starts_of(of_chunks["n_occurrences"][new_number])[order]
     passages = [segment.passages.take(kept) for segment, kept in parts if segment.passages is not None]
     return Segment(
-        chunks=_joined([segment.chunks.take(kept.tolist()) for segment, kept in parts]).take(order.tolist()),
+        chunks=Chunks.joined([segment.chunks.take(kept.tolist()) for segment, kept in parts]).take(order.tolist()),
         postings=postings,
         occurrences=occurrences,
         passages=Passages.joined(passages).take(order) if passages and len(passages) == len(parts) else None,
         **of_chunks,
     )
-
-
-def _joined(parts: Sequence[Chunks]) -> Chunks:
-    texts: list[str] = []
-    metadata = {}
-    for part in parts:
-        metadata.update({len(texts) + number: data for number, data in part.metadata.items()})
-        texts += part.texts
-    return Chunks(texts, metadata)

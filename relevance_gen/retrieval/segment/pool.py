@@ -111,10 +111,10 @@ def start_building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress 
     try:
         can_fork = _can_fork()
         for part in cut_evenly(chunks.texts, n_parts):
-            _start(part, chunks.texts[part] if can_fork else None, builders)
+            _start(part, _taken(chunks, part) if can_fork else None, builders)
         for builder in builders if not can_fork else ():
             with suppress(ConnectionError):  # the process died; `_wait` will find out and raise
-                builder.connection.send(chunks.texts[builder.part])
+                builder.connection.send(_taken(chunks, builder.part))
         yield lambda progress: _wait(builders, chunks, progress)
     finally:
         for builder in builders:  # kill all before waiting for any: another ^C may come during the wait
@@ -124,19 +124,24 @@ def start_building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress 
             builder.connection.close()
 
 
-def _start(part: slice, texts: Sequence[str] | None, builders: list[_Builder]) -> None:
+def _taken(chunks: Chunks, part: slice) -> Chunks:
+    """Return a run of chunks; no process needs metadata."""
+    return chunks.without_metadata().take(range(part.start, part.stop))
+
+
+def _start(part: slice, chunks: Chunks | None, builders: list[_Builder]) -> None:
     """Start a process, and add it to those that were started before.
 
     Args:
         part: its chunks' positions.
-        texts: their texts, which it inherits by being forked; None to start it anew and send them later.
+        chunks: these chunks, which it inherits by being forked; None to start it anew and send them later.
         builders: the others.
     """
-    forks = texts is not None
+    forks = chunks is not None
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     ours, theirs = context.Pipe()
     held = [ours, *(builder.connection for builder in builders)] if forks else []
-    process = context.Process(target=_work, args=(theirs, part.start, texts, held), daemon=True)
+    process = context.Process(target=_work, args=(theirs, part.start, chunks, held), daemon=True)
     # A ^C during a fork would be swallowed by the hooks of `logging`, and leave its lock taken. A process that is
     # started anew inherits the mask, so that a ^C while it imports prints nothing.
     if not forks:
@@ -193,13 +198,13 @@ def _mapped(descriptor: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 # ── In the processes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _work(connection: Connection, first: int, texts: Sequence[str] | None, held: Sequence[Connection]) -> None:
+def _work(connection: Connection, first: int, chunks: Chunks | None, held: Sequence[Connection]) -> None:
     """Build a segment and hand it back. A ^C is ignored here: the process that asked handles it, and ends this one.
 
     Args:
         connection: to the process that asked.
         first: position of the first chunk.
-        texts: the chunks' texts, if this process has inherited them; None where they are still to come.
+        chunks: the chunks, if this process has inherited them; None where they are still to come.
         held: that process's ends of connections, if this one was forked and so has them, too. As long as it did,
             it could not tell that the other is gone, and would wait for ever for room to write in.
     """
@@ -207,10 +212,10 @@ def _work(connection: Connection, first: int, texts: Sequence[str] | None, held:
     for end in held:
         end.close()
     try:
-        if texts is None:
-            texts = connection.recv()
-        positions: Offsets = np.arange(first, first + len(texts))
-        segment = build(Chunks(texts, {}), positions, progress=lambda done, _: connection.send(done))
+        if chunks is None:
+            chunks = connection.recv()
+        positions: Offsets = np.arange(first, first + len(chunks.texts))
+        segment = build(chunks, positions, progress=lambda done, _: connection.send(done))
         with _shared_file() as file:
             storage.write_arrays(file, segment)
             file.flush()

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from attrs import evolve, frozen
 
 from relevance_gen.retrieval.arrays import (
+    Counts,
     Flags,
     Floats,
     GrowingArray,
@@ -26,6 +27,7 @@ from relevance_gen.retrieval.arrays import (
     find,
     joined,
     ragged_ranges,
+    runs,
     starts_of,
 )
 from relevance_gen.retrieval.segment import layout
@@ -57,6 +59,9 @@ class Statistics:
         votes: frequent words of English among their words, less those of other languages.
         ids: ids of all terms, ascending, shape (V,); empty where the weighting does not need them.
         df: number of chunks that hold each, shape (V,).
+        titles: hashes of all titles, ascending, shape (T,).
+        n_under: number of chunks that have each, shape (T,).
+        n_titled: number of chunks that have any.
     """
 
     n_chunks: int = 0
@@ -64,17 +69,28 @@ class Statistics:
     votes: int = 0
     ids: Ids = _NO_IDS
     df: Offsets = _NO_COUNTS
+    titles: Ids = _NO_IDS
+    n_under: Offsets = _NO_COUNTS
+    n_titled: int = 0
 
     def __add__(self, other: Statistics) -> Statistics:
-        ids, df = self.ids, self.df
-        if not ids.size:
-            ids, df = other.ids, other.df
-        elif other.ids.size:
-            ids, number = np.unique(np.concatenate((self.ids, other.ids)), return_inverse=True)
-            df = np.bincount(number, np.concatenate((self.df, other.df)), ids.size).astype(np.int64)
+        ids, df = _added(self.ids, self.df, other.ids, other.df)
+        titles, n_under = _added(self.titles, self.n_under, other.titles, other.n_under)
         return Statistics(
-            self.n_chunks + other.n_chunks, self.norm_sum + other.norm_sum, self.votes + other.votes, ids, df
+            self.n_chunks + other.n_chunks,
+            self.norm_sum + other.norm_sum,
+            self.votes + other.votes,
+            ids,
+            df,
+            titles,
+            n_under,
+            self.n_titled + other.n_titled,
         )
+
+    @functools.cached_property
+    def numbers(self) -> Statistics:
+        """The same without its arrays: what a plan needs of it, and small."""
+        return Statistics(self.n_chunks, self.norm_sum, self.votes, n_titled=self.n_titled)
 
     @functools.cached_property
     def mean_norm(self) -> float:
@@ -85,6 +101,14 @@ class Statistics:
     def is_english(self) -> bool:
         """Whether frequent words of other languages are in the minority, as they are where there are none of either."""
         return self.votes >= 0
+
+
+def _added(ids: Ids, counts: Offsets, other_ids: Ids, other_counts: Offsets) -> tuple[Ids, Offsets]:
+    """Add up what is counted for some ids, ascending, and for some others."""
+    if not ids.size or not other_ids.size:
+        return (ids, counts) if ids.size else (other_ids, other_counts)
+    both, number = np.unique(np.concatenate((ids, other_ids)), return_inverse=True)
+    return both, np.bincount(number, np.concatenate((counts, other_counts)), both.size).astype(np.int64)
 
 
 def exact_sum(values: Floats) -> int:
@@ -147,6 +171,8 @@ class Segment:
         norms: Euclidean length of each chunk's vector of saturated counts, shape (N,).
         votes: frequent English words among each chunk's words, less those of other languages, shape (N,).
         hashes: a hash of each chunk's words in any order, shape (N,).
+        title_hashes: a hash of each chunk's title; 0 for none, shape (N,).
+        title_sizes: number of occurrences in it, which are the chunk's first, shape (N,).
         passages: the vectors of its passages; None without an encoder.
     """
 
@@ -159,6 +185,8 @@ class Segment:
     norms: Floats
     votes: Votes
     hashes: Ids
+    title_hashes: Ids
+    title_sizes: Counts
     passages: Passages | None = None
 
     @property
@@ -181,7 +209,12 @@ class Segment:
     def statistics(self) -> Statistics:
         """The facts of its chunks, but for the terms'."""
         live = self.live
-        return Statistics(int(live.sum()), exact_sum(self.norms[live]), int(self.votes[live].sum(dtype=np.int64)))
+        plain = Statistics(int(live.sum()), exact_sum(self.norms[live]), int(self.votes[live].sum(dtype=np.int64)))
+        if not self.chunks.titles:
+            return plain
+        titled = np.sort(self.title_hashes[live & (self.title_hashes > 0)])
+        first, n_under = runs(titled)
+        return evolve(plain, titles=titled[first], n_under=n_under, n_titled=titled.size)
 
     @functools.cached_property
     def lengths(self) -> frozenset[int]:
@@ -195,9 +228,11 @@ class Segment:
 
     @functools.cached_property
     def nbytes(self) -> int:
-        """Memory of texts and arrays, and of what questions make of the words, in bytes; metadata is not counted."""
+        """Memory of texts, titles, arrays, and what questions make of the words, in bytes; metadata is not counted."""
         made = MADE_BYTES * self.postings.lexicon.size
-        return self.array_bytes + made + sum(map(sys.getsizeof, self.chunks.texts))
+        titles = self.chunks.titles
+        named = sys.getsizeof(titles) + sum(map(sys.getsizeof, titles.values())) if titles else 0
+        return self.array_bytes + made + sum(map(sys.getsizeof, self.chunks.texts)) + named
 
     @functools.cached_property
     def array_bytes(self) -> int:
@@ -235,7 +270,8 @@ class Segment:
         return joined(stumps, np.uint32), self.n_occurrences[numbers]
 
     def _blocks(self, numbers: Offsets) -> Iterator[Occurrences]:
-        return map(cut_terms, blocks([self.chunks.texts[number] for number in numbers.tolist()]))
+        said = self.chunks.said
+        return map(cut_terms, blocks([said[number] for number in numbers.tolist()]))
 
     def find(self, positions: Offsets) -> Offsets:
         """Return the numbers of the chunks at some positions; -1 for one that is not here."""

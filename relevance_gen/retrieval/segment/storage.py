@@ -146,6 +146,7 @@ def _content(index: SavedIndex) -> tuple[dict[str, Any], dict[str, npt.NDArray[A
         "text": np.frombuffer(b"".join(encoded), np.uint8),
         "text_end": np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded))),
         "metadata": np.frombuffer(_metadata_json(chunks), np.uint8),
+        "titles": np.frombuffer(json.dumps(dict(chunks.titles)).encode("ascii"), np.uint8),
     }
 
 
@@ -208,27 +209,38 @@ def _read(content: npt.NDArray[np.uint8], name: object) -> SavedIndex:
 
 def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     header, arrays = arrayfile.read(content, layout.TYPES)
+    arrays = _no_titles(arrays["positions"].size) | arrays
     n_positions, n_context_tokens = header["n_positions"], header["n_context_tokens"]
     if not (is_integer(n_positions) and is_integer(n_context_tokens) and n_context_tokens >= 0):
         raise TypeError("its counts are no integers")
     encoding, fingerprint, encoder = header["encoding"], header["fingerprint"], header["encoder"]
     if not _fit_together(arrays, n_positions, has_passages=encoder is not None):
         raise ValueError("its arrays do not fit together")
-    metadata = json.loads(arrays["metadata"].tobytes())
+    metadata, titles = (json.loads(arrays[name].tobytes()) for name in ("metadata", "titles"))
     if not (
         all(isinstance(value, dict) for value in metadata.values())
+        and all(isinstance(title, str) for title in titles.values())
         and isinstance(encoding, str)
         and isinstance(fingerprint, str)
         and isinstance(encoder, str | None)
     ):
-        raise TypeError("its settings or metadata are of other types")
+        raise TypeError("its settings, metadata or titles are of other types")
     weighting = header["weighting"]
     if weighting not in get_args(WeightingName):
         raise ValueError(f"its weighting is {weighting!r}")
     texts = _MappedTexts(arrays["text"], arrays["text_end"])
-    chunks = Chunks(texts, {int(number): value for number, value in metadata.items()})
+    chunks = Chunks(texts, *({int(number): one for number, one in some.items()} for some in (metadata, titles)))
     segment = _segment(arrays, chunks, None if encoder is None else _passages(arrays))
     return SavedIndex(segment, weighting, encoding, fingerprint, encoder, n_positions, n_context_tokens)
+
+
+def _no_titles(n_chunks: int) -> dict[str, npt.NDArray[Any]]:
+    """Return what the files of the version before, which knew no titles, lack."""
+    return {
+        "titles": np.frombuffer(b"{}", np.uint8),
+        "title_hashes": np.zeros(n_chunks, np.uint64),
+        "title_sizes": np.zeros(n_chunks, np.uint32),
+    }
 
 
 def _segment(arrays: Mapping[str, Any], chunks: Chunks, passages: Passages | None) -> Segment:
@@ -256,6 +268,7 @@ def _fit_together(arrays: Mapping[str, npt.NDArray[Any]], n_positions: int, *, h
         and not bool((text[text_end[:-1]] & 0xC0 == 0x80).any())  # in the middle of a character
         and bool(((n_tokens >= 0) & (first_token >= 0) & (first_token <= tokens.size - n_tokens)).all())
         and int(n_tokens.sum()) == tokens.size
+        and bool((arrays["title_sizes"] <= n_tokens).all())
         and (not positions.size or 0 <= int(positions[0]) <= int(positions[-1]) < n_positions)
         and (not has_passages or bool(((starts >= 0) & (starts < ends)).all()))
         and (not has_passages or (vectors.size % max(starts.size, 1) == 0 and bool(np.isfinite(vectors).all())))

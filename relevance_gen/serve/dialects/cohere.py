@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from attrs import field, frozen
 from attrs.validators import optional
@@ -13,10 +14,14 @@ from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.work.searching import SearchTask, every_chunk
-from relevance_gen.types import SearchResponse, SearchResult
+from relevance_gen.types import Chunk, SearchResponse, SearchResult
 
 MODEL = "relevance_gen"
 """The model that answers say, whichever was asked for: there is one way to rank."""
+
+_FIELDS: Final = ("title", "text")
+_YAML_TITLE: Final = re.compile(r"(?i)title:[ \t]+(\S.*(?:\n[ \t]+\S.*)*)\n(?=[\s\S]*\S)")
+"""How a document that somebody wrote as YAML begins, if its title comes first and something follows."""
 
 
 @frozen
@@ -40,11 +45,14 @@ class RerankRequest:
 
     Args:
         query: the question; not blank.
-        documents: strings, or objects with a ``text``; blank ones have score 0.
+        documents: strings, or objects with a ``text``; blank ones have score 0. An object's ``title`` is its title, and
+            so is the first field of a string that is YAML.
         top_n: most results, at least 1; all documents without it.
         model: any.
         return_documents: whether each result holds its document's text.
         relevant_spans: see `RelevantSpans`.
+        rank_fields: the fields of objects that are read, one behind the other, ``title`` as a title if there are
+            others; by default ``title`` and ``text``.
     """
 
     query: str = field(validator=checks.not_blank)
@@ -55,6 +63,34 @@ class RerankRequest:
     relevant_spans: Mapping[str, Any] | None = field(
         default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, dict)))
     )
+    rank_fields: Sequence[str] | None = field(
+        default=None,
+        validator=optional(
+            checks.must_be(
+                "a list of strings", lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v)
+            )
+        ),
+    )
+
+
+@frozen
+class _Document:
+    """A document as it is searched.
+
+    Attributes:
+        text: all of it, but for the title of an object.
+        start: where behind the title of YAML begins what is searched.
+        title: its title; "" for none.
+    """
+
+    text: str
+    start: int = 0
+    title: str = ""
+
+    @property
+    def chunk(self) -> str | Chunk:
+        """What is searched."""
+        return Chunk(self.text[self.start :], title=self.title) if self.title and self.text.strip() else self.text
 
 
 def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
@@ -64,23 +100,26 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         InvalidRequestError: a field is wrong.
     """
     request = wire.structure(RerankRequest, body, is_lenient=True)
-    texts = [_text_of(document, place) for place, document in enumerate(request.documents)]
+    fields = request.rank_fields or _FIELDS
+    documents = [_document(one, f"documents[{place}]", fields) for place, one in enumerate(request.documents)]
     spans = None
     if request.relevant_spans is not None:
         spans = wire.structure(RelevantSpans, request.relevant_spans, path="relevant_spans", is_lenient=True)
         spans = spans if spans.mode == "enabled" else None
-    n_wanted = len(texts) if request.top_n is None else min(request.top_n, len(texts))
+    n_wanted = len(documents) if request.top_n is None else min(request.top_n, len(documents))
     question = Question(request.query, max(1, n_wanted), true_order=False, spans=spans is not None)
-    task = SearchTask(question, texts, path="documents", blank="skip")
+    task = SearchTask(question, [one.chunk for one in documents], path="documents", blank="skip")
 
     def present(response: SearchResponse) -> object:
-        ranked = every_chunk(response, len(texts))[:n_wanted]
-        shown = texts if request.return_documents else None
+        ranked = every_chunk(response, len(documents))[:n_wanted]
         n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
         return {
             "id": str(uuid.uuid4()),
             "model": MODEL,
-            "results": [_result(place, found, shown, spans) for place, found in ranked],
+            "results": [
+                _result(place, found, documents[place], spans, is_shown=request.return_documents)
+                for place, found in ranked
+            ],
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
             "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
         }
@@ -88,32 +127,44 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
     return task, present
 
 
-def _text_of(document: object, place: int) -> str:
-    text = document.get("text") if isinstance(document, dict) else document
-    if not isinstance(text, str):
-        raise InvalidRequestError.must_be(
-            f"documents[{place}]", 'a string, or an object with a string "text"', document
-        )
-    return text
+def _document(document: object, path: str, fields: Sequence[str]) -> _Document:
+    """Read a document; of an object, these fields."""
+    if isinstance(document, str):
+        if (begins := _YAML_TITLE.match(document)) is None:
+            return _Document(document)
+        return _Document(document, begins.end(), " ".join(begins[1].split()).strip("\"'"))
+    said: dict[str, Any] = {name: document.get(name) for name in fields} if isinstance(document, dict) else {}
+    said = {name: value for name, value in said.items() if value is not None}
+    title = said.pop("title", "") if {*fields} > {"title"} else ""
+    if not said or not isinstance(title, str) or not all(isinstance(value, str) for value in said.values()):
+        named = 'a string "text"' if fields is _FIELDS else "strings under rank_fields"
+        raise InvalidRequestError.must_be(path, f"a string, or an object with {named}", document)
+    return _Document("\n".join(said.values()), 0, title)
 
 
 def _result(
-    place: int, found: SearchResult | None, texts: Sequence[str] | None, spans: RelevantSpans | None
+    place: int, found: SearchResult | None, document: _Document, spans: RelevantSpans | None, *, is_shown: bool
 ) -> dict[str, object]:
     result: dict[str, object] = {"index": place, "relevance_score": 0.0 if found is None else found.chunk_score}
-    if texts is not None:
-        result["document"] = {"text": texts[place]}
-    if spans is not None and found is not None and (chosen := _chosen(found, spans)):
+    if is_shown:
+        result["document"] = {"text": document.text}
+    if spans is not None and found is not None and (chosen := _chosen(found, spans, document.start)):
         result["relevant_spans"] = chosen
     return result
 
 
-def _chosen(found: SearchResult, wanted: RelevantSpans) -> list[dict[str, object]]:
-    """Return the best passage and the words outside it, so that none covers another, best first."""
+def _chosen(found: SearchResult, wanted: RelevantSpans, first: int) -> list[dict[str, object]]:
+    """Return the best passage and the words outside it, so that none covers another, best first.
+
+    Args:
+        found: the result.
+        wanted: what was asked for.
+        first: where in the document the chunk begins.
+    """
     passage = found.passage
     if passage is None:
         return []
     words = [word for word in found.words if word.end <= passage.start or word.start >= passage.end]
     good = [span for span in (passage, *words) if span.score >= wanted.threshold]
     best = sorted(good, key=lambda span: -span.score)[: wanted.max_spans]
-    return [{"start": span.start, "end": span.end, "score": span.score} for span in best]
+    return [{"start": first + span.start, "end": first + span.end, "score": span.score} for span in best]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -18,8 +18,8 @@ _MAX_SEEN = 4096
 """Digests remembered of chunks that came once: so many are some hundred kilobytes."""
 
 
-def content_key(texts: Sequence[str], scope: str) -> bytes:
-    """Return a digest of `texts`, in order, that differs for every `scope`.
+def content_key(texts: Sequence[str], titles: Mapping[int, str], scope: str) -> bytes:
+    """Return a digest of `texts`, in order, and of their titles, by number, that differs for every `scope`.
 
     The scope is the API key's id: were indexes shared between keys, the time of an answer would tell one client what
     another has searched.
@@ -27,7 +27,11 @@ def content_key(texts: Sequence[str], scope: str) -> bytes:
     joined = "".join(texts).encode("utf-8", "surrogatepass")
     lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
     # The number of texts fixes where the lengths end and the texts begin.
-    return hashlib.sha256(b"%b %d " % (scope.encode(), len(texts)) + lengths.tobytes() + joined).digest()
+    digest = hashlib.sha256(b"%b %d " % (scope.encode(), len(texts)) + lengths.tobytes() + joined)
+    for number, title in titles.items():
+        encoded = title.encode("utf-8", "surrogatepass")
+        digest.update(b"%d %d " % (number, len(encoded)) + encoded)
+    return digest.digest()
 
 
 class IndexCache(Generic[Index]):

@@ -203,7 +203,7 @@ class Searcher:
             raise InvalidRequestError("must not be empty: there is no chunk to explain", task.path)
         check_integer(task.position_path, task.position, 0, len(chunks.texts) - 1)
         with self._kept_index(chunks, scope) as kept:
-            index = self._retrieval.index(Chunks(chunks.texts, {})) if kept is None else kept
+            index = self._retrieval.index(chunks.without_metadata()) if kept is None else kept
             return self._lifted(
                 task,
                 task.question,
@@ -238,10 +238,10 @@ class Searcher:
         if self._cache is None:
             yield None
             return
-        key = content_key(chunks.texts, scope)
+        key = content_key(chunks.texts, chunks.titles, scope)
         kept = self._cache.get(key)
         if kept is None and self._cache.has_come_before(key):
-            kept = _Kept(self._retrieval.index(Chunks(chunks.texts, {})))
+            kept = _Kept(self._retrieval.index(chunks.without_metadata()))
         yield None if kept is None else kept.index
         if kept is not None:
             with self._keeping:
@@ -263,7 +263,7 @@ class Searcher:
             if (now := wanted()) is None:
                 return
             left = iter(now.index.chunks)
-            same = Chunks(["" if blank else next(left).text for blank in is_blank], {})
+            same = Chunks.read(("" if blank else next(left) for blank in is_blank), blank="skip")
             index = self._retrieval.index(same, encoder=encoder)
             if wanted() is now:
                 now.index, now.encoding = index, "done"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import search
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.serve.dialects import cohere
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
@@ -71,6 +72,43 @@ def test_documents_come_back_if_asked_for() -> None:
     ]
 
 
+def test_titles_of_objects_and_of_yaml_are_titles() -> None:
+    """An object's title and the first field of a string of YAML count as titles, and spans stay those of the text."""
+    yaml = "title: 'All about\n  cats'\ntext: They purr, as cats do.\n"
+    documents = [{"title": "All about cats", "text": "They purr."}, yaml, "They purr."]
+    body: dict[str, Any] = {"query": "cats", "documents": documents, "return_documents": True, "relevant_spans": SPANS}
+    results = {result["index"]: result for result in rerank(**body)["results"]}
+    assert results[0]["relevance_score"] > results[2]["relevance_score"] == 0.0
+    assert results[1]["document"] == {"text": yaml}
+    assert {yaml[span["start"] : span["end"]] for span in results[1]["relevant_spans"]} == {"cats"}
+    assert "relevant_spans" not in results[0]
+
+
+@pytest.mark.parametrize("plain", ["title: cats", "title: cats\n \n", "title:\ncats", "A title: cats\nand dogs"])
+def test_what_only_looks_like_a_title_is_text(plain: str) -> None:
+    """A string without anything behind its first field, or that begins in another way, is all text."""
+    task, _ = cohere.read_rerank({"query": "cats", "documents": [plain]})
+    assert task.chunks == [plain]
+
+
+def test_rank_fields_say_what_is_read() -> None:
+    """The fields that are named are read in their order; a title alone is the text."""
+    book = {"title": "Dogs", "author": "Ann Katz", "text": "Cats purr.", "year": 1999, "note": None}
+    for fields, text, title in (
+        (["text", "author", "note"], "Cats purr.\nAnn Katz", ""),
+        (["title", "author"], "Ann Katz", "Dogs"),
+        (["title"], "Dogs", ""),
+        ([], "Cats purr.", "Dogs"),
+    ):
+        task, _ = cohere.read_rerank({"query": "cats", "documents": [book], "rank_fields": fields})
+        (chunk,) = Chunks.read(task.chunks)
+        assert (chunk.text, chunk.title) == (text, title)
+    for fields, named in ((["year"], r"documents\[0\]"), (["none"], r"documents\[0\]"), ("text", "rank_fields")):
+        with pytest.raises(InvalidRequestError, match=named):
+            rerank(query="cats", documents=[book], rank_fields=fields)
+
+
+SPANS = {"mode": "enabled", "threshold": 0.1}
 LONG = "Nothing here. " * 30 + "😀 Photosynthesis turns light into sugar. " + "Nothing here. " * 30 + "Light is fast."
 
 

@@ -8,14 +8,19 @@ from hypothesis import strategies as st
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
 
-texts = st.lists(st.text(st.characters(exclude_categories=()), min_size=1, max_size=3), max_size=4)
+some = st.text(st.characters(exclude_categories=()), min_size=1, max_size=3)
+contents = st.tuples(st.lists(some, max_size=4), st.dictionaries(st.integers(0, 3), some, max_size=2))
 
 
-@given(one=texts, other=texts, scopes=st.tuples(st.sampled_from("ab"), st.sampled_from("ab")))
-def test_keys_are_equal_exactly_for_equal_content(one: list[str], other: list[str], scopes: tuple[str, str]) -> None:
-    """Two lists of texts have one key if they are equal and in one scope: how they are cut counts too."""
+Content = tuple[list[str], dict[int, str]]
+
+
+@given(one=contents, other=contents, scopes=st.tuples(st.sampled_from("ab"), st.sampled_from("ab")))
+def test_keys_are_equal_exactly_for_equal_content(one: Content, other: Content, scopes: tuple[str, str]) -> None:
+    """Texts with titles have one key if they are equal and in one scope: how they are cut counts too."""
+    one, other = ((texts, dict(sorted(titles.items()))) for texts, titles in (one, other))
     same = one == other and scopes[0] == scopes[1]
-    assert (content_key(one, scopes[0]) == content_key(other, scopes[1])) == same
+    assert (content_key(*one, scopes[0]) == content_key(*other, scopes[1])) == same
 
 
 @given(

@@ -91,7 +91,7 @@ class Meaning(Stage):
         found = table.tell(_NearestPassage(question), places)
         unknown = np.flatnonzero(np.isnan(found.cosines))
         if unknown.size:
-            texts = [text for text, _ in table.tell(contents, places[unknown]).pairs]
+            texts = [text for text, *_ in table.tell(contents, places[unknown]).rows]
             passages = Passages.of(texts, self.encoder)
             found.put(unknown, passages.nearest(np.arange(unknown.size), question))
         return found

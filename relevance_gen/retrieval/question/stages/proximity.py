@@ -31,12 +31,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.retrieval.arrays import Floats, Ids, Offsets, joined
+from relevance_gen.retrieval.arrays import Floats, Offsets
 from relevance_gen.retrieval.formulas import saturated, saturated_one
 from relevance_gen.retrieval.question.evidence import Columns, Excerpt
-from relevance_gen.retrieval.question.matching import Match
-from relevance_gen.retrieval.question.stage import N_PROMISING, OwnChunk, Stage, Table, WeightedTerms
-from relevance_gen.retrieval.segment.lexicon import Lexicon
+from relevance_gen.retrieval.question.matching import Match, numbers_of_matches
+from relevance_gen.retrieval.question.stage import MAX_WORDS, N_PROMISING, OwnChunk, Stage, Table, WeightedTerms
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
 
 WINDOW: Final = 24
@@ -52,8 +51,6 @@ COVERAGE_WEIGHT: Final = 0.2
 HEAD_WEIGHT: Final = 0.05
 RUN_WEIGHT: Final = 0.2
 _WEIGHTS: Final = np.array([[PAIR_WEIGHT], [COVERAGE_WEIGHT], [HEAD_WEIGHT], [RUN_WEIGHT]])
-_MAX_WORDS: Final = 32
-"""Most words of a query that are looked for, function words apart: it bounds the work for queries as long as a book."""
 _MAX_COUNTS: Final = 1 << 18
 """Most counts of pairs, those of all pairs in all chunks, that are held at once."""
 _FEW: Final = 64
@@ -107,10 +104,8 @@ class Proximity(Stage):
     @classmethod
     def of(cls, terms: WeightedTerms) -> Proximity:
         """Look for the rarest words that count, and for as many that only stand between them."""
-        known = [number for number, n in enumerate(terms.df) if n]
-        counted = sorted([number for number in known if terms.idf[number]], key=lambda number: -terms.idf[number])
-        between = [number for number in known if not terms.idf[number]]
-        near = (*counted[:_MAX_WORDS], *between[:_MAX_WORDS])
+        between = [number for number, n in enumerate(terms.df) if n and not terms.idf[number]]
+        near = (*terms.rarest, *between[:MAX_WORDS])
         said = _said(terms.query.order, near, [n > 0 for n in terms.df])
         return cls([terms.matches[word] for word in near], [terms.idf[word] for word in near], said, terms.norm)
 
@@ -139,7 +134,7 @@ class Proximity(Stage):
     def measure(self, reading: Reading) -> Measures:
         """Return how closely each chunk of a reading holds the words."""
         starts = reading.starts
-        query_word = self._words_of(reading.lexicon)
+        query_word = numbers_of_matches(self._made_of[0], reading.lexicon)
         neighbours: list[_Neighbours] = []
         covered, heads = np.zeros(starts.size), np.zeros(starts.size, self._bits.dtype)
         for begin in range(0, reading.terms.size - WINDOW + 1, _STEP):
@@ -152,26 +147,6 @@ class Proximity(Stage):
         head = self._weigh(heads)
         head /= self._total_idf
         return Measures(pairs, np.minimum(covered, 1.0), np.minimum(head, 1.0), run)
-
-    # ── Which word of the query stands where ─────────────────────────────────────────────────────────────────────────
-
-    def _matched(self) -> tuple[Ids, _Words]:
-        """Ids of all matches and the query's words that they stand for, from 1 on; of equal ids the last is meant."""
-        matches = self._made_of[0][::-1]
-        ids = joined([match.ids for match in matches], np.uint64)
-        word = np.arange(self._n_words, 0, -1, dtype=np.uint8).repeat([match.ids.size for match in matches])
-        if not all(match.counts_in_full for match in matches):
-            order = np.concatenate([match.weight for match in matches]).argsort(kind="stable")
-            ids, word = ids[order], word[order]
-        return ids, word
-
-    def _words_of(self, lexicon: Lexicon) -> _Words:
-        """Return for each word of a lexicon which of the query's it stands for, from 1 on; 0 for none."""
-        ids, word = self._matched()
-        words = np.zeros(lexicon.size + 1, np.uint8)
-        words[lexicon.find(ids)] = word
-        words[-1] = 0  # that of no word, and of those that were not found
-        return words
 
     # ── Side by side ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,144 @@
+"""Titles: their words count as the chunk's, and together once more; a chunk's text stays what it is."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
+from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.explaining import explain
+from relevance_gen.retrieval.question.query import parse
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment.builder import build
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.merger import merge
+from relevance_gen.retrieval.text.terms import cut_terms
+from relevance_gen.types import WeightingName
+from tests import corpus, reference, strategies
+from tests.profiles import costly
+from tests.retrieval.asking import ALL, WEIGHTINGS, spread
+
+titles = st.sampled_from(["", " ", "\n"]) | strategies.queries | strategies.chunk_texts
+titled = st.lists(st.builds(Chunk, strategies.chunk_texts, title=titles), max_size=8).map(lambda some: some + some[:2])
+
+
+@costly
+@given(strategies.queries, titled, st.sampled_from(WEIGHTINGS))
+def test_scores_are_those_of_the_reference(query: str, chunks: list[Chunk], weighting: WeightingName) -> None:
+    """Scores are those of the formulas, in [0, 1], in one search and in an index."""
+    found = search(query, chunks, ALL, weighting=weighting)
+    texts, names = [chunk.text for chunk in chunks], [chunk.title for chunk in chunks]
+    assert spread(found, len(chunks)) == pytest.approx(reference.scores(query, texts, weighting, names), abs=1e-9)
+    assert all(0.0 < result.chunk_score <= 1.0 for result in found)
+    assert ChunkIndex(chunks, weighting=weighting).search(query, ALL) == found
+
+
+@costly
+@given(strategies.queries, titled, st.lists(st.integers(0, 2), min_size=10, max_size=10))
+def test_the_law_of_segments_holds(query: str, chunks: list[Chunk], owner: list[int]) -> None:
+    """However titled chunks are cut into segments, merged or taken out, results and explanations have the same bits."""
+    every, positions = Chunks.read(chunks), np.arange(len(chunks))
+    parts = [positions[np.array(owner[: len(chunks)], int) == number] for number in range(3)]
+    segments = [build(every.take(part.tolist()), part) for part in parts]
+    left = [segment.without(np.flatnonzero(segment.positions % 2)) for segment in segments]
+    evens = build(every.take(positions[::2].tolist()), positions[::2])
+    for whole, cut in (([build(every, positions)], segments), ([merge(segments)], segments), ([evens], left)):
+        one, other = (Collection(each, weighting_named("pivoted")) for each in (whole, cut))
+        rankings = [each.rank(parse(query, inflects=True), ALL)[0] for each in (one, other)]
+        assert rankings[0].positions.tolist() == rankings[1].positions.tolist()
+        assert rankings[0].scores.tobytes() == rankings[1].scores.tobytes()
+        for position in whole[0].positions.tolist():
+            assert explain(one, query, position) == explain(other, query, position)
+
+
+@given(strategies.queries, titled)
+def test_shares_add_up_to_the_score(query: str, chunks: list[Chunk]) -> None:
+    """What the title gave is a part of the score like all others, and never less than nothing."""
+    index = ChunkIndex(chunks)
+    scores = spread(index.search(query, ALL), len(chunks))
+    for position, score in enumerate(scores):
+        told = index.explain(query, position)
+        shares = [one.share for one in told.terms]
+        shares += [told.pairs, told.coverage, told.head, told.run, told.title, told.letters, told.likeness]
+        assert sum(shares) == pytest.approx(score, abs=1e-9)
+        assert told.title >= 0.0
+
+
+@given(strategies.queries, st.lists(strategies.chunk_texts, max_size=6))
+def test_blank_titles_are_none(query: str, texts: list[str]) -> None:
+    """Where all titles are blank every bit is as without titles."""
+    blank = [Chunk(text, title=" " * number) for number, text in enumerate(texts)]
+    assert ChunkIndex(blank).search(query, ALL) == ChunkIndex(texts).search(query, ALL)
+
+
+@given(strategies.chunk_texts, strategies.chunk_texts)
+def test_a_titles_words_are_the_first_of_its_chunk(title: str, text: str) -> None:
+    """A chunk's words are those of its title and those of its text, and a segment knows how many are the title's."""
+    segment = build(Chunks.read([Chunk(text, title=title)]), np.arange(1))
+    own, rest = cut_terms([title]), cut_terms([text])
+    reading = segment.read(np.arange(1))
+    ids = reading.lexicon.ids.take(reading.terms[reading.is_term])
+    assert ids.tolist() == [*own.ids.tolist(), *rest.ids.tolist()]
+    assert segment.title_sizes.tolist() == [own.ids.size]
+
+
+def test_a_long_title_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A title of several blocks is counted piece by piece."""
+    monkeypatch.setattr("relevance_gen.retrieval.text.portions.BLOCK_CHARS", 64)
+    title = " ".join(map(str, range(100)))
+    segment = build(Chunks.read([Chunk("Cats purr.", title=title), Chunk("Dogs.", title="猫" * 90)]), np.arange(2))
+    assert segment.title_sizes.tolist() == [100, cut_terms(["猫" * 90]).ids.size]
+
+
+def test_titles_find_and_order() -> None:
+    """A chunk is found by its title alone; a title that is what is asked lifts, and one that all have does not."""
+    texts = ["It has a long tail.", "It has a long tail.", "It has a long tail, as cats do."]
+    found = search("cats", [Chunk(texts[0], title="Dogs"), Chunk(texts[1], title="Cats"), texts[2]], true_order=False)
+    assert [result.original_index for result in found] == [1, 2]
+    assert [(result.title, result.chunk_txt) for result in found] == [("Cats", texts[1]), ("", texts[2])]
+    index = ChunkIndex([Chunk(text, title="On cats") for text in texts])
+    assert index.explain("cats", 0).title < ChunkIndex([Chunk(texts[0], title="On cats")]).explain("cats", 0).title
+
+
+def test_a_title_is_no_part_of_text_spans_and_tokens() -> None:
+    """Spans point into the text, and tokens are counted of the text alone."""
+    text = "They purr when cats are stroked."
+    (with_title,) = search("cats", [Chunk(text, title="All that is known of cats")], spans=True)
+    (without,) = search("cats", [text], spans=True)
+    assert with_title.spans == without.spans
+    assert with_title.chunk_txt == text
+    by_title = search("cats", [Chunk("They purr.", title="Cats")], spans=True)
+    assert by_title[0].spans == ()
+    assert by_title.metadata == search("cats", ["They purr."]).metadata
+
+
+def test_titles_are_kept(tmp_path: Path) -> None:
+    """Titles live through adding, removing, saving, loading, pickling and listing."""
+    chunks = [Chunk(text, title=f"Title {number % 7}") for number, text in enumerate(corpus.prose(60, 20))]
+    index = ChunkIndex(chunks[:40])
+    index.add(chunks[40:])
+    index.remove(range(5))
+    index.save(tmp_path / "saved")
+    fresh = ChunkIndex([{"text": chunk.text, "title": chunk.title} for chunk in chunks])
+    fresh.remove(range(5))
+    query = f"title 3 {chunks[9].text[:20]}"
+    for one in (ChunkIndex.load(tmp_path / "saved"), pickle.loads(pickle.dumps(index)), fresh):
+        assert one.search(query, ALL) == index.search(query, ALL)
+        assert [chunk.title for chunk in one.chunks] == [chunk.title for chunk in chunks[5:]]
+        assert chunks[9] in one
+        assert Chunk(chunks[9].text) not in one
+
+
+@pytest.mark.parametrize("title", [None, 3, ["a"]])
+def test_a_title_is_a_string(title: object) -> None:
+    """Anything else is refused, whatever kind of chunk it is in."""
+    with pytest.raises(InvalidRequestError, match=r"chunks\[1\].title"):
+        search("cats", ["cats", {"text": "cats", "title": title}])
+    with pytest.raises(InvalidRequestError, match="title"):
+        Chunk("cats", title=title)  # type: ignore[arg-type]
