@@ -90,6 +90,11 @@ def must_be(allowed: str, holds: Callable[[Any], bool]) -> Validator:
     return check
 
 
+def one_of(*names: str) -> Validator:
+    """Return a validator for one of some names."""
+    return must_be(" or ".join(f'"{name}"' for name in names), lambda v: isinstance(v, str) and v in names)
+
+
 def integer(low: int, high: int | None = None) -> Validator:
     """Make a validator of integers in [low, high]."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args, overload
 
 from attrs import NOTHING, Attribute, Factory, evolve, field, fields, fields_dict, frozen
 from attrs.validators import optional
@@ -21,6 +21,8 @@ Metadata: TypeAlias = Mapping[str, Any]
 """What a chunk carries along for its owner."""
 WeightingName: TypeAlias = Literal["pivoted", "cosine"]
 """How words are weighed, to answer questions or as the textbook's TF-IDF."""
+Syntax: TypeAlias = Literal["plain", "signs"]
+"""Whether quotes and signs of a question are text, or say what must stand in a chunk and what must not."""
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "tool_calls"]
 """Why a sample ended. An end token was drawn, a stop string completed, there is room for no more tokens, or a turn of a
 conversation ended with calls of tools."""
@@ -90,6 +92,8 @@ class SearchRequest:
         spans: say where in each result the answer stands.
         confidence: say how likely it is that there is an answer at all.
         min_share: return only results of at least this share of the best score, in [0, 1].
+        syntax: ``"plain"`` takes quotes and signs of the query for text; ``"signs"`` asks that ``"exact phrase"`` and
+            ``+word`` stand there and ``-word`` does not.
     """
 
     query: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -100,6 +104,7 @@ class SearchRequest:
     spans: bool = field(default=False, validator=checks.flag)
     confidence: bool = field(default=False, validator=checks.flag)
     min_share: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
+    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
 
 
 @frozen
@@ -280,11 +285,13 @@ class ExplanationRequest:
         query: the question; not blank.
         chunk_txts: as in `SearchRequest`.
         original_index: position of the chunk to explain, at least 0.
+        syntax: as in `SearchRequest`.
     """
 
     query: str = field(converter=checks.plain, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
     original_index: int = field(converter=checks.plain, validator=checks.integer(0))
+    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
 
 
 @frozen
@@ -339,6 +346,7 @@ class Explanation:
         likeness: what being like the best chunks gave; a chunk is like itself, too.
         meaning: what the encoder gave; 0 without one, and where it did not look at the chunk.
         passage: the passage that is nearest in meaning, of a chunk that the encoder looked at.
+        left_out: the quotes and signs of the question that keep the chunk out of the results, as they were written.
     """
 
     score: float
@@ -352,9 +360,11 @@ class Explanation:
     likeness: float = 0.0
     meaning: float = 0.0
     passage: Passage | None = None
+    left_out: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        shown = [
+        shown = [f"  left out by {display.one_line(sign)}" for sign in self.left_out]
+        shown += [
             f"  {one.share:.3f}  {display.one_line(one.term)!r}, {one.tf:g} here, in {counted(one.df, 'chunk')}"
             for one in self.terms
             if one.share

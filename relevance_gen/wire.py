@@ -32,7 +32,9 @@ _converter.register_unstructure_hook(Completion, Completion.to_dict)
 _converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_dict)
 _converter.register_unstructure_hook(
     Explanation,
-    make_dict_unstructure_fn(Explanation, _converter, title=_if_asked, meaning=_if_asked, passage=_if_asked),
+    make_dict_unstructure_fn(
+        Explanation, _converter, title=_if_asked, meaning=_if_asked, passage=_if_asked, left_out=_if_asked
+    ),
 )
 
 

@@ -20,7 +20,7 @@ from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.segment.passages import TextEncoder
-from relevance_gen.types import Chunk, GenerationRequest, Metadata, SearchResponse
+from relevance_gen.types import Chunk, GenerationRequest, Metadata, SearchResponse, Syntax
 
 Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]
 
@@ -98,6 +98,7 @@ def ask(
     where: Where | None = None,
     min_share: float = 0.0,
     encoder: TextEncoder | None = None,
+    syntax: Syntax = "plain",
     only_from_sources: bool = True,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
@@ -118,6 +119,7 @@ def ask(
             answer; what has none is cut to sentences around its best passage, or else left out.
         where: as in `search`.
         min_share: as in `search`.
+        syntax: as in `search`.
         encoder: as in `search`; None takes the one that an index has.
         only_from_sources: whether no model is asked where nothing was found; otherwise it answers from what it knows.
         instructions: what a chat model is told.
@@ -146,6 +148,7 @@ def ask(
         where=where,
         min_share=min_share,
         encoder=encoder,
+        syntax=syntax,
         only_from_sources=only_from_sources,
         instructions=instructions,
         chat_template=chat_template,
@@ -164,6 +167,7 @@ def ask_stream(
     where: Where | None = None,
     min_share: float = 0.0,
     encoder: TextEncoder | None = None,
+    syntax: Syntax = "plain",
     only_from_sources: bool = True,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
@@ -183,7 +187,8 @@ def ask_stream(
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, ChunkIndex) else partial(search, chunks=chunks)
     )
-    found = find(question, top_n=top_n, true_order=False, where=where, min_share=min_share, spans=True, encoder=encoder)
+    options: dict[str, Any] = {"where": where, "min_share": min_share, "encoder": encoder, "syntax": syntax}
+    found = find(question, top_n=top_n, true_order=False, spans=True, **options)
     if not found.results and only_from_sources:
         return AnswerStream((), found.confidence, None)
     runner = default_runner() if runner is None else runner

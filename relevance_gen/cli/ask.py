@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Final
+from typing import Any, Final
 
 from relevance_gen.asking.answer import Answer
 from relevance_gen.asking.api import AnswerStream, ask_stream
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Answer as `args` say, print the answer as it comes and its sources below, and return the exit status."""
-    question = Question(args.query, args.top_n)  # refuses nonsense before files are read
+    question = Question(args.query, args.top_n, syntax="signs")  # refuses nonsense before files are read
     fields = given_parameters(args)
     GenerationRequest("", **fields)
     status = StatusLine(sys.stderr)
@@ -53,11 +53,12 @@ def run(args: argparse.Namespace) -> int:
         corpus = open_index(args, status, encoder)
         kept = args.save is None or save(corpus.index, args.save, status.say)
         where = wanted_metadata(args)
-        found = corpus.index.search(question.query, 1, where=where, candidates=0)  # no vectors: is there anything?
+        chosen: dict[str, Any] = {"where": where, "syntax": question.syntax}
+        found = corpus.index.search(question.query, 1, candidates=0, **chosen)  # no vectors: is there anything?
         if found.results:
             if is_embedded(args.model):
                 status.say(_EMBEDDED)
-            asked = {"top_n": args.top_n, "where": where, "encoder": encoder, **fields}
+            asked = {"top_n": args.top_n, "encoder": encoder, **chosen, **fields}
             with (
                 load_runner(args, num_samples=1) as runner,
                 ask_stream(question.query, corpus.index, runner=runner, **asked) as stream,

@@ -157,7 +157,7 @@ def _add_index(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search as `args` say, print what was found, and return the exit status."""
     in_text_order, where = args.order == "text", wanted_metadata(args)
-    question = Question(args.query, args.top_n, in_text_order, where=where, spans=not args.json)
+    question = Question(args.query, args.top_n, in_text_order, where=where, spans=not args.json, syntax="signs")
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
     with encoder_of(args) as encoder:

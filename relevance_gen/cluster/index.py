@@ -36,7 +36,7 @@ from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.positions import check_position
 from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.explaining import explain
-from relevance_gen.retrieval.question.query import N_CANDIDATES, Question
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
@@ -255,17 +255,14 @@ class ClusterIndex(Searchable):
 
         return self._ask(ask, allow_partial)
 
-    def explain(
-        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES
-    ) -> Explanation:
+    def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
         """Show what each term of the query gave to the score of a chunk."""
         _check_no_encoder(encoder)
-        question = Question(query, candidates=candidates)
         meaning_of(question.candidates, None)
 
         def ask(collection: ClusterCollection) -> Explanation:
             at = check_position("chunk", chunk, collection.state.n_positions, collection.holds)
-            return explain(collection, question.query, at)
+            return explain(collection, question, at)
 
         return self._ask(ask)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from relevance_gen.checks import as_list
 from relevance_gen.errors import InvalidRequestError
@@ -16,7 +17,7 @@ from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.retrieval.segment.passages import TextEncoder, checked_encoder
 from relevance_gen.tokens import Encoding, token_counter
-from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse, WeightingName
+from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse, Syntax, WeightingName
 
 
 def search(
@@ -30,6 +31,7 @@ def search(
     spans: bool = False,
     encoder: TextEncoder | None = None,
     candidates: int | None = N_CANDIDATES,
+    syntax: Syntax = "plain",
     blank: Blank = "error",
     weighting: WeightingName = "pivoted",
     encoding: Encoding | None = None,
@@ -54,6 +56,9 @@ def search(
         encoder: an `Encoder`, which lifts chunks that say in other words what the query asks; None goes by words alone.
         candidates: how many of the best by their words the encoder looks at; None encodes every chunk, and finds those,
             too, that share no word with the query; 0 goes by words alone.
+        syntax: ``"plain"`` takes quotes and signs of the query for text. With ``"signs"`` an ``"exact phrase"`` must
+            stand in a chunk, a ``+word`` in any of its forms must, and a ``-word`` must not; the rules stand in
+            `relevance_gen.retrieval.question.signs`.
         blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
             positions. Missing are None and NaN.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's TF-IDF; formulas in
@@ -77,7 +82,8 @@ def search(
     if isinstance(as_list(query), list | tuple):
         allowed, remedy = "a string that is not blank", "to ask several questions, make a ChunkIndex"
         raise InvalidRequestError.must_be("query", allowed, query, remedy=remedy)
-    question = Question(query, top_n, true_order, where=where, min_share=min_share, spans=spans, candidates=candidates)
+    more: dict[str, Any] = {"where": where, "min_share": min_share, "spans": spans, "syntax": syntax}
+    question = Question(query, top_n, true_order, candidates=candidates, **more)
     return answer_once(
         question, chunks, encoder=encoder, blank=blank, weighting=weighting, encoding=encoding, progress=progress
     )

@@ -20,7 +20,7 @@ from relevance_gen.retrieval.positions import ChunkList, check_position, check_p
 from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
-from relevance_gen.retrieval.question.query import N_CANDIDATES, Question
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.weighting import Weighting, weighting_named
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment import pool, storage
@@ -218,15 +218,12 @@ class ChunkIndex(Searchable):
         token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
         return answer(question, state.collection, state.n_positions, token_counts, encoder)
 
-    def explain(
-        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES
-    ) -> Explanation:
+    def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
         """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk."""
         state = self._state
-        question = Question(query, candidates=candidates)
         meaning = meaning_of(question.candidates, self._encoder_of(encoder))
         at = check_position("chunk", chunk, state.n_positions, state.collection.holds)
-        return explain(state.collection, question.query, at, meaning)
+        return explain(state.collection, question, at, meaning)
 
     def _encoder_of(self, encoder: TextEncoder | None) -> TextEncoder | None:
         """Return the encoder of a search: the one that it brings, or the index's own."""

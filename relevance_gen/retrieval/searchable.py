@@ -9,7 +9,7 @@ from typing import overload
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.query import N_CANDIDATES, Question, questions
 from relevance_gen.retrieval.segment.passages import TextEncoder
-from relevance_gen.types import Explanation, SearchResponse
+from relevance_gen.types import Explanation, SearchResponse, Syntax
 
 
 class Searchable(ABC):
@@ -27,6 +27,7 @@ class Searchable(ABC):
         spans: bool = False,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
+        syntax: Syntax = "plain",
         allow_partial: bool = False,
     ) -> SearchResponse: ...
     @overload
@@ -41,6 +42,7 @@ class Searchable(ABC):
         spans: bool = False,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
+        syntax: Syntax = "plain",
         allow_partial: bool = False,
     ) -> list[SearchResponse]: ...
     def search(
@@ -54,6 +56,7 @@ class Searchable(ABC):
         spans: bool = False,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
+        syntax: Syntax = "plain",
         allow_partial: bool = False,
     ) -> SearchResponse | list[SearchResponse]:
         """Return the chunks that answer the query, or a response for each of several queries.
@@ -71,6 +74,7 @@ class Searchable(ABC):
                 An index of a cluster goes by words alone, and refuses it.
             candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
                 finds those, too, that share no word with the query; 0 goes by words alone.
+            syntax: as in `relevance_gen.search`.
             allow_partial: in a cluster, answer from the shards that live while others are lost;
                 ``response.metadata.num_missing_chunks`` tells how many chunks were not searched.
 
@@ -81,9 +85,8 @@ class Searchable(ABC):
             ChunksMissingError: a shard of a cluster is lost, and not restored yet.
             ClusterError: the index of a cluster was closed, or the cluster is gone.
         """
-        asked = questions(
-            query, top_n, true_order, where=where, min_share=min_share, spans=spans, candidates=candidates
-        )
+        more: dict[str, object] = {"where": where, "min_share": min_share, "spans": spans, "syntax": syntax}
+        asked = questions(query, top_n, true_order, candidates=candidates, **more)
         if isinstance(asked, Question):
             return self.answer_all([asked], encoder, allow_partial=allow_partial)[0]
         return self.answer_all(asked, encoder, allow_partial=allow_partial)
@@ -94,9 +97,14 @@ class Searchable(ABC):
     ) -> list[SearchResponse]:
         """Answer questions from one state of the index; `encoder` and `allow_partial` as in `search`."""
 
-    @abstractmethod
     def explain(
-        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = N_CANDIDATES
+        self,
+        query: str,
+        chunk: int,
+        *,
+        encoder: TextEncoder | None = None,
+        candidates: int | None = N_CANDIDATES,
+        syntax: Syntax = "plain",
     ) -> Explanation:
         """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk.
 
@@ -105,8 +113,14 @@ class Searchable(ABC):
             chunk: the chunk's position.
             encoder: as in `search`.
             candidates: as in `search`.
+            syntax: as in `search`; what leaves the chunk out is told, beside the score that it would have.
 
         Raises:
             InvalidRequestError: an argument is not allowed.
             ChunksMissingError: a shard of a cluster is lost, and not restored yet.
         """
+        return self.explain_one(Question(query, candidates=candidates, syntax=syntax), chunk, encoder)
+
+    @abstractmethod
+    def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
+        """Explain the score that a question gives to the chunk at a position."""

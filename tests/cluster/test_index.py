@@ -74,6 +74,10 @@ def test_the_law_of_segments_over_nodes(pair: tuple[ClusterIndex, ChunkIndex], d
     options = {"where": where, "min_share": data.draw(st.sampled_from([0.0, 0.5])), "spans": True, "true_order": False}
     assert told(ours, query, **options) == told(one, query, **options)
     assert ours.explain(query, kept) == one.explain(query, kept)
+    sign = data.draw(st.sampled_from(["+cat", "-cats", "-猫", '"the cat"', "-the +zebra", '-"of a"']))
+    signed = f"{query} {sign}"
+    assert told(ours, signed, syntax="signs", **options) == told(one, signed, syntax="signs", **options)
+    assert ours.explain(signed, kept, syntax="signs") == one.explain(signed, kept, syntax="signs")
 
 
 def test_the_other_weighting(cluster: Any) -> None:
@@ -97,7 +101,9 @@ class Counted(ClusterCollection):
         return super()._call(shards, function, *args, **kwargs)
 
 
-@pytest.mark.parametrize("options", [{}, {"spans": True}, {"where": {"page": [1, 2]}, "spans": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"spans": True}, {"where": {"page": [1, 2]}, "spans": True}, {"syntax": "signs"}]
+)
 def test_a_question_takes_three_rounds(cluster: Any, options: dict[str, Any]) -> None:
     """Whatever is asked, a question takes three rounds, and one more where texts are long; the bits are the same."""
     pages = enumerate(["cat naps", "Москва сон", "кот nap", "dogs bark"])
@@ -116,6 +122,7 @@ def rounds(ours: ClusterIndex, one: ChunkIndex, query: str, options: dict[str, A
     """Return what a question asked of the shards; its answer must be that of the other index."""
     state = ours._fresh().state
     counted = Counted(state)
+    query = f"{query} -zebra" if "syntax" in options else query
     counted._sample  # noqa: B018 is asked for once in an index's life
     counted.asked.clear()
     expected = one.search(query, 3, **options)

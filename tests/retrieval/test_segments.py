@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
-from relevance_gen.retrieval.question.query import Query, parse
+from relevance_gen.retrieval.question.query import Query, Question, parse
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
@@ -70,7 +70,7 @@ def test_the_law_of_segments(drawn: tuple[str, list[str], list[list[int]]], name
     cut = Collection(segments_of(chunks, parts), weighting)
     assert bits(cut, query, top_n) == bits(whole, query, top_n)
     for position in range(len(chunks)):
-        assert explain(cut, query, position) == explain(whole, query, position)
+        assert explain(cut, Question(query), position) == explain(whole, Question(query), position)
 
 
 @costly

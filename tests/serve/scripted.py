@@ -93,9 +93,9 @@ class ObviousIndex:
         counts = SearchMetadata(len(words), sum(len(text.split()) for text in self._texts))
         return SearchResponse(results, counts, 0.5)
 
-    def explain(self, query: str, chunk: int, **_: object) -> Explanation:
+    def explain_one(self, question: Question, chunk: int, *_: object) -> Explanation:
         """Give each word of the query that the chunk has the same share."""
-        words, held = query.lower().split(), self._texts[chunk].lower().split()
+        words, held = question.query.lower().split(), self._texts[chunk].lower().split()
         share = 1 / len(words)
         terms = tuple(TermShare(word, (word,), held.count(word), 1, 1.0, share * (word in held)) for word in words)
         score = sum(term.share for term in terms)

@@ -9,7 +9,7 @@ from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.evidence import contents
 from relevance_gen.retrieval.question.filtering import Filter, check_keys
 from relevance_gen.retrieval.question.highlighting import highlight
-from relevance_gen.retrieval.question.query import Question, parse
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.stages.meaning import Meaning
 from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import SearchMetadata, SearchResponse, SearchResult, Span
@@ -48,8 +48,8 @@ def answer(
         InvalidRequestError: `where` is not allowed, or `candidates` without an encoder.
     """
     meaning = meaning_of(question.candidates, encoder)
-    chosen = None if question.where is None else Filter.read(question.where, n_positions)
-    query = parse(question.query, inflects=collection.weighting.inflects)
+    query, signs = question.read(inflects=collection.weighting.inflects)
+    chosen = Filter.read(question.where, n_positions, signs) if signs or question.where is not None else None
     ranking, table = collection.rank(query, question.top_n, chosen, meaning)
     if isinstance(question.where, Mapping) and not ranking.positions.size and collection.statistics.n_chunks:
         check_keys(question.where, collection.metadata_keys)

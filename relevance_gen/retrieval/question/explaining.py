@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.query import parse
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.stages.meaning import Meaning
 from relevance_gen.types import Explanation, Passage, TermShare
 
 
-def explain(collection: Collection, text: str, position: int, meaning: Meaning | None = None) -> Explanation:
+def explain(collection: Collection, question: Question, position: int, meaning: Meaning | None = None) -> Explanation:
     """Explain the score of the chunk at a position, where there must be one: read its row of the table."""
-    plan = collection.plan(parse(text, inflects=collection.weighting.inflects))
+    query, signs = question.read(inflects=collection.weighting.inflects)
+    plan = collection.plan(query)
     of_terms = next((one for one in collection.ask(SegmentScorer.shares, position, plan) if one is not None), None)
     if of_terms is None:
         raise LookupError(f"no chunk is at position {position}")
@@ -46,4 +48,6 @@ def explain(collection: Collection, text: str, position: int, meaning: Meaning |
         candidates, nearest = table.nearest
         for at in np.flatnonzero(candidates == place).tolist():
             parts["passage"] = Passage(int(nearest.starts[at]), int(nearest.ends[at]), float(nearest.cosines[at]))
+    if signs:
+        parts["left_out"] = tuple(chain.from_iterable(collection.ask(SegmentScorer.broken_signs, position, signs)))
     return Explanation(score, terms, **parts)

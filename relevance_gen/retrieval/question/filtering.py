@@ -13,7 +13,9 @@ from attrs import frozen
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError, describe, did_you_mean, shorten
 from relevance_gen.retrieval.arrays import Flags
+from relevance_gen.retrieval.question.signs import Sign
 from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.types import Metadata
 
 Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
@@ -33,33 +35,45 @@ class Filter:
     """Which chunks a search may return, as the caller said it, checked. It can be pickled if its callable can.
 
     Attributes:
-        rule: a mask with a place for every position, or a callable of a chunk's metadata.
+        rule: a mask with a place for every position, or a callable of a chunk's metadata; None allows all.
+        signs: what must stand in a chunk, and what must not.
     """
 
-    rule: Flags | Callable[[Metadata], bool]
+    rule: Flags | Callable[[Metadata], bool] | None
+    signs: tuple[Sign, ...] = ()
 
     @classmethod
-    def read(cls, where: Where, n_positions: int) -> Self:
+    def read(cls, where: Where | None, n_positions: int, signs: tuple[Sign, ...] = ()) -> Self:
         """Check what the caller said.
 
         Args:
             where: what the caller said.
             n_positions: number of positions that were ever given.
+            signs: those of the question.
 
         Raises:
             InvalidRequestError: it is none of the kinds that are allowed, or a position or the mask is out of range.
         """
         if isinstance(where, Mapping):
-            return cls(partial(_has, wanted={key: _Values.read(key, value) for key, value in where.items()}))
-        return cls(where if callable(where) else _mask(where, n_positions))
+            return cls(partial(_has, wanted={key: _Values.read(key, value) for key, value in where.items()}), signs)
+        return cls(where if where is None or callable(where) else _mask(where, n_positions), signs)
+
+    def allowed(self, segment: Segment, *, by_prefix: bool) -> Flags:
+        """Tell which chunks of a segment a search may return, shape (N,); `by_prefix` as in `Sign.allows`."""
+        flags = self.flags(segment.positions, segment.chunks)
+        for sign in self.signs:
+            flags = sign.allows(segment, flags, by_prefix=by_prefix)
+        return flags
 
     def flags(self, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
-        """Tell which of some chunks a search may return, shape (N,).
+        """Tell which of some chunks the rule allows, shape (N,).
 
         Args:
             positions: their positions, shape (N,).
             chunks: the chunks.
         """
+        if self.rule is None:
+            return np.ones(positions.size, bool)
         if callable(self.rule):
             return _by_metadata(self.rule, chunks)
         taken: Flags = self.rule[positions]

@@ -122,7 +122,12 @@ def match_exactly(postings: Postings, term_id: int) -> Match:
 
 
 def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> Match:
-    """Match a word to all its forms among the chunks' words.
+    """Match a word to all its forms among the chunks' words; the arguments are those of `inflections`."""
+    return _match(postings, *inflections(postings, term_id, word, by_prefix=by_prefix))
+
+
+def inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> tuple[Offsets, Floats | None]:
+    """Return the numbers of a word's forms, however many, and the weight of each; None where all count in full.
 
     Args:
         postings: the chunks' terms.
@@ -133,21 +138,22 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
     lexicon = postings.lexicon
     if is_fragment(word):
         numbers = lexicon.containing(word.encode())
-        return _match(postings, numbers, _ngram_weights(word, lexicon.spell(numbers)))
+        return numbers, _ngram_weights(word, lexicon.spell(numbers))
+    own = lexicon.find(np.array([term_id], np.uint64))
+    own = own[own >= 0]
     if not is_inflected(word):
-        return match_exactly(postings, term_id)
+        return own, None
     numbers = lexicon.with_stem(term_id, stem(word), stem_all)
     if word in ENGLISH:
-        own = lexicon.find(np.array([term_id], np.uint64))
-        numbers = different(np.concatenate((numbers, own[own >= 0])))
+        numbers = different(np.concatenate((numbers, own)))
     if not by_prefix and word.isascii():
-        return _match(postings, numbers)
+        return numbers, None
     related, weight = _by_prefix(postings, term_id, word)
     both = different(np.concatenate((numbers, related)))
     weights = np.zeros(both.size)
     weights[both.searchsorted(related)] = weight
     weights[both.searchsorted(numbers)] = 1.0
-    return _match(postings, both, weights)
+    return both, weights
 
 
 def _by_prefix(postings: Postings, term_id: int, word: str) -> tuple[Offsets, Floats]:

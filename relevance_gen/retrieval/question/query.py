@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,13 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Flags, Ids, joined, steps
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.matching import MAX_INFLECTED
+from relevance_gen.retrieval.question.signs import Sign, read_signs
 from relevance_gen.retrieval.text.ids import BEGINNINGS, SPELLED_BYTES, beginnings, identify
 from relevance_gen.retrieval.text.portions import blocks
 from relevance_gen.retrieval.text.stems import is_fragment, stem
 from relevance_gen.retrieval.text.stop_words import ENGLISH
 from relevance_gen.retrieval.text.terms import cut_terms
+from relevance_gen.types import Syntax
 
 N_CANDIDATES: Final = 50
 """How many of the best by their words an encoder looks at, unless the caller says."""
@@ -50,6 +52,7 @@ class Question:
         min_share: least share of the best score that a result has, in [0, 1].
         spans: whether to say where in each result the answer stands.
         candidates: how many of the best by their words an encoder looks at; None lets it look at all, and 0 at none.
+        syntax: ``"plain"`` takes quotes and signs of the query for text, ``"signs"`` as `signs` says.
 
     Raises:
         InvalidRequestError: one of them is not allowed.
@@ -69,6 +72,16 @@ class Question:
         ),
         kw_only=True,
     )
+    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True)
+
+    def read(self, *, inflects: bool) -> tuple[Query, tuple[Sign, ...]]:
+        """Return the query, without what its signs take out of it, and these signs; `inflects` as in `parse`.
+
+        Raises:
+            InvalidRequestError: there are too many signs.
+        """
+        text, signs = (self.query, ()) if self.syntax == "plain" else read_signs(self.query, inflects=inflects)
+        return parse(text, inflects=inflects), signs
 
 
 def questions(query: object, *options: Any, **more: Any) -> Question | list[Question]:

@@ -26,6 +26,7 @@ from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.matching import Match, match_exactly, match_inflections
 from relevance_gen.retrieval.question.query import QueryTerm
 from relevance_gen.retrieval.question.ranking import at_least_as_good, best_quotients
+from relevance_gen.retrieval.question.signs import Sign
 from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.retrieval.question.weighting import Weighting
 from relevance_gen.retrieval.segment.segment import BETWEEN, Segment, Statistics
@@ -178,7 +179,7 @@ class SegmentScorer:
         if sums is None and not everyone:
             return _NO_CANDIDATES
         segment = self.segment
-        flags = None if chosen is None else chosen.flags(segment.positions, segment.chunks)
+        flags = None if chosen is None else chosen.allowed(segment, by_prefix=self._by_prefix)
         numbers = []
         verbatim = _NOTHING
         if sums is not None:
@@ -258,6 +259,12 @@ class SegmentScorer:
         found = next(self._find([term]))
         here = found.chunk == number
         return float(found.tf[here].sum()), gain * float(found.weight[here].sum()) / float(self.denominators[number])
+
+    def broken_signs(self, position: int, signs: Sequence[Sign]) -> list[str]:
+        """Return the signs that a chunk does not keep to; none if the chunk is not here."""
+        only = self.segment.positions == position
+        kept = [sign.allows(self.segment, only, by_prefix=self._by_prefix).any() or not only.any() for sign in signs]
+        return [sign.said for sign, is_kept in zip(signs, kept, strict=True) if not is_kept]
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -51,7 +51,8 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanati
     """
     body, named = _read_name(body, "index")
     request = wire.structure(ExplanationRequest, body)
-    task = ExplanationTask(Question(request.query), request.chunk_txts, request.original_index, named=named)
+    question = Question(request.query, syntax=request.syntax)
+    task = ExplanationTask(question, request.chunk_txts, request.original_index, named=named)
     return task, wire.unstructure
 
 

@@ -103,7 +103,7 @@ class NamedIndexes:
             ClusterError: the cluster does not answer.
         """
         try:
-            return self._ask(named.index, lambda index: index.explain(question.query, position))
+            return self._ask(named.index, lambda index: index.explain_one(question, position))
         except InvalidRequestError as error:
             raise error.at(position_path if error.field == "chunk" else error.field) from None
 

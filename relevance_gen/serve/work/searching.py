@@ -87,9 +87,7 @@ class Index(Protocol):
     def answer_all(self, asked: Sequence[Question], encoder: TextEncoder | None = None) -> list[SearchResponse]:
         """Rank the chunks of this index, for each of some questions."""
 
-    def explain(
-        self, query: str, chunk: int, *, encoder: TextEncoder | None = None, candidates: int | None = 50
-    ) -> Explanation:
+    def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
         """Show where the score of the chunk at a position comes from."""
 
 
@@ -155,7 +153,7 @@ class Searcher:
             question = Question("begin 猫", 3, where=where, spans=True, min_share=0.5)
             self._retrieval.answer(question, much)
             index.answer_all([question])
-        index.explain("begin", 0)
+        index.explain_one(Question("begin"), 0)
         self._named.join()
 
     def search(self, task: SearchTask, scope: str) -> SearchResponse:
@@ -205,11 +203,7 @@ class Searcher:
         with self._kept_index(chunks, scope) as kept:
             index = self._retrieval.index(chunks.without_metadata()) if kept is None else kept
             return self._lifted(
-                task,
-                task.question,
-                lambda asked, encoder: index.explain(
-                    asked.query, task.position, encoder=encoder, candidates=asked.candidates
-                ),
+                task, task.question, lambda asked, encoder: index.explain_one(asked, task.position, encoder)
             )
 
     def _lifted(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from relevance_gen import search, wire
+from relevance_gen import ChunkIndex, search, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.dialects import own
@@ -57,3 +58,15 @@ def test_an_error_has_a_field_only_where_there_is_one() -> None:
     """``field`` is absent rather than null."""
     assert own.error("timeout", "late", None) == {"error": {"type": "timeout", "message": "late"}}
     assert own.error("x", "y", "top_n")["error"] == {"type": "x", "message": "y", "field": "top_n"}
+
+
+def test_signs_are_read_where_they_are_asked_for() -> None:
+    """`syntax` reaches the question of a search and of an explanation, which names the signs; else signs are text."""
+    body: dict[str, Any] = {"query": "cats -dogs", "chunk_txts": ["Cats and dogs."]}
+    assert own.read_search(body)[0].question.syntax == "plain"
+    assert own.read_search({**body, "syntax": "signs"})[0].question.syntax == "signs"
+    task, present = own.read_explanation({**body, "original_index": 0, "syntax": "signs"})
+    assert task.question.syntax == "signs"
+    index = ChunkIndex(body["chunk_txts"])
+    assert b'"left_out":["-dogs"]' in wire.serialize(present(index.explain_one(task.question, 0)))
+    assert b"left_out" not in wire.serialize(present(index.explain(body["query"], 0)))

@@ -25,10 +25,6 @@ _KINDS: dict[str, Kind] = {
 _FORMATS = ("float", "base64")
 
 
-def _one_of(names: Any) -> Any:
-    return checks.must_be(" or ".join(f'"{name}"' for name in names), lambda v: isinstance(v, str) and v in names)
-
-
 @frozen(kw_only=True)
 class EmbeddingsRequest:
     """The fields that are read.
@@ -42,8 +38,8 @@ class EmbeddingsRequest:
 
     input: Any
     model: str = field(default=MODEL, validator=a_name)
-    encoding_format: str = field(default="float", validator=_one_of(_FORMATS))
-    input_type: str | None = field(default=None, validator=optional(_one_of(_KINDS)))
+    encoding_format: str = field(default="float", validator=checks.one_of(*_FORMATS))
+    input_type: str | None = field(default=None, validator=optional(checks.one_of(*_KINDS)))
 
 
 def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:

@@ -1,0 +1,139 @@
+"""Read the quotes and signs of a question, and tell which chunks keep to them; all are looked at, not only the best.
+
+* ``"black cat"``: these words must stand there in a row, whatever their case and what stands between words. One word in
+  quotes is that word alone, in none of its other forms.
+* ``+word``: it must stand there in any of the forms in which a question finds it. What is cut into several words
+  (``+e-mail``, ``+get_name``, a run of a script without spaces) must stand there as if in quotes.
+* ``-word`` and ``-"black cat"`` must not stand there. They are no part of what is asked, and of no score.
+
+A sign stands at the beginning or behind white space, and a letter or a quote follows it; a quote opens behind no letter
+or digit of a script with spaces, and is closed. All else is text: ``C++``, ``-1``, ``a - b``, ``e-mail``, ``5" pipe``.
+So is every sign where without what must not be there nothing is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from attrs import frozen
+
+from relevance_gen.caller import check_wanted
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.arrays import Flags, Ids, bounds_of, joined
+from relevance_gen.retrieval.question.matching import inflections
+from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.retrieval.text.portions import BLOCK_CHARS, cut_by_size, lengths, pieces
+from relevance_gen.retrieval.text.scripts import PAIRED, TRIPLED
+from relevance_gen.retrieval.text.stems import is_fragment
+from relevance_gen.retrieval.text.stop_words import ENGLISH
+from relevance_gen.retrieval.text.terms import cut_terms
+
+MAX_WORDS: Final = 64
+"""Most words behind all signs and in all quotes of a question: it bounds the work for each chunk."""
+_SIGN: Final = (
+    rf"(?:(?<![^\s(])(?P<before>[-+])|(?<!\w)|(?<=[{PAIRED}{TRIPLED}]))[\"“„«](?P<phrase>[^\"“”„«»]+)[\"”“»]"
+    r"|(?<![^\s(])(?P<sign>[-+])(?P<word>[^\W\d_][^\s\"()]*)"
+)
+
+
+@frozen(eq=False)
+class Sign:
+    """What must stand in a chunk, or must not. It can be pickled.
+
+    Attributes:
+        said: as the question has it.
+        is_wanted: whether it must stand there.
+        has_forms: whether its one word stands for its other forms, too.
+        ids: ids of its terms, in reading order, shape (n,), n > 0.
+        word: the spelling of the first, folded.
+    """
+
+    said: str
+    is_wanted: bool
+    has_forms: bool
+    ids: Ids
+    word: str
+
+    def allows(self, segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
+        """Tell which of some chunks of a segment keep to it, shape (N,).
+
+        Args:
+            segment: the segment.
+            among: whether each of its chunks is one of them, shape (N,).
+            by_prefix: whether Latin words that share their beginning are forms of one word.
+        """
+        check_wanted()
+        postings, stands = segment.postings, among
+        for term_id in self.ids.tolist():
+            numbers = postings.lexicon.find(np.array([term_id], np.uint64))
+            if self.has_forms:
+                numbers, _ = inflections(postings, term_id, self.word, by_prefix=by_prefix)
+            has = np.zeros(segment.size, bool)
+            has[postings.of_terms(numbers[numbers >= 0].tolist())[0]] = True
+            stands = stands & has
+        if self.ids.size > 1:
+            numbers = stands.nonzero()[0]
+            stands[numbers] = _in_a_row(self.ids, [segment.chunks.said[number] for number in numbers.tolist()])
+        return stands if self.is_wanted else among & ~stands
+
+
+def read_signs(query: str, *, inflects: bool) -> tuple[str, tuple[Sign, ...]]:
+    """Return what is asked, without what must not be there, and the signs.
+
+    Args:
+        query: the question.
+        inflects: whether words stand for their other forms.
+
+    Raises:
+        InvalidRequestError: there are more than `MAX_WORDS` words behind signs and in quotes.
+    """
+    signs, asked, end, n_words = [], [], 0, 0
+    for match in re.finditer(_SIGN, query):  # compiled when first needed, which takes milliseconds; `re` remembers it
+        sign = _read(match, inflects)
+        if sign is None:
+            continue
+        n_words += sign.ids.size
+        if n_words > MAX_WORDS:
+            rule = f"must have at most {MAX_WORDS} words behind signs and in quotes"
+            raise InvalidRequestError(rule, "query", remedy='leave some out, or take syntax="plain"')
+        signs.append(sign)
+        if not sign.is_wanted:
+            asked.append(query[end : match.start()])
+            end = match.end()
+    text = " ".join([*asked, query[end:]])
+    return (text, tuple(signs)) if re.search(r"[^\W_]", text) else (query, ())
+
+
+def _read(match: re.Match[str], inflects: bool) -> Sign | None:
+    phrase = match["phrase"]
+    # Small letters, for a word is one however it is cut: JavaScript is "javascript", too.
+    block = cut_terms([(phrase or match["word"]).lower()], toneless=False)
+    if not block.ids.size:
+        return None
+    word, is_one = block.spell(0), block.ids.size == 1
+    has_forms = is_one and (is_fragment(word) or (inflects and not phrase and word not in ENGLISH))
+    return Sign(match[0], (match["before"] or match["sign"]) != "-", has_forms, block.ids, word)
+
+
+def _in_a_row(row: Ids, texts: Sequence[str]) -> Flags:
+    """Tell in which of some texts terms stand one behind the other, shape (number of texts,)."""
+    stands = np.zeros(len(texts), bool)
+    for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
+        check_wanted()
+        some = [text.lower() for text in texts[start:end]]
+        if len(some) > 1:
+            block = cut_terms(some, toneless=False)
+            ids, bounds = block.ids, bounds_of(block.counts)
+        else:
+            ids = joined((cut_terms([piece], toneless=False).ids for piece in pieces(some[0], BLOCK_CHARS)), np.uint64)
+            bounds = np.array([0, ids.size])
+        at = (ids == row[0]).nonzero()[0]
+        for offset in range(1, row.size):
+            at = at[at + offset < ids.size]
+            at = at[ids[at + offset] == row[offset]]
+        first, last = (bounds.searchsorted(at + offset, "right") - 1 for offset in (0, row.size - 1))
+        stands[start + first[first == last]] = True
+    return stands
