@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args, overload
 
@@ -473,8 +474,8 @@ class PromptResponse:
 
 def _alone(request: GenerationRequest, attribute: Attribute[Any], value: Any) -> None:
     """Refuse a second field that says what the samples must be."""
-    for other in ("json_schema", "regex"):
-        if value is not None and other != attribute.name and getattr(request, other) is not None:
+    for other in itertools.takewhile(attribute.name.__ne__, ("json_schema", "regex", "grammar")):
+        if value is not None and getattr(request, other) is not None:
             raise InvalidRequestError(f"must not be given beside {other}", attribute.name)
 
 
@@ -483,6 +484,11 @@ _are_tokens = checks.items(
     f"an integer in [0, {checks.MAX_TOKEN_IDS - 1}]",
     lambda v: checks.is_integer(v) and 0 <= v < checks.MAX_TOKEN_IDS,
 )
+
+
+def _some_texts(_: Any, attribute: Attribute[Any], value: Any) -> None:
+    if not (isinstance(value, tuple) and value and all(isinstance(text, str) and text for text in value)):
+        raise InvalidRequestError.must_be(attribute.name, "a list of at least one string, none of them empty", value)
 
 
 def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], value: int) -> None:
@@ -517,9 +523,11 @@ class GenerationRequest:
         logit_bias: token id to what is added to its logit, in [-100, 100]; at most MAX_BIASED_TOKENS of them.
         allowed_token_ids: no other tokens are drawn, nor end tokens that are not among these; none = all are.
         json_schema: each sample is JSON that fits this schema, which may be written as a text, or be a class of
-            pydantic's. Of this and the next two one at most can be given; they need the extra ``constrained``.
+            pydantic's. Of this and the next three one at most can be given; all but ``choice`` need the extra
+            ``constrained``.
         regex: each sample is text that this regular expression matches as a whole.
         grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark or in GBNF.
+        choice: each sample is one of these texts, whatever tokens it takes to write it; at least one, and none empty.
         prompt_lookup: where a sample repeats what came before, guess so many tokens at once, in [0, MAX_PROMPT_LOOKUP].
             Guesses change no draw, but what is computed together may round differently.
         logprobs: return each token's natural log probability under the model's own distribution.
@@ -559,6 +567,9 @@ class GenerationRequest:
     )
     regex: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
     grammar: str | None = field(default=None, converter=checks.plain, validator=[optional(checks.string), _alone])
+    choice: tuple[str, ...] | None = field(
+        default=None, converter=checks.as_tuple, validator=[optional(_some_texts), _alone]
+    )
     prompt_lookup: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_PROMPT_LOOKUP))
     logprobs: bool = field(default=False, validator=checks.flag)
     top_logprobs: int = field(default=0, converter=checks.plain, validator=checks.integer(0, MAX_TOP_LOGPROBS))
@@ -614,7 +625,7 @@ class Completion:
         generated_tokens: tokens generated, the end token included.
         finished: Unix time in seconds when this sample was complete.
         finish_reason: ``"eos"``, ``"stop"`` or ``"length"``, of a turn also ``"tool_calls"``; where the request has a
-            schema, a regular expression or a grammar, only ``"eos"`` says that the text is complete.
+            schema, a regular expression, a grammar or a choice, only ``"eos"`` says that the text is complete.
         tokens: the generated token ids, ``generated_tokens`` of them; ``None`` unless ``return_tokens``.
         logprobs: their natural log probabilities, one each; ``None`` unless ``logprobs``.
         top_logprobs: for each of them the likeliest tokens in its place, the likeliest first; whether it is among them

@@ -50,6 +50,7 @@ def test_the_documented_defaults() -> None:
         "json_schema": None,
         "regex": None,
         "grammar": None,
+        "choice": None,
         "prompt_lookup": 0,
         "logprobs": False,
         "top_logprobs": 0,

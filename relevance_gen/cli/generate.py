@@ -77,6 +77,7 @@ _GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
             {"type": _content, "metavar": "FILE"},
             "a grammar of every sample, in llguidance's dialect of Lark or in GBNF",
         ),
+        "choice": ({"action": "append"}, "a text that a sample may be, and nothing else; may be given more than once"),
     },
     "how it is drawn": {
         "temperature": ({"type": number}, "0 for the likeliest text; higher is more varied"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, wait
+from typing import Any
 
 from relevance_gen.errors import RelevanceGenError
+from relevance_gen.generation.choices import Choices, Pieces
 from relevance_gen.generation.constraints import Grammar, source_of
 from relevance_gen.generation.grammars import Grammars
 from relevance_gen.generation.prompt import Prompt
@@ -26,25 +28,34 @@ class Compilation:
 
     def __init__(self, model: LanguageModel) -> None:
         self.prompts: list[Prompt] = []
-        self._futures: list[Future[Grammar]] = []
+        self._futures: list[Future[Any]] = []
         self._model = model
         self._grammars: Grammars | None = None
+        self._pieces: Pieces | None = None
 
     def add(self, prompt: Prompt) -> None:
         """Begin to compile the grammar of a prompt."""
         self.prompts.append(prompt)
         self._futures.append(self._compile(prompt))
 
-    def _compile(self, prompt: Prompt) -> Future[Grammar]:
+    def _compile(self, prompt: Prompt) -> Future[Any]:
+        request = prompt.ticket.request
+        compiled: Future[Any] = Future()
         try:
-            source = source_of(prompt.ticket.request)
-            if self._grammars is None:
-                self._grammars = Grammars([self._model.piece(token) for token in range(self._model.n_vocab)])
-            return self._grammars.compile(source, prompt.client)
+            if request.choice is None:
+                source = source_of(request)
+                if self._grammars is None:
+                    self._grammars = Grammars(self._vocabulary())
+                return self._grammars.compile(source, prompt.client)
+            if self._pieces is None:
+                self._pieces = Pieces(self._vocabulary())
+            compiled.set_result(Choices.of(request.choice, self._pieces))
         except RelevanceGenError as error:
-            failed: Future[Grammar] = Future()
-            failed.set_exception(error)
-            return failed
+            compiled.set_exception(error)
+        return compiled
+
+    def _vocabulary(self) -> list[bytes]:
+        return [self._model.piece(token) for token in range(self._model.n_vocab)]
 
     def take_finished(self, *, wait_for_one: bool) -> list[tuple[Prompt, BaseException | None]]:
         """Remove and return the prompts that have their grammar now, each with the error if it has none."""
@@ -63,7 +74,7 @@ class Compilation:
 
     def give_up(self, prompt: Prompt) -> None:
         """Forget a grammar that took too much to follow, and count that time as its client's."""
-        if self._grammars is not None and prompt.grammar is not None:
+        if self._grammars is not None and isinstance(prompt.grammar, Grammar):
             self._grammars.give_up(prompt.grammar.source, prompt.client, prompt.effort.seconds)
 
     def drop(self, ticket_id: int) -> None:

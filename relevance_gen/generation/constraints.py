@@ -1,7 +1,7 @@
 """Keep a sample to a JSON schema, a regular expression or a grammar: which tokens may come next, and when it must end.
 
 llguidance, behind `guidance`, follows the text; a mask of the tokens that may come next goes to `sampling` at every
-step.
+step. What is one of a few texts needs none of this, and is followed by `relevance_gen.generation.choices`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import itertools
 import json
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from attrs import define, frozen
@@ -48,11 +49,12 @@ class Effort:
         return self.seconds > _SHARE_S + _TOKEN_SHARE_S * self.n_tokens
 
 
-class Constraint:
+class Constraint(ABC):
     """What one sample may still say.
 
     Args:
-        grammar: what it belongs to.
+        field: the request's, which says so.
+        n_vocab: size of the model's vocabulary.
         ends: the tokens that end the sample, where its text is complete, and may not come before.
         effort: what the request's samples have taken so far; more is added.
 
@@ -61,14 +63,13 @@ class Constraint:
         token_s: the processor's time that its last token took.
     """
 
-    def __init__(self, grammar: Grammar, ends: Collection[int], effort: Effort) -> None:
+    def __init__(self, field: str, n_vocab: int, ends: Collection[int], effort: Effort) -> None:
         self.complete = False
         self.token_s = 0.0
+        self._field = field
         self._effort = effort
-        self._grammar = grammar
-        self._matcher = grammar.matcher.deep_copy()
-        self._ends = np.array([token for token in ends if token < grammar.n_vocab], np.intp)
-        self._words = np.zeros(grammar.n_vocab // 32 + 1, np.int32)
+        self._ends = np.array([token for token in ends if token < n_vocab], np.intp)
+        self._mask = np.zeros((n_vocab // 32 + 1) * 4, np.uint8)
 
     def mask(self, *, may_end: bool) -> Mask:
         """Return the tokens that may come next, none of them where there is none; valid until the next call.
@@ -79,14 +80,12 @@ class Constraint:
             may_end: whether an end token may come although others may, where the text is complete.
         """
         self.token_s = 0.0
+        mask = self._mask
         with self._measured():
-            self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
-        mask, n_vocab = self._words.view(np.uint8), self._grammar.n_vocab
+            is_complete = self._fill(mask)
         if self._effort.is_too_much:
             mask[:] = 0
             return mask
-        is_complete = mask[n_vocab // 8] & _BITS[n_vocab % 8] and not self._matcher.is_error()
-        mask[n_vocab // 8] &= ~_BITS[n_vocab % 8]
         np.bitwise_and.at(mask, self._ends // 8, ~_BITS[self._ends % 8])
         if is_complete and (may_end or not mask.any()):
             np.bitwise_or.at(mask, self._ends // 8, _BITS[self._ends % 8])
@@ -95,9 +94,28 @@ class Constraint:
     def accept(self, token: int) -> None:
         """Take note of a token that was drawn, no end token."""
         with self._measured():
-            self._matcher.consume_token(token)
+            self.complete = self._follow(token)
         self._effort.n_tokens += 1
-        self.complete = self._matcher.is_stopped() and not self._matcher.is_error()
+
+    def dead_end(self) -> InvalidRequestError:
+        """Return why no token may come next."""
+        effort, why = self._effort, self._why()
+        if effort.is_too_much:
+            why = f"{effort.seconds:.2f} seconds of the processor for {effort.n_tokens} tokens; make it simpler"
+        told = f"takes too much to follow: {why}" if why else "allows no token here that this model has"
+        return InvalidRequestError(told, self._field)
+
+    @abstractmethod
+    def _fill(self, mask: Mask) -> bool:
+        """Write which tokens may come next, and tell whether the text is complete."""
+
+    @abstractmethod
+    def _follow(self, token: int) -> bool:
+        """Take a token, and tell whether the text is complete and nothing may follow."""
+
+    @abstractmethod
+    def _why(self) -> str:
+        """Return what made it impossible to follow, empty if nothing did."""
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
@@ -108,17 +126,12 @@ class Constraint:
         self.token_s += seconds
         self._effort.seconds += seconds
 
-    def dead_end(self) -> InvalidRequestError:
-        """Return why no token may come next."""
-        guidance, effort = self._grammar.guidance, self._effort
-        if effort.is_too_much:
-            why = f"{effort.seconds:.2f} seconds of the processor for {effort.n_tokens} tokens; make it simpler"
-            return self._grammar.source.refused(f"takes too much to follow: {why}")
-        why = guidance.reason(self._matcher)
-        has_no_token = why in ("", guidance.NO_TEXT)
-        return self._grammar.source.refused(
-            "allows no token here that this model has" if has_no_token else f"takes too much to follow: {why}"
-        )
+
+class Form(Protocol):
+    """What the samples of a request must be, made ready for a model."""
+
+    def begin(self, ends: Collection[int], effort: Effort) -> Constraint:
+        """Return the constraint of a sample; `ends` are the tokens that end it, and `effort` its request's."""
 
 
 @frozen(eq=False)
@@ -138,8 +151,33 @@ class Grammar:
     guidance: ModuleType
 
     def begin(self, ends: Collection[int], effort: Effort) -> Constraint:
-        """Return the constraint of a sample; `ends` are the tokens that end it, and `effort` its request's."""
-        return Constraint(self, ends, effort)
+        """Return the constraint of a sample, as a `Form` does."""
+        return _Parser(self, ends, effort)
+
+
+class _Parser(Constraint):
+    """Follows a grammar."""
+
+    def __init__(self, grammar: Grammar, ends: Collection[int], effort: Effort) -> None:
+        super().__init__(grammar.source.field, grammar.n_vocab, ends, effort)
+        self._matcher = grammar.matcher.deep_copy()
+        self._guidance = grammar.guidance
+        self._end = grammar.n_vocab // 8, _BITS[grammar.n_vocab % 8]  # the end token that llguidance has of its own
+
+    def _fill(self, mask: Mask) -> bool:
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        place, bit = self._end
+        is_complete = bool(mask[place] & bit) and not self._matcher.is_error()
+        mask[place] &= ~bit
+        return is_complete
+
+    def _follow(self, token: int) -> bool:
+        self._matcher.consume_token(token)
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    def _why(self) -> str:
+        why = self._guidance.reason(self._matcher)
+        return "" if why == self._guidance.NO_TEXT else why
 
 
 @frozen

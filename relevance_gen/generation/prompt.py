@@ -8,7 +8,7 @@ from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling
-from relevance_gen.generation.constraints import Effort, Grammar
+from relevance_gen.generation.constraints import Effort, Form
 from relevance_gen.generation.lookup import Lookup
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
@@ -48,7 +48,7 @@ class Prompt:
 
     ticket: Ticket
     ends: frozenset[int] = field(init=False)
-    grammar: Grammar | None = field(default=None, init=False)
+    grammar: Form | None = field(default=None, init=False)
     effort: Effort = field(factory=Effort, init=False)
     tokens: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
     stops: StopStrings = field(default=NO_STOPS, init=False)

@@ -24,10 +24,12 @@ MAX_ALLOWED_TOKENS = 1 << 16
 MAX_ALTERNATIVES = 1 << 20
 """Of all tokens of a response, which holds them until it is complete."""
 _NO_FIELDS: Mapping[str, Any] = {}
-GRAMMAR_FIELDS = ("json_schema", "regex", "grammar")
+GRAMMAR_FIELDS = ("json_schema", "regex", "grammar", "choice")
 """The fields that say what samples must be; of a request, one at most is set."""
 MAX_GRAMMAR_CHARACTERS = 1 << 18
-"""Of a schema written as JSON, a regular expression or a grammar."""
+"""Of a schema written as JSON, a regular expression, a grammar, or all texts to choose from."""
+MAX_CHOICES = 1 << 12
+"""Texts to choose from: all of them are looked at before the first token is drawn."""
 
 
 STRANGERS = ""
@@ -159,10 +161,12 @@ def has_grammar(request: GenerationRequest) -> bool:
     return any(getattr(request, name) is not None for name in GRAMMAR_FIELDS)
 
 
-def _check_grammar(name: str, value: str | Mapping[str, Any]) -> None:
+def _check_grammar(name: str, value: str | Mapping[str, Any] | tuple[str, ...]) -> None:
+    if isinstance(value, tuple) and len(value) > MAX_CHOICES:
+        raise InvalidRequestError(f"must hold at most {MAX_CHOICES:,} texts", name, str(len(value)))
     try:
-        text = value if isinstance(value, str) else json.dumps(value)
-        text.encode()
+        text = json.dumps(value) if isinstance(value, Mapping) else "".join(value)
+        text.encode(errors="replace" if isinstance(value, tuple) else "strict")
     except (TypeError, ValueError, RecursionError) as error:
         allowed = "text without lone surrogates" if isinstance(value, str) else "JSON"
         raise InvalidRequestError(f"must be {allowed}: {error}", name) from None

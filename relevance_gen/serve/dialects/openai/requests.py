@@ -29,6 +29,7 @@ OURS: Mapping[str, str] = {
     "guided_json": "json_schema",
     "guided_regex": "regex",
     "guided_grammar": "grammar",
+    "guided_choice": "choice",
 }
 """What other servers' fields are called here: vLLM's, SGLang's and llama.cpp's."""
 
@@ -81,7 +82,7 @@ _FORMS = {
     "json": "json_schema",
     "regex": "regex",
     "grammar": "grammar",
-    "choice": "grammar",
+    "choice": "choice",
     "json_object": "json_schema",
 }
 """What a text can be told to be in ``structured_outputs``, and ours for each."""
@@ -137,10 +138,9 @@ class SamplingRequest:
         top_k: 0 or −1 = off, which is OpenAI's rule and the default.
         min_p, typical_p, repetition_penalty, min_tokens, max_input_tokens, eos_token_ids, allowed_token_ids: as
             `GenerationRequest` has them.
-        json_schema, regex, grammar: likewise; a schema may be written as a text, too.
+        json_schema, regex, grammar, choice: likewise; a schema may be written as a text, too.
         response_format: OpenAI's way to say the same: of type ``text``, ``json_object`` or ``json_schema``.
         structured_outputs: vLLM's: an object with ``json``, ``regex``, ``choice``, ``grammar`` or ``json_object``.
-        guided_choice: texts of which each sample is one.
         bad_words: texts that no sample holds; beside it no other form can be given.
         ignore_eos: whether the model's own end tokens do not end a sample.
     """
@@ -169,13 +169,13 @@ class SamplingRequest:
     json_schema: Any = None
     regex: str | None = None
     grammar: str | None = None
+    choice: Any = None
     response_format: Mapping[str, Any] | None = field(
         default=None, validator=optional(checks.must_be("an object", _an_object))
     )
     structured_outputs: Mapping[str, Any] | None = field(
         default=None, validator=optional(checks.must_be("an object", _an_object))
     )
-    guided_choice: Sequence[str] | None = None
     bad_words: Sequence[str] | None = None
     ignore_eos: bool = field(default=False, validator=checks.flag)
 
@@ -225,7 +225,7 @@ class SamplingRequest:
             "json_schema": self.json_schema,
             "regex": self.regex,
             "grammar": self.grammar,
-            "guided_choice": self.guided_choice,
+            "choice": self.choice,
             "bad_words": self.bad_words or None,
             "response_format": _of_response_format(self.response_format),
             **{f"structured_outputs.{name}": value for name, value in (self.structured_outputs or {}).items()},
@@ -245,11 +245,10 @@ class SamplingRequest:
 def _ours(name: str, value: Any) -> tuple[str, Any]:
     """Return the field of a `GenerationRequest` that says what `value` says under `name`, and its value."""
     inner = name.rpartition(".")[2]
-    if inner in ("choice", "guided_choice", "bad_words"):
-        if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
-            raise InvalidRequestError.must_be(name, "a list of at least one string", value)
-        texts = " | ".join(map(json.dumps, value))
-        return "grammar", _WITHOUT.format(texts) if inner == "bad_words" else f"start: {texts}"
+    if inner == "bad_words":
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise InvalidRequestError.must_be(name, "a list of strings", value)
+        return "grammar", _WITHOUT.format(" | ".join(map(json.dumps, value)))
     if inner == "json_object":
         return "json_schema", {"type": "object"}
     field = "json_schema" if inner == "response_format" else _FORMS.get(inner, inner)
@@ -306,7 +305,7 @@ def names_in(body: object) -> dict[str, str]:
     """Return what fields of ours are called in a body where that is not our name."""
     given = body if isinstance(body, dict) else {}
     names: dict[str, str] = {}
-    for name in ("guided_choice", "bad_words", "structured_outputs", "response_format"):
+    for name in ("bad_words", "structured_outputs", "response_format"):
         if given.get(name) is not None:
-            names |= dict.fromkeys(("json_schema", "regex", "grammar"), name)
+            names |= dict.fromkeys(("json_schema", "regex", "grammar", "choice"), name)
     return names | {ours: name for name, ours in OURS.items() if given.get(name) is not None}
