@@ -459,8 +459,15 @@ def test_where_ranks_only_chunks_with_that_metadata(server: Server) -> None:
         for _ in range(3):
             answer = server.search({"query": "apples", "chunk_txts": chunks, "where": where})
             assert [result["original_index"] for result in answer.json["results"]] == expected
-    refused = server.search({"query": "apples", "chunk_txts": chunks, "where": ["page"]})
-    assert (refused.status, refused.json["error"]["field"]) == (400, "where")
+    for where in (["page"], {"pge": 1}):
+        refused = server.search({"query": "apples", "chunk_txts": chunks, "where": where})
+        assert (refused.status, refused.json["error"]["field"]) == (400, "where")
+    assert "did you mean page?" in refused.json["error"]["message"]
+    many = [{"text": "apples", "metadata": {f"{n:05}" + "k" * 500: n}} for n in range(5000)]
+    refused = server.search({"query": "apples", "chunk_txts": many, "where": {"k": 1}})
+    assert refused.status == 400
+    assert len(refused.body) < 4000
+    assert server.search({"query": "apples", "chunk_txts": [], "where": {"k": 1}}).json["results"] == []
 
 
 def test_extensions_are_absent_unless_asked_for(server: Server) -> None:

@@ -44,3 +44,12 @@ def test_an_encoder_that_cannot_be_loaded_leaves_search_by_words() -> None:
         assert (prompted.status, prompted.headers["X-Encoder-Skipped"]) == (200, "unavailable")
         assert server.metric("searches_without_encoder_total") >= 1
         assert "tiny.gguf holds a model that generates text: give it to Runner" in server.log
+
+
+def test_a_prompt_says_that_its_search_had_no_encoder_where_several_processes_serve() -> None:
+    """The process with the model searches for it, and has none."""
+    with Server("--encoder", str(ENCODER), "--workers", "2", program=REAL) as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        asked = {"question": ASKED["query"], "chunk_txts": CHUNKS}
+        answer = server.call("POST", "/prompt", asked, KEYED)
+        assert (answer.status, answer.headers["X-Encoder-Skipped"]) == (200, "unavailable")

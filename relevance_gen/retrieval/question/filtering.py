@@ -28,6 +28,8 @@ _ALLOWED = "a mapping of metadata, a callable, a list of positions, or a mask of
 
 _MOST_LISTED = 20
 """Keys that an error lists."""
+_MOST_COMPARED = 1000
+"""Keys among which an error looks for the one that was meant."""
 
 
 @frozen(eq=False)
@@ -92,7 +94,7 @@ def check_keys(where: Mapping[str, Any], known: Set[str] | None) -> None:
         return
     for key in where:
         if key not in known:
-            names = sorted(map(str, known))
+            names = [shorten(name) for name in sorted(map(str, known))[:_MOST_COMPARED]]
             listed = f"the keys are {', '.join(names[:_MOST_LISTED])}" if names else "no chunk has metadata"
             raise InvalidRequestError(
                 "must name keys that chunks have", "where", describe(key), did_you_mean(str(key), names, listed)

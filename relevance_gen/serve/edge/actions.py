@@ -122,5 +122,5 @@ EMBEDDING: Final = Action(
 GENERATION: Final = Action(
     lane="generation", cost=costs.GENERATION, do=_name_client, finish=_generate, waits=False, is_quick=True
 )
-COMPLETION: Final = attrs.evolve(GENERATION, check=_check_model)
-CHAT: Final = attrs.evolve(COMPLETION, do=_write_conversation, is_quick=False)
+COMPLETION: Final = attrs.evolve(GENERATION, cost=costs.COMPLETION, check=_check_model)
+CHAT: Final = attrs.evolve(COMPLETION, cost=costs.CHAT, do=_write_conversation, is_quick=False)

@@ -30,7 +30,9 @@ class Cost:
         span: for each span of a result, before it is made: as Python has it, twice, and as JSON.
         marked_character: for each character that is looked at together with others for spans.
         number: for each number of a vector: as Python has it, as JSON, and the same compressed.
-        token: for each token of a response, as JSON: text, id and log probability.
+        token: for each token of a response: its text, as JSON.
+        told_token: for each token whose id or log probability is told: as Python has them, and as JSON.
+        alternative: for each of the likeliest tokens in the place of one, likewise.
         character: for each character of a prompt in a response.
     """
 
@@ -42,6 +44,8 @@ class Cost:
     marked_character: int = 0
     number: int = 0
     token: int = 0
+    told_token: int = 0
+    alternative: int = 0
     character: int = 0
 
     def of(self, thing: object, task: object = None) -> int:
@@ -53,7 +57,9 @@ SEARCH: Final = Cost(body_byte=9, chunk=320, index=16 << 20, span=800, marked_ch
 PROMPT: Final = evolve(SEARCH, character=1)
 EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)  # on the way into the sandbox; and at most on the way out
 EMBEDDING: Final = Cost(number=64)
-GENERATION: Final = Cost(token=32, character=1)
+GENERATION: Final = Cost(token=32, told_token=320, alternative=640, character=1)
+COMPLETION: Final = evolve(GENERATION, told_token=500, alternative=400)
+CHAT: Final = evolve(GENERATION, told_token=1400, alternative=850)
 
 
 def _counts(thing: object, task: object) -> Mapping[str, int]:
@@ -67,20 +73,17 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
             return {"character": sum(map(len, texts))}
         case tuple():  # responses to the prompts of one request
             samples = [one for response in thing for one in response.responses]
-            n_tokens = sum(one.generated_tokens + sum(map(len, one.top_logprobs or ())) for one in samples)
+            n_tokens = sum(one.generated_tokens for one in samples)
+            n_told = sum(len(one.tokens or one.logprobs or ()) for one in samples)
+            n_alternatives = sum(len(row) for one in samples for row in one.top_logprobs or ())
             n_characters = 0
             for response in thing:
                 n_copies = len(response.responses) if isinstance(task, GenerationTask) and task.echoes else 1
-                n_tokens += n_copies * _prompt_tokens(response)
+                n_told += n_copies * len(response.prompt_logprobs or ())
+                n_alternatives += n_copies * sum(map(len, response.spelling.alternatives if response.spelling else ()))
                 n_characters += n_copies * _prompt_characters(response)
-            return {"token": n_tokens, "character": n_characters}
+            return {"token": n_tokens, "told_token": n_told, "alternative": n_alternatives, "character": n_characters}
     return {}
-
-
-def _prompt_tokens(response: GenerationResponse) -> int:
-    """Return the tokens of a prompt that are told, and of the likeliest in their places."""
-    alternatives = () if response.spelling is None else response.spelling.alternatives
-    return len(response.prompt_logprobs or ()) + sum(map(len, alternatives))
 
 
 def _prompt_characters(response: GenerationResponse) -> int:

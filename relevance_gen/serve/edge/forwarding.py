@@ -20,7 +20,10 @@ from relevance_gen.serve.settings import Settings
 from relevance_gen.types import Stats
 
 _REQUEST_HEADERS = ("Content-Type", "Content-Encoding", "Accept-Encoding")
-_RESPONSE_HEADERS = ("Content-Type", "Content-Encoding", "Cache-Control", "Retry-After", "Vary", "X-Accel-Buffering")
+_RESPONSE_HEADERS = (
+    *("Content-Type", "Content-Encoding", "Cache-Control", "Retry-After", "Vary", "X-Accel-Buffering"),
+    "X-Encoder-Skipped",
+)
 
 _STATS_TIMEOUT_S = 0.5
 """A model process that does not answer within this time is not available."""

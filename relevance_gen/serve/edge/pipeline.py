@@ -15,7 +15,7 @@ from relevance_gen.caller import expecting
 from relevance_gen.serve.edge import codings
 from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.connection import until_read
-from relevance_gen.serve.edge.costs import GENERATION, kept_bytes
+from relevance_gen.serve.edge.costs import Cost, kept_bytes
 from relevance_gen.serve.edge.exchange import common_headers
 from relevance_gen.serve.edge.holding import Holding
 from relevance_gen.serve.edge.problems import problem_of
@@ -84,7 +84,7 @@ async def answer(service: Service, request: web.BaseRequest, work: Work) -> web.
     if action.finish is not None:
         held.replace(kept_bytes(done))
         if not callable(present):
-            return await _stream(service, request, held, done, present)
+            return await _stream(service, request, held, cost, done, present)
         outcome = await action.finish(service, task, done)
         response = await made_of(outcome, cost.of(outcome, task), lambda it: word(task, it, present))
     response.headers.update(action.headers(task))
@@ -106,7 +106,7 @@ async def made_of(outcome: Outcome, n_bytes: int, make: Callable[[Outcome], T]) 
 
 
 async def _stream(
-    service: Service, request: web.BaseRequest, held: Holding, task: GenerationTask, events: Events
+    service: Service, request: web.BaseRequest, held: Holding, cost: Cost, task: GenerationTask, events: Events
 ) -> web.StreamResponse:
     """Answer with server-sent events. The head goes with the first, so that what fails before has its own status.
 
@@ -124,7 +124,7 @@ async def _stream(
     try:
         async with aclosing(service.generator.stream(task, held.take)) as items:
             async for item in items:
-                await send(await _worded(held, task, item, events))
+                await send(await _worded(held, cost, task, item, events))
     except ConnectionError:
         raise
     except Exception as error:
@@ -136,9 +136,9 @@ async def _stream(
     return response
 
 
-async def _worded(held: Holding, task: GenerationTask, item: Pieces | Responses, events: Events) -> bytes:
+async def _worded(held: Holding, cost: Cost, task: GenerationTask, item: Pieces | Responses, events: Events) -> bytes:
     if isinstance(item, tuple):
-        n_bytes = GENERATION.of(item, task)
+        n_bytes = cost.of(item, task)
         held.take(n_bytes)
         event = await made_of(item, n_bytes, events.end)
         held.take(-n_bytes)

@@ -55,7 +55,8 @@ class Supervisor:
 
     Every worker has a listening socket of its own on the shared port (SO_REUSEPORT: the kernel spreads connections over
     them), but this process made them all and keeps them open: connections to a worker that died wait in its socket for
-    the worker that replaces it. None is refused.
+    the worker that replaces it. None is refused, unless that dies soon, too: until the next one starts, its socket is
+    shut, so that new connections go to the workers that live.
 
     Args:
         specs: what the processes are to be; the one that holds the model last.
@@ -95,15 +96,20 @@ class Supervisor:
 
     def _tend(self, child: _Child) -> None:
         """Note a death; start what should be running."""
-        now_s = time.monotonic()
         if child.process is not None and child.process.exitcode is not None:
-            _log.error("%s process %s ended with status %s", child.spec.role, child.process.pid, child.process.exitcode)
+            _log.error("%s process %s %s", child.spec.role, child.process.pid, _end_of(child.process.exitcode))
+            now_s = time.monotonic()
             steady = now_s - child.started_s >= _STEADY_S
             child.start_at_s = now_s + (0.0 if steady else child.delay_s)
             child.delay_s = 0.0 if steady else min(_MAX_DELAY_S, max(0.1, 2 * child.delay_s))
             child.process.close()
             child.process = None
+            if child.start_at_s > now_s and child.spec.role == "front":  # its connections go to those that live
+                child.spec.listener.shutdown(socket.SHUT_RDWR)
+        now_s = time.monotonic()
         if child.process is None and now_s >= child.start_at_s:
+            if child.spec.role == "front":
+                child.spec.listener.listen(BACKLOG)  # again, if it was shut
             child.process = self._context.Process(target=self._target, args=(child.spec,), name=child.spec.role)
             child.process.start()
             child.started_s = now_s
@@ -124,6 +130,14 @@ class Supervisor:
         for process in _alive(self._children):
             process.kill()
         return 0 if len(self._signals) == 1 else 128 + self._signals[-1]
+
+
+def _end_of(status: int) -> str:
+    """Say how a process ended."""
+    if status >= 0:
+        return f"ended with status {status}"
+    hint = ": a file that it had mapped was cut, such as the model's" if -status == signal.SIGBUS else ""
+    return f"was ended by {signal.Signals(-status).name}{hint}"
 
 
 def _alive(children: Sequence[_Child]) -> list[SpawnProcess]:

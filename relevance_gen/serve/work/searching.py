@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError
-from relevance_gen.retrieval.question.filtering import mask_of
+from relevance_gen.retrieval.question.filtering import check_keys, mask_of
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.retrieval.segment.passages import PASSAGE_CHARS, TextEncoder
@@ -184,6 +184,8 @@ class Searcher:
                     else index.answer_all([asked], encoder)[0]
                 ),
             )
+        if isinstance(task.question.where, Mapping) and not response.results and chunks.texts:
+            check_keys(task.question.where, set().union(*chunks.metadata.values()))
         return _with_metadata(response, chunks)
 
     def explain(self, task: ExplanationTask, scope: str) -> Explanation:

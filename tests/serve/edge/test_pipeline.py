@@ -41,7 +41,7 @@ def test_what_an_echo_repeats_counts_for_each_sample(
     n_samples: int, echoes: bool, on_loop: bool, n_alternatives: int
 ) -> None:
     """A prompt of tokens that each sample repeats, spelled, with its log probabilities or without, is no small one."""
-    n_prompt, likeliest = (120, (TokenLogprob(7, -1.0),) * n_alternatives) if n_alternatives else (8000, ())
+    n_prompt, likeliest = (9, (TokenLogprob(7, -1.0),) * n_alternatives) if n_alternatives else (8000, ())
     spelling = Spelling((7,) * n_prompt, {7: b"word"}, frozenset(), (likeliest,) * (n_prompt - 1))
     logprobs = (None, *(-1.0,) * (n_prompt - 1)) if n_alternatives else None
     samples = (Completion("x", 1, 0.0, "length"),) * n_samples
@@ -65,7 +65,7 @@ def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
     for room in (n_bytes, n_bytes - 1):
         memory = Quota(room)
         with Holding(memory) as held, suppress(TooLargeError):
-            assert asyncio.run(_worded(held, task, responses, Watched())) == Events().end(responses)
+            assert asyncio.run(_worded(held, GENERATION, task, responses, Watched())) == Events().end(responses)
             assert memory.held == 0
     assert found == [n_bytes]
 

@@ -6,7 +6,9 @@ import gzip
 import json
 import os
 import re
+import select
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,9 @@ from datetime import datetime
 
 import pytest
 
+from relevance_gen.serve.processes.process import ProcessSpec
+from relevance_gen.serve.processes.supervisor import Supervisor, _end_of, bind
+from relevance_gen.serve.settings import Settings
 from tests.serve.harness import JSON, KEYED, Held, Server, eventually, processor_seconds, read_all, request_bytes
 from tests.serve.test_streams import events_of
 
@@ -178,6 +183,47 @@ def test_a_worker_that_cannot_live_is_not_started_in_a_loop() -> None:
             assert again_s - ended_s > least_s - 0.01
             least_s = max(0.1, 2 * least_s)
         assert server.end()
+
+
+def test_a_worker_that_waits_to_be_started_holds_no_connections() -> None:
+    """One that died soon after its start has its socket shut: new connections meet those that live, until it starts."""
+
+    class Dead:
+        exitcode, pid = -signal.SIGBUS, 1
+        close = staticmethod(lambda: None)
+
+    living, dead = listeners = bind("127.0.0.1", 0, 2)
+    with living, dead, ExitStack() as stack:
+        specs = [ProcessSpec(Settings(), (), "front", listener) for listener in listeners]
+        supervisor = Supervisor(specs, id, drain_timeout_s=0)
+        child = supervisor._children[1]
+        child.process, child.delay_s, child.started_s = Dead(), 1000.0, time.monotonic()  # type: ignore[assignment]
+        supervisor._tend(child)
+        for _ in range(30):
+            stack.enter_context(socket.create_connection(living.getsockname(), 60))
+        living.settimeout(60)
+        for _ in range(30):
+            stack.enter_context(living.accept()[0])
+        child.start_at_s = 0.0
+        supervisor._tend(child)
+        assert child.process is not None
+        dead.setblocking(False)
+
+        def meets_it() -> bool:
+            stack.enter_context(socket.create_connection(living.getsockname(), 60))
+            return select.select([dead], [], [], 0)[0] != []
+
+        assert eventually(meets_it)
+        child.process.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(1, "ended with status 1"), (-9, "was ended by SIGKILL"), (-7, "SIGBUS: a file that it had mapped")],
+)
+def test_the_log_says_how_a_process_ended(status: int, said: str) -> None:
+    """By a status, or by the signal's name; where a mapped file was cut, that."""
+    assert said in _end_of(status)
 
 
 def test_sigterm_drains_every_process() -> None:

@@ -1,0 +1,81 @@
+"""What the table of costs says that an answer takes, against what it took."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relevance_gen import wire
+from relevance_gen.serve.dialects import own
+from relevance_gen.serve.dialects.openai import chat, completions
+from relevance_gen.serve.edge import costs
+from relevance_gen.types import Completion, GenerationResponse, Spelling, TokenLogprob
+
+_FLAT_BYTES = 2 << 20
+"""What an answer takes whatever it holds: JSON is kept in pieces, tens of thousands, before they are joined."""
+
+
+def response_of(n_tokens: int, n_likeliest: int, n_prompt: int, n_samples: int) -> GenerationResponse:
+    """Return a response of as many different tokens as there can be, with all that can be told of them."""
+    draws = np.random.default_rng(0)
+
+    def tokens(n: int) -> tuple[int, ...]:
+        return tuple(draws.integers(0, 100_000, n).tolist())
+
+    def logprobs(n: int) -> tuple[float, ...]:
+        return tuple((-10 * draws.random(n)).tolist())
+
+    def likeliest(n: int) -> tuple[tuple[TokenLogprob, ...], ...]:
+        return tuple(tuple(map(TokenLogprob, tokens(n_likeliest), logprobs(n_likeliest))) for _ in range(n))
+
+    samples = tuple(
+        Completion(
+            *("text" * n_tokens, n_tokens, 1.0, "length"), tokens(n_tokens), logprobs(n_tokens), likeliest(n_tokens)
+        )
+        for _ in range(n_samples)
+    )
+    prompt, in_places = tokens(n_prompt), likeliest(n_prompt)[1:]
+    told = [*prompt, *(token for one in samples for token in one.tokens or ())]
+    told += [
+        each.token for rows in (in_places, *(one.top_logprobs or () for one in samples)) for row in rows for each in row
+    ]
+    spelling = Spelling(prompt, {token: f" w{token}".encode() for token in told}, frozenset(), in_places)
+    known = (None, *logprobs(n_prompt)[1:]) if n_prompt else None
+    return GenerationResponse(1.0, 1.0, n_samples, "" if n_prompt else "x", n_prompt, samples, known, spelling)
+
+
+ALL: dict[str, Any] = {"text": "x", "return_tokens": True, "logprobs": True, "top_logprobs": 1}
+MESSAGES = [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("cost", "read", "body", "shape"),
+    [
+        (costs.GENERATION, own.read_generation, ALL, (16_000, 0, 0, 1)),
+        (costs.GENERATION, own.read_generation, ALL, (600, 20, 0, 1)),
+        (costs.COMPLETION, completions.read, {"prompt": "x", "logprobs": 0}, (16_000, 0, 0, 1)),
+        (costs.COMPLETION, completions.read, {"prompt": "x", "logprobs": 5}, (3000, 5, 0, 1)),
+        (costs.COMPLETION, completions.read, {"prompt": [1], "logprobs": 5, "echo": True, "n": 4}, (10, 5, 1000, 4)),
+        (costs.CHAT, chat.read, {"messages": MESSAGES, "logprobs": True}, (8000, 0, 0, 1)),
+        (costs.CHAT, chat.read, {"messages": MESSAGES, "logprobs": True, "top_logprobs": 20}, (600, 20, 0, 1)),
+    ],
+)
+def test_an_answer_takes_no_more_than_the_table_says(cost: Any, read: Any, body: Any, shape: Any) -> None:
+    """Nor so little that the table would keep out what has room: ids, log probabilities and what is likeliest."""
+    task, present = read(body)
+    outcome = (response_of(*shape),)
+    wire.serialize(present((response_of(1, 1, 0, 1),)))  # what is remembered is
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before_bytes = tracemalloc.get_traced_memory()[0]
+        wire.serialize(present(outcome))
+        taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+    assert taken_bytes - _FLAT_BYTES <= cost.of(outcome, task) <= 4 * taken_bytes
