@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, get_args, overload
 
 from attrs import NOTHING, Attribute, Factory, evolve, field, fields, fields_dict, frozen
 from attrs.validators import optional
@@ -175,13 +175,31 @@ SearchResult.__dataclass_fields__ = dataclasses.make_dataclass(  # type: ignore[
 ).__dataclass_fields__
 
 
+class _CountedLater:
+    """Leave the field ``num_context_tokens`` of a class unset, and count when it is first read, by whomever."""
+
+    __slots__ = ("_count",)
+    _count: Callable[[], int]
+
+    if not TYPE_CHECKING:  # which would take it for a leave to read any attribute
+
+        def __getattr__(self, name: str) -> int:
+            if name != "num_context_tokens":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            n_tokens = self._count()
+            object.__setattr__(self, name, n_tokens)
+            object.__setattr__(self, "_count", n_tokens.__int__)  # lets go of the texts
+            return n_tokens
+
+
 @frozen
-class SearchMetadata:
+class SearchMetadata(_CountedLater):
     """Token counts of a search, by the encoding in force.
 
     Attributes:
         num_query_tokens: tokens in the query.
-        num_context_tokens: tokens in all supplied chunks together, each counted alone.
+        num_context_tokens: tokens in all supplied chunks together, each counted alone. `relevance_gen.search` leaves
+            counting to whoever reads this first, and until then the texts are kept.
         confidence: that of the response, where a client asked the server for it; else ``None``.
         num_missing_chunks: chunks of a cluster that were not searched, where the caller allowed that; else 0, and then
             it is not written.
@@ -191,6 +209,14 @@ class SearchMetadata:
     num_context_tokens: int
     confidence: float | None = field(default=None, repr=False)
     num_missing_chunks: int = field(default=0, repr=False)
+
+    @classmethod
+    def counted_later(cls, num_query_tokens: int, count: Callable[[], int]) -> Self:
+        """Return the counts of a search whose chunks' tokens `count` tells when they are asked for."""
+        metadata = cls(num_query_tokens, 0)
+        object.__delattr__(metadata, "num_context_tokens")
+        object.__setattr__(metadata, "_count", count)
+        return metadata
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them."""

@@ -6,6 +6,7 @@ import copy
 import inspect
 import math
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import ChunkIndex
+from relevance_gen import ChunkIndex, wire
 from relevance_gen.checks import is_blank
 from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
 from relevance_gen.types import (
@@ -23,6 +24,7 @@ from relevance_gen.types import (
     ExtractionRequest,
     GenerationRequest,
     PromptRequest,
+    SearchMetadata,
     SearchRequest,
 )
 
@@ -255,3 +257,30 @@ def test_lists_become_tuples() -> None:
     request = GenerationRequest("x", eos_token_ids=ids)  # type: ignore[arg-type]
     ids.append(3)
     assert request.eos_token_ids == (1, 2)
+
+
+READERS: list[Callable[[SearchMetadata], object]] = [
+    *(repr, hash, str, pickle.dumps, copy.copy, copy.deepcopy, attrs.asdict, SearchMetadata.to_dict, wire.serialize),
+    lambda metadata: metadata == SearchMetadata(3, 7),
+    lambda metadata: attrs.evolve(metadata, confidence=0.5),
+    lambda metadata: metadata.num_context_tokens,
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_counts_are_made_when_they_are_read(read: Callable[[SearchMetadata], object]) -> None:
+    """Whoever reads counts has them counted, once, and is told what counts that were known are told as."""
+    counted: list[int] = []
+
+    def count() -> int:
+        counted.append(7)
+        return 7
+
+    metadata = SearchMetadata.counted_later(3, count)
+    assert metadata.num_query_tokens == 3
+    assert not counted
+    assert read(metadata) == read(SearchMetadata(3, 7))
+    assert (metadata.num_context_tokens, counted) == (7, [7])
+    assert pickle.loads(pickle.dumps(metadata)) == copy.deepcopy(metadata) == metadata == SearchMetadata(3, 7)
+    with pytest.raises(AttributeError, match="'SearchMetadata' object has no attribute 'num_chunks'"):
+        metadata.num_chunks  # type: ignore[attr-defined]  # noqa: B018

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from relevance_gen.checks import as_list
@@ -98,15 +100,21 @@ def answer_once(
     weighting: WeightingName = "pivoted",
     encoding: Encoding | None = None,
     progress: Progress | bool | None = None,
+    counts_now: bool = False,
 ) -> SearchResponse:
-    """Return the chunks that answer a question; the other arguments, and what is raised, as for `search`."""
+    """Return the chunks that answer a question; the other arguments, and what is raised, as for `search`.
+
+    The chunks' tokens are counted when somebody asks how many there are, or, with `counts_now`, beside the search.
+    """
     meaning_of(question.candidates, encoder := checked_encoder(encoder))
     weigher = weighting_named(weighting)
     counter = token_counter(encoding)
     checked = Chunks.read(chunks, blank=blank)
     kept, positions = checked.without_blank()
     n_query_tokens = counter.count(question.query)
-    with counter.counting_all(kept.texts) as counted, reporting(progress) as report:
+    later = partial(counter.count_all, kept.texts)
+    counting = counter.counting_all(kept.texts) if counts_now else nullcontext(later)
+    with counting as counted, reporting(progress) as report:
         segment = build(
             kept,
             positions,
@@ -114,5 +122,5 @@ def answer_once(
             wanted=None if weigher.needs_all_terms else parse(question.query, inflects=weigher.inflects).beginnings,
             progress=report,
         )
-        token_counts = SearchMetadata(n_query_tokens, counted())
+        token_counts = SearchMetadata.counted_later(n_query_tokens, counted().__int__ if counts_now else later)
     return answer(question, Collection([segment], weigher), len(checked.texts), token_counts, encoder)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, SearchMetadata, SearchResult, search, token_counter
+from relevance_gen import (
+    Chunk,
+    ChunkIndex,
+    InvalidRequestError,
+    SearchMetadata,
+    SearchResult,
+    TokenCounter,
+    search,
+    token_counter,
+)
+from relevance_gen.retrieval.api import answer_once
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
 from tests.retrieval.asking import ALL, WEIGHTINGS, ranking
@@ -250,3 +261,23 @@ def test_one_chunk_of_fifty_megabytes() -> None:
     """One chunk of any size is searched."""
     text = " ".join(corpus.prose(1, 1_000_000)) * 10
     assert len(search(text[:40], [text, "hello"]).results) == 1
+
+
+def test_nothing_is_counted_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search counts the query alone until its counts are read; a server's counts at once. The counts are the same."""
+    chunks = ["Cats purr.", "Dogs bark."]
+    expected = ChunkIndex(chunks).search("cats")
+    counted: list[int] = []
+    count_all = TokenCounter.count_all
+
+    def counting(counter: TokenCounter, texts: Iterable[str]) -> int:
+        counted.append(count_all(counter, texts))
+        return counted[-1]
+
+    monkeypatch.setattr(TokenCounter, "count_all", counting)
+    found = search("cats", chunks)
+    assert (len(found), counted) == (1, [])
+    assert found == expected
+    assert counted == [expected.metadata.num_context_tokens]
+    assert answer_once(Question("cats"), chunks, counts_now=True) == expected
+    assert len(counted) == 2

@@ -112,7 +112,7 @@ class LibraryRetrieval:
         from relevance_gen.retrieval.api import answer_once
 
         weighting, encoding = self.settings.weighting, self.settings.encoding
-        return answer_once(question, chunks, encoder=encoder, weighting=weighting, encoding=encoding)
+        return answer_once(question, chunks, encoder=encoder, weighting=weighting, encoding=encoding, counts_now=True)
 
     def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> Index:
         """Index `chunks`, for more than one question; with an encoder also their vectors."""
