@@ -330,7 +330,7 @@ class TermShare:
         matches: the chunks' words that it stands for, folded; those of any chunk.
         tf: how often the chunk has it, inexact matches counting less than 1.
         df: number of chunks that have it.
-        idf: its inverse document frequency; 0 for a function word that is left out.
+        idf: its inverse document frequency; less for a function word, and 0 for one that is left out.
         share: what it gave to the score.
     """
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import Stemmer
 
 from relevance_gen.retrieval.text.folds import fold_character
+from relevance_gen.retrieval.text.question_words import ASKING, OTHER_ASKING
 from relevance_gen.retrieval.text.stop_words import ENGLISH, ENGLISH_MARKERS, OTHER_MARKERS
 from relevance_gen.retrieval.text.terms import cut_terms
 
@@ -179,7 +180,7 @@ def cosine(query: list[str], chunks: list[list[str]]) -> list[float]:
 def pivoted(query: list[str], chunks: list[list[str]], query_is_ascii: bool, titles: list[str]) -> list[float]:
     if not chunks:
         return []
-    asked = _Asked(query, chunks)
+    asked = _Asked(query, chunks, query_is_ascii)
     norms = [_norm(chunk) for chunk in chunks]
     mean = sum(norms) / len(norms)
     reads_letters = not (is_english(chunks) and query_is_ascii)
@@ -191,6 +192,11 @@ def pivoted(query: list[str], chunks: list[list[str]], query_is_ascii: bool, tit
         math.fsum(asked.weight[t] * _saturated(asked.tf(t, chunk)) for t in asked.terms) / below_the_line(norm)
         for chunk, norm in zip(chunks, norms, strict=True)
     ]
+    subject = [t for t in asked.terms if not asked.stop[t] and asked.known[t]]
+    if subject:  # function words alone find nothing
+        sums = [
+            one if any(asked.tf(t, chunk) for t in subject) else 0.0 for one, chunk in zip(sums, chunks, strict=True)
+        ]
     promising = _best(sums, range(len(chunks)), 50)
     for place in promising:
         chunk = chunks[place]
@@ -295,7 +301,7 @@ def letter_shares(query: list[str], chunks: list[list[str]]) -> list[float]:
 class _Asked:
     """A query against the chunks: its terms are the groups of its words that have one stem."""
 
-    def __init__(self, query: list[str], chunks: list[list[str]]) -> None:
+    def __init__(self, query: list[str], chunks: list[list[str]], query_is_ascii: bool) -> None:
         vocabulary = set(itertools.chain(*chunks))
         english = is_english(chunks)
         self.query = query
@@ -305,16 +311,19 @@ class _Asked:
         self.terms = list(self.word)
         qtf = Counter(map(self.key, query))
         self.stop = {t: self.word[t] in ENGLISH for t in self.terms}
+        self.asks = {t: self.word[t] in ASKING for t in self.terms}
+        form = self._form(query_is_ascii and english, english)
+        if any(not self.stop[t] and t not in form for t in self.terms):
+            self.stop |= dict.fromkeys(form, True)
+            self.asks |= dict.fromkeys(form, True)
         self.forms = {
             t: forms(self.word[t], vocabulary, self.stop[t] or number >= 256, english)
             for number, t in enumerate(self.terms)
         }
         df = {t: sum(1 for chunk in chunks if self.tf(t, chunk)) for t in self.terms}
         self.known = {t: df[t] > 0 for t in self.terms}
-        only_stops = all(self.stop[t] for t in self.terms if self.known[t])
-        self.idf = {
-            t: math.log(1 + len(chunks) / max(df[t], 1)) if only_stops or not self.stop[t] else 0.0 for t in self.terms
-        }
+        others = sum(not self.stop[t] for t in self.terms if self.known[t])
+        self.idf = {t: math.log(1 + len(chunks) / max(df[t], 1)) * self._share(t, others) for t in self.terms}
         self.weight = {t: (1 + math.log(qtf[t])) * self.idf[t] for t in self.terms}
         self.norm = math.hypot(*(self.weight[t] for t in self.terms if self.known[t])) or 1.0
         counted = [t for t in self.terms if self.known[t] and self.idf[t]]
@@ -322,6 +331,37 @@ class _Asked:
         self.near = sorted(counted, key=lambda t: -self.idf[t])[:32] + between[:32]
         neighbours = itertools.pairwise(self.key(word) for word in query if self.known[self.key(word)])
         self.pairs_asked = Counter(pair for pair in neighbours if set(pair) <= set(self.near))
+
+    def _share(self, t: object, others: int) -> float:
+        """Return how much of its idf a term keeps beside so many words of the subject."""
+        if not self.stop[t] or not others:
+            return 1.0
+        return 0.0 if self.asks[t] or not self.known[t] or others > 3 else 2.0 / 2**others
+
+    def _form(self, query_is_plain: bool, english: bool) -> set[object]:
+        """Return the terms that only make the query a question, those of English function words apart."""
+        form = set()
+        if len(self.query) <= 64:
+            frame = {
+                place
+                for place, word in enumerate(self.query)
+                if (word in ("many", "much") and self.query[place - 1 : place] == ["how"])
+                or (
+                    re.fullmatch("(kind|type|sort|form)s?|(variet|categor)(y|ies)", word)
+                    and re.fullmatch("(what|which|any) of", " ".join(self.query[place - 1 : place + 2 : 2]))
+                    and place
+                )
+                or (
+                    re.fullmatch("happen(s|ed)?|done", word)
+                    and {"what", "how", "why"} & set(self.query[max(0, place - 8) : place])
+                )
+            }
+            form = {self.key(self.query[place]) for place in frame}
+            form -= {self.key(word) for place, word in enumerate(self.query) if place not in frame}
+        if not query_is_plain:
+            asking = {word for words in OTHER_ASKING for word in terms(words) if not english or not word[0].isascii()}
+            form |= {t for t in self.terms if self.word[t] in asking}
+        return form
 
     @staticmethod
     def key(word: str) -> object:

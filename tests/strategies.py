@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-ENGLISH = [*"the a of cat cats purr connect connected connection fly flies running can cans will willing zebra".split()]
+ENGLISH = [
+    *"the a of cat cats purr connect connected connection fly flies running can cans will willing zebra".split(),
+    *"how many kinds what".split(),
+]
 IDENTIFIERS = [*"getUserName get_user_name HTTPServer parseXML2Json __init__ os.path user _ v2 x86_64 iPhone".split()]
 OTHER = [
-    *"der und Straße STRASSE Häuser Haus Haustür für café cafe naïve Ünïcode ﬁnden ｆｕｌｌ".split(),
-    *"столица столицы столицей ёлка елка чай Москва καλημέρα ΚΑΛΗΜΕΡΑ λόγος λόγοι".split(),
+    *"wie viele der und Straße STRASSE Häuser Haus Haustür für café cafe naïve Ünïcode ﬁnden ｆｕｌｌ".split(),
+    *"сколько столица столицы столицей ёлка елка чай Москва καλημέρα ΚΑΛΗΜΕΡΑ λόγος λόγοι".split(),
     *"مُحَمَّد محمد أحمد احمد مدرسة שָׁלוֹם שלום हिन्दी हिंदी क्‍ष தமிழ் বাংলা".split(),
     *"猫 黒猫 我喜欢猫 東京都 ひらがな カタカナ ｶﾀｶﾅ 한국어 대한민국 สวัสดี ไทย ພາສາລາວ ភាសាខ្មែរ မြန်မာ".split(),
     *"😀 ☀️ ☀☀ 👩‍💻 𝐁𝐨𝐥𝐝 𠮷野 ① ½ ™ 三 ٣ ３".split(),

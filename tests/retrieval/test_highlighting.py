@@ -13,14 +13,15 @@ from relevance_gen import ChunkIndex, SearchResult, Span, search
 from relevance_gen.errors import TooLargeError
 from relevance_gen.retrieval.question import highlighting
 from relevance_gen.retrieval.question.highlighting import WINDOW
-from relevance_gen.retrieval.question.query import parse
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.retrieval.text.terms import cut_terms
 from tests import corpus, strategies
 
 
 def plan_of(query: str, chunks: list[str]) -> Plan:
-    return ChunkIndex(chunks)._state.collection.plan(parse(query, inflects=True))
+    collection = ChunkIndex(chunks)._state.collection
+    return collection.plan(collection.read(Question(query))[0])
 
 
 def found(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:
@@ -29,9 +30,13 @@ def found(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:
 
 def weights(plan: Plan) -> dict[int, list[tuple[int, float]]]:
     """Return for each term's id the query's terms that it stands for, with its share of the query's idf."""
-    total = math.fsum(plan.terms.idf)
+    is_found = any(df and not term.stop for df, term in zip(plan.terms.df, plan.terms.query.terms, strict=True))
+    idfs = [
+        0.0 if is_found and term.stop else idf for idf, term in zip(plan.terms.idf, plan.terms.query.terms, strict=True)
+    ]
+    total = math.fsum(idfs)
     meant: dict[int, list[tuple[int, float, float]]] = {}
-    for number, (idf, match) in enumerate(zip(plan.terms.idf, plan.terms.matches, strict=True)):
+    for number, (idf, match) in enumerate(zip(idfs, plan.terms.matches, strict=True)):
         for term_id, weight in zip(match.ids.tolist(), match.weight.tolist(), strict=True):
             if idf:
                 meant.setdefault(term_id, []).append((number, weight, weight * idf / total))

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
-from relevance_gen.retrieval.question.query import Query, Question, parse
+from relevance_gen.retrieval.question.query import Query, Question
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
@@ -53,7 +53,7 @@ def segments_of(chunks: list[str], parts: list[list[int]]) -> list[Segment]:
 
 
 def parsed(collection: Collection, text: str) -> Query:
-    return parse(text, inflects=collection.weighting.inflects)
+    return collection.read(Question(text))[0]
 
 
 def bits(collection: Collection, query: str, top_n: int) -> tuple[list[int], bytes]:

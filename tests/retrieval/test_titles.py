@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
-from relevance_gen.retrieval.question.query import parse
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
@@ -50,11 +50,11 @@ def test_the_law_of_segments_holds(query: str, chunks: list[Chunk], owner: list[
     evens = build(every.take(positions[::2].tolist()), positions[::2])
     for whole, cut in (([build(every, positions)], segments), ([merge(segments)], segments), ([evens], left)):
         one, other = (Collection(each, weighting_named("pivoted")) for each in (whole, cut))
-        rankings = [each.rank(parse(query, inflects=True), ALL)[0] for each in (one, other)]
+        rankings = [each.rank(each.read(Question(query))[0], ALL)[0] for each in (one, other)]
         assert rankings[0].positions.tolist() == rankings[1].positions.tolist()
         assert rankings[0].scores.tobytes() == rankings[1].scores.tobytes()
         for position in whole[0].positions.tolist():
-            assert explain(one, query, position) == explain(other, query, position)
+            assert explain(one, Question(query), position) == explain(other, Question(query), position)
 
 
 @given(strategies.queries, titled)

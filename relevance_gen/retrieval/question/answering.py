@@ -48,7 +48,7 @@ def answer(
         InvalidRequestError: `where` is not allowed, or `candidates` without an encoder.
     """
     meaning = meaning_of(question.candidates, encoder)
-    query, signs = question.read(inflects=collection.weighting.inflects)
+    query, signs = collection.read(question)
     chosen = Filter.read(question.where, n_positions, signs) if signs or question.where is not None else None
     ranking, table = collection.rank(query, question.top_n, chosen, meaning)
     if isinstance(question.where, Mapping) and not ranking.positions.size and collection.statistics.n_chunks:

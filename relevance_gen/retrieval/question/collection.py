@@ -21,9 +21,10 @@ from relevance_gen.retrieval.question.confidence import confidence
 from relevance_gen.retrieval.question.evidence import E, Inquiry, contents, merged
 from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.matching import Match
-from relevance_gen.retrieval.question.query import REMEMBERED_CHARS, Query
+from relevance_gen.retrieval.question.query import REMEMBERED_CHARS, Query, Question
 from relevance_gen.retrieval.question.ranking import Ranking, at_least_as_good
 from relevance_gen.retrieval.question.scorer import Candidates, SegmentScorer, TermMatch, TermPostings
+from relevance_gen.retrieval.question.signs import Sign
 from relevance_gen.retrieval.question.stage import N_PROMISING, Plan, Table
 from relevance_gen.retrieval.question.stages.likeness import words
 from relevance_gen.retrieval.question.stages.meaning import Meaning
@@ -160,6 +161,10 @@ class Collection:
         return Sample.of(self.tell(words, positions[smallest]))
 
     # ── A question ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read(self, question: Question) -> tuple[Query, tuple[Sign, ...]]:
+        """Return the query and its signs, read as the weighting and the language of the chunks want it."""
+        return question.read(inflects=self.weighting.inflects, is_english=self.statistics.is_english)
 
     def rank(
         self, query: Query, top_n: int, chosen: Filter | None = None, meaning: Meaning | None = None

@@ -4,8 +4,9 @@
     confidence = x^a / (x^a + h^a)              a = 3.87, h = 0.338; 0 where nothing was found
 
 s₁ is the best score, n the number of different words of the query that count, and known the share of their idf that
-words have which some chunk has. A score alone says less: long questions score lower than short ones, and a question
-about something else finds a few of its words almost anywhere.
+words have which some chunk has; function words count only where no chunk has any other word. A score alone says less:
+long questions score lower than short ones, and a question about something else finds a few of its words almost
+anywhere.
 
 The second line is a scale and changes no order. It is set so that ½ is where questions asked of the collection they
 were written for, and questions that were written for another, are equally likely, all else being equal; h is that
@@ -33,8 +34,8 @@ def evidence(best_score: float, plan: Plan) -> float:
         plan: the query, weighed.
     """
     terms = plan.terms
-    counted = [idf for idf in terms.idf if idf]
-    known = math.fsum([idf for idf, df in zip(terms.idf, terms.df, strict=True) if df]) / (math.fsum(counted) or 1.0)
+    counted = [(terms.idf[number], terms.df[number]) for number in terms.subject]
+    known = math.fsum([idf for idf, df in counted if df]) / (math.fsum([idf for idf, _ in counted]) or 1.0)
     return best_score * known * math.sqrt(math.sqrt(len(counted)))
 
 

@@ -17,7 +17,7 @@ from relevance_gen.types import Explanation, Passage, TermShare
 
 def explain(collection: Collection, question: Question, position: int, meaning: Meaning | None = None) -> Explanation:
     """Explain the score of the chunk at a position, where there must be one: read its row of the table."""
-    query, signs = question.read(inflects=collection.weighting.inflects)
+    query, signs = collection.read(question)
     plan = collection.plan(query)
     of_terms = next((one for one in collection.ask(SegmentScorer.shares, position, plan) if one is not None), None)
     if of_terms is None:

@@ -1,8 +1,9 @@
 """Say where in a chunk the answer stands: the passage that holds most of the query, and the words that were found.
 
 Spans come from the evidence of the score: the words that the query's words stand for, and their idf. A word weighs its
-idf times the weight of its match, as a share of the idf of all the query's words; a stretch of text weighs what its
-different words weigh, each counted once, at its best match. That weight is the span's score.
+idf times the weight of its match, as a share of the idf of all the query's words, function words left out where any
+other is found; a stretch of text weighs what its different words weigh, each counted once, at its best match. That
+weight is the span's score.
 
 * The passage is the window of 40 words that weighs most, trimmed to the first and the last word that add to that; of
   equal ones that whose words stand closest, then the first.
@@ -104,8 +105,8 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
 
 def _find(text: str, first: Offsets, terms: WeightedTerms) -> _Hits:
     """Find the words of the query in some texts joined by line ends, which begin at `first`."""
-    total_idf = math.fsum(terms.idf) or 1.0
-    counted = [(number, idf, terms.matches[number]) for number, idf in enumerate(terms.idf) if idf]
+    counted = [(number, terms.idf[number], terms.matches[number]) for number in terms.subject]
+    total_idf = math.fsum([idf for _, idf, _ in counted]) or 1.0
     ids = joined((match.ids for _, _, match in counted), np.uint64)
     shares = joined((match.weight * (idf / total_idf) for _, idf, match in counted), np.float64)
     weight = np.maximum(np.rint(shares * _WHOLE), 1.0).astype(np.int64)

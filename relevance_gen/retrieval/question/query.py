@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
@@ -19,6 +19,7 @@ from relevance_gen.retrieval.question.matching import MAX_INFLECTED
 from relevance_gen.retrieval.question.signs import Sign, read_signs
 from relevance_gen.retrieval.text.ids import BEGINNINGS, SPELLED_BYTES, beginnings, identify
 from relevance_gen.retrieval.text.portions import blocks
+from relevance_gen.retrieval.text.question_words import ASKING, framed, other_asking
 from relevance_gen.retrieval.text.stems import is_fragment, stem
 from relevance_gen.retrieval.text.stop_words import ENGLISH
 from relevance_gen.retrieval.text.terms import cut_terms
@@ -74,14 +75,14 @@ class Question:
     )
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True)
 
-    def read(self, *, inflects: bool) -> tuple[Query, tuple[Sign, ...]]:
-        """Return the query, without what its signs take out of it, and these signs; `inflects` as in `parse`.
+    def read(self, *, inflects: bool, is_english: bool = True) -> tuple[Query, tuple[Sign, ...]]:
+        """Return the query, without what its signs take out of it, and these signs; the arguments are those of `parse`.
 
         Raises:
             InvalidRequestError: there are too many signs.
         """
         text, signs = (self.query, ()) if self.syntax == "plain" else read_signs(self.query, inflects=inflects)
-        return parse(text, inflects=inflects), signs
+        return parse(text, inflects=inflects, is_english=is_english), signs
 
 
 def questions(query: object, *options: Any, **more: Any) -> Question | list[Question]:
@@ -115,6 +116,7 @@ class QueryTerm:
         stop: whether it says nothing about the subject.
         inflected: whether it stands for its other forms, too.
         qtf: how often the query says them, at least 1.
+        asks: whether it only makes the query a question: a function word that never helps.
     """
 
     word: str
@@ -123,6 +125,7 @@ class QueryTerm:
     stop: bool
     inflected: bool
     qtf: int = 1
+    asks: bool = False
 
 
 @frozen(eq=False)
@@ -151,18 +154,25 @@ class Query:
         return flags
 
 
-def parse(text: str, *, inflects: bool) -> Query:
+def parse(text: str, *, inflects: bool, is_english: bool = True) -> Query:
     """Cut a query into terms.
 
     Args:
         text: the query.
-        inflects: whether words of one stem are one term and stand for their other forms, and English function words
-            say nothing about the subject; else every word is a term of its own, and counts.
+        inflects: whether words of one stem are one term and stand for their other forms, and function words say nothing
+            about the subject, nor do those that only ask; else every word is a term of its own, and counts.
+        is_english: whether the chunks are in English, where words in Latin letters ask in English only.
     """
-    return _parse_once(text, inflects) if len(text) <= REMEMBERED_CHARS else _parse(text, inflects)
+    once = len(text) <= REMEMBERED_CHARS
+    return _parse_once(text, inflects, is_english) if once else _parse(text, inflects, is_english)
 
 
-def _parse(text: str, inflects: bool) -> Query:
+def _parse(text: str, inflects: bool, is_english: bool) -> Query:
+    query = _cut(text, inflects)
+    return _without_form(query, is_english) if inflects else query
+
+
+def _cut(text: str, inflects: bool) -> Query:
     is_plain = len(text) <= _FEW_WORDS * SPELLED_BYTES and text.isascii() and not _IDENTIFIER.search(text)
     spellings = _PLAIN_WORD.findall(text.lower()) if is_plain else []
     if spellings and len(spellings) <= _FEW_WORDS and len(max(spellings, key=len)) < SPELLED_BYTES:
@@ -194,7 +204,7 @@ def _word(spelling: str, term_id: int, n_bytes: int, inflects: bool) -> QueryTer
     stop = spelling in ENGLISH
     # Words of one stem are one term, but not "can" and "cans"; of a longer word not all letters are known here.
     key = (stem(spelling), stop) if n_bytes < SPELLED_BYTES else term_id
-    return QueryTerm(spelling, term_id, key, stop, inflected=not stop)
+    return QueryTerm(spelling, term_id, key, stop, inflected=not stop, asks=spelling in ASKING)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED_WORDS)
@@ -227,8 +237,28 @@ def _query(text: str, ids: Ids, words: Sequence[QueryTerm], word_at: npt.NDArray
         for number, qtf in enumerate(np.bincount(order[order >= 0], minlength=len(terms)).tolist()):
             if qtf > 1 or number >= MAX_INFLECTED:
                 term, inflected = terms[number], terms[number].inflected and number < MAX_INFLECTED
-                terms[number] = QueryTerm(term.word, term.term_id, term.key, term.stop, inflected, qtf)
+                terms[number] = evolve(term, inflected=inflected, qtf=qtf)
     return Query(text, ids, tuple(terms), order)
+
+
+def _without_form(query: Query, is_english: bool) -> Query:
+    """Take what only makes the query a question for function words: its frame, and words that ask in other languages.
+
+    A query that has no other words is left as it is.
+    """
+    terms, order = query.terms, query.order.tolist() if query.order.size <= _FEW_WORDS else []
+    frame = framed([terms[number].word for number in order])
+    form = {order[place] for place in frame} - {number for place, number in enumerate(order) if place not in frame}
+    if not (is_english and query.text.isascii()):
+        asking = other_asking(latin=not is_english)
+        form |= {number for number, term in enumerate(terms) if term.word in asking}
+    if not form or all(term.stop or number in form for number, term in enumerate(terms)):
+        return query
+    asked = [
+        evolve(term, stop=True, inflected=False, asks=True) if number in form else term
+        for number, term in enumerate(terms)
+    ]
+    return evolve(query, terms=tuple(asked))
 
 
 _parse_once = functools.lru_cache(maxsize=_REMEMBERED_QUERIES)(_parse)

@@ -269,7 +269,10 @@ class SegmentScorer:
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _sums(self, plan: Plan) -> Floats | None:
-        """Return what each chunk's cosine with the query is before it is divided, shape (N,); None if all are 0."""
+        """Return what each chunk's cosine with the query is before it is divided, shape (N,); None if all are 0.
+
+        Function words count in chunks that hold another word of the query, unless no chunk of any segment does.
+        """
         sums: Floats | None = None
         parts: list[tuple[ChunkNumbers, Floats]] = []
         n_postings = 0
@@ -278,10 +281,19 @@ class SegmentScorer:
             for term, gain, n in zip(plan.terms.query.terms, plan.gains, plan.terms.df, strict=True)
             if gain and n
         ]
-        for found, (_, gain) in zip(self._find([term for term, _ in counted]), counted, strict=True):
-            if found.chunk.size:
-                parts.append((found.chunk, gain * found.weight))
-                n_postings += found.chunk.size
+        counted.sort(key=lambda one: one[0].stop)
+        n_others = sum([not term.stop for term, _ in counted])
+        for number, found in enumerate(self._find([term for term, _ in counted])):
+            chunk, weight = found.chunk, found.weight
+            if n_others and number >= n_others:
+                sums, parts = self._add(sums, parts) if parts else sums, []
+                if sums is None:
+                    break
+                held = sums.take(chunk) > 0.0
+                chunk, weight = chunk[held], weight[held]
+            if chunk.size:
+                parts.append((chunk, counted[number][1] * weight))
+                n_postings += chunk.size
                 if n_postings >= _POSTINGS_STEP:
                     sums = self._add(sums, parts)
                     parts, n_postings = [], 0

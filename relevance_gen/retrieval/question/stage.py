@@ -60,6 +60,13 @@ class WeightedTerms:
         counted = [number for number, n in enumerate(self.df) if n and self.idf[number]]
         return sorted(counted, key=lambda number: -self.idf[number])[:MAX_WORDS]
 
+    @property
+    def subject(self) -> list[int]:
+        """Numbers of the terms that say what the query is about: function words only where chunks have no other."""
+        counted = [number for number, idf in enumerate(self.idf) if idf]
+        others = [number for number in counted if not self.query.terms[number].stop]
+        return others if any(self.df[number] for number in others) else counted
+
 
 @frozen
 class OwnChunk:

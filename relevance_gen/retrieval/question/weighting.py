@@ -8,6 +8,9 @@ Both weightings are cosines of TF-IDF vectors, with N chunks, df(t) of which hol
     w(t, q) = (1 + ln qtf) · idf(t)      n(d) = ‖w(·, d)‖₂      m = mean of n over all chunks
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ · (0.4 m + 0.6 n(d)))
 
+Function words weigh 2^(1 − n) of that beside n = 1, 2 or 3 other words of the query that some chunk has, and nothing
+beside more; words that only ask weigh nothing beside any. Where chunks have no other word, all weigh in full.
+
 It is a cosine if each chunk is given one extra coordinate, which is zero in every query, so that the chunk's length
 equals its denominator: pivoted normalisation. Source: Singhal, Buckley, Mitra, "Pivoted Document Length
 Normalization", SIGIR 1996; the saturation of tf is BM25's (Robertson and Walker, SIGIR 1994).
@@ -47,7 +50,7 @@ from relevance_gen.retrieval.formulas import (
     sublinear,
 )
 from relevance_gen.retrieval.question.matching import Match
-from relevance_gen.retrieval.question.query import Query
+from relevance_gen.retrieval.question.query import Query, QueryTerm
 from relevance_gen.retrieval.question.stage import OwnChunk, Plan, Stage, WeightedTerms
 from relevance_gen.retrieval.question.stages.letters import Letters
 from relevance_gen.retrieval.question.stages.likeness import Likeness
@@ -59,6 +62,8 @@ from relevance_gen.types import WeightingName
 
 _FEW: Final = 64
 """Up to so many words are quicker looked at by Python."""
+_MOST_OTHERS: Final = 3
+"""Beside more other words function words weigh nothing."""
 
 
 @frozen(eq=False)
@@ -71,8 +76,7 @@ class Weighting:
         needs_all_terms: whether a chunk's length depends on how many chunks hold each of its terms, and so idf counts
             on both sides of the cosine.
         saturate: returns what each count of a term weighs in a chunk, before idf.
-        idf: returns the idf of each term, of df, of whether it is a function word, and of the number of chunks; 0 for
-            one that is left out.
+        idf: returns the idf of each term, of df, the terms and the number of chunks; 0 for one that is left out.
         denominators: returns what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,).
         own_cosine: returns what terms would score as a chunk by their cosine, and what that is divided by.
         stages: each makes a part of the score for one question, or None where it has none.
@@ -82,7 +86,7 @@ class Weighting:
     inflects: bool
     needs_all_terms: bool
     saturate: Callable[[npt.NDArray[Any]], Floats]
-    idf: Callable[[Sequence[int], Sequence[bool], int], tuple[float, ...]]
+    idf: Callable[[Sequence[int], Sequence[QueryTerm], int], tuple[float, ...]]
     denominators: Callable[[Segment, Statistics], Floats]
     own_cosine: Callable[[Sequence[tuple[float, int]], float, float, float], tuple[float, float]]
     stages: tuple[Callable[[WeightedTerms], Stage | None], ...]
@@ -106,7 +110,7 @@ class Weighting:
             df: number of chunks that hold each term.
             statistics: facts of all chunks.
         """
-        idf = self.idf(df, [term.stop for term in query.terms], statistics.n_chunks)
+        idf = self.idf(df, query.terms, statistics.n_chunks)
         weight = [(1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True)]
         norm = math.hypot(*[value for value, n in zip(weight, df, strict=True) if n]) or 1.0
         terms = WeightedTerms(query, matches, df, idf, norm, statistics.numbers)
@@ -163,11 +167,17 @@ def _norm(ids: Ids) -> float:
 # ── pivoted ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _idf_but_for_function_words(df: Sequence[int], stop: Sequence[bool], n_chunks: int) -> tuple[float, ...]:
-    """Return ``ln(1 + N / df)``; 0 for function words, unless no chunk has any other word of the query."""
-    only_stops = not any(n and not is_stop for n, is_stop in zip(df, stop, strict=True))
+def _idf_of_subject(df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int) -> tuple[float, ...]:
+    """Return ``ln(1 + N / df)``, and of function words what is left of it beside n other words that some chunk has."""
+    n_others = sum([1 for n, term in zip(df, terms, strict=True) if n and not term.stop])
+    if not n_others:
+        return tuple([rarity(n, n_chunks) for n in df])
+    share = 2.0 ** (1 - n_others) if n_others <= _MOST_OTHERS else 0.0
     return tuple(
-        [rarity(n, n_chunks) if only_stops or not is_stop else 0.0 for n, is_stop in zip(df, stop, strict=True)]
+        [
+            rarity(n, n_chunks) * (1.0 if not term.stop else share if n and not term.asks else 0.0)
+            for n, term in zip(df, terms, strict=True)
+        ]
     )
 
 
@@ -183,7 +193,7 @@ PIVOTED: Final = Weighting(
     inflects=True,
     needs_all_terms=False,
     saturate=saturated,
-    idf=_idf_but_for_function_words,
+    idf=_idf_of_subject,
     denominators=lambda segment, statistics: pivot(segment.norms, statistics.mean_norm),
     own_cosine=_own_pivoted_cosine,
     stages=(Proximity.of, Titles.of, Letters.of, lambda _: Scale(below_one), lambda _: Likeness()),
@@ -193,9 +203,9 @@ PIVOTED: Final = Weighting(
 # ── cosine ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _idf_as_scikit_learn(df: Sequence[int], stop: Sequence[bool], n_chunks: int) -> tuple[float, ...]:
+def _idf_as_scikit_learn(df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int) -> tuple[float, ...]:
     """Return scikit-learn's smoothed idf; 0 for a term that no chunk has."""
-    del stop
+    del terms
     counts = np.array(df, np.int64)
     return tuple(np.where(counts > 0, smoothed_idf(counts, n_chunks), 0.0).tolist())
 
