@@ -52,6 +52,8 @@ _MOST_DIGITS: Final = 3
 _MOST_FILLED: Final = 0.8
 """A line was broken by its writer if, with the next word, it would take at most this share of its longest neighbour."""
 _FEWEST_VERSES: Final = 4
+_LAST_SPACED: Final = "\u2e7f"
+"""Behind it come the scripts of China and Japan, which have no spaces between words."""
 
 
 def sentence_ends(text: str) -> list[int]:
@@ -72,6 +74,16 @@ def sentence_ends(text: str) -> list[int]:
     if found and not text[found[-1] :].strip():
         found.pop()
     return [*found, len(text)] if text else []
+
+
+def unwrapped(text: str) -> str:
+    """Return a text with its lines joined, but for those whose end ends a sentence."""
+    ends, place, pieces = set(_ends_of_lines(text)), 0, list[str]()
+    for line in text.split("\n"):
+        place += len(line)
+        pieces += line, "\n" if place in ends else "" if line[-1:] > _LAST_SPACED else " "
+        place += 1
+    return "".join(pieces).rstrip()
 
 
 def _is_end(text: str, stop: re.Match[str], *, in_small: bool) -> bool:
@@ -106,7 +118,7 @@ def _ends_of_lines(text: str) -> Iterator[int]:
 def _ends_within(paragraph: str, start: int) -> Iterator[int]:
     """Yield the end of a paragraph that begins at `start`, and of those of its lines that end a sentence."""
     lines = paragraph.split("\n")
-    widest = max(map(len, lines))
+    widest = sorted(map(len, lines))[9 * len(lines) // 10]  # not one long line that stands out, such as an address
     is_set_in_lines = len(lines) > 1 and (
         2 * sum(_CODE.search(line) is not None for line in lines) >= len(lines)
         or (len(lines) >= _FEWEST_VERSES and all(line.lstrip(_OPENING)[:1].isupper() for line in lines))

@@ -12,7 +12,7 @@ import pytest
 import relevance_gen
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"aiohttp", "cattrs", "gigatoken", "llama_cpp", "numpy", "pathspec", "pypdf", "ray", "sklearn", "tiktoken"}
+HEAVY = {"aiohttp", "cattrs", "gigatoken", "llama_cpp", "numpy", "pathspec", "pypdfium2", "ray", "sklearn", "tiktoken"}
 
 SHOW_IMPORT = """
 import sys, time

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import importlib.util
-import logging
+import itertools
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from io import BytesIO
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from types import FrameType
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from attrs import define, field
 
 from relevance_gen.documents.charset import decode
+from relevance_gen.documents.layout import running_text
 from relevance_gen.documents.office import DocumentError, Place, is_office_file, parts_of_office_file
 from relevance_gen.documents.webpages import text_of_page
+
+if TYPE_CHECKING:
+    from pypdfium2 import PdfDocument
 
 Format: TypeAlias = Literal["PDF", "HTML", "Office", "old Office"]
 
 MAX_BYTES: Final = 1 << 28
 MAX_PAGES: Final = 20_000
 MAX_CHARS: Final = 1 << 27
+MAX_TITLE_CHARS: Final = 200
 MAX_S: Final = 120.0
 """Limits of one file; the last is of processor time. What was read of it before a limit was reached is searched."""
 
 _PROBED_BYTES: Final = 1024
+_PDFIUM: Final = threading.Lock()
+"""PDFium reads one document at a time."""
 _HTML_BEGINNINGS: Final = ("<!doctype html", "<html")
 _HTML_SUFFIXES: Final = frozenset({".htm", ".html", ".xhtml"})
 _OLD_OFFICE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -82,8 +89,8 @@ def why_not(kind: Format) -> str | None:
     """Return why no document of a format can be read here; None if they can."""
     if kind == "old Office":
         return "is encrypted, or in a format of Office before 2007"
-    if kind == "PDF" and importlib.util.find_spec("pypdf") is None:
-        return "needs pip install 'relevance_gen[files]'"
+    if kind == "PDF" and importlib.util.find_spec("pypdfium2") is None:
+        return "needs pip install pypdfium2"
     return None
 
 
@@ -103,36 +110,62 @@ def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extra
         found.trouble = str(error)
     except _TimeUp:
         found.trouble = f"took more than {MAX_S:g} s of processor time to read"
-    except Exception as error:  # of a damaged file pypdf raises anything
+    except Exception as error:  # a damaged file may raise anything
         found.trouble = f"cannot be read ({_in_a_line(error)})"
     return found
 
 
 def _extract_pdf(content: bytes, found: Extracted) -> None:
-    import pypdf
-    from pypdf.errors import DependencyError
+    import pypdfium2
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it tells of every oddity that it gets over
-    try:
-        reader = pypdf.PdfReader(BytesIO(content))
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise DocumentError("is encrypted")
-    except DependencyError:
-        raise DocumentError("is encrypted by AES: needs pip install 'pypdf[crypto]'") from None
-    n_pages, unread = len(reader.pages), []
-    for number in range(min(n_pages, MAX_PAGES)):
+    pages: list[str] = []
+    unread, n_chars = [], 0
+    with _PDFIUM:
         try:
-            text = reader.pages[number].extract_text()
-        except Exception as error:  # the other pages may be whole
-            unread.append(f"page {number + 1}: {_in_a_line(error)}")
-        else:
-            found.add({"page": number + 1}, text)
+            document = pypdfium2.PdfDocument(content)
+        except pypdfium2.PdfiumError as error:
+            raise DocumentError("is encrypted") if "assword" in str(error) else error from None
+        with contextlib.closing(document):
+            n_pages, titles = len(document), _titles_of_pages(document)
+            try:
+                for number in range(min(n_pages, MAX_PAGES)):
+                    try:
+                        with contextlib.closing(document[number]) as page:
+                            pages.append(page.get_textpage().get_text_range())
+                    except pypdfium2.PdfiumError as error:  # the other pages may be whole
+                        unread.append(f"page {number + 1}: {_in_a_line(error)}")
+                        pages.append("")
+                    n_chars += len(pages[-1])
+                    if n_chars > found.max_chars:
+                        break
+            finally:  # also where the time is up
+                for number, text in enumerate(running_text(pages)):
+                    if text:
+                        found.add({"page": number + 1, **titles(number)}, text)
     if n_pages > MAX_PAGES:
         raise DocumentError(f"has {n_pages:,} pages, of which the first {MAX_PAGES:,} are searched")
     if unread:
         raise DocumentError(f"has {len(unread):,} of {n_pages:,} pages that cannot be read ({unread[0]})")
-    if not found.n_chars:
+    if not found.parts:
         raise DocumentError("has no text, only pictures")
+
+
+def _titles_of_pages(document: PdfDocument) -> Callable[[int], Mapping[str, str]]:
+    """Return what tells the ``title`` of a page: the document's own and, from the outline, the last headings so far."""
+    own = " ".join(document.get_metadata_value("Title").split())[:MAX_TITLE_CHARS]
+    numbers, titles, above = [-1], [own], list[str]()
+    with contextlib.suppress(Exception):  # of a damaged outline what comes before is enough
+        for heading in itertools.islice(document.get_toc(), MAX_PAGES):
+            target = heading.get_dest()
+            above = [*above[: heading.level], " ".join(heading.get_title().split())[:MAX_TITLE_CHARS]]
+            numbers.append(max(numbers[-1], (target and target.get_index()) or 0))
+            titles.append(" > ".join(filter(None, [own, *above])))
+
+    def title(number: int) -> Mapping[str, str]:
+        found = titles[bisect.bisect_right(numbers, number) - 1]
+        return {"title": found} if found else {}
+
+    return title
 
 
 def _extract_html(content: bytes, found: Extracted) -> None:

@@ -5,12 +5,22 @@ import zipfile
 from collections.abc import Mapping, Sequence
 
 
-def pdf(*pages: str) -> bytes:
-    """Make a PDF with a line of text on each page."""
-    objects = ["<< /Type /Catalog /Pages 2 0 R >>", "", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
+def pdf(*pages: str, title: str = "", outline: Mapping[str, int] | None = None) -> bytes:
+    """Make a PDF with a text on each page, which stands in lines as it is given; headings name the page they are on."""
+    objects = ["<< /Type /Catalog /Pages 2 0 R /Outlines 4 0 R >>", "", ""]
+    objects[2] = "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    headings = list((outline or {}).items())
+    chain = f"/First 6 0 R /Last {5 + len(headings)} 0 R" if headings else ""
+    objects += [f"<< /Type /Outlines {chain} >>", f"<< /Title ({title}) >>"]
+    first_page = 6 + len(headings)
+    for at, (heading, page) in enumerate(headings):
+        following = f"/Next {7 + at} 0 R" if at + 1 < len(headings) else ""
+        target = f"[{first_page + 2 * page - 1} 0 R /Fit]"
+        objects.append(f"<< /Title ({heading}) /Parent 4 0 R {following} /Dest {target} >>")
     kids = []
     for page in pages:
-        drawn = f"BT /F1 12 Tf 72 720 Td ({page}) Tj ET"
+        lines = " T* ".join(f"({line}) Tj" for line in page.split("\n"))
+        drawn = f"BT /F1 8 Tf 10 TL 72 720 Td {lines} ET"
         objects.append(f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream")
         objects.append(
             "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] "
@@ -24,7 +34,7 @@ def pdf(*pages: str) -> bytes:
         content += f"{number} 0 obj\n{one}\nendobj\n".encode("latin-1")
     table = "".join(f"{place:010} 00000 n \n" for place in places)
     end = f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}"
-    end += f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{len(content)}\n%%EOF\n"
+    end += f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R /Info 5 0 R >>\nstartxref\n{len(content)}\n%%EOF\n"
     return content + end.encode()
 
 

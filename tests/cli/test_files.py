@@ -73,7 +73,7 @@ def test_what_is_left_out_is_said(
     assert main(["search", "apples", "fruit.txt", *contents]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "relevance-gen: picture.png: is binary, not text",
-        "relevance-gen: report.pdf: needs pip install 'relevance_gen[files]'",
+        "relevance-gen: report.pdf: needs pip install pypdfium2",
         "relevance-gen: old.doc: is encrypted, or in a format of Office before 2007",
     ]
     Path("link.txt").symlink_to("fruit.txt")
@@ -82,7 +82,7 @@ def test_what_is_left_out_is_said(
     assert capsys.readouterr().err.splitlines() == [
         "relevance-gen: skipped 1 old Office file: each is encrypted, or in a format of Office before 2007",
         "relevance-gen: skipped 1 binary file",
-        "relevance-gen: skipped 1 PDF file: each needs pip install 'relevance_gen[files]'",
+        "relevance-gen: skipped 1 PDF file: each needs pip install pypdfium2",
         "relevance-gen: skipped 2 symbolic links; --follow follows them",
     ]
 

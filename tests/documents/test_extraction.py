@@ -1,14 +1,14 @@
 """Texts out of PDFs, HTML pages and Office files, whatever their bytes are."""
 
+import base64
 import contextlib
-import io
 import itertools
 import signal
 import threading
 import time
+import zlib
 
-import pypdf
-import pypdf.errors
+import pypdfium2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,43 +125,79 @@ def test_what_is_wrong_is_said(content: bytes, trouble: str) -> None:
     assert (extract(content, kind).trouble or "").startswith(trouble)
 
 
-def test_an_encrypted_pdf(caplog: pytest.LogCaptureFixture) -> None:
-    """A PDF that anybody may open is read though it is encrypted; one with a password is named; nothing is logged."""
-    for password, trouble in (("", None), ("secret", "is encrypted")):
-        writer = pypdf.PdfWriter()
-        writer.append(pypdf.PdfReader(io.BytesIO(SAMPLES["a.pdf"])))
-        writer.encrypt(password, "owner", algorithm="RC4-128")
-        target = io.BytesIO()
-        writer.write(target)
-        extracted = read("a.pdf", target.getvalue())
-        assert (extracted.trouble, len(extracted.parts)) == (trouble, 0 if trouble else 2)
-    assert caplog.record_tuples == []
+OPEN = (
+    "c-pm7J!lj`6ec1lBid^rli~zHvpYNg+;K&I4n-x$CECOkb2~F}!(}(_?Mco~1d)JXV__?nHns}Zc0v>@K~yAQ8o@T8vwJbOWJPS;U6y^{y!p"
+    "QO-h5kY&$iB^DFSMrzr1-15cFZvT?LH>@Y-pj2cbz}gK~{1r<Ca?Xf}a~b)FNHau<i|26}C^V*0?FNd|ES1K?eXbRRB3;u1TM7w_c~0j?0ts"
+    "7&>e6)<9gxk3kc^MkAx#V(dbJSHH2tN?gdjE>ZFvf;FScQX_~E(53Sbxc1Qq@m-=_p}mMXYqj`{mtzj*Fl__IO{_;s-Ue>lect0pH}p9M&K<"
+    "Bx>*tCAOhaB>YGB#yI^{^OcsTz#KKA}mrcBq-GGGV>-{V>Y7I<$OCG#jKK<(J_QU5B_xiPS_07q{b6c;M?s%Vmo_KV(E<Ut(;O@?kGgD8$=c"
+    "If4_UQS4ACma%kVLgT%u4M&yMO9Myt;Jrc>Uek-N&0xjvT$dwYW;^!()dghr1^~Zm+$^)vn~2bu5MalGe4{fgOnVRZ$>Zk&pzENX7%{mRnIT"
+    "a|ZVoG8Jo;YUefQcE+p{92<ji$R!Uo?n<9nt+W-0D625hRw^tkGn$~T6vPA}(<)GkS?We}6*dgkm>a^lrGb<T2`8zA3XsH_hBOF7*AhbwF`N"
+    "oT5F@_tVrH#XKJrERPuob11wKRw`1==Rlwt}k+{chRonj>(V^mf!6p$(=s(BdkDkiEJ5kUoG`AHnaB&%S&tdXTE>Y21SyoKnt$@}#>Ns>W4G"
+    "T6n~CJ^m?&pO{WG`Gb1#K%@~Ur9oJ5=w=PkyZ-YWzBy{agLvh!*sZw!NNeDkvUbG6?2yugIaBFz6E{($RB1M"
+)
+LOCKED = (
+    "c-pm7&ui2`6ut<xQz;%rQRcEo&CFzGG6Tzk?RK?P?YgyE5DSxJW=&a>lFdr%k3;b$9t!>ewg<txp1gSMNj!)sJ$O*igU9*@ILX#-Xhgi2gpl"
+    "{mo9~<V-j`at**c5QQBeEx_1$}bA%cm&0_t_(w9_OU1UiLvL4?bE;d8$M8V#W1FwY^S+-vKr8ai#&)qUVhCxbYH1UPe1*oQYEwTT_*74KUm0"
+    "=Ggituob1x?sozbA=9Y<_B3Xift^5ctk+|cmm*D)?uWkk~OQ1?9DNOo+MV=>F9nkNCV52?`b9WoW%!*>^HZ4Yz1+q<E#()@C0p@>b#^w`mCa"
+    "#GXiH};AcgcgBUnds;>(z=c4Z2)map%5(_V}T+(qjyA3JJ*ZWzj)gAEW#)F-$9(i<SXL;#V(wiG!dHea*kI9eYyY(k8zg@lX{QR-4<%!d1Fc"
+    "uwM%t`n6?bCbzy-DJ)O%m1eTwW?~d-lV|>&?yG@Z^i{%acbop6>0P8T-`TeKxVw+`fMT9sl|8akVNrVjW3gRMNVhJFo-Y1653fJtU+=Qpr6c"
+    "?Q$#XW!B)%LZ;$SrJ?m2tfSCpf-w^?mvF|V_BfM>2g-1&sokz<Kv2lFl-z{cNbYLsGbE6a8VT37W)aqz!U`KNFdmgic*ygqz!Vd0Jm!Xs6X6"
+    "@GnWoxfLQ%{qLN?~c7=<tr<v(pL)dnDlF+c|w<czrt8hC(VJDp-B9$`#YFidC_6V*HydsR$SF)By}<M|{GW0F@eudI=!D(dO97~Vp3Pv`YIo"
+    "g~SiJ2cpAY!Zm~znj*#bxuMWgeX)z@HJ5aNyM=4YC9oM8`p3AONw>;OdO=^s~Ic|)ESynrCHH;>AIj+o0)HcU(;%2o&"
+)
+"""Two pages encrypted by RC4, without a password and with one, packed."""
 
 
-def test_a_pdf_by_aes_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a PDF needs another package to be decrypted, its name is in the message."""
-
-    def lacking(*_: object) -> None:
-        raise pypdf.errors.DependencyError("cryptography is required")
-
-    monkeypatch.setattr(pypdf, "PdfReader", lacking)
-    assert read("a.pdf", SAMPLES["a.pdf"]).trouble == "is encrypted by AES: needs pip install 'pypdf[crypto]'"
+@pytest.mark.parametrize(("packed", "trouble", "n_parts"), [(OPEN, None, 2), (LOCKED, "is encrypted", 0)])
+def test_an_encrypted_pdf(packed: str, trouble: str | None, n_parts: int) -> None:
+    """A PDF that anybody may open is read though it is encrypted; one with a password is named."""
+    extracted = read("a.pdf", zlib.decompress(base64.b85decode(packed)))
+    assert (extracted.trouble, len(extracted.parts)) == (trouble, n_parts)
 
 
 def test_one_bad_page_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a PDF with a page that cannot be read, the other pages are, and that page is named."""
     numbers = itertools.count(1)
-    whole = pypdf.PageObject.extract_text
+    whole = pypdfium2.PdfPage.get_textpage
 
-    def sometimes(page: pypdf.PageObject) -> str:
+    def sometimes(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
         if next(numbers) == 2:
-            raise KeyError("/Contents\nand more")
+            raise pypdfium2.PdfiumError("no text\nand more")
         return whole(page)
 
-    monkeypatch.setattr(pypdf.PageObject, "extract_text", sometimes)
+    monkeypatch.setattr(pypdfium2.PdfPage, "get_textpage", sometimes)
     extracted = read("a.pdf", pdf("one", "two", "three"))
     assert [place["page"] for place, _ in extracted.parts] == [1, 3]
-    assert extracted.trouble == "has 1 of 3 pages that cannot be read (page 2: KeyError: '/Contents\\nand more')"
+    assert extracted.trouble == "has 1 of 3 pages that cannot be read (page 2: PdfiumError: no text and more)"
+
+
+def test_the_titles_of_pages() -> None:
+    """A page has the document's title and the last headings of the outline that begin on it or before it."""
+    outline = {"One": 2, "Two": 3}
+    extracted = read("a.pdf", pdf("a", "b", "c", "d", title="Ferries", outline=outline))
+    titles = ["Ferries", "Ferries > One", "Ferries > Two", "Ferries > Two"]
+    assert [place["title"] for place, _ in extracted.parts] == titles
+    assert [place for place, _ in read("a.pdf", pdf("a", "b", outline={"One": 2})).parts] == [
+        {"page": 1},
+        {"page": 2, "title": "One"},
+    ]
+
+
+def test_what_was_read_when_the_time_is_up_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a PDF that takes too long, the pages that were read are kept."""
+    whole = pypdfium2.PdfPage.get_textpage
+    numbers = itertools.count(1)
+
+    def slow(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
+        while next(numbers) > 2:
+            pass
+        return whole(page)
+
+    monkeypatch.setattr(extraction, "MAX_S", 0.1)
+    monkeypatch.setattr(pypdfium2.PdfPage, "get_textpage", slow)
+    extracted = read("a.pdf", pdf("one", "two", "three"))
+    assert [text for _, text in extracted.parts] == ["one", "two"]
+    assert extracted.trouble == "took more than 0.1 s of processor time to read"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,87 @@
+"""Pages as running text: lines joined, parted words whole, and nothing that repeats at the edges."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.chunking import split
+from relevance_gen.documents.extraction import extract
+from relevance_gen.documents.layout import running_text
+from tests.cli.documents import pdf
+
+LONG = "It leaves each morning at seven from the old pier\nand comes back in the evening, as long as the sea\nis calm."
+
+
+def test_running_heads_and_page_numbers_are_left_out() -> None:
+    """What stands at the edges of three pages or more is no text of theirs, be it above or below, left or right."""
+    pages = [f"{['The Ferry', 'Part 2'][n % 2]}\nTimes\nPage {'abcdef'[n]} says so.\n{n}" for n in range(6)]
+    assert running_text(pages) == [f"Page {letter} says so." for letter in "abcdef"]
+    assert [text.split() for text in running_text(pages[:2])] == [page.split() for page in pages[:2]]  # none repeats
+
+
+def test_rows_of_numbers_and_pages_that_repeat_stay() -> None:
+    """A row of a table has more numbers than a head, and a page that others repeat is still a page."""
+    rows = ["1 2 3\nFour five", "4 5 6\nSix seven", "7 8 9\nEight nine"]
+    assert [text[:5] for text in running_text(rows)] == ["1 2 3", "4 5 6", "7 8 9"]
+    assert running_text(["So.\nSo."] * 3) == ["So. So."] * 3
+
+
+def test_lines_become_paragraphs() -> None:
+    """Lines of running text are joined, those of lists stay, and a sentence is whole on the page where it begins."""
+    assert running_text([LONG + "\n- tea\n- milk"]) == [LONG.replace("\n", " ") + "\n- tea\n- milk"]
+    assert running_text([LONG[:-9], "is calm. Then not."]) == [LONG[:-9].replace("\n", " ") + " is calm.", "Then not."]
+
+
+def test_parted_words_are_whole() -> None:
+    """A hyphen at the end of a line goes, but where the same word has one within a line."""
+    text = "The ferry leaves in the morn-\ning, and a long-term plan for its long-\nterm use is made here."
+    whole = "The ferry leaves in the morning, and a long-term plan for its long-term use is made here."
+    assert running_text([text]) == [whole]
+    assert running_text([text.replace("-\n", "\ufffe")]) == [whole]
+    assert extract(pdf(text), "PDF").parts == [({"page": 1}, whole)]
+
+
+def report(n_pages: int) -> bytes:
+    """Make a PDF of pages of dense text in the form of an annual report: two running heads, page numbers, hyphens."""
+    rng = np.random.default_rng(7)
+    words = "the a of in segment quarter revenue management liabilities approximately operations Uber U.S. 4.5".split()
+    lines = [""]
+    for _ in range(45 * n_pages):
+        sentence = " ".join(rng.choice(words, rng.integers(8, 40))).capitalize() + ". "
+        for word in sentence.split():
+            room = 100 - len(lines[-1])
+            if len(word) > 9 and 5 < room <= len(word):
+                lines[-1] += f"{word[: room - 3]}-"
+                lines.append(word[room - 3 :] + " ")
+            elif len(word) > room:
+                lines.append(f"{word} ")
+            else:
+                lines[-1] += f"{word} "
+        if rng.random() < 0.2:
+            lines.append("")
+    heads = ("Annual Report", "Item 7. Management's Discussion")
+    return pdf(
+        *(
+            "\n".join([heads[n % 2], *lines[60 * n : 60 * n + 60], str(n + 1)])
+            for n in range(min(n_pages, len(lines) // 60))
+        )
+    )
+
+
+def test_chunks_of_a_long_report_begin_with_sentences() -> None:
+    """Of a report of 191 pages at most a twentieth of the chunks begin within a sentence, and no head is left."""
+    found = extract(report(191), "PDF")
+    assert (len(found.parts), found.trouble) == (191, None)
+    chunks = [chunk for _, text in found.parts for chunk in split(text)]
+    assert sum(chunk[0].islower() for chunk in chunks) <= 0.05 * len(chunks)
+    assert not any("Annual Report" in chunk or "liabili-" in chunk for chunk in chunks)
+
+
+@given(st.lists(st.text(alphabet="ab .-\n1語", max_size=40), max_size=6))
+def test_no_word_is_lost_between_edges(pages: list[str]) -> None:
+    """Whatever the pages: each has a text, and of two all letters are there, in their order."""
+    texts = running_text(pages)
+    assert len(texts) == len(pages)
+    letters = "".join(texts).replace(" ", "").replace("\n", "").replace("-", "")
+    if len(pages) < 3:  # no line is at an edge of three
+        assert letters == "".join("".join(pages).split()).replace("-", "")
