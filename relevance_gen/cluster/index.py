@@ -36,6 +36,7 @@ from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.positions import check_position
 from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.explaining import explain
+from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.searchable import Searchable
@@ -305,15 +306,19 @@ class ClusterIndex(Searchable):
             first = self._change("add", StoredChunks([ray.put(checked)]), n_positions)
         return range(first, first + n_positions)
 
-    def remove(self, positions: Iterable[int]) -> None:
-        """Remove the chunks at some positions.
+    def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
+        """Remove the chunks at some positions, or all that `where` allows, and return how many these were.
+
+        Args:
+            positions: the positions.
+            where: as in `search`, instead of them: ``index.remove(where={"source": "a.txt"})``.
 
         Raises:
-            InvalidRequestError: no chunk is at one of the positions; none was removed.
+            InvalidRequestError: no chunk is at one of the positions, or `where` is not allowed; none was removed.
             ChunksMissingError: a shard is lost, and not restored yet; none was removed.
         """
         listed = list(positions) if isinstance(positions, Iterator | range) else positions
-        self._change("remove", listed)
+        return int(self._change("remove", listed, where))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write every shard to a file in a folder, from where lost ones are restored from now on.

@@ -29,7 +29,8 @@ from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
 from relevance_gen.cluster.watch import Watch
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, TimedOutError
-from relevance_gen.retrieval.positions import check_positions
+from relevance_gen.retrieval.positions import positions_to_remove
+from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
 from relevance_gen.types import WeightingName
@@ -140,18 +141,19 @@ class Keeper(Actor):
             self._adopt(self._epoch + 1)
         return first
 
-    def remove(self, positions: Any) -> None:
-        """Remove the chunks at some positions.
+    def remove(self, positions: Any, where: Where | None = None) -> int:
+        """Remove the chunks at some positions, or all that `where` allows, and return how many these were.
 
         Raises:
-            InvalidRequestError: no chunk is at one of the positions; none was removed.
+            InvalidRequestError: no chunk is at one of the positions, or `where` is not allowed; none was removed.
             ChunksMissingError: a shard is lost that may hold one; none was removed.
         """
         with self._changing:
             if self.state().n_missing_chunks:
                 raise self._missing("chunks cannot be removed now")
             try:
-                at = check_positions(positions, self._n_positions, ClusterCollection(self.state(), self._pace).holds)
+                collection = ClusterCollection(self.state(), self._pace)
+                at = positions_to_remove(positions, where, self._n_positions, collection)
             except OutdatedError:
                 raise self._missing("chunks cannot be removed now") from None
             here = [(shard, at[shard.contribution.runs.hold(at)]) for shard in self._shards]
@@ -160,6 +162,7 @@ class Keeper(Actor):
             for shard, some in changed:
                 shard.recipe = shard.recipe.without(some)
             self._adopt(self._epoch + 1)
+        return at.size
 
     def save(self, folder: str) -> None:
         """Write all shards to a folder, from where lost ones are restored from now on.

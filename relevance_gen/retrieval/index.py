@@ -16,10 +16,11 @@ from attrs import evolve, field, frozen
 from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.positions import ChunkList, check_position, check_positions, chunks_at
+from relevance_gen.retrieval.positions import ChunkList, check_position, chunks_at, positions_to_remove
 from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
+from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.weighting import Weighting, weighting_named
 from relevance_gen.retrieval.searchable import Searchable
@@ -258,17 +259,22 @@ class ChunkIndex(Searchable):
                 self._change(state, in_tiers([*state.collection.segments, new]), added.stop, state.n_tokens + n_tokens)
         return added
 
-    def remove(self, positions: Iterable[int]) -> None:
-        """Remove the chunks at some positions.
+    def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
+        """Remove the chunks at some positions, or all that `where` allows, and return how many these were.
+
+        Args:
+            positions: the positions.
+            where: as in `search`, instead of them: ``index.remove(where={"source": "a.txt"})``.
 
         Raises:
-            InvalidRequestError: no chunk is at one of the positions; none was removed.
+            InvalidRequestError: no chunk is at one of the positions, or `where` is not allowed; none was removed.
         """
         with self._changing:
             state = self._state
-            at = check_positions(positions, state.n_positions, state.collection.holds)
+            at = positions_to_remove(positions, where, state.n_positions, state.collection)
             segments, texts = without(state.collection.segments, at)
             self._change(state, segments, state.n_positions, state.n_tokens - self._counter.count_all(texts))
+        return at.size
 
     def _change(self, state: _State, segments: Sequence[Segment], n_positions: int, n_tokens: int) -> None:
         collection = Collection(segments, state.collection.weighting, before=state.collection)

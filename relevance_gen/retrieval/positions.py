@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, overload
 
 import numpy as np
@@ -11,6 +11,7 @@ from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Flags, Offsets, different, joined, steps
 from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.filtering import Filter, Where, check_keys
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.types import Chunk
 
@@ -45,6 +46,22 @@ def check_positions(values: object, n_positions: int, holds: Callable[[Offsets],
             "positions", "a list of positions", values, remedy="put a single one in a list"
         )
     return different(_check_all(list(values), lambda place: f"positions[{place}]", n_positions, holds))
+
+
+def positions_to_remove(positions: object, where: Where | None, n_positions: int, collection: Collection) -> Offsets:
+    """Return different positions in ascending order: those that are named, or of all chunks that `where` allows.
+
+    Raises:
+        InvalidRequestError: as `check_positions` raises; both or neither are given; or `where` is not allowed.
+    """
+    if (positions is None) == (where is None):
+        raise InvalidRequestError("must be given, or where instead, and not both", "positions")
+    if where is None:
+        return check_positions(positions, n_positions, collection.holds)
+    at = np.sort(joined(collection.ask(SegmentScorer.positions, Filter.read(where, n_positions)), np.int64))
+    if isinstance(where, Mapping) and not at.size and collection.statistics.n_chunks:
+        check_keys(where, collection.metadata_keys)
+    return at
 
 
 def _check_all(

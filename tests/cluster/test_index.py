@@ -63,8 +63,7 @@ def test_the_law_of_segments_over_nodes(pair: tuple[ClusterIndex, ChunkIndex], d
     left = [place for place in range(one._state.n_positions) if one._state.collection.holds(np.array([place]))[0]]
     drawn = data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
     *gone, kept = dict.fromkeys(left[number % len(left)] for number in drawn)
-    ours.remove(gone)
-    one.remove(gone)
+    assert ours.remove(gone) == one.remove(gone) == len(gone)
     assert len(ours) == len(one)
     top_n = data.draw(st.integers(1, 60))
     assert told(ours, query, top_n=top_n) == told(one, query, top_n=top_n)
@@ -78,6 +77,17 @@ def test_the_law_of_segments_over_nodes(pair: tuple[ClusterIndex, ChunkIndex], d
     signed = f"{query} {sign}"
     assert told(ours, signed, syntax="signs", **options) == told(one, signed, syntax="signs", **options)
     assert ours.explain(signed, kept, syntax="signs") == one.explain(signed, kept, syntax="signs")
+
+
+def test_chunks_are_removed_by_what_they_have(cluster: Any) -> None:
+    """`remove(where=…)` removes from all shards what it removes on one machine, and says how many."""
+    chunks = [{"text": f"cat {page}", "metadata": {"page": page % 3}} for page in range(9)]
+    one = ChunkIndex(chunks)
+    with ClusterIndex(chunks, n_shards=2) as ours:
+        assert ours.remove(where={"page": [1, 2]}) == one.remove(where={"page": [1, 2]}) == 6
+        assert told(ours, "cat") == told(one, "cat")
+        with pytest.raises(InvalidRequestError, match="did you mean page"):
+            ours.remove(where={"pge": 1})
 
 
 def test_the_other_weighting(cluster: Any) -> None:

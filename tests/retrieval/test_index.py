@@ -214,3 +214,22 @@ def test_progress_is_told_while_an_index_is_built() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         ChunkIndex(["a cat"], progress=stop)
+
+
+def test_chunks_are_removed_by_what_they_have() -> None:
+    """`remove(where=…)` removes what a search with it may return, and says how many; a wrong key removes nothing."""
+    pages = [{"text": f"cat {page}", "metadata": {"page": page % 3}} for page in range(9)]
+    index = ChunkIndex(pages)
+    assert index.remove(where={"page": [1, 2]}) == 6
+    assert [chunk.original_index for chunk in index.chunks] == [0, 3, 6]
+    assert index.search("cat").metadata == ChunkIndex(pages[::3]).search("cat").metadata
+    assert index.remove(where={"page": 7}) == 0
+    for wrong, told in (({"pge": 0}, "did you mean page"), ([1.5], "where")):
+        with pytest.raises(InvalidRequestError, match=told):
+            index.remove(where=wrong)  # type: ignore[arg-type]
+    for both in ({}, {"positions": [0], "where": {"page": 0}}):
+        with pytest.raises(InvalidRequestError, match="positions must be given, or where instead, and not both"):
+            index.remove(**both)  # type: ignore[arg-type]
+    assert index.remove([3, 3]) == 1
+    assert index.remove(where=lambda metadata: metadata["page"] == 0) == 2
+    assert (len(index), index.remove(where={"page": 0})) == (0, 0)

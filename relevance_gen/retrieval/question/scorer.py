@@ -228,9 +228,11 @@ class SegmentScorer:
         """Tell of some positions whether the chunk there is in this segment."""
         return self.segment.find(positions) >= 0
 
-    def positions(self) -> Offsets:
-        """Return the positions of the chunks that are there, ascending."""
-        return self.segment.positions[self.segment.live]
+    def positions(self, chosen: Filter | None = None) -> Offsets:
+        """Return the positions of the chunks that are there, or of those among them that are chosen, ascending."""
+        live = self.segment.live
+        some = live if chosen is None else live & chosen.allowed(self.segment, by_prefix=self._by_prefix)
+        return self.segment.positions[some]
 
     def metadata_keys(self) -> tuple[int, set[str]]:
         """Return the number of chunks that are there, and the keys under which any of them has metadata."""
