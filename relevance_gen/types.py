@@ -93,6 +93,7 @@ class SearchRequest:
         spans: say where in each result the answer stands.
         confidence: say how likely it is that there is an answer at all.
         min_share: return only results of at least this share of the best score, in [0, 1].
+        distinct: return at most one result, the best, for each value that chunks have under this key of metadata.
         syntax: ``"plain"`` takes quotes and signs of the query for text; ``"signs"`` asks that ``"exact phrase"`` and
             ``+word`` stand there and ``-word`` does not.
     """
@@ -105,6 +106,7 @@ class SearchRequest:
     spans: bool = field(default=False, validator=checks.flag)
     confidence: bool = field(default=False, validator=checks.flag)
     min_share: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
+    distinct: str | None = field(default=None, validator=optional(checks.string))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
 
 
@@ -136,6 +138,8 @@ class SearchResult:
         spans: where the answer stands; ``None`` unless asked for. The first span is the best passage. The others are
             the words that were found, in all of the chunk, ascending and apart.
         title: the chunk's title; "" where it has none, and then it is not written.
+        num_similar: how many others this result stands for, where one was asked for of each value of a key; where that
+            is 0 it is not written.
     """
 
     chunk_id: int
@@ -145,6 +149,7 @@ class SearchResult:
     original_index: int
     spans: tuple[Span, ...] | None = None
     title: str = ""
+    num_similar: int = 0
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -167,7 +172,7 @@ class SearchResult:
         return plain | {name: value for name in _IF_ANY if (value := getattr(self, name))}
 
 
-_IF_ANY = ("title",)
+_IF_ANY = ("title", "num_similar")
 _RESULT_FIELDS = tuple(name for name in fields_dict(SearchResult) if name not in ("spans", *_IF_ANY))
 # pandas makes a column of each field of a dataclass, and knows nothing of attrs.
 SearchResult.__dataclass_fields__ = dataclasses.make_dataclass(  # type: ignore[attr-defined]

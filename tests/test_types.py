@@ -69,6 +69,7 @@ def test_the_documented_defaults() -> None:
         "spans": False,
         "confidence": False,
         "min_share": 0.0,
+        "distinct": None,
         "syntax": "plain",
     }
     assert attrs.asdict(Chunk("x")) == {"text": "x", "metadata": {}, "original_index": None, "title": ""}

@@ -97,6 +97,7 @@ def ask(
     top_n: int = 5,
     where: Where | None = None,
     min_share: float = 0.0,
+    distinct: str | None = None,
     encoder: TextEncoder | None = None,
     syntax: Syntax = "plain",
     only_from_sources: bool = True,
@@ -119,6 +120,7 @@ def ask(
             answer; what has none is cut to sentences around its best passage, or else left out.
         where: as in `search`.
         min_share: as in `search`.
+        distinct: as in `search`.
         syntax: as in `search`.
         encoder: as in `search`; None takes the one that an index has.
         only_from_sources: whether no model is asked where nothing was found; otherwise it answers from what it knows.
@@ -147,6 +149,7 @@ def ask(
         top_n=top_n,
         where=where,
         min_share=min_share,
+        distinct=distinct,
         encoder=encoder,
         syntax=syntax,
         only_from_sources=only_from_sources,
@@ -166,6 +169,7 @@ def ask_stream(
     top_n: int = 5,
     where: Where | None = None,
     min_share: float = 0.0,
+    distinct: str | None = None,
     encoder: TextEncoder | None = None,
     syntax: Syntax = "plain",
     only_from_sources: bool = True,
@@ -187,8 +191,8 @@ def ask_stream(
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, ChunkIndex) else partial(search, chunks=chunks)
     )
-    options: dict[str, Any] = {"where": where, "min_share": min_share, "encoder": encoder, "syntax": syntax}
-    found = find(question, top_n=top_n, true_order=False, spans=True, **options)
+    options: dict[str, Any] = {"where": where, "min_share": min_share, "distinct": distinct, "encoder": encoder}
+    found = find(question, top_n=top_n, true_order=False, spans=True, syntax=syntax, **options)
     if not found.results and only_from_sources:
         return AnswerStream((), found.confidence, None)
     runner = default_runner() if runner is None else runner

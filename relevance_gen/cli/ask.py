@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         if found.results:
             if is_embedded(args.model):
                 status.say(_EMBEDDED)
-            asked = {"top_n": args.top_n, "encoder": encoder, **chosen, **fields}
+            asked = {"top_n": args.top_n, "distinct": args.distinct, "encoder": encoder, **chosen, **fields}
             with (
                 load_runner(args, num_samples=1) as runner,
                 ask_stream(question.query, corpus.index, runner=runner, **asked) as stream,

@@ -77,7 +77,8 @@ class Printer:
         score = self._coloured(f"{result.chunk_score:.2f}", _SCORE)
         place = visible(_place(result, text.count("\n", 0, lines[0][0])))
         cut = "  (not read whole)" if INCOMPLETE in result.metadata else ""
-        head = f"{label}{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}{cut}"
+        similar = f"  (and {result.num_similar} more)" if result.num_similar else ""
+        head = f"{label}{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}{similar}{cut}"
         return "\n".join([head, *(f"{_INDENT}{self._marked(text, span, found)}" for span in lines), "\n"])
 
     def _marked(self, text: str, line: Part, found: list[Part]) -> str:

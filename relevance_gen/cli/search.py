@@ -108,6 +108,11 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
         "for a key any will do",
     )
     group.add_argument(
+        "--distinct",
+        metavar="KEY",
+        help="at most one result, the best, for each value of this metadata (source, for one)",
+    )
+    group.add_argument(
         "--lines",
         type=_line_count,
         default=4,
@@ -157,7 +162,8 @@ def _add_index(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search as `args` say, print what was found, and return the exit status."""
     in_text_order, where = args.order == "text", wanted_metadata(args)
-    question = Question(args.query, args.top_n, in_text_order, where=where, spans=not args.json, syntax="signs")
+    more: dict[str, Any] = {"spans": not args.json, "distinct": args.distinct, "syntax": "signs"}
+    question = Question(args.query, args.top_n, in_text_order, where=where, **more)
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
     with encoder_of(args) as encoder:

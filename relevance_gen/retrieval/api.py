@@ -30,6 +30,7 @@ def search(
     *,
     where: Where | None = None,
     min_share: float = 0.0,
+    distinct: str | None = None,
     spans: bool = False,
     encoder: TextEncoder | None = None,
     candidates: int | None = N_CANDIDATES,
@@ -54,6 +55,9 @@ def search(
             of values under a key), a callable of a chunk's metadata, positions, or a mask with one boolean for each
             chunk.
         min_share: keep only results of at least this share of the best score, in [0, 1].
+        distinct: return at most one result for each value of this key of metadata, the best one, or of equal scores the
+            earlier; its ``num_similar`` counts the others. Chunks without the key are each their own. All chunks that
+            share a word with the query are looked at for that.
         spans: whether each result says where in the chunk the answer stands.
         encoder: an `Encoder`, which lifts chunks that say in other words what the query asks; None goes by words alone.
         candidates: how many of the best by their words the encoder looks at; None encodes every chunk, and finds those,
@@ -85,7 +89,7 @@ def search(
         allowed, remedy = "a string that is not blank", "to ask several questions, make a ChunkIndex"
         raise InvalidRequestError.must_be("query", allowed, query, remedy=remedy)
     more: dict[str, Any] = {"where": where, "min_share": min_share, "spans": spans, "syntax": syntax}
-    question = Question(query, top_n, true_order, candidates=candidates, **more)
+    question = Question(query, top_n, true_order, distinct=distinct, candidates=candidates, **more)
     return answer_once(
         question, chunks, encoder=encoder, blank=blank, weighting=weighting, encoding=encoding, progress=progress
     )

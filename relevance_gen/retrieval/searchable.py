@@ -24,6 +24,7 @@ class Searchable(ABC):
         *,
         where: Where | None = None,
         min_share: float = 0.0,
+        distinct: str | None = None,
         spans: bool = False,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
@@ -39,6 +40,7 @@ class Searchable(ABC):
         *,
         where: Where | None = None,
         min_share: float = 0.0,
+        distinct: str | None = None,
         spans: bool = False,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
@@ -53,6 +55,7 @@ class Searchable(ABC):
         *,
         where: Where | None = None,
         min_share: float = 0.0,
+        distinct: str | None = None,
         spans: bool = False,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
@@ -69,6 +72,9 @@ class Searchable(ABC):
                 list of values under a key), a callable of a chunk's metadata, positions, or a mask with one boolean
                 for each position ever given. In a cluster a callable is sent to the nodes, which run it.
             min_share: keep only results of at least this share of the best score, in [0, 1].
+            distinct: return at most one result for each value of this key of metadata, the best one, or of equal scores
+                the earlier; its ``num_similar`` counts the others. Chunks without the key are each their own. All
+                chunks that share a word with the query are looked at for that.
             spans: whether each result says where in the chunk the answer stands.
             encoder: an `Encoder` for this search, where the index has none: the best by their words are encoded now.
                 An index of a cluster goes by words alone, and refuses it.
@@ -86,7 +92,7 @@ class Searchable(ABC):
             ClusterError: the index of a cluster was closed, or the cluster is gone.
         """
         more: dict[str, object] = {"where": where, "min_share": min_share, "spans": spans, "syntax": syntax}
-        asked = questions(query, top_n, true_order, candidates=candidates, **more)
+        asked = questions(query, top_n, true_order, distinct=distinct, candidates=candidates, **more)
         if isinstance(asked, Question):
             return self.answer_all([asked], encoder, allow_partial=allow_partial)[0]
         return self.answer_all(asked, encoder, allow_partial=allow_partial)

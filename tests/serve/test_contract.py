@@ -483,6 +483,6 @@ def test_extensions_are_absent_unless_asked_for(server: Server) -> None:
             assert 0 <= span["start"] < span["end"] <= len(result["chunk_txt"])
     assert full == plain
     assert len(server.search({**body, "min_share": 0.9}).json["results"]) == 1
-    for field, value in (("spans", 1), ("confidence", None), ("min_share", 1.5), ("min_share", True)):
+    for field, value in (("spans", 1), ("confidence", None), ("min_share", 1.5), ("min_share", True), ("distinct", 1)):
         refused = server.search({**body, field: value})
         assert (refused.status, refused.error["field"]) == (400, field)

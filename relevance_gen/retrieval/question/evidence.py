@@ -7,7 +7,7 @@ may be anywhere, and all that is asked of the same chunks is one message.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, Self, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 from attrs import define, field, frozen
@@ -72,6 +72,7 @@ class Evidence(Protocol):
 
 
 E = TypeVar("E", bound=Evidence)
+T = TypeVar("T")
 
 Inquiry: TypeAlias = Callable[[Excerpt], E]
 """What is asked of a segment about some of its chunks: a function that can be pickled."""
@@ -109,28 +110,28 @@ def merged(parts: Sequence[E | None], places: Sequence[Offsets]) -> E | None:
 
 
 @frozen(eq=False)
-class Contents:
-    """Texts, metadata and titles of some chunks.
+class Contents(Generic[T]):
+    """What some chunks hold, such as texts.
 
     Attributes:
         rows: of each chunk, in order.
     """
 
-    rows: list[tuple[str, Metadata, str]]
+    rows: list[T]
 
     @classmethod
-    def merge(cls, parts: Sequence[Contents], places: Sequence[Offsets]) -> Contents:
+    def merge(cls, parts: Sequence[Contents[T]], places: Sequence[Offsets]) -> Contents[T]:
         """Return those of several segments' chunks."""
         at = [place for some in places for place in some.tolist()]
         rows = [row for part in parts for row in part.rows]
-        return cls([row for _, row in sorted(zip(at, rows, strict=True), key=lambda one: one[0])])
+        return Contents([row for _, row in sorted(zip(at, rows, strict=True), key=lambda one: one[0])])
 
-    def take(self, kept: Offsets) -> Contents:
+    def take(self, kept: Offsets) -> Contents[T]:
         """Return those of some of the chunks."""
         return Contents([self.rows[place] for place in kept.tolist()])
 
 
-def contents(excerpt: Excerpt) -> Contents:
+def contents(excerpt: Excerpt) -> Contents[tuple[str, Metadata, str]]:
     """Return texts, metadata and titles of some chunks."""
     chunks, numbers = excerpt.segment.chunks, excerpt.numbers.tolist()
     return Contents([(chunks.texts[one], chunks.metadata_of(one), chunks.title_of(one)) for one in numbers])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Self, TypeAlias
 
@@ -82,22 +82,27 @@ class Filter:
         return taken
 
 
-def check_keys(where: Mapping[str, Any], known: Set[str] | None) -> None:
+def check_keys(keys: Iterable[str], known: Set[str] | None, field: str = "where") -> None:
     """Refuse metadata with a key that no chunk has, if it is known what keys they have.
 
     Such a filter finds nothing, whatever is asked, so it is enough to look where nothing was found.
+
+    Args:
+        keys: the keys that were named.
+        known: those that chunks have; None if that is not known.
+        field: what the caller calls them, for errors.
 
     Raises:
         InvalidRequestError: there is such a key; the error names the nearest that there is, or all.
     """
     if known is None:
         return
-    for key in where:
+    for key in keys:
         if key not in known:
             names = [shorten(name) for name in sorted(map(str, known))[:_MOST_COMPARED]]
             listed = f"the keys are {', '.join(names[:_MOST_LISTED])}" if names else "no chunk has metadata"
             raise InvalidRequestError(
-                "must name keys that chunks have", "where", describe(key), did_you_mean(str(key), names, listed)
+                "must name keys that chunks have", field, describe(key), did_you_mean(str(key), names, listed)
             )
 
 
@@ -118,7 +123,7 @@ class _Values:
 
     Attributes:
         values: all of them.
-        keys: the `_key` of each that has one.
+        keys: the `key_of` of each that has one.
         others: those that have none.
     """
 
@@ -138,14 +143,14 @@ class _Values:
                 remedy="a callable takes a chunk's whole metadata",
             )
         values = list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
-        keys = [_key(one) for one in values]
+        keys = [key_of(one) for one in values]
         others = [one for one, key in zip(values, keys, strict=True) if key is None]
         return cls(values, frozenset(key for key in keys if key is not None), others)
 
     def hold(self, value: Any) -> bool:
         """Tell whether a value, or an item of a list, is one of them; of one type, so that true is not 1."""
         for one in value if isinstance(value, list | tuple) else (value,):
-            key = _key(one)
+            key = key_of(one)
             if key in self.keys:
                 return True
             rest = self.values if key is None else self.others
@@ -154,7 +159,7 @@ class _Values:
         return False
 
 
-def _key(value: Any) -> str | None:
+def key_of(value: Any) -> str | None:
     """Return a text that values have in common just where they are equal, if they are of kinds that JSON has.
 
     Comparing a value with each of many takes their sizes multiplied; and a set of the values themselves does, too,

@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Flags, Ids, joined, steps
+from relevance_gen.retrieval.question.distinct import Labels
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.matching import MAX_INFLECTED
 from relevance_gen.retrieval.question.signs import Sign, read_signs
@@ -53,6 +54,8 @@ class Question:
         min_share: least share of the best score that a result has, in [0, 1].
         spans: whether to say where in each result the answer stands.
         candidates: how many of the best by their words an encoder looks at; None lets it look at all, and 0 at none.
+        distinct: a key of metadata, of each value of which at most one result is wanted, or the values of all chunks
+            under it by position; None for none.
         syntax: ``"plain"`` takes quotes and signs of the query for text, ``"signs"`` as `signs` says.
 
     Raises:
@@ -71,6 +74,11 @@ class Question:
         validator=checks.must_be(
             "an integer of at least 0 or None", lambda v: v is None or (checks.is_integer(v) and v >= 0)
         ),
+        kw_only=True,
+    )
+    distinct: str | Labels | None = field(
+        default=None,
+        validator=checks.must_be("a string or None", lambda v: isinstance(v, str | Labels | None)),
         kw_only=True,
     )
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True)

@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError
+from relevance_gen.retrieval.question.distinct import Labels
 from relevance_gen.retrieval.question.filtering import check_keys, mask_of
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
@@ -174,6 +175,8 @@ class Searcher:
         question = task.question
         if isinstance(question.where, Mapping):
             question = attrs.evolve(question, where=mask_of(question.where, chunks))
+        if isinstance(question.distinct, str):
+            question = attrs.evolve(question, distinct=Labels.of(question.distinct, chunks))
         with self._kept_index(chunks, scope) as index:
             response = self._lifted(
                 task,

@@ -169,7 +169,14 @@ def test_what_is_not_allowed_is_named(change: dict[str, Any], field: str) -> Non
 def test_what_changes_nothing_is_ignored() -> None:
     """Unknown fields and peers' limits are ignored, and null is the default of every field that has one."""
     plain = rerank(query="cats", documents=CATS)["results"]
-    ignored = {"rank_fields": ["text"], "max_tokens_per_doc": 9, "priority": 3, "truncate": "END", "user": "u", "x": 1}
+    ignored = {
+        "rank_fields": ["title", "text"],
+        "max_tokens_per_doc": 9,
+        "priority": 3,
+        "truncate": "END",
+        "user": "u",
+        "x": 1,
+    }
     nulls = dict.fromkeys(["top_n", "model", "return_documents", "relevant_spans", "max_tokens_per_doc"])
     assert rerank(query="cats", documents=CATS, **ignored)["results"] == plain
     assert rerank(query="cats", documents=CATS, **nulls)["results"] == plain

@@ -11,6 +11,7 @@ import pytest
 from relevance_gen import ChunkIndex, search
 from relevance_gen.errors import InvalidRequestError, TooLargeError
 from relevance_gen.retrieval.question.query import Question
+from relevance_gen.serve.dialects import own
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.searching import ExplanationTask, LibraryRetrieval, Searcher, SearchTask
@@ -79,10 +80,10 @@ tried = searcher(index_cache_bytes=1 << 20)
 tried.warm_up()
 before = set(sys.modules)
 for text in ("a cat sleeps ", "猫が寝る", "a \U0001f600 cat \ud800"):
-    chunks = [{"text": text * 100, "metadata": {"page": 1}}, "Dogs bark.", text]
+    chunks = [{"text": text * 100, "metadata": {"page": 1}, "title": text}, "Dogs bark.", text]
     for where in (None, {"page": 1}, {"page": 2}):
         for _ in range(3):
-            question = Question(text, 2, where=where, spans=True, min_share=0.1)
+            question = Question(text, 2, where=where, spans=True, min_share=0.1, distinct="page")
             found = tried.search(SearchTask(question, chunks), "a-key")
             found.confidence
     tried.explain(ExplanationTask(Question(text), chunks, 0), "a-key")
@@ -94,3 +95,22 @@ def test_no_search_imports_anything() -> None:
     """Once it is warm, no search imports a module: an import fails where no file can be opened."""
     program = [sys.executable, "-X", "utf8", "-c", IMPORTED_LATER]
     assert subprocess.run(program, capture_output=True, text=True, check=True).stdout.split() == []
+
+
+def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
+    """Metadata is that of the request, whoever's index is asked; chunks that differ by titles alone are others."""
+    settings = Settings()
+    searcher = Searcher(settings, LibraryRetrieval(settings), Metrics.alone())
+    for title in ("Red", "Blue"):
+        for value in (1, 1, 1, 2):
+            chunks = [
+                {"text": "apples", "metadata": {"a": value}, "title": title},
+                {"text": "red", "metadata": {"a": 1}},
+            ]
+            task, _ = own.read_search({"query": "red apples", "chunk_txts": chunks, "distinct": "a"})
+            expected = search("red apples", chunks, distinct="a")
+            assert searcher.search(task, "key") == expected
+            assert [result.num_similar for result in expected] == ([1] if value == 1 else [0, 0])
+    task, _ = own.read_search({"query": "red apples", "chunk_txts": chunks, "distinct": "b"})
+    with pytest.raises(InvalidRequestError, match="distinct must name keys that chunks have"):
+        searcher.search(task, "key")
