@@ -91,7 +91,7 @@ def draw(sequences: Items[Sequence], logits: Logits) -> list[Draw]:
     rows = list(enumerate(sequences))
     tokens = sampling.sample(
         logits,
-        [sequence.settings for sequence in sequences],
+        [sequence.request for sequence in sequences],
         np.array([sequence.draw() for sequence in sequences]),
         {row: each.adjustment.replacement(logits[row]) for row, each in rows if each.adjustment.changes_logits},
         {row: mask for row, each in rows if (mask := each.mask()) is not None},

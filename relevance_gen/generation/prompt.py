@@ -125,8 +125,7 @@ class Prompt:
             raise InvalidRequestError.must_be("top_logprobs", allowed, request.top_logprobs, remedy=remedy)
         self.tokens, self.stops = tokens, StopStrings(request.stop)
         if request.allowed_token_ids:
-            is_allowed = np.isin(np.arange(model.n_vocab), request.allowed_token_ids)
-            self.allowed = np.packbits(is_allowed, bitorder="little")
+            self.allowed = np.packbits(np.isin(np.arange(model.n_vocab), request.allowed_token_ids), bitorder="little")
         if self.grammar is not None:  # only an end token tells that a text which could go on is complete
             self.ends |= frozenset(model.chat_format.ends)
 
@@ -210,13 +209,11 @@ class Prompt:
 
 def _check_vocabulary(ticket: Ticket, ends: frozenset[int], n_vocab: int) -> None:
     request = ticket.request
-    if beyond := [token for token in ticket.manner.prompt if token >= n_vocab]:
-        allowed = f"a list of tokens below {n_vocab}, the size of this model's vocabulary"
-        raise InvalidRequestError.must_be("text", allowed, beyond[0])
-    for name in ("logit_bias", "allowed_token_ids"):
-        if beyond := [token for token in getattr(request, name) if token >= n_vocab]:
+    bias, allowed = request.logit_bias, request.allowed_token_ids
+    for name, tokens in (("text", ticket.manner.prompt), ("logit_bias", bias), ("allowed_token_ids", allowed)):
+        if beyond := [token for token in tokens if token >= n_vocab]:
             rule = f"must hold tokens below {n_vocab}, the size of this model's vocabulary"
             raise InvalidRequestError(rule, name, str(beyond[0]))
-    if request.min_tokens and ends.issuperset(request.allowed_token_ids or range(n_vocab)):
-        field = "allowed_token_ids" if request.allowed_token_ids else "eos_token_ids"
+    if request.min_tokens and ends.issuperset(allowed or range(n_vocab)):
+        field = "allowed_token_ids" if allowed else "eos_token_ids"
         raise InvalidRequestError("must leave a token that ends nothing where min_tokens is set", field, "all")

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
-from attrs import frozen
 from numpy.typing import NDArray
 
 from relevance_gen.errors import GenerationError
 from relevance_gen.llama.language_model import Logits
-from relevance_gen.types import TokenLogprob
+from relevance_gen.types import GenerationRequest, TokenLogprob
 
 Ids = NDArray[np.intp]
 Weights = NDArray[np.float64]
@@ -31,23 +30,10 @@ _PENALTIES = np.where(_BYTES, np.float32(0), np.float32(-np.inf))
 _SOME_WEIGHTS = 4096
 """Weights that are looked at to guess a bound for the others: sorting them takes no time beside computing them all."""
 
-_LEAST = float(np.finfo(np.float64).tiny)
-
-
-@frozen
-class SamplingOptions:
-    """How one sequence draws its tokens; the fields and their order of application are `GenerationRequest`'s."""
-
-    temperature: float = 1.0
-    top_k: int = 50
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-
 
 def sample(
     logits: Logits,
-    settings: Sequence[SamplingOptions],
+    settings: Sequence[GenerationRequest],
     uniforms: NDArray[np.float64],
     replacements: Mapping[int, Replacement] | None = None,
     masks: Mapping[int, Mask] | None = None,
@@ -59,7 +45,7 @@ def sample(
 
     Args:
         logits: shape (B, V), float32; afterwards as before.
-        settings: one for each row.
+        settings: for each row a request that says how it is drawn.
         uniforms: shape (B,), float64 in [0, 1); the draw is a function of them alone.
         replacements: row to the logits that are others than the model's while that row is drawn.
         masks: row to the tokens that may be drawn, where these are not all.
@@ -82,7 +68,7 @@ def sample(
 
 
 def _draw_masked(
-    logits: Logits, settings: Sequence[SamplingOptions], uniforms: NDArray[np.float64], masks: Mapping[int, Mask]
+    logits: Logits, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64], masks: Mapping[int, Mask]
 ) -> Ids:
     tokens = np.empty(len(settings), np.intp)
     if free := [row for row in range(len(settings)) if row not in masks]:
@@ -97,7 +83,7 @@ def _draw_masked(
     return tokens
 
 
-def _draw(logits: Logits, settings: Sequence[SamplingOptions], uniforms: NDArray[np.float64]) -> Ids:
+def _draw(logits: Logits, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64]) -> Ids:
     n_vocab = logits.shape[1]
     if cut := [row for row, one in enumerate(settings) if one.typical_p < 1 and one.temperature and one.top_k != 1]:
         logits = logits.copy()
@@ -201,7 +187,7 @@ def _greedy(logits: Logits) -> Ids:
     return tokens
 
 
-def _draw_among(logits: Logits, k: int, settings: Sequence[SamplingOptions], uniforms: NDArray[np.float64]) -> Ids:
+def _draw_among(logits: Logits, k: int, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64]) -> Ids:
     """Draw from each row's `k` likeliest tokens."""
     ids = largest_ids(logits, k)
     values = np.take_along_axis(logits, ids, axis=1).astype(np.float64)
@@ -220,7 +206,7 @@ def _draw_among(logits: Logits, k: int, settings: Sequence[SamplingOptions], uni
     return np.take_along_axis(ids, position[:, None], axis=1)[:, 0]
 
 
-def _draw_from_all(logits: Logits, settings: SamplingOptions, uniform: float) -> int:
+def _draw_from_all(logits: Logits, settings: GenerationRequest, uniform: float) -> int:
     """Draw from the whole vocabulary of one row."""
     largest = logits.max()
     _check_finite(largest)
@@ -238,7 +224,7 @@ def _draw_from_all(logits: Logits, settings: SamplingOptions, uniform: float) ->
     return int(np.flatnonzero(logits == drawn)[rank - n_above])  # of equal ones the lower id comes first
 
 
-def _typical(logits: Logits, settings: SamplingOptions) -> Logits:
+def _typical(logits: Logits, settings: GenerationRequest) -> Logits:
     """Return the logits, of which only those of typical tokens are above −inf.
 
     Of the `top_k` likeliest, those are typical whose −ln p is nearest to its average, the entropy: as few as have the
@@ -255,7 +241,7 @@ def _typical(logits: Logits, settings: SamplingOptions) -> Logits:
     # Only those of the bin in which the probability is reached are sorted: all would take fifty times as long.
     bins = (distance * (_SOME_WEIGHTS / max(float(distance.max()), 1e-9))).astype(np.intp)
     mass = np.bincount(bins, probabilities).cumsum()
-    wanted = max(settings.typical_p, _LEAST)
+    wanted = max(settings.typical_p, 5e-324)
     reached = min(int(mass.searchsorted(wanted)), len(mass) - 1)
     last = np.flatnonzero(bins == reached)
     last = last[np.argsort(distance[last])]
@@ -275,7 +261,7 @@ def _weights(logits: Logits, largest: np.float32, temperature: float) -> Weights
     return np.exp(weights, out=weights)
 
 
-def _candidates(weights: Weights, total: float, settings: SamplingOptions) -> Ids:
+def _candidates(weights: Weights, total: float, settings: GenerationRequest) -> Ids:
     """Return the ids of all tokens that top_p and min_p can keep, and as few others as can be told without sorting.
 
     No token below a share of (1 − top_p) / V is among the likeliest that reach top_p: all such tokens have less than

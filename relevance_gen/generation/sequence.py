@@ -7,7 +7,7 @@ import numpy as np
 from relevance_gen.generation.adjustment import Adjustment
 from relevance_gen.generation.constraints import Constraint
 from relevance_gen.generation.lookup import Lookup
-from relevance_gen.generation.sampling import Mask, SamplingOptions
+from relevance_gen.generation.sampling import Mask
 from relevance_gen.generation.stopping import StopStrings, TextAssembler
 from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob
 
@@ -32,7 +32,7 @@ class Sequence:
         tokens: generated so far, the end token included.
         finish_reason: ``None`` while running.
         adjustment: what to change in the logits before drawing.
-        settings: how to draw.
+        request: what was asked for.
         constraint: as given.
         lookup: as given.
     """
@@ -55,9 +55,6 @@ class Sequence:
         self.index = index
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = None
-        self.settings = SamplingOptions(
-            request.temperature, request.top_k, request.top_p, request.min_p, request.typical_p
-        )
         self.constraint = constraint
         self.lookup = lookup
         self._allowed = allowed
@@ -65,7 +62,7 @@ class Sequence:
         self.adjustment = Adjustment(request, () if constraint else ends, n_vocab)
         self.wants_logprobs = request.logprobs
         self.n_alternatives = min(request.top_logprobs, n_vocab)
-        self._request = request
+        self.request = request
         self._n_prompt = n_prompt
         self._n_most = min(request.max_tokens, room)
         self._ends = ends
@@ -83,7 +80,7 @@ class Sequence:
     @property
     def may_end(self) -> bool:
         """Whether the next token may be an end token."""
-        return len(self.tokens) >= self._request.min_tokens
+        return len(self.tokens) >= self.request.min_tokens
 
     def mask(self) -> Mask | None:
         """Return which tokens may be drawn next, where not all may; valid until the next call."""
@@ -112,7 +109,7 @@ class Sequence:
             released = self._assembler.flush()
             self.finish_reason = "eos"
         else:
-            may_stop = len(self.tokens) > self._request.min_tokens
+            may_stop = len(self.tokens) > self.request.min_tokens
             released = self._assembler.push(piece, may_stop=may_stop)
             self.finish_reason = self._end_after(token)
             if self.finish_reason is not None:
@@ -147,7 +144,7 @@ class Sequence:
             generated_tokens=len(self.tokens),
             finished=finished,
             finish_reason=self.finish_reason,
-            tokens=tuple(self.tokens) if self._request.return_tokens else None,
-            logprobs=tuple(self._logprobs) if self._request.logprobs else None,
-            top_logprobs=tuple(self._alternatives) if self._request.top_logprobs else None,
+            tokens=tuple(self.tokens) if self.request.return_tokens else None,
+            logprobs=tuple(self._logprobs) if self.request.logprobs else None,
+            top_logprobs=tuple(self._alternatives) if self.request.top_logprobs else None,
         )

@@ -1,6 +1,7 @@
 """The sampler, against distributions computed the slow way."""
 
-import attrs
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from relevance_gen.errors import GenerationError
 from relevance_gen.generation.sampling import (
     NO_TOKEN,
-    SamplingOptions,
     largest_ids,
     likeliest,
     log_probabilities,
@@ -19,8 +19,10 @@ from relevance_gen.types import GenerationRequest
 from tests.profiles import costly
 from tests.reference_generation import distribution
 
+options = partial(GenerationRequest, "")
+
 settings_of_any_kind = st.builds(
-    SamplingOptions,
+    options,
     temperature=st.sampled_from([0.0, 1e-300, 0.1, 0.7, 1.0, 3.0, 1e300]),
     top_k=st.sampled_from([0, 1, 2, 5, 50, 10_000]),
     top_p=st.sampled_from([0.0, 0.3, 0.9, 0.999, 1.0]),
@@ -35,16 +37,15 @@ def random_logits(seed: int, n_rows: int, n_vocab: int) -> np.ndarray:
 
 @costly
 @given(seed=st.integers(0, 10**6), n_vocab=st.integers(1, 80), settings=settings_of_any_kind)
-@example(seed=1, n_vocab=60, settings=SamplingOptions())
-@example(seed=1, n_vocab=60, settings=SamplingOptions(top_k=0, top_p=0.5, min_p=0.2))
+@example(seed=1, n_vocab=60, settings=options())
+@example(seed=1, n_vocab=60, settings=options(top_k=0, top_p=0.5, min_p=0.2))
 def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_says(seed, n_vocab, settings):
     """N evenly spaced uniforms draw each token N·p times, to within the two ends of its interval."""
     n = 1000
     row = random_logits(seed, 1, n_vocab)
-    request = GenerationRequest("", **attrs.asdict(settings))
     tokens = sample(np.repeat(row, n, axis=0), [settings] * n, (np.arange(n) + 0.5) / n)
     counts = np.bincount(tokens, minlength=n_vocab)
-    np.testing.assert_allclose(counts, n * distribution(row[0], request), atol=1.01)
+    np.testing.assert_allclose(counts, n * distribution(row[0], settings), atol=1.01)
 
 
 @costly
@@ -53,7 +54,7 @@ def test_evenly_spaced_uniforms_draw_every_token_as_often_as_its_probability_say
     spread=st.sampled_from([0.0, 0.5, 4.0]),
     digits=st.sampled_from([0, 7]),
     settings=st.builds(
-        SamplingOptions,
+        options,
         temperature=st.sampled_from([0.7, 1.0, 2.0]),
         top_k=st.just(0),
         top_p=st.sampled_from([0.0, 0.5, 0.95, 0.9999, 1.0]),
@@ -65,8 +66,7 @@ def test_a_large_vocabulary_without_top_k_is_drawn_as_the_reference_draws(seed, 
     """Flat, peaked or full of ties: no token that is cut is drawn, and each other as often as its probability says."""
     n, n_vocab = 500, 3000
     row = np.round(np.random.default_rng(seed).normal(0, spread, n_vocab), digits).astype(np.float32)
-    request = GenerationRequest("", **attrs.asdict(settings))
-    expected = distribution(row, request)
+    expected = distribution(row, settings)
     tokens = sample(np.repeat(row[None], n, axis=0), [settings] * n, (np.arange(n) + 0.5) / n)
     counts = np.bincount(tokens, minlength=n_vocab)
     assert not counts[expected == 0].any()
@@ -127,7 +127,7 @@ def test_largest_ids_are_what_sorting_the_whole_vocabulary_finds(seed, n_vocab, 
 def test_ties_keep_exactly_k_tokens(n_vocab):
     """Where all logits are equal, top_k still keeps k tokens and no more."""
     n = 2000
-    tokens = sample(np.zeros((n, n_vocab), np.float32), [SamplingOptions(top_k=5)] * n, (np.arange(n) + 0.5) / n)
+    tokens = sample(np.zeros((n, n_vocab), np.float32), [options(top_k=5)] * n, (np.arange(n) + 0.5) / n)
     assert len(set(tokens.tolist())) == 5
 
 
@@ -136,12 +136,12 @@ def test_replaced_logits_count_before_everything_and_are_put_back():
     logits = np.array([[3.0, 2.0, 0.0], [3.0, 2.0, 0.0]], np.float32)
     before = logits.copy()
     replacement = (np.array([0, 2, 0]), np.array([9, -np.inf, 1.5], np.float32))
-    tokens = sample(logits, [SamplingOptions(temperature=0)] * 2, np.zeros(2), {1: replacement})
+    tokens = sample(logits, [options(temperature=0)] * 2, np.zeros(2), {1: replacement})
     assert tokens.tolist() == [0, 1]
     np.testing.assert_array_equal(logits, before)
     logits[1, 1] = np.nan
     with pytest.raises(GenerationError):
-        sample(logits, [SamplingOptions()] * 2, np.zeros(2), {0: replacement})
+        sample(logits, [options()] * 2, np.zeros(2), {0: replacement})
     np.testing.assert_array_equal(logits[0], before[0])
 
 
@@ -150,12 +150,10 @@ def test_tokens_that_are_impossible_are_never_drawn():
     logits = np.array([[-np.inf, 0.0, -np.inf, 0.0, -np.inf]], np.float32)
     for top_k in (0, 2, 4):
         for uniform in (0.0, 0.5, np.nextafter(1, 0)):
-            assert sample(logits, [SamplingOptions(top_k=top_k)], np.array([uniform]))[0] in (1, 3)
+            assert sample(logits, [options(top_k=top_k)], np.array([uniform]))[0] in (1, 3)
 
 
-@pytest.mark.parametrize(
-    "settings", [SamplingOptions(temperature=0), SamplingOptions(top_k=2), SamplingOptions(top_k=0)]
-)
+@pytest.mark.parametrize("settings", [options(temperature=0), options(top_k=2), options(top_k=0)])
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_a_broken_model_is_an_error_not_a_token(settings, broken):
     """NaN or +inf among the logits raises."""

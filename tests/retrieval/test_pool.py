@@ -86,8 +86,13 @@ def test_progress_counts_up_to_all_chunks() -> None:
     assert told[-1] == (len(CHUNKS), len(CHUNKS))
 
 
-def test_a_killed_process_is_an_error_and_leaves_none() -> None:
+def pause(*_: object) -> None:
+    signal.pause()
+
+
+def test_a_killed_process_is_an_error_and_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a process is killed the building ends with an error that says so, and the others are ended."""
+    monkeypatch.setattr(pool, "_work", pause)  # it may not be done before it is killed
     with pool.start_building(Chunks.read(CHUNKS * 50), 3) as wait:
         victim = multiprocessing.active_children()[0]
         assert victim.pid is not None

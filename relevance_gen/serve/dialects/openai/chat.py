@@ -98,12 +98,11 @@ class ChatRequest(SamplingRequest):
             rule = "must be false where the last message is not the assistant's, or add_generation_prompt is true"
             raise InvalidRequestError(rule, "continue_final_message")
         named = {name: value for name in _VARIABLES if (value := getattr(self, name)) is not None}
-        given = self.chat_template_kwargs or {}
-        required = {name: f"chat_template_kwargs.{name}" for name in given} | {name: name for name in named}
-        for name, value in {**given, **named}.items():
-            if name == "add_generation_prompt" or value is None or value == []:  # which is as without
-                del required[name]
-        variables = {**given, **named}
+        variables = {**(self.chat_template_kwargs or {}), **named}
+        asked = [
+            name for name, value in variables.items() if name != "add_generation_prompt" and value not in (None, [])
+        ]
+        required = {name: name if name in named else f"chat_template_kwargs.{name}" for name in asked}
         tools = tools_of(self.tools)
         choice = choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls)
         return Conversation(messages, tools, choice, variables, required, continues=self.continue_final_message)
