@@ -1,8 +1,8 @@
 """Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers] [--encoder]``.
 
 A DIR holds ``corpus.jsonl.gz``, ``queries.jsonl.gz`` and ``qrels.tsv.gz`` as the BEIR benchmark lays them out. Chunks
-are ``title + " " + text``, without the blank ones; queries without a positive judgement are left out. The measures are
-those of ir_measures, which calls trec_eval.
+have their titles as titles; peers read ``title + " " + text``. Blank chunks are left out, and queries without a
+positive judgement. The measures are those of ir_measures, which calls trec_eval.
 
 With ``--encoder`` an encoder stands beside the words: a GGUF file, or all-MiniLM-L6-v2 where it is installed. Vectors
 are kept between two runs in the folder of ``--vectors``.
@@ -25,29 +25,34 @@ from ir_measures import Recall, ScoredDoc, nDCG
 
 from bench.recording import Record, add_quick
 from bench.vectors import KeptEncoder
-from relevance_gen import ChunkIndex, Encoder
+from relevance_gen import Chunk, ChunkIndex, Encoder
 from small_models import minilm
 
 MEASURES = [nDCG @ 10, Recall @ 10]
-Ranker = Callable[[list[str]], Callable[[str], list[tuple[int, float]]]]
+Ranker = Callable[[list[Chunk | str]], Callable[[str], list[tuple[int, float]]]]
 
 
 def ours(weighting: str, encoder: KeptEncoder | None = None) -> Ranker:
     """Rank with this library."""
 
-    def build(chunks: list[str]) -> Callable[[str], list[tuple[int, float]]]:
+    def build(chunks: list[Chunk | str]) -> Callable[[str], list[tuple[int, float]]]:
         index = ChunkIndex(chunks, weighting=weighting, encoder=encoder)
         return lambda query: [(found.original_index, found.chunk_score) for found in index.search(query).results]
 
     return build
 
 
-def scikit_learn(chunks: list[str]) -> Callable[[str], list[tuple[int, float]]]:
+def in_one_text(chunk: Chunk | str) -> str:
+    """Return what a peer reads of a chunk."""
+    return f"{chunk.title} {chunk.text}" if isinstance(chunk, Chunk) else chunk
+
+
+def scikit_learn(chunks: list[Chunk | str]) -> Callable[[str], list[tuple[int, float]]]:
     """Rank with scikit-learn's defaults."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer()
-    matrix = vectorizer.fit_transform(chunks)
+    matrix = vectorizer.fit_transform(map(in_one_text, chunks))
 
     def rank(query: str) -> list[tuple[int, float]]:
         scores = (matrix @ vectorizer.transform([query]).T).toarray().ravel()
@@ -56,14 +61,15 @@ def scikit_learn(chunks: list[str]) -> Callable[[str], list[tuple[int, float]]]:
     return rank
 
 
-def bm25s_stemmed(chunks: list[str]) -> Callable[[str], list[tuple[int, float]]]:
+def bm25s_stemmed(chunks: list[Chunk | str]) -> Callable[[str], list[tuple[int, float]]]:
     """Rank with bm25s, English stop words and the Snowball stemmer."""
     import bm25s
     import Stemmer
 
     stemmer = Stemmer.Stemmer("english")
     index = bm25s.BM25()
-    index.index(bm25s.tokenize(chunks, stopwords="en", stemmer=stemmer, show_progress=False), show_progress=False)
+    texts = list(map(in_one_text, chunks))
+    index.index(bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False), show_progress=False)
 
     def rank(query: str) -> list[tuple[int, float]]:
         terms = bm25s.tokenize([query], stopwords="en", stemmer=stemmer, show_progress=False, return_ids=False)
@@ -82,17 +88,29 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 @frozen
 class Collection:
-    """A judged collection: texts of the chunks, and of the queries with a positive judgement, and the judgements."""
+    """A judged collection: texts of the chunks, and of the queries with a positive judgement, and the judgements.
+
+    Attributes:
+        chunks: title and text in one.
+        titled: the same, with the title as a title where there are both; without those that are blank.
+        queries: the texts.
+        qrels: by query and chunk.
+    """
 
     chunks: dict[str, str]
+    titled: dict[str, Chunk | str]
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
 
 
 def read_collection(folder: Path) -> Collection:
-    chunks = {
-        chunk["_id"]: f"{chunk.get('title', '')} {chunk['text']}" for chunk in read_lines(folder / "corpus.jsonl.gz")
-    }
+    chunks: dict[str, str] = {}
+    titled: dict[str, Chunk | str] = {}
+    for record in read_lines(folder / "corpus.jsonl.gz"):
+        title, text = record.get("title", ""), record["text"]
+        chunks[record["_id"]] = f"{title} {text}"
+        if (title + text).strip():
+            titled[record["_id"]] = Chunk(text, title=title) if text.strip() else title
     qrels: dict[str, dict[str, int]] = {}
     with gzip.open(folder / "qrels.tsv.gz", "rt", encoding="utf-8") as lines:
         next(lines)
@@ -101,14 +119,14 @@ def read_collection(folder: Path) -> Collection:
             qrels.setdefault(query_id, {})[chunk_id] = int(float(score))
     qrels = {query_id: judged for query_id, judged in qrels.items() if any(score > 0 for score in judged.values())}
     queries = {query["_id"]: query["text"] for query in read_lines(folder / "queries.jsonl.gz")}
-    return Collection(chunks, {name: text for name, text in queries.items() if name in qrels}, qrels)
+    return Collection(chunks, titled, {name: text for name, text in queries.items() if name in qrels}, qrels)
 
 
 def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
     """Return the value of each measure, the mean over all judged queries of one collection."""
     collection = read_collection(folder)
-    ids = [chunk_id for chunk_id, text in collection.chunks.items() if text.strip()]
-    rank = ranker([collection.chunks[chunk_id] for chunk_id in ids])
+    ids = list(collection.titled)
+    rank = ranker(list(collection.titled.values()))
     run = [
         # By rank, not by score: trec_eval breaks ties by name.
         ScoredDoc(query_id, ids[place], -rank_number)
