@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from relevance_gen.asking.answer import Answer, Source
     from relevance_gen.asking.api import AnswerStream, ask, ask_stream
     from relevance_gen.chunking import split
+    from relevance_gen.documents.reading import read_documents
     from relevance_gen.embedding.encoder import Encoder
     from relevance_gen.generation.api import chat, generate
     from relevance_gen.generation.runner import Runner
@@ -112,6 +113,7 @@ __all__ = [
     "ask_stream",
     "chat",
     "generate",
+    "read_documents",
     "search",
     "split",
     "token_counter",
@@ -131,6 +133,7 @@ _LOADED_WHEN_USED = {
     "ask_stream": "relevance_gen.asking.api",
     "chat": "relevance_gen.generation.api",
     "generate": "relevance_gen.generation.api",
+    "read_documents": "relevance_gen.documents.reading",
     "search": "relevance_gen.retrieval.api",
     "split": "relevance_gen.chunking",
     "token_counter": "relevance_gen.tokens",

@@ -6,22 +6,21 @@ import argparse
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from attrs import frozen
 
-from relevance_gen.chunking import spans
 from relevance_gen.cli.arguments import STDIN
-from relevance_gen.cli.reader import INCOMPLETE, Document, Reader
+from relevance_gen.cli.reader import Reader
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.cli.walker import Selection, Walker
+from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import IndexFormatError, InvalidRequestError, counted
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.segment.storage import check_target
-from relevance_gen.types import Chunk
 
 _HERE: Final = "."
 _FOR_BUILDING: Final[dict[str, object]] = {
@@ -98,7 +97,7 @@ def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None 
     selection = Selection(args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type))
     reader = Reader(Walker(selection, status.say), status.say)
     with status.watching(lambda: reader.progress):
-        chunks = [chunk for document in reader.read(paths) for chunk in _chunks(document, args.max_chars)]
+        chunks = [chunk for document in reader.read(paths) for chunk in document.chunks(args.max_chars)]
     encoder = encoder if args.save is not None else None
     doing = "indexing" if encoder is None else "encoding"
     status.draw_share(doing, 0, len(chunks))
@@ -159,14 +158,3 @@ def _default_path(args: argparse.Namespace) -> str:
     except (OSError, ValueError):  # a program put something else in its place
         return STDIN
     return STDIN if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode) else _HERE
-
-
-def _chunks(document: Document, max_chars: int) -> Iterator[Chunk]:
-    """Yield the chunks of a text, with its file, the line or the page, and the characters as metadata."""
-    line, counted = 1, 0
-    for start, end in spans(document.text, max_chars):
-        line += document.text.count("\n", counted, start)
-        counted = start
-        place = document.place or {"line": line}
-        metadata = {"source": document.source, **place, "start": start, "end": end}
-        yield Chunk(document.text[start:end], metadata | ({INCOMPLETE: document.trouble} if document.trouble else {}))

@@ -16,10 +16,10 @@ from relevance_gen.cli.walker import Walker
 from relevance_gen.documents.charset import decode
 from relevance_gen.documents.extraction import extract, format_of, why_not
 from relevance_gen.documents.office import Place
+from relevance_gen.documents.reading import cut
 from relevance_gen.errors import counted
+from relevance_gen.types import Chunk
 
-INCOMPLETE: Final = "incomplete"
-"""The key of metadata that says why the document of a chunk was not read whole."""
 _BINARY: Final = "binary"
 
 
@@ -38,6 +38,10 @@ class Document:
     text: str
     place: Place = field(factory=dict)
     trouble: str | None = None
+
+    def chunks(self, max_chars: int) -> Iterator[Chunk]:
+        """Yield its chunks of at most so many characters."""
+        return cut(self.source, self.place, self.text, self.trouble, max_chars)
 
 
 @define

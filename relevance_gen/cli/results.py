@@ -12,9 +12,9 @@ from attrs import frozen
 
 from relevance_gen.checks import is_integer
 from relevance_gen.cli.arguments import STDIN
-from relevance_gen.cli.reader import INCOMPLETE
 from relevance_gen.cli.terminal import size, visible, wants_colour
 from relevance_gen.display import Part
+from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.errors import counted
 from relevance_gen.types import SearchResponse, SearchResult, Span
 

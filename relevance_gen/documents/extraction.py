@@ -169,7 +169,8 @@ def _titles_of_pages(document: PdfDocument) -> Callable[[int], Mapping[str, str]
 
 
 def _extract_html(content: bytes, found: Extracted) -> None:
-    found.add({}, text_of_page(decode(content) or ""))
+    title, text = text_of_page(decode(content) or "")
+    found.add({"title": title[:MAX_TITLE_CHARS]} if title else {}, text)
 
 
 def _extract_office(content: bytes, found: Extracted) -> None:

@@ -7,6 +7,7 @@ Sources: ECMA-376 (Office Open XML), ISO/IEC 26300 (OpenDocument).
 from __future__ import annotations
 
 import posixpath
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ Place: TypeAlias = Mapping[str, str | int]
 
 MAX_UNPACKED_BYTES: Final = 1 << 28
 """Most bytes of XML in one file: more than a million pages have. An archive made to fill the memory has more."""
+_HEADING: Final = re.compile("(?:heading ?)?([1-6])", re.IGNORECASE)
 _PIECE_BYTES: Final = 1 << 16
 _DAMAGED: Final = (
     zipfile.BadZipFile, zlib.error, expat.ExpatError, KeyError, IndexError, EOFError, NotImplementedError, RuntimeError
@@ -36,7 +38,7 @@ class DocumentError(ValueError):
 def parts_of_office_file(content: bytes) -> Iterator[tuple[Place, str]]:
     """Yield the parts of a file in their order, each with its text.
 
-    A paragraph is a line, and so is a row of a sheet, with tabs between its cells.
+    A paragraph is a line, and so is a row of a sheet, with tabs between its cells. A heading is one of Markdown's.
 
     Raises:
         DocumentError: the file is damaged, encrypted, too large when unpacked, or no Office file.
@@ -96,10 +98,12 @@ class _Archive:
         pieces: list[str] = []
         texts = skipped = 0
 
-        def start(tag: str, _attributes: Attributes) -> None:
+        def start(tag: str, attributes: Attributes) -> None:
             nonlocal texts, skipped
             texts += tag in markup.texts
             skipped += tag in markup.skipped
+            if level := _heading_level(tag, attributes):
+                pieces.append("#" * level + " ")
             if not skipped and tag in markup.breaks:
                 pieces.append(markup.breaks[tag])
 
@@ -231,6 +235,13 @@ def _sheet(archive: _Archive, member: str, strings: list[str]) -> str:
 
     archive.parse(member, start, end, data)
     return "\n".join(rows)
+
+
+def _heading_level(tag: str, attributes: Attributes) -> int:
+    """Return the level of the heading that begins with an element, from 1 to 6; 0 if none does."""
+    style = attributes.get({"h": "outline-level", "pStyle": "val"}.get(tag, ""), "")
+    level = _HEADING.fullmatch(style)
+    return int(level[1]) if level else 0
 
 
 def _local(name: str) -> str:

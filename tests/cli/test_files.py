@@ -21,7 +21,7 @@ from tests.cli.documents import docx, pdf, pptx, run, xlsx
         ("talk.pptx", pptx("Pears", "Apples"), {"slide": 2}, "talk.pptx:slide 2"),
         ("book.xlsx", xlsx(Pears=[["Pear"]], Prices=[["Apples", 3]]), {"sheet": "Prices"}, "book.xlsx:sheet Prices"),
         ("letter.docx", docx(run("Pears"), run("Apples")), {"line": 1}, "letter.docx:2"),
-        ("page.html", b"<p>Pears</p>\n<p>\n<b>App</b>les</p>", {"line": 1}, "page.html:3"),
+        ("page.html", b"<p>Pears</p>\n<p>\n<b>App</b>les</p>", {"line": 1}, "page.html:2"),
     ],
 )
 def test_documents(
