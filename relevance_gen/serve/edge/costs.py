@@ -101,6 +101,8 @@ def kept_bytes(thing: object) -> int:
         case GenerationTask():
             lists = [(one.text, one.stop, *one.stop, one.eos_token_ids, *one.eos_token_ids) for one in thing.requests]
             lists += [(prompt, *prompt) for prompt in thing.prompts]
+            first = thing.requests[0]  # the others have these from it
+            lists.append((first.allowed_token_ids, *first.allowed_token_ids, first.grammar, first.regex))
             return sum(sys.getsizeof(part) for parts in lists for part in parts)
         case EmbeddingTask():
             return sum(map(sys.getsizeof, thing.texts))

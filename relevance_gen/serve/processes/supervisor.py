@@ -137,7 +137,7 @@ def _end_of(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
     hint = ": a file that it had mapped was cut, such as the model's" if -status == signal.SIGBUS else ""
-    return f"was ended by {signal.Signals(-status).name}{hint}"
+    return f"was ended by signal {-status}, {signal.strsignal(-status)}{hint}"
 
 
 def _alive(children: Sequence[_Child]) -> list[SpawnProcess]:

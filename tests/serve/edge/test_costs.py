@@ -79,3 +79,12 @@ def test_an_answer_takes_no_more_than_the_table_says(cost: Any, read: Any, body:
         if not was_tracing:
             tracemalloc.stop()
     assert taken_bytes - _FLAT_BYTES <= cost.of(outcome, task) <= 4 * taken_bytes
+
+
+def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
+    """The tokens that it allows once, though it has many prompts, and the words that it forbids."""
+    body = {"prompt": ["x"] * 8, "allowed_token_ids": [*range(1000, 2000)], "bad_words": ["word" * 1000]}
+    plain, _ = completions.read({"prompt": ["x"] * 8})
+    asked, _ = completions.read(body)
+    kept_bytes = costs.kept_bytes(asked) - costs.kept_bytes(plain)
+    assert 1000 * (8 + 28) + 4000 <= kept_bytes < 1000 * (8 + 28) + 5000

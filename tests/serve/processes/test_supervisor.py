@@ -219,7 +219,12 @@ def test_a_worker_that_waits_to_be_started_holds_no_connections() -> None:
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(1, "ended with status 1"), (-9, "was ended by SIGKILL"), (-7, "SIGBUS: a file that it had mapped")],
+    [
+        (1, "ended with status 1"),
+        (-9, "was ended by signal 9, Killed"),
+        (-signal.SIGBUS, "Bus error: a file that it had mapped"),
+        (-40, "signal 40"),
+    ],
 )
 def test_the_log_says_how_a_process_ended(status: int, said: str) -> None:
     """By a status, or by the signal's name; where a mapped file was cut, that."""
