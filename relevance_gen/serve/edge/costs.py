@@ -28,6 +28,7 @@ class Cost:
         chunk: for each chunk that is brought.
         index: for an index of a cluster, whose chunks are not known before.
         span: for each span of a result, before it is made: as Python has it, twice, and as JSON.
+        titled: for each chunk that has a title.
         ranked: for each chunk that is ranked where one result of each value of a key is asked for.
         marked_character: for each character that is looked at together with others for spans.
         number: for each number of a vector: as Python has it, as JSON, and the same compressed.
@@ -42,6 +43,7 @@ class Cost:
     chunk: int = 0
     index: int = 0
     span: int = 0
+    titled: int = 0
     ranked: int = 0
     marked_character: int = 0
     number: int = 0
@@ -55,7 +57,7 @@ class Cost:
         return sum(number * getattr(self, unit) for unit, number in _counts(thing, task).items())
 
 
-SEARCH: Final = Cost(body_byte=9, chunk=320, index=16 << 20, ranked=256, span=800, marked_character=110)
+SEARCH: Final = Cost(body_byte=9, chunk=320, index=16 << 20, titled=512, ranked=256, span=800, marked_character=110)
 PROMPT: Final = evolve(SEARCH, character=1)
 EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)  # on the way into the sandbox; and at most on the way out
 EMBEDDING: Final = Cost(number=64)

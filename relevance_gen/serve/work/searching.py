@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeVar
 import attrs
 from attrs import define, field, frozen
 
+from relevance_gen.caller import announce
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError
 from relevance_gen.retrieval.question.distinct import Labels
@@ -229,7 +230,9 @@ class Searcher:
     def _check(self, given: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
         if len(given) > self._max_chunks:
             raise TooLargeError(f"must have at most {self._max_chunks} items", path, str(len(given)))
-        return Chunks.read(given, path=path, kinds="a string or an object", blank=blank)
+        chunks = Chunks.read(given, path=path, kinds="a string or an object", blank=blank)
+        announce("titled", len(chunks.titles))
+        return chunks
 
     @contextmanager
     def _kept_index(self, chunks: Chunks, scope: str) -> Iterator[Index | None]:
