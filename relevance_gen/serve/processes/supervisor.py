@@ -108,8 +108,7 @@ class Supervisor:
                 child.spec.listener.shutdown(socket.SHUT_RDWR)
         now_s = time.monotonic()
         if child.process is None and now_s >= child.start_at_s:
-            if child.spec.role == "front":
-                child.spec.listener.listen(BACKLOG)  # again, if it was shut
+            child.spec.listener.listen(BACKLOG)  # again, if it was shut
             child.process = self._context.Process(target=self._target, args=(child.spec,), name=child.spec.role)
             child.process.start()
             child.started_s = now_s

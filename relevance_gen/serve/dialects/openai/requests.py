@@ -134,10 +134,9 @@ class SamplingRequest:
         stream: whether to send the text as it comes.
         stream_options: see `StreamOptions`.
         seed: makes the request repeatable.
-        temperature, top_p, presence_penalty, frequency_penalty, logit_bias: as `GenerationRequest` has them.
+        temperature, top_p, presence_penalty, frequency_penalty, logit_bias, min_p, typical_p, repetition_penalty,
+        min_tokens, max_input_tokens, eos_token_ids, allowed_token_ids: as `GenerationRequest` has them.
         top_k: 0 or −1 = off, which is OpenAI's rule and the default.
-        min_p, typical_p, repetition_penalty, min_tokens, max_input_tokens, eos_token_ids, allowed_token_ids: as
-            `GenerationRequest` has them.
         json_schema, regex, grammar, choice: likewise; a schema may be written as a text, too.
         response_format: OpenAI's way to say the same: of type ``text``, ``json_object`` or ``json_schema``.
         structured_outputs: vLLM's: an object with ``json``, ``regex``, ``choice``, ``grammar`` or ``json_object``.
