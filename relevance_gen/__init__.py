@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from relevance_gen.chunking import split
     from relevance_gen.documents.reading import read_documents
     from relevance_gen.embedding.encoder import Encoder
+    from relevance_gen.folders.index import FolderIndex
     from relevance_gen.generation.api import chat, generate
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
@@ -78,6 +79,7 @@ __all__ = [
     "ExplanationRequest",
     "ExtractionRequest",
     "ExtractionResponse",
+    "FolderIndex",
     "GenerationError",
     "GenerationRequest",
     "GenerationResponse",
@@ -124,6 +126,7 @@ _LOADED_WHEN_USED = {
     "AnswerStream": "relevance_gen.asking.api",
     "ChunkIndex": "relevance_gen.retrieval.index",
     "Encoder": "relevance_gen.embedding.encoder",
+    "FolderIndex": "relevance_gen.folders.index",
     "Runner": "relevance_gen.generation.runner",
     "Source": "relevance_gen.asking.answer",
     "TextPiece": "relevance_gen.generation.stream",

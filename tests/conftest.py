@@ -1,7 +1,10 @@
-"""What holds for all tests: how often laws are tried, and that ^C is heard."""
+"""What holds for all tests: how often laws are tried, that ^C is heard, and where indexes of folders are kept."""
 
+import os
+import shutil
 import signal
 import sys
+import tempfile
 
 import pytest
 
@@ -11,6 +14,15 @@ import tests.profiles  # noqa: F401 - loads the profile that the settings of all
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+os.environ["RELEVANCE_GEN_CACHE"] = tempfile.mkdtemp()  # before any test copies the environment for a process
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _remove_kept_indexes():
+    """Leave no indexes behind."""
+    yield
+    shutil.rmtree(os.environ["RELEVANCE_GEN_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,12 +17,12 @@ from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.retrieval.api import search
-from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.question.filtering import Where
+from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import Chunk, GenerationRequest, Metadata, SearchResponse, Syntax
 
-Chunks: TypeAlias = ChunkIndex | Iterable[str | Metadata | Chunk]
+Chunks: TypeAlias = Searchable | Iterable[str | Metadata | Chunk]
 
 
 class AnswerStream(Iterator[str]):
@@ -114,7 +114,7 @@ def ask(
 
     Args:
         question: not blank.
-        chunks: a `ChunkIndex`, or whatever `search` takes.
+        chunks: a `ChunkIndex`, a `FolderIndex`, or whatever `search` takes.
         runner: by default the one that `generate` uses.
         top_n: most sources. They are whole chunks, the best first, as far as the model's context has room beside the
             answer; what has none is cut to sentences around its best passage, or else left out.
@@ -189,7 +189,7 @@ def ask_stream(
     _check(question, runner, only_from_sources, instructions, template_variables)
     wire.structure(GenerationRequest, {"text": "", **fields})  # refuses nonsense before anything is searched or loaded
     find: Callable[..., SearchResponse] = (
-        chunks.search if isinstance(chunks, ChunkIndex) else partial(search, chunks=chunks)
+        chunks.search if isinstance(chunks, Searchable) else partial(search, chunks=chunks)
     )
     options: dict[str, Any] = {"where": where, "min_share": min_share, "distinct": distinct, "encoder": encoder}
     found = find(question, top_n=top_n, true_order=False, spans=True, syntax=syntax, **options)

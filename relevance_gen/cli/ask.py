@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     status = StatusLine(sys.stderr)
     with encoder_of(args) as encoder:
         corpus = open_index(args, status, encoder)
-        kept = args.save is None or save(corpus.index, args.save, status.say)
+        kept = args.save is None or save(corpus, args.save, status.say)
         where = wanted_metadata(args)
         chosen: dict[str, Any] = {"where": where, "syntax": question.syntax}
         found = corpus.index.search(question.query, 1, candidates=0, **chosen)  # no vectors: is there anything?

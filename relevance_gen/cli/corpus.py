@@ -6,7 +6,7 @@ import argparse
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,17 +15,21 @@ from attrs import frozen
 from relevance_gen.cli.arguments import STDIN
 from relevance_gen.cli.reader import Reader
 from relevance_gen.cli.terminal import StatusLine
-from relevance_gen.cli.walker import Selection, Walker
 from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import IndexFormatError, InvalidRequestError, counted
+from relevance_gen.folders.index import FolderIndex
+from relevance_gen.folders.snapshot import FolderSnapshot
+from relevance_gen.folders.walker import Selection, Walker
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.segment.storage import check_target
 
 _HERE: Final = "."
+_MAX_FILES: Final = 1_000_000
+"""Most files of a folder whose index is kept."""
 _FOR_BUILDING: Final[dict[str, object]] = {
     "--save": None, "--glob": [], "--type": [], "--hidden": False, "--no-ignore": False, "--follow": False,
-    "--max-chars": 1000, "--weighting": "pivoted", "--jobs": None,
+    "--max-chars": 1000, "--weighting": "pivoted", "--jobs": None, "--no-cache": False,
 }  # fmt: skip
 """Options without a meaning for an index that is built already, and what they are when they are not given."""
 _FOR_FOLDERS: Final = ("--glob", "--type", "--hidden", "--no-ignore", "--follow")
@@ -42,7 +46,7 @@ class Corpus:
         in_folders: whether files were looked for in folders.
     """
 
-    index: ChunkIndex
+    index: ChunkIndex | FolderSnapshot
     origin: str
     failed: bool = False
     in_folders: bool = False
@@ -66,7 +70,7 @@ def load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None =
     except OSError as error:
         raise InvalidRequestError(f"{args.index}: {error.strerror}") from None
     cut = {
-        f"{chunk.metadata.get('source')}: {chunk.metadata[INCOMPLETE]}"
+        f"{chunk.metadata.get('path')}: {chunk.metadata[INCOMPLETE]}"
         for chunk in (index.chunks if INCOMPLETE in index.metadata_keys else ())
         if INCOMPLETE in chunk.metadata
     }
@@ -94,10 +98,12 @@ def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None 
     """
     _refuse_to_overwrite(args.save)
     paths = args.paths or [_default_path(args)]
+    if args.save is None and len(paths) == 1 and Path(paths[0]).is_dir() and _mean_the_same(args.glob, paths[0]):
+        return _open_folder(args, paths[0], status)
     selection = Selection(args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type))
-    reader = Reader(Walker(selection, status.say), status.say)
+    reader = Reader(Walker(selection, lambda path, why: status.say(f"{path}: {why}")), status.say, args.max_chars)
     with status.watching(lambda: reader.progress):
-        chunks = [chunk for document in reader.read(paths) for chunk in document.chunks(args.max_chars)]
+        chunks = list(reader.read(paths))
     encoder = encoder if args.save is not None else None
     doing = "indexing" if encoder is None else "encoding"
     status.draw_share(doing, 0, len(chunks))
@@ -116,10 +122,40 @@ def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None 
     return Corpus(index, origin, reader.failed, any(map(os.path.isdir, paths)))
 
 
-def save(index: ChunkIndex, path: str, warn: Callable[[str], None]) -> bool:
+def _mean_the_same(globs: Sequence[str], folder: str) -> bool:
+    """Tell whether globs mean the same relative to a folder as to the working folder."""
+    return Path(folder).resolve() == Path.cwd() or not any("/" in glob.rstrip("/") for glob in globs)
+
+
+def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Corpus:
+    """Open the index of a folder, which may have been kept, and bring it up to date."""
+    folder = FolderIndex(
+        path,
+        glob=args.glob,
+        types=args.type,
+        hidden=args.hidden,
+        no_ignore=args.no_ignore,
+        follow=args.follow,
+        max_chars=args.max_chars,
+        max_files=_MAX_FILES,
+        weighting=args.weighting,
+        encoding=args.encoding,
+        n_jobs=args.jobs,
+        cache=False if args.no_cache else None,
+        shown_as="" if path == _HERE else str(Path(path)),
+    )
+    with status.watching(lambda: folder.activity):
+        snapshot = folder.snapshot()
+    for message in snapshot.skipped.in_words():
+        status.say(message)
+    return Corpus(snapshot, counted(len(snapshot.files), "file"), bool(snapshot.skipped.failed), in_folders=True)
+
+
+def save(corpus: Corpus, path: str, warn: Callable[[str], None]) -> bool:
     """Keep an index in a file, and tell whether that went well; if not, the search has been done all the same."""
     try:
-        index.save(path)
+        if isinstance(corpus.index, ChunkIndex):
+            corpus.index.save(path)
     except OSError as error:
         warn(f"{path}: {error.strerror}; the index is not saved")
         return False

@@ -7,50 +7,24 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from relevance_gen.cli.arguments import STDIN
-from relevance_gen.cli.walker import Walker
-from relevance_gen.documents.charset import decode
-from relevance_gen.documents.extraction import extract, format_of, why_not
-from relevance_gen.documents.office import Place
-from relevance_gen.documents.reading import cut
 from relevance_gen.errors import counted
+from relevance_gen.folders.reading import Reading, in_words, metadata_of, title_of
+from relevance_gen.folders.walker import Walker
 from relevance_gen.types import Chunk
-
-_BINARY: Final = "binary"
-
-
-@frozen
-class Document:
-    """A text and where it came from.
-
-    Attributes:
-        source: a path, or ``-`` for the standard input.
-        text: what it says.
-        place: which page, slide or sheet of the source it is; empty for a whole file.
-        trouble: why the source was not read whole; None if it was.
-    """
-
-    source: str
-    text: str
-    place: Place = field(factory=dict)
-    trouble: str | None = None
-
-    def chunks(self, max_chars: int) -> Iterator[Chunk]:
-        """Yield its chunks of at most so many characters."""
-        return cut(self.source, self.place, self.text, self.trouble, max_chars)
 
 
 @define
 class Reader:
-    """Read documents, and remember what could not be read.
+    """Read files and cut them into chunks, and remember what could not be read.
 
     Args:
         walker: finds the files below folders.
         warn: told of every file that cannot be read.
+        max_chars: most characters of a chunk.
 
     Attributes:
         failed: whether anything named, or found in a folder and not left out, could not be read.
@@ -61,6 +35,7 @@ class Reader:
 
     walker: Walker
     warn: Callable[[str], None]
+    max_chars: int
     failed: bool = field(default=False, init=False)
     n_files: int = field(default=0, init=False)
     n_bytes: int = field(default=0, init=False)
@@ -72,8 +47,8 @@ class Reader:
         """How far it has come, in words."""
         return f"reading {counted(self.n_files, 'file')}, {self.n_bytes >> 20:,} MiB  {self.path}"
 
-    def read(self, paths: Iterable[str]) -> Iterator[Document]:
-        """Yield the texts at each path; of a folder, those of the files below it that are wanted."""
+    def read(self, paths: Iterable[str]) -> Iterator[Chunk]:
+        """Yield the chunks at each path; of a folder, those of the files below it that are wanted."""
         for path in paths:
             if path != STDIN and os.path.isdir(path):
                 for found in self.walker.files(path):
@@ -81,9 +56,10 @@ class Reader:
             else:
                 yield from self._read(path, named=True)
         self.failed |= self.walker.failed
-        self._say_what_was_left_out()
+        for message in in_words(self._left_out, self.walker.n_links):
+            self.warn(message)
 
-    def _read(self, path: str, *, named: bool) -> Iterator[Document]:
+    def _read(self, path: str, *, named: bool) -> Iterator[Chunk]:
         self.path = path
         try:
             content = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
@@ -92,33 +68,15 @@ class Reader:
             return
         self.n_files += 1
         self.n_bytes += len(content)
-        kind = format_of(path, content)
-        if kind is not None and (why := why_not(kind)):
-            self._leave_out(path, kind, why, named=named)
-        elif kind is not None:
-            extracted = extract(content, kind)
-            if extracted.trouble is not None:
-                self._fail(path, extracted.trouble)
-            yield from (Document(path, text, place, extracted.trouble) for place, text in extracted.parts)
-        elif (text := decode(content)) is not None:
-            yield Document(path, text)
-        else:
-            self._leave_out(path, _BINARY, "is binary, not text", named=named)
-
-    def _leave_out(self, path: str, kind: str, why: str, *, named: bool) -> None:
-        """Say at once why a file that was named is not searched; count those that were only found in a folder."""
-        if named:
-            self._fail(path, why)
-        else:
-            self._left_out[kind, why] += 1
+        reading = Reading.of(path, content)
+        if reading.kind is not None and not named:  # those that were only found in a folder are counted
+            self._left_out[reading.kind, str(reading.trouble)] += 1
+        elif reading.trouble is not None:
+            self._fail(path, reading.trouble)
+        for text, heading, cut in reading.cut(path, self.max_chars):
+            metadata = metadata_of(path, reading.parts[cut[0]][0], cut, reading.trouble)
+            yield Chunk(text, metadata, title=heading if path == STDIN else title_of(path, heading))
 
     def _fail(self, path: str, why: str) -> None:
         self.failed = True
         self.warn(f"{'(standard input)' if path == STDIN else path}: {why}")
-
-    def _say_what_was_left_out(self) -> None:
-        for (kind, why), number in self._left_out.items():
-            remedy = "" if kind == _BINARY else f": each {why}"
-            self.warn(f"skipped {counted(number, f'{kind} file')}{remedy}")
-        if self.walker.n_links:
-            self.warn(f"skipped {counted(self.walker.n_links, 'symbolic link')}; --follow follows them")

@@ -72,7 +72,7 @@ class Printer:
         text = result.chunk_txt
         lines = _from_passage(_wrap(text, self.columns), result.passage, self.max_lines)
         found = [(word.start, word.end) for word in result.words]
-        source = str(result.metadata.get("source", f"chunk {result.original_index}"))
+        source = str(result.metadata.get("path", f"chunk {result.original_index}"))
         name = "(standard input)" if source == STDIN else visible(source)
         score = self._coloured(f"{result.chunk_score:.2f}", _SCORE)
         place = visible(_place(result, text.count("\n", 0, lines[0][0])))
@@ -105,8 +105,8 @@ def confidence_in_words(confidence: float) -> str:
 def _place(result: SearchResult, n_lines_before: int) -> str:
     """Say where in its file a result stands: the line, or the page, slide or sheet."""
     metadata = result.metadata
-    if "line" in metadata and is_integer(metadata["line"]):
-        return str(metadata["line"] + n_lines_before)
+    if is_integer(metadata.get("first_line")):
+        return str(metadata["first_line"] + n_lines_before)
     return next((f"{kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), "?")
 
 

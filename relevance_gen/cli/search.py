@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.corpus import Corpus, build, load, save
-from relevance_gen.cli.filetypes import listing
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import counted
+from relevance_gen.folders.filetypes import listing
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import WeightingName
 from relevance_gen.wire import serialize
@@ -104,8 +104,8 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
         default=[],
         type=_condition,
         metavar="KEY=VALUE",
-        help="rank only chunks with this metadata (source, line, page, slide, sheet, start, end); of several values "
-        "for a key any will do",
+        help="rank only chunks with this metadata (path, first_line, last_line, page, slide, sheet, start, end); "
+        "of several values for a key any will do",
     )
     group.add_argument(
         "--distinct",
@@ -140,6 +140,11 @@ def _add_index(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--index", type=not_empty, metavar="INDEX", help="search what --save kept, and no files")
     group.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="read all of a folder again, and keep nothing of it for the next time",
+    )
+    group.add_argument(
         "--max-chars", type=_count, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"
     )
     group.add_argument(
@@ -171,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
         index = corpus.index
         response = index.answer_all([question], encoder)[0]
     seconds = time.perf_counter() - started
-    kept = args.save is None or save(index, args.save, status.say)
+    kept = args.save is None or save(corpus, args.save, status.say)
     if args.json:
         sys.stdout.write(serialize(response).decode("ascii") + "\n")
     elif response.results:

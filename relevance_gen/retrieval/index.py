@@ -16,13 +16,14 @@ from attrs import evolve, field, frozen
 from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.positions import ChunkList, check_position, chunks_at, positions_to_remove
+from relevance_gen.retrieval.arrays import different, joined
+from relevance_gen.retrieval.positions import ChunkList, check_position, check_positions, chunks_at, positions_to_remove
 from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.question.weighting import Weighting, weighting_named
+from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment import pool, storage
 from relevance_gen.retrieval.segment.builder import build
@@ -117,12 +118,12 @@ class ChunkIndex(Searchable):
                     evolve(segment, passages=passages.take(some))
                     for segment, some in zip(segments, numbers, strict=True)
                 ]
-        self._keep(segments, weigher, counter, encoder, n_positions=len(checked.texts), n_tokens=n_tokens)
+        collection = Collection(segments, weigher)
+        self._keep(collection, counter, encoder, n_positions=len(checked.texts), n_tokens=n_tokens)
 
     def _keep(
         self,
-        segments: Sequence[Segment],
-        weighting: Weighting,
+        collection: Collection,
         counter: TokenCounter,
         encoder: TextEncoder | None,
         *,
@@ -132,7 +133,7 @@ class ChunkIndex(Searchable):
         self._counter = counter
         self._encoder = encoder
         self._changing = threading.Lock()
-        self._state = _State(Collection(segments, weighting), n_positions, n_tokens)
+        self._state = _State(collection, n_positions, n_tokens)
 
     def __len__(self) -> int:
         return self._state.collection.statistics.n_chunks
@@ -276,6 +277,47 @@ class ChunkIndex(Searchable):
             self._change(state, segments, state.n_positions, state.n_tokens - self._counter.count_all(texts))
         return at.size
 
+    def spliced(
+        self, removed: Iterable[int], chunks: Iterable[str | Metadata | Chunk], at: Iterable[int]
+    ) -> ChunkIndex:
+        """Return an index without some of the chunks and with others in between; this one stays as it is.
+
+        Its positions are those of an index that is built anew of what it holds, and so are its answers. It costs what
+        is added and removed, and some nanoseconds for each chunk. An encoder's vectors are not kept.
+
+        Args:
+            removed: positions of chunks to leave out.
+            chunks: as for the class, none of them blank.
+            at: the position that each of `chunks` has in the new index, ascending; the others keep their order.
+
+        Raises:
+            InvalidRequestError: a chunk is not allowed, or no chunk is at one of the positions.
+        """
+        state, checked = self._state, Chunks.read(chunks)
+        gone = check_positions(removed, state.n_positions, state.collection.holds)
+        segments, texts = without(state.collection.segments, gone)
+        before = np.sort(joined((segment.positions[segment.live] for segment in segments), np.int64))
+        places = np.fromiter(at, np.int64)
+        n_positions = before.size + places.size
+        if len(checked.texts) != places.size or not np.array_equal(
+            places, different(places[(places >= 0) & (places < n_positions)])
+        ):
+            allowed = f"a position in [0, {n_positions}) for each chunk, ascending"
+            raise InvalidRequestError.must_be("at", allowed, places.tolist())
+        after = np.concatenate(([-1], np.delete(np.arange(n_positions), places)))
+        # What was taken out of a segment stands where the chunk before it does, and is not found there.
+        moved = [
+            evolve(segment, positions=after[before.searchsorted(segment.positions, "right")], passages=None)
+            for segment in segments
+        ]
+        new = evolve(build(checked, np.arange(places.size)), positions=places)
+        index = ChunkIndex.__new__(ChunkIndex)
+        n_tokens = state.n_tokens + self._counter.count_all(checked.texts) - self._counter.count_all(texts)
+        segments = in_tiers([*moved, new]) if places.size else moved
+        collection = Collection(segments, state.collection.weighting, before=state.collection)
+        index._keep(collection, self._counter, None, n_positions=n_positions, n_tokens=n_tokens)
+        return index
+
     def _change(self, state: _State, segments: Sequence[Segment], n_positions: int, n_tokens: int) -> None:
         collection = Collection(segments, state.collection.weighting, before=state.collection)
         self._state = evolve(state, collection=collection, n_positions=n_positions, n_tokens=n_tokens)
@@ -309,7 +351,12 @@ class ChunkIndex(Searchable):
 
     @classmethod
     def load(
-        cls, path: str | PathLike[str], *, encoding: Encoding | None = None, encoder: TextEncoder | None = None
+        cls,
+        path: str | PathLike[str],
+        *,
+        encoding: Encoding | None = None,
+        encoder: TextEncoder | None = None,
+        check: bool = True,
     ) -> ChunkIndex:
         """Open a saved index; its arrays and texts stay in the file, mapped into memory, until they are needed.
 
@@ -318,13 +365,15 @@ class ChunkIndex(Searchable):
             encoding: as for the index that was saved; may be left out if that was the embedded encoding or a
                 published one.
             encoder: as for the index that was saved; without it the index goes by words alone and forgets its vectors.
+            check: whether to compare the file's checksum, for which all of it is read; False where it is known to be as
+                it was written.
 
         Raises:
             IndexFormatError: the file is damaged, foreign, or of another format version.
             InvalidRequestError: encoding or encoder is not the one that was saved, or no encoder was.
             OSError: the file cannot be read.
         """
-        saved = storage.read(path)
+        saved = storage.read(path, check=check)
         counter = counter_of_saved(saved.encoding, saved.fingerprint, encoding, path)
         encoder = checked_encoder(encoder)
         if encoder is not None and encoder.fingerprint != saved.encoder:
@@ -343,12 +392,7 @@ def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | Non
 
 def _opened(saved: storage.SavedIndex, counter: TokenCounter, encoder: TextEncoder | None) -> ChunkIndex:
     index = ChunkIndex.__new__(ChunkIndex)
-    index._keep(
-        [saved.segment if encoder is not None else evolve(saved.segment, passages=None)],
-        weighting_named(saved.weighting),
-        counter,
-        encoder,
-        n_positions=saved.n_positions,
-        n_tokens=saved.n_context_tokens,
-    )
+    segment = saved.segment if encoder is not None else evolve(saved.segment, passages=None)
+    collection = Collection([segment], weighting_named(saved.weighting))
+    index._keep(collection, counter, encoder, n_positions=saved.n_positions, n_tokens=saved.n_context_tokens)
     return index

@@ -23,6 +23,7 @@ PROGRAM = "relevance-gen serve"
 
 _FURTHER_VARIABLES = {
     "RELEVANCE_GEN_API_KEYS": "API keys, comma-separated; never a flag, since other users can read a command line",
+    "RELEVANCE_GEN_CACHE": "where the indexes of folders are kept, or off for nowhere",
 }
 """Environment variables that have no flag."""
 

@@ -20,8 +20,8 @@ from tests.cli.documents import docx, pdf, pptx, run, xlsx
         ("report.pdf", pdf("Pears are green", "Apples are red"), {"page": 2}, "report.pdf:page 2"),
         ("talk.pptx", pptx("Pears", "Apples"), {"slide": 2}, "talk.pptx:slide 2"),
         ("book.xlsx", xlsx(Pears=[["Pear"]], Prices=[["Apples", 3]]), {"sheet": "Prices"}, "book.xlsx:sheet Prices"),
-        ("letter.docx", docx(run("Pears"), run("Apples")), {"line": 1}, "letter.docx:2"),
-        ("page.html", b"<p>Pears</p>\n<p>\n<b>App</b>les</p>", {"line": 1}, "page.html:2"),
+        ("letter.docx", docx(run("Pears"), run("Apples")), {"first_line": 1, "last_line": 2}, "letter.docx:2"),
+        ("page.html", b"<p>Pears</p>\n<p>\n<b>App</b>les</p>", {"first_line": 1, "last_line": 2}, "page.html:2"),
     ],
 )
 def test_documents(
@@ -31,12 +31,12 @@ def test_documents(
     Path(name).write_bytes(content)
     assert main(["search", "apples", name, "--lines", "1"]) == 0
     assert f"  {shown}\n" in capsys.readouterr().out
-    ((key, value),) = place.items()
-    assert main(["search", "apples", ".", "--json", "--where", f"source={name}", "--where", f"{key}={value}"]) == 0
+    wanted = [part for key, value in ({"path": name} | place).items() for part in ("--where", f"{key}={value}")]
+    assert main(["search", "apples", ".", "--json", *wanted]) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
     metadata, text = result["metadata"], result["chunk_txt"]
     assert "Apples" in text
-    assert metadata == {"source": name, **place, "start": metadata["start"], "end": metadata["start"] + len(text)}
+    assert metadata == {"path": name, **place, "start": metadata["start"], "end": metadata["start"] + len(text)}
 
 
 def test_a_damaged_document_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,7 @@ def test_only_some_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     ):
         assert main(["search", "apples", ".", *options, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)["results"]
-        assert {result["metadata"]["source"] for result in found} == sources
+        assert {result["metadata"]["path"] for result in found} == sources
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

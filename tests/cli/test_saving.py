@@ -16,7 +16,7 @@ from tests.cli.documents import pdf
 
 def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What --save kept, --index searches without the files, with the same results, places and conditions."""
-    arguments = ["apples", "--json", "--where", "source=fruit.txt"]
+    arguments = ["apples", "--json", "--where", "path=fruit.txt"]
     assert main(["search", *arguments, ".", "--save", "kept.index", "--weighting", "cosine"]) == 0
     built = capsys.readouterr()
     Path("fruit.txt").unlink()
@@ -30,7 +30,7 @@ def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixt
 
 def test_an_index_of_chunks_from_elsewhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An index that a program saved is searched, too; its chunks are numbered where they say nothing of a place."""
-    ChunkIndex(["pears", {"text": "apples", "metadata": {"line": "x", "page": "\x1b"}}]).save("other.index")
+    ChunkIndex(["pears", {"text": "apples", "metadata": {"first_line": "x", "page": "\x1b"}}]).save("other.index")
     assert main(["search", "apples", "--index", "other.index"]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("  chunk 1:page ␛")
     assert main(["search", "pears", "--index", "other.index"]) == 0

@@ -30,7 +30,7 @@ def test_reads_folders_below(folder: Path, capsys: pytest.CaptureFixture[str]) -
     (folder / ".git" / "apple").write_text("apple")
     assert main(["search", "apples", ".", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {result["metadata"]["source"] for result in found["results"]} == {"deep/er/café.md", "fruit.txt"}
+    assert {result["metadata"]["path"] for result in found["results"]} == {"deep/er/café.md", "fruit.txt"}
 
 
 def test_json_is_the_wire_with_places(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,12 +38,12 @@ def test_json_is_the_wire_with_places(folder: Path, capsys: pytest.CaptureFixtur
     assert main(["search", "bananas", "fruit.txt", "--json", "--max-chars", "45"]) == 0
     response = json.loads(capsys.readouterr().out)
     (result,) = response["results"]
-    assert set(result) == {"chunk_id", "chunk_txt", "chunk_score", "metadata", "original_index"}
+    assert set(result) == {"chunk_id", "chunk_txt", "chunk_score", "metadata", "original_index", "title"}
     assert set(response["metadata"]) == {"num_query_tokens", "num_context_tokens"}
     place = result["metadata"]
-    assert place["source"] == "fruit.txt"
+    assert place["path"] == "fruit.txt"
     assert FRUIT[place["start"] : place["end"]] == result["chunk_txt"]
-    assert place["line"] == 3
+    assert place["first_line"] == 3
 
 
 def test_order_and_top_n(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +55,7 @@ def test_order_and_top_n(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     for order in ("best", "text"):
         assert main(["search", "apple tart", *texts, "--json", "--order", order, "-n", "2"]) == 0
         found = json.loads(capsys.readouterr().out)["results"]
-        shown[order] = [result["metadata"]["source"] for result in found]
+        shown[order] = [result["metadata"]["path"] for result in found]
     assert shown == {"best": ["d", "c"], "text": ["c", "d"]}
 
 
@@ -263,10 +263,10 @@ def test_help_and_version(arguments: list[str], expected: str, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("conditions", "sources"),
     [
-        (["source=fruit.txt"], {"fruit.txt"}),
-        (["source=fruit.txt", "source=more.txt"], {"fruit.txt", "more.txt"}),
-        (["source=more.txt", "line=1"], {"more.txt"}),
-        (["line=7000"], set()),
+        (["path=fruit.txt"], {"fruit.txt"}),
+        (["path=fruit.txt", "path=more.txt"], {"fruit.txt", "more.txt"}),
+        (["path=more.txt", "first_line=1"], {"more.txt"}),
+        (["first_line=7000"], set()),
     ],
 )
 def test_where_keeps_chunks_with_metadata(
@@ -276,20 +276,20 @@ def test_where_keeps_chunks_with_metadata(
     (folder / "more.txt").write_text("more apples")
     status = main(["search", "apples", ".", "--json", *(f"--where={condition}" for condition in conditions)])
     found = json.loads(capsys.readouterr().out)
-    assert {result["metadata"]["source"] for result in found["results"]} == sources
+    assert {result["metadata"]["path"] for result in found["results"]} == sources
     assert status == (0 if sources else 1)
 
 
 def test_a_key_that_no_chunk_has_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A condition on a key that does not exist is refused with the keys that do."""
-    assert main(["search", "apples", ".", "--where", "sorce=fruit.txt"]) == 2
-    message = "relevance-gen: --where must name keys that chunks have, got 'sorce'; did you mean source?\n"
+    assert main(["search", "apples", ".", "--where", "pth=fruit.txt"]) == 2
+    message = "relevance-gen: --where must name keys that chunks have, got 'pth'; did you mean path?\n"
     assert capsys.readouterr() == ("", message)
 
 
 def test_a_condition_that_is_none_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A condition without a key or an equals sign is refused by name."""
-    for condition in ("source", "=a"):
+    for condition in ("path", "=a"):
         with pytest.raises(SystemExit) as ended:
             main(["search", "apples", ".", "--where", condition])
         assert ended.value.code == 2

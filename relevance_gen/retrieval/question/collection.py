@@ -55,7 +55,7 @@ class Collection:
         self.statistics = sum(map(weighting.statistics, segments), Statistics())
         words = {} if before is None else before._words
         self._scorers: list[SegmentScorer] = [
-            SegmentScorer(segment, weighting, self.statistics, words.get(id(segment))) for segment in segments
+            SegmentScorer(segment, weighting, self.statistics, words.get(id(segment.postings))) for segment in segments
         ]
         self._rankings: LruCache[Ranking] = LruCache(
             _RANKINGS_BYTES, lambda ranking: ranking.nbytes + 4 * REMEMBERED_CHARS
@@ -80,7 +80,7 @@ class Collection:
 
     @property
     def _words(self) -> dict[int, LruCache[TermPostings]]:
-        return {id(scorer.segment): scorer.words_found for scorer in self._scorers}
+        return {id(scorer.segment.postings): scorer.words_found for scorer in self._scorers}
 
     @property
     def nbytes(self) -> int:

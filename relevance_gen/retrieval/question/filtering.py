@@ -198,6 +198,8 @@ def _by_metadata(holds: Callable[[Metadata], bool], chunks: Chunks) -> Flags:
 
 
 def _mask(where: Any, n_positions: int) -> Flags:
+    if isinstance(where, np.ndarray) and where.dtype == bool and where.shape == (n_positions,):
+        return where
     where = as_list(where)
     if isinstance(where, str | bytes) or not isinstance(where, Sequence):
         raise InvalidRequestError.must_be("where", _ALLOWED, where)

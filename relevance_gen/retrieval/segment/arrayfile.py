@@ -81,8 +81,8 @@ def _parts(header: bytes, types: Types, arrays: Mapping[str, npt.NDArray[Any]]) 
         yield bytes(-array.nbytes % _ALIGNMENT)
 
 
-def check(content: npt.NDArray[np.uint8], name: object) -> None:
-    """Check that a file is one of these, of this version, and as it was written.
+def check(content: npt.NDArray[np.uint8], name: object, *, content_too: bool = True) -> None:
+    """Check that a file is one of these, of this version, and, with its content too, as it was written.
 
     Raises:
         IndexFormatError: it is not; the error calls it `name`.
@@ -95,7 +95,9 @@ def check(content: npt.NDArray[np.uint8], name: object) -> None:
             f"{name} has format version {version}, and this version of relevance_gen reads "
             f"{' and '.join(map(str, _READABLE))}; build it again"
         )
-    if _checksum(content[_CRC_AT + 4 :]) != int.from_bytes(content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"):
+    if content_too and _checksum(content[_CRC_AT + 4 :]) != int.from_bytes(
+        content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"
+    ):
         raise IndexFormatError(f"{name} is damaged: its checksum does not match; build it again")
 
 

@@ -177,8 +177,12 @@ def _metadata_json(chunks: Chunks) -> bytes:
     return encoded
 
 
-def read(path: str | PathLike[str]) -> SavedIndex:
+def read(path: str | PathLike[str], *, check: bool = True) -> SavedIndex:
     """Map a file that `write` wrote.
+
+    Args:
+        path: the file.
+        check: whether to compare its checksum, for which all of it is read.
 
     Raises:
         InvalidRequestError: `path` is none.
@@ -187,7 +191,7 @@ def read(path: str | PathLike[str]) -> SavedIndex:
     """
     if Path(check_path("path", path)).stat().st_size < arrayfile.PREFIX_BYTES:
         raise IndexFormatError(f"{path} is not a saved index: it is too short")
-    return _read(np.memmap(path, np.uint8, "r"), path)
+    return _read(np.memmap(path, np.uint8, "r"), path, check=check)
 
 
 def from_bytes(content: bytes) -> SavedIndex:
@@ -199,8 +203,8 @@ def from_bytes(content: bytes) -> SavedIndex:
     return _read(np.frombuffer(content, np.uint8), "the pickled index")
 
 
-def _read(content: npt.NDArray[np.uint8], name: object) -> SavedIndex:
-    arrayfile.check(content, name)
+def _read(content: npt.NDArray[np.uint8], name: object, *, check: bool = True) -> SavedIndex:
+    arrayfile.check(content, name, content_too=check)
     try:
         return _interpret(content)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.cli.filetypes import listing
-from relevance_gen.cli.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.folders.filetypes import listing
+from relevance_gen.folders.walker import Selection, Walker
 
 
 def walk(top: str = ".", **wanted: object) -> list[str]:
     """Return the files that a walk finds, and fail where it complains."""
     complaints: list[str] = []
-    found = list(Walker(Selection(**wanted), complaints.append).files(top))  # type: ignore[arg-type]
+    found = list(Walker(Selection(**wanted), lambda path, why: complaints.append(f"{path}: {why}")).files(top))  # type: ignore[arg-type]
     assert complaints == []
     return found
 
@@ -141,22 +141,22 @@ def test_globs_decide(globs: list[str], found: list[str]) -> None:
     """The last glob that matches decides, with ! against, even on what is hidden or ignored."""
     plant("a.py", "a.md", "docs/b.py", "docs/b.md", "docs/api/c.py", "ignored.log", ".hidden")
     Path(".gitignore").write_text("*.log")
-    assert walk(globs=tuple(globs)) == found
+    assert walk(glob=tuple(globs)) == found
 
 
 def test_globs_are_relative_to_the_working_folder(tmp_path: Path) -> None:
     """A glob with a slash counts from the working folder, whatever folder is searched and however it is named."""
     plant("docs/api/a.md", "docs/b.md")
     for top in ("docs", "./docs/", "docs/../docs"):
-        assert [os.path.normpath(path) for path in walk(top, globs=("docs/*.md",))] == ["docs/b.md"]
-    assert walk(str(tmp_path), globs=("docs/*.md",)) == [str(tmp_path / "docs/b.md")]
+        assert [os.path.normpath(path) for path in walk(top, glob=("docs/*.md",))] == ["docs/b.md"]
+    assert walk(str(tmp_path), glob=("docs/*.md",)) == [str(tmp_path / "docs/b.md")]
 
 
 def test_a_glob_that_is_none_is_refused() -> None:
     """A glob without a pattern in it is an error that says so."""
     for glob in ("", "!", "/"):
         with pytest.raises(InvalidRequestError, match=r"^glob must be a pattern as in \.gitignore, got "):
-            walk(globs=(glob,))
+            walk(glob=(glob,))
 
 
 def test_types(tmp_path: Path) -> None:
@@ -164,8 +164,8 @@ def test_types(tmp_path: Path) -> None:
     plant("a.py", "b.PYI", "c.md", "d.txt", "py")
     assert walk(types=("py",)) == ["a.py", "b.PYI"]
     assert walk(types=("py", "md")) == ["a.py", "b.PYI", "c.md"]
-    assert walk(types=("py",), globs=("!b*",)) == ["a.py"]
-    assert walk(types=("py",), globs=("*.md",)) == []
+    assert walk(types=("py",), glob=("!b*",)) == ["a.py"]
+    assert walk(types=("py",), glob=("*.md",)) == []
     assert "py: *.py, *.pyi\n" in listing()
     with pytest.raises(InvalidRequestError, match="there is no file type 'markdow'; --type-list shows them all"):
         walk(types=("markdow",))
@@ -199,7 +199,7 @@ def test_links_are_counted_or_followed(tmp_path: Path) -> None:
     Path("top/broken").symlink_to("nowhere")
     Path("top/itself").symlink_to("itself")
     complaints: list[str] = []
-    walker = Walker(Selection(follow=True), complaints.append)
+    walker = Walker(Selection(follow=True), lambda path, why: complaints.append(f"{path}: {why}"))
     assert len(list(walker.files("top"))) == 3
     said = ["top/broken: the link leads nowhere", "top/itself: Too many levels of symbolic links"]
     assert (complaints, walker.failed) == (said, True)
@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """A folder that cannot be read, or has gone meanwhile, is said, and the walk goes on."""
     plant("a/x", "b/y", "c/z")
     complaints: list[str] = []
-    walker = Walker(Selection(), complaints.append)
+    walker = Walker(Selection(), lambda path, why: complaints.append(f"{path}: {why}"))
     found = []
     for path in walker.files("."):
         shutil.rmtree("b", ignore_errors=True)

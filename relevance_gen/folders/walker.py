@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Container, Iterator
-from pathlib import Path
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from relevance_gen.cli.filetypes import suffixes
+from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.folders.filetypes import suffixes
 
 if TYPE_CHECKING:
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
@@ -22,6 +24,9 @@ _IGNORE_FILES: Final = (_EXCLUDE, _GITIGNORE, _IGNORE)
 """Files of patterns, the weakest first: a later one overrules, in whatever folder it stands, as in ripgrep."""
 
 
+_are_texts: Final = checks.items("a string or a list of strings", lambda v: isinstance(v, str))
+
+
 @frozen
 class Selection:
     """What is wanted of the files below a folder.
@@ -30,16 +35,16 @@ class Selection:
         hidden: whether to take files and folders whose name begins with a dot, but for the repository's own.
         no_ignore: whether to take what ignore files name.
         follow: whether to follow symbolic links.
-        globs: patterns as in an ignore file, relative to the working folder, that a file has to match, or must not
+        glob: patterns as in an ignore file, relative to the working folder, that a file has to match, or must not
             where they begin with ``!``; the last that matches decides, even on what is hidden or ignored.
         types: names of file types, of which a file must have one.
     """
 
-    hidden: bool = False
-    no_ignore: bool = False
-    follow: bool = False
-    globs: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
+    hidden: bool = field(default=False, validator=checks.flag)
+    no_ignore: bool = field(default=False, validator=checks.flag)
+    follow: bool = field(default=False, validator=checks.flag)
+    glob: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_are_texts)
+    types: tuple[str, ...] = field(default=(), converter=checks.as_texts, validator=_are_texts)
 
 
 @frozen
@@ -63,6 +68,14 @@ _Rules: TypeAlias = tuple[tuple[_Patterns, ...], ...]
 
 
 @frozen
+class _Decisions:
+    """What was decided in a folder by some rules: for each name, a folder's with a slash, whether it is wanted."""
+
+    rules: _Rules
+    wanted: dict[str, bool] = field(factory=dict)
+
+
+@frozen
 class _Folder:
     """A folder on the way.
 
@@ -79,13 +92,20 @@ class _Folder:
     above: frozenset[tuple[int, int]] = frozenset()
 
 
+_File: TypeAlias = tuple[str, os.DirEntry[str]]
+"""A path, and what the system says of the file."""
+_name: Final = attrgetter("name")
+
+
 @define
 class Walker:
     """Find the files below folders, and remember what could not be followed.
 
+    One that walks again decides only on names that are new, or in a folder whose ignore files have changed.
+
     Args:
         selection: what is wanted.
-        warn: told of every folder that cannot be read.
+        warn: told of every folder that cannot be read: its path, and why.
 
     Attributes:
         failed: whether a folder could not be read, or a link leads nowhere.
@@ -93,69 +113,99 @@ class Walker:
     """
 
     selection: Selection
-    warn: Callable[[str], None]
+    warn: Callable[[str, str], None]
     failed: bool = field(default=False, init=False)
     n_links: int = field(default=0, init=False)
     _globs: _Patterns = field(init=False)
     _suffixes: tuple[str, ...] = field(init=False)
+    _read: dict[str, tuple[bytes, _Patterns]] = field(factory=dict, init=False)
+    _decided: dict[str, _Decisions] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._globs = _Patterns("", tuple(_pattern_of_glob(glob) for glob in self.selection.globs))
+        self._globs = _Patterns("", tuple(_pattern_of_glob(glob) for glob in self.selection.glob))
         self._suffixes = suffixes(self.selection.types)
 
     def files(self, top: str) -> Iterator[str]:
         """Yield the files below a folder: those of a folder by name, then those of the folders in it."""
-        real = os.path.realpath(top)
         path = str(Path(top))
-        waiting = [_Folder("" if path == "." else path, real, self._rules_above(real))]
-        while waiting:
-            folder = waiting.pop()
-            below = []
-            for entry, inner in self._wanted(folder):
-                if inner is not None:
-                    below.append(inner)
-                else:
-                    yield os.path.join(folder.path, entry.name)
-            waiting += reversed(below)
+        return (found for found, _ in self.entries(top, "" if path == "." else path))
 
-    def _wanted(self, folder: _Folder) -> Iterator[tuple[os.DirEntry[str], _Folder | None]]:
-        """Yield what is wanted of a folder, by name, and for a folder how to go on there."""
+    def entries(self, top: str, path: str = "") -> Iterator[_File]:
+        """Yield the files below a folder, in the same order, with what the system says of them.
+
+        Args:
+            top: the folder.
+            path: what it is called in the paths of its files; by default these are relative to it.
+        """
+        real = os.path.realpath(top)
+        before, self._decided = self._decided, {}
+        waiting = [_Folder(path, real, self._rules_above(real))]
+        while waiting:
+            files, folders = self._wanted(folder := waiting.pop(), before.get(folder.real))
+            yield from files
+            waiting += reversed(folders)
+
+    def _wanted(self, folder: _Folder, before: _Decisions | None) -> tuple[list[_File], list[_Folder]]:
+        """Return the files and the folders that are wanted of a folder, by name."""
+        files: list[_File] = []
+        folders: list[_Folder] = []
         try:
-            with os.scandir(folder.path or ".") as found:
-                entries = sorted(found, key=lambda entry: entry.name)
-            status = os.stat(folder.path or ".")
+            with os.scandir(folder.real) as found:
+                entries = sorted(found, key=_name)
+            status = os.stat(folder.real)
         except OSError as error:
-            return self._fail(folder.path or ".", error.strerror)
-        rules = self._rules_with(folder.rules, folder.real, {entry.name for entry in entries})
-        above = folder.above | {(status.st_dev, status.st_ino)}
+            self._fail(folder.path or ".", error.strerror)
+            return files, folders
+        rules = self._rules_with(folder.rules, folder.real, set(map(_name, entries)))
+        self._decided[folder.real] = decisions = _Decisions(rules)
+        known = before.wanted if before is not None and before.rules == rules else {}
+        inner = _Folder(folder.path, folder.real, rules, folder.above | {(status.st_dev, status.st_ino)})
+        path_of = os.path.join(folder.path, "")
         for entry in entries:
-            path, real = os.path.join(folder.path, entry.name), os.path.join(folder.real, entry.name)
+            name = entry.name
+            path = path_of + name
             try:
-                is_folder = entry.is_dir(follow_symlinks=self.selection.follow)
-                if not self._selects(entry.name, path, real, is_folder, rules):
+                is_plain = entry.is_file(follow_symlinks=False)
+                is_folder = not is_plain and entry.is_dir(follow_symlinks=self.selection.follow)
+                key = name + "/" if is_folder else name
+                is_wanted = known.get(key)
+                if is_wanted is None:
+                    is_wanted = self._selects(name, path, os.path.join(folder.real, name), is_folder, rules)
+                decisions.wanted[key] = is_wanted
+                if not is_wanted:
                     continue
-                if entry.is_symlink() and not self.selection.follow:
-                    self.n_links += 1
-                elif is_folder:
-                    target = entry.stat()
-                    if (target.st_dev, target.st_ino) not in above:  # no link in a circle
-                        yield entry, _Folder(path, real, rules, above)
-                elif entry.is_file():
-                    yield entry, None
-                elif entry.is_symlink() and not os.path.exists(path):
-                    self._fail(path, "the link leads nowhere")
+                if is_plain:
+                    files.append((path, entry))
+                else:
+                    self._follow(entry, path, inner, files, folders)
             except OSError as error:
                 self._fail(path, error.strerror)
+        return files, folders
+
+    def _follow(
+        self, entry: os.DirEntry[str], path: str, inside: _Folder, files: list[_File], folders: list[_Folder]
+    ) -> None:
+        """Add what is behind a link, or a folder, to the files or the folders, if it is to be followed."""
+        if entry.is_symlink() and not self.selection.follow:
+            self.n_links += 1
+        elif entry.is_dir():
+            target = entry.stat()
+            if (target.st_dev, target.st_ino) not in inside.above:  # no link in a circle
+                folders.append(evolve(inside, path=path, real=os.path.join(inside.real, entry.name)))
+        elif entry.is_file():
+            files.append((path, entry))
+        elif entry.is_symlink() and not os.path.exists(entry.path):
+            self._fail(path, "the link leads nowhere")
 
     def _selects(self, name: str, path: str, real: str, is_folder: bool, rules: _Rules) -> bool:
         if name == _REPOSITORY and not (self.selection.hidden and self.selection.no_ignore):
             return False
         if self._suffixes and not is_folder and not name.lower().endswith(self._suffixes):
             return False
-        if self.selection.globs:
+        if self.selection.glob:
             unwanted = self._globs.decide(os.path.relpath(path), is_folder)
             if unwanted is None and not is_folder:
-                unwanted = any(not glob.startswith("!") for glob in self.selection.globs) or None
+                unwanted = any(not glob.startswith("!") for glob in self.selection.glob) or None
             if unwanted is not None:
                 return not unwanted
         if name.startswith(".") and not self.selection.hidden:
@@ -176,13 +226,24 @@ class Walker:
         if self.selection.no_ignore:
             return rules
         return tuple(
-            (*known, _read_patterns(folder, name)) if name.partition("/")[0] in names else known
+            (*known, self._patterns(folder, name)) if name.partition("/")[0] in names else known
             for known, name in zip(rules, _IGNORE_FILES, strict=True)
         )
 
+    def _patterns(self, folder: str, name: str) -> _Patterns:
+        """Read the patterns of an ignore file; they are the same object while it says the same."""
+        path = os.path.join(folder, name)
+        content = _content(path)
+        before = self._read.get(path)
+        if before is None or before[0] != content:
+            lines = content.decode("utf-8-sig", "surrogateescape").split("\n")
+            patterns = tuple(pattern for line in lines if (pattern := _pattern(line)) is not None)
+            self._read[path] = before = content, _Patterns(folder, patterns)
+        return before[1]
+
     def _fail(self, path: str, why: str | None) -> None:
         self.failed = True
-        self.warn(f"{path}: {why}")
+        self.warn(path, why or "cannot be read")
 
 
 def _ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
@@ -195,13 +256,27 @@ def _ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
     return False
 
 
-def _read_patterns(folder: str, name: str) -> _Patterns:
+def matching(globs: Sequence[str], paths: Iterable[str]) -> Iterator[str]:
+    """Yield those paths of files that globs want, each with the folders above it, as a walk does; without globs, all.
+
+    Raises:
+        InvalidRequestError: a glob is none.
+    """
+    wanted = _Patterns("", tuple(_pattern_of_glob(glob) for glob in globs))
+    by_default = all(glob.startswith("!") for glob in globs)
+    for path in paths:
+        unwanted = wanted.decide(path, is_folder=False)
+        if unwanted is None:
+            unwanted = not by_default
+        if not unwanted and not any(wanted.decide(str(parent), is_folder=True) for parent in PurePath(path).parents):
+            yield path
+
+
+def _content(path: str) -> bytes:
     try:
-        content = Path(folder, name).read_bytes()
+        return Path(path).read_bytes()
     except OSError:  # there is none, or git could not read it, either
-        content = b""
-    lines = content.decode("utf-8-sig", "surrogateescape").split("\n")
-    return _Patterns(folder, tuple(pattern for line in lines if (pattern := _pattern(line)) is not None))
+        return b""
 
 
 def _pattern(line: str) -> GitIgnoreSpecPattern | None:

@@ -1,0 +1,187 @@
+"""Keep the indexes of folders between runs, in the user's cache folder: few enough, for the owner alone.
+
+An index is two files: what `ChunkIndex.save` writes, and a list of the files that it is of. The list says which state
+of the other file belongs to it, by size, times and inode. So a file that anybody has touched is not used, and one that
+nobody has touched need not be read whole to know that. Whatever is not as it was written is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.segment import arrayfile
+from relevance_gen.tokens import Encoding
+
+VARIABLE: Final = "RELEVANCE_GEN_CACHE"
+"""The environment variable that moves the cache folder, or with ``off`` does without."""
+MAX_BYTES: Final = 4 << 30
+"""Most bytes of all that is kept; what was not used for longest goes first."""
+_OFF: Final = "off"
+_TYPES: Final = {"records": "u1", "cuts": "<i4"}
+_FAILURES: Final = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+"""What reading a file raises that is damaged, foreign or not there."""
+
+Fingerprint: TypeAlias = tuple[int, int, int, int]
+"""Size, times of the last change of content and of anything in nanoseconds, and inode of a file. The second time no
+program can set, so that a file whose size and first time stayed as they were is known to have changed all the same."""
+
+
+def fingerprint(status: os.stat_result) -> Fingerprint:
+    """Return the fingerprint of what the system says of a file."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return where indexes are kept: as the environment says, else in the user's cache folder; None for nowhere."""
+    named = environment.get(VARIABLE)
+    if named:
+        return None if named == _OFF else Path(named)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "relevance_gen" / "folders"
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relevance_gen" / "folders"
+
+
+@frozen
+class Kept:
+    """What is kept of a folder.
+
+    Attributes:
+        index: the chunks of its files.
+        records: what is known of its files, as JSON.
+        cuts: where each chunk stands, one after the other.
+    """
+
+    index: ChunkIndex
+    records: Any
+    cuts: npt.NDArray[np.int32]
+
+
+@frozen
+class Cache:
+    """The place of one index in a cache folder. Safe for several processes: each file is whole, and the last one stays.
+
+    Args:
+        folder: where indexes are kept; made when it is needed.
+        key: JSON of all that an index depends on but the files.
+        max_bytes: most bytes of all that is kept.
+    """
+
+    folder: Path
+    key: Any
+    max_bytes: int = MAX_BYTES
+
+    @property
+    def _paths(self) -> tuple[Path, Path]:
+        name = hashlib.blake2b(json.dumps(self.key).encode("ascii"), digest_size=16).hexdigest()
+        return self.folder / f"{name}.index", self.folder / f"{name}.files"
+
+    def load(self, encoding: Encoding | None) -> Kept | None:
+        """Return what is kept; None where nothing is, or what is there is not as it was written."""
+        index_path, list_path = self._paths
+        try:
+            if not all(_is_own(path) for path in (self.folder, index_path, list_path)):
+                return None
+            content = np.fromfile(list_path, np.uint8)
+            arrayfile.check(content, list_path)
+            settings, arrays = arrayfile.read(content, _TYPES)
+            state = fingerprint(index_path.stat())
+            if settings["key"] != json.loads(json.dumps(self.key)) or settings["index"] != [*state]:
+                return None
+            index = ChunkIndex.load(index_path, encoding=encoding, check=False)
+            if fingerprint(index_path.stat()) != state:  # another process has replaced it meanwhile
+                return None
+            os.utime(list_path)  # it was used
+            return Kept(index, json.loads(arrays["records"].tobytes()), arrays["cuts"])
+        except _FAILURES:
+            return None
+
+    def save(self, kept: Kept) -> None:
+        """Keep an index in place of what was kept, if that is possible; others that do not fit beside it go."""
+        index_path, list_path = self._paths
+        with contextlib.suppress(OSError), self._alone():
+            kept.index.save(index_path, overwrite=True)
+            index_path.chmod(0o600)
+            settings = {"key": self.key, "index": [*fingerprint(index_path.stat())]}
+            records = np.frombuffer(json.dumps(kept.records).encode("ascii"), np.uint8)
+            unfinished = list_path.with_suffix(".unfinished")
+            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                arrayfile.write(file, _TYPES, settings, {"records": records, "cuts": kept.cuts})
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(list_path)
+            self._forget_oldest()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the folder for this process.
+
+        Raises:
+            OSError: another process writes there now, or this one may not.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_own(self.folder):
+            raise PermissionError(self.folder)
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        finally:
+            os.close(lock)
+
+    def _forget_oldest(self) -> None:
+        """Remove what a process left behind that was killed while it wrote, and the indexes used longest ago."""
+        for left in self.folder.glob("*.unfinished"):
+            left.unlink()
+        used = sorted(self.folder.glob("*.index"), key=_last_use, reverse=True)
+        n_bytes = 0
+        for path in used:
+            lists = path.with_suffix(".files")
+            n_bytes += sum(each.stat().st_size for each in (path, lists) if each.exists())
+            if n_bytes > self.max_bytes:
+                path.unlink()
+                lists.unlink(missing_ok=True)
+
+
+def _last_use(path: Path) -> int:
+    """Return when an index was used last, in nanoseconds; one without a list of files is of no use."""
+    lists = path.with_suffix(".files")
+    return lists.stat().st_mtime_ns if lists.exists() else 0
+
+
+def _is_own(path: Path) -> bool:
+    """Tell whether a file or a folder is this user's, and nobody else may write to it."""
+    status = path.stat()
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def cache_of(folder: object, key: Any) -> Cache | None:
+    """Return where an index is kept.
+
+    Args:
+        folder: what a caller says: a folder, None for the usual one, or False for none.
+        key: JSON of all that the index depends on but the files.
+
+    Raises:
+        InvalidRequestError: it is none of these.
+    """
+    if folder is False:
+        return None
+    if not isinstance(folder, str | os.PathLike | None) or folder == "":
+        raise InvalidRequestError.must_be("cache", "a folder, None for the usual one or False for none", folder)
+    where = default_folder() if folder is None else Path(folder)
+    return None if where is None else Cache(where, key)

@@ -1,0 +1,137 @@
+"""What is known of the files of a folder: how each was when it was read, and where its chunks stand."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from attrs import field, frozen
+
+from relevance_gen.documents.extraction import MAX_BYTES
+from relevance_gen.documents.office import Place
+from relevance_gen.folders.cache import Fingerprint, fingerprint
+from relevance_gen.folders.reading import Reading, in_words, metadata_of
+from relevance_gen.types import Metadata
+
+Cuts = npt.NDArray[np.int32]
+
+_NO_CUTS: Final[Cuts] = np.zeros((0, 5), np.int32)
+_TICK_NS: Final = 50_000_000
+_COARSE_TICK_NS: Final = 2_000_000_000
+"""How long a file system may give changes the same time: a few ticks of the kernel's clock, two seconds on FAT."""
+_COARSE_NS: Final = 1_000_000
+"""A time that is a whole multiple of this comes from a coarse clock, or by a chance of one in a million."""
+
+
+class File(NamedTuple):
+    """What is known of a file.
+
+    Attributes:
+        seen: its fingerprint when it was read; None where that does not tell whether it has changed since.
+        cuts: where each of its chunks stands, shape (n, 5).
+        places: the page, slide or sheet that each part of it is.
+        trouble: why it was not read, or not whole; None if it was.
+        kind: what kind of file it is, where that kind is not read at all.
+    """
+
+    seen: Fingerprint | None
+    cuts: Cuts = _NO_CUTS
+    places: tuple[Place, ...] = ()
+    trouble: str | None = None
+    kind: str | None = None
+
+    @classmethod
+    def read(cls, path: str, max_chars: int, *, follow: bool) -> tuple[File, list[tuple[str, str]]]:
+        """Read a file; return what is known of it, and the text and the headings of each of its chunks."""
+        reading, seen = read_file(path, follow=follow)
+        cuts = list(reading.cut(path, max_chars))
+        rows = np.array([cut for *_, cut in cuts], np.int32).reshape(-1, 5)
+        places = tuple(place for place, _ in reading.parts)
+        return cls(seen, rows, places, reading.trouble, reading.kind), [(text, heading) for text, heading, _ in cuts]
+
+    def metadata(self, path: str, number: int) -> Metadata:
+        """Return what is said of one of its chunks to those who find it."""
+        cut = self.cuts[number].tolist()
+        return metadata_of(path, self.places[cut[0]], cut, self.trouble)
+
+
+def open_file(path: str, *, follow: bool) -> int:
+    """Open what must be a file, and behind a link only if these are followed; return its descriptor.
+
+    Raises:
+        OSError: it cannot be opened, or is none.
+    """
+    # A pipe that has taken the file's place would block.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(None, "is no file")
+    return descriptor
+
+
+def read_file(path: str, *, follow: bool) -> tuple[Reading, Fingerprint | None]:
+    """Read a file, and return what it says, with its fingerprint, or None where that does not tell enough.
+
+    Its second time is that of the kernel's clock and cannot be set. A change within a tick of an earlier one does not
+    show in it, and a change while the file is read may be in what was read or not.
+    """
+    now = time.time_ns()
+    try:
+        with open(open_file(path, follow=follow), "rb") as file:
+            before = os.fstat(file.fileno())
+            if before.st_size > MAX_BYTES:
+                return Reading(trouble=f"is larger than {MAX_BYTES >> 20} MiB"), fingerprint(before)
+            content = file.read()
+            after = os.fstat(file.fileno())
+    except OSError as error:
+        return Reading(trouble=error.strerror or str(error)), None
+    tick_ns = _TICK_NS if after.st_ctime_ns % _COARSE_NS else _COARSE_TICK_NS
+    is_settled = fingerprint(before) == fingerprint(after) and after.st_ctime_ns + tick_ns < now
+    return Reading.of(path, content), fingerprint(after) if is_settled else None
+
+
+@frozen
+class Skipped:
+    """What of a folder is not searched.
+
+    Attributes:
+        failed: why a file or a folder could not be read, or a file not whole, by its path.
+        left_out: number of files by their kind and why that kind is not read.
+        n_links: number of symbolic links that were not followed.
+    """
+
+    failed: dict[str, str] = field(factory=dict)
+    left_out: Counter[tuple[str, str]] = field(factory=Counter)
+    n_links: int = 0
+
+    def in_words(self) -> Iterator[str]:
+        """Yield sentences that say it."""
+        yield from (f"{path}: {why}" for path, why in self.failed.items())
+        yield from in_words(self.left_out, self.n_links)
+
+
+def as_records(files: Mapping[str, File]) -> tuple[list[Any], Cuts]:
+    """Return what is known of files as JSON, and where their chunks stand, one after the other."""
+    records = [[path, file.seen, len(file.cuts), *file[2:]] for path, file in files.items()]
+    return records, np.concatenate([_NO_CUTS, *(file.cuts for file in files.values())])
+
+
+def from_records(records: list[Any], cuts: npt.NDArray[np.int32]) -> dict[str, File]:
+    """Return the files of which `as_records` made these.
+
+    Raises:
+        LookupError, TypeError, ValueError: they are others.
+    """
+    ends = accumulate(n for _, _, n, *_ in records)
+    cuts = cuts.reshape(-1, 5)
+    return {
+        path: File(tuple(seen) if seen else None, cuts[end - n : end], tuple(places), trouble, kind)
+        for (path, seen, n, places, trouble, kind), end in zip(records, ends, strict=True)
+    }

@@ -1,0 +1,157 @@
+"""What is kept between runs: used where it is as it was written, made anew where it is not, bounded, for the owner."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relevance_gen.folders import files as files_module
+from relevance_gen.folders.cache import Cache, default_folder
+from relevance_gen.folders.index import FolderIndex
+
+_LATER_NS = 3_000_000_000
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (root / name).write_text(f"apple {name}")
+    later = (root / "b.txt").stat().st_ctime_ns + _LATER_NS
+    monkeypatch.setattr("time.time_ns", lambda: later)
+    return root
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the files that are read."""
+    read: list[str] = []
+    real = files_module.read_file
+    monkeypatch.setattr(files_module, "read_file", lambda path, **how: (read.append(path), real(path, **how))[1])
+    return read
+
+
+def search(root: Path, cache: Path, **options: object) -> list[tuple[str, float]]:
+    found = FolderIndex(root, cache=cache, **options).search("apple")  # type: ignore[arg-type]
+    return [(result.metadata["path"], result.chunk_score) for result in found]
+
+
+def test_another_process_reads_nothing(root: Path, tmp_path: Path, read: list[str]) -> None:
+    """What was read is not read again; with other options it is another index."""
+    expected = search(root, tmp_path / "cache")
+    assert len(read) == 2
+    assert search(root, tmp_path / "cache") == expected
+    assert len(read) == 2
+    assert search(root, tmp_path / "cache", max_chars=5) != expected
+    assert len(read) == 4
+
+
+def test_what_is_kept_is_its_owners_alone(root: Path, tmp_path: Path) -> None:
+    """Nobody else may read what is kept, and what others may write to is not used."""
+    cache = tmp_path / "cache"
+    expected = search(root, cache)
+    kept = [cache, *cache.iterdir()]
+    assert len(kept) == 4
+    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in kept)
+    cache.chmod(0o777)
+    before = {path: path.stat().st_mtime_ns for path in kept}
+    assert search(root, cache) == expected
+    assert {path: path.stat().st_mtime_ns for path in kept} == before
+
+
+@pytest.mark.parametrize("suffix", ["index", "files"])
+@pytest.mark.parametrize("damage", ["cut", "bit", "empty", "foreign", "gone", "folder"])
+def test_a_damaged_cache_is_made_anew(suffix: str, damage: str, root: Path, tmp_path: Path, read: list[str]) -> None:
+    """Whatever became of what is kept, the answer is right, and the next process finds it whole."""
+    cache = tmp_path / "cache"
+    expected = search(root, cache)
+    (kept,) = cache.glob(f"*.{suffix}")
+    content = kept.read_bytes()
+    if damage in ("gone", "folder"):
+        kept.unlink()
+    if damage == "folder":
+        kept.mkdir()
+    changed = {"cut": content[:-9], "bit": content[:-99] + b"?" + content[-98:], "empty": b"", "foreign": b"{}" * 999}
+    if damage in changed:
+        kept.write_bytes(changed[damage])
+    read.clear()
+    assert search(root, cache) == expected
+    assert len(read) == 2
+    if damage != "folder":
+        assert search(root, cache) == expected
+        assert len(read) == 2
+
+
+def test_an_index_of_another_state_is_not_used(root: Path, tmp_path: Path) -> None:
+    """Two files that do not belong together, as two processes may leave them, are no index."""
+    cache, old = tmp_path / "cache", tmp_path / "old"
+    search(root, cache)
+    shutil.copytree(cache, old)
+    (root / "a.txt").write_text("pear")
+    (root / "c.txt").write_text("apple")
+    expected = search(root, cache)
+    (kept,) = cache.glob("*.index")
+    shutil.copy(old / kept.name, kept)
+    assert search(root, cache) == expected == search(root, tmp_path / "none")
+
+
+def test_the_oldest_go_first(root: Path, tmp_path: Path) -> None:
+    """Where indexes would take more than they may, those used longest ago go, and what was left behind."""
+    cache = tmp_path / "cache"
+    search(root, cache)
+    size = sum(path.stat().st_size for path in cache.iterdir())
+    (cache / ".left.unfinished").write_text("x")
+    for number in (1, 2):
+        search(root, cache, max_chars=100 + number)
+    ages = sorted(cache.glob("*.files"), key=lambda path: path.stat().st_mtime_ns)
+    for age, path in enumerate(ages):
+        os.utime(path, ns=(age, age))
+    kept = FolderIndex(root, cache=False, max_chars=99).snapshot()
+    files = FolderIndex(root, cache=cache, max_chars=99)
+    assert isinstance(files._cache, Cache)
+    files._cache = Cache(cache, ["another"], max_bytes=size * 5 // 2)
+    assert len(files.search("apple")) == len(kept.search("apple"))
+    assert len(list(cache.glob("*.index"))) == len(list(cache.glob("*.files"))) == 2
+    assert ages[2].exists()
+    assert not ages[0].exists()
+    assert not (cache / ".left.unfinished").exists()
+
+
+def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch, root: Path, tmp_path: Path) -> None:
+    """The environment moves the cache folder or switches it off; else it is the user's."""
+    assert default_folder({"RELEVANCE_GEN_CACHE": "/x"}) == Path("/x")
+    assert default_folder({"RELEVANCE_GEN_CACHE": "off"}) is None
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert default_folder({"XDG_CACHE_HOME": "/y"}) == Path("/y/relevance_gen/folders")
+    assert default_folder({}) == Path.home() / ".cache" / "relevance_gen" / "folders"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert default_folder({"XDG_CACHE_HOME": "/y"}) == Path.home() / "Library" / "Caches" / "relevance_gen" / "folders"
+    monkeypatch.setattr("os.environ", {**os.environ, "RELEVANCE_GEN_CACHE": str(tmp_path / "file")})
+    (tmp_path / "file").write_text("no folder")
+    assert FolderIndex(root).search("apple")
+
+
+_PROCESS = """
+import sys
+from relevance_gen.folders.index import FolderIndex
+for number in range(8):
+    found = FolderIndex(sys.argv[1], cache=sys.argv[2], max_chars=1000 + number % 2).search("apple", 50)
+    assert len(found) == 40, len(found)
+"""
+
+
+def test_processes_at_once(tmp_path: Path) -> None:
+    """Processes that read and write one cache at once all answer right, and leave it whole."""
+    root, cache = tmp_path / "root", tmp_path / "cache"
+    root.mkdir()
+    for number in range(40):
+        (root / f"{number}.txt").write_text(f"apple {number}")
+    command = [sys.executable, "-c", _PROCESS, str(root), str(cache)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
+    assert [(process.communicate(timeout=120)[1], process.returncode) for process in processes] == [(b"", 0)] * 3
+    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".files", ".files", ".index", ".index"]

@@ -1,0 +1,331 @@
+"""An index of a folder answers as one built anew, whatever happened to the files meanwhile."""
+
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from relevance_gen import ChunkIndex, InvalidRequestError
+from relevance_gen.folders import files as files_module
+from relevance_gen.folders.index import FolderIndex
+from tests.profiles import costly
+
+_WORDS = ["apple", "pear", "plum", "red", "green"]
+_NAMES = st.sampled_from(["a.txt", "b.py", "a/a.txt", "a/b.txt", "a/c/z", "b/a.md", "é.txt", ".hidden", "skip.log"])
+_TEXTS = st.lists(st.sampled_from([*_WORDS, "\n", "\n\n", "é"]), max_size=12).map(" ".join)
+_QUESTIONS = ("red apple", "green plums and pears", "é")
+
+
+def answers(index: FolderIndex) -> list[Any]:
+    """All that searches tell, bit for bit."""
+    return [
+        (list(found), found.confidence, found.metadata)
+        for question in _QUESTIONS
+        for where in (None, {"path": ["a.txt", "a/b.txt"]}, lambda data: data["first_line"] > 1)
+        for distinct in (None, "path")
+        for found in [index.search(question, 5, spans=True, where=where, distinct=distinct)]
+    ]
+
+
+class Changes(RuleBasedStateMachine):
+    """Files are added, changed, removed, renamed and turned binary between searches; processes come and go."""
+
+    @initialize()
+    def begin(self) -> None:
+        """Begin with an empty folder, where one kind of file is ignored."""
+        self.top = tempfile.TemporaryDirectory()
+        self.root, self.cache = Path(self.top.name, "root"), Path(self.top.name, "cache")
+        self.root.mkdir()
+        (self.root / ".gitignore").write_text("*.log\n")
+        self.index = FolderIndex(self.root, max_chars=12, cache=self.cache)
+
+    def teardown(self) -> None:
+        """Remove the folder."""
+        self.top.cleanup()
+
+    def at(self, name: str) -> Path:
+        """Return a path in folders that are there."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @rule(name=_NAMES, text=_TEXTS)
+    def write(self, name: str, text: str) -> None:
+        """Write a file."""
+        self.at(name).write_text(text)
+
+    @rule(name=_NAMES, text=_TEXTS)
+    def append(self, name: str, text: str) -> None:
+        """Let a file grow."""
+        with self.at(name).open("a") as file:
+            file.write(text)
+
+    @rule(name=_NAMES)
+    def turn_binary(self, name: str) -> None:
+        """Make a file binary."""
+        self.at(name).write_bytes(b"\0apple")
+
+    @rule(name=_NAMES)
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self.at(name).unlink(missing_ok=True)
+
+    @rule(old=_NAMES, new=_NAMES)
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file."""
+        if self.at(old).exists():
+            self.at(old).replace(self.at(new))
+
+    @rule(old=st.sampled_from("ab"), new=st.sampled_from("bc"))
+    def rename_folder(self, old: str, new: str) -> None:
+        """Rename a folder with all its files."""
+        if (self.root / old).is_dir() and not (self.root / new).exists():
+            (self.root / old).rename(self.root / new)
+
+    @rule(name=_NAMES, words=st.permutations(["apple", "plumb", "green"]))
+    def write_with_the_same_size_and_time(self, name: str, words: list[str]) -> None:
+        """Change a file so that its size and the time of its content stay."""
+        path = self.at(name)
+        before = path.stat() if path.exists() else None
+        path.write_text(" ".join(words))
+        if before is not None:
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    @rule(patterns=st.sampled_from(["*.log\n", "*.txt\n", "a/\n", ""]))
+    def ignore(self, patterns: str) -> None:
+        """Change what is ignored."""
+        (self.root / ".gitignore").write_text(patterns)
+
+    @rule()
+    def start_a_process(self) -> None:
+        """Go on with an index that knows what was kept."""
+        self.index = FolderIndex(self.root, max_chars=12, cache=self.cache)
+
+    @invariant()
+    def answers_as_one_built_anew(self) -> None:
+        """Compare with an index of nothing but what is there."""
+        fresh = FolderIndex(self.root, max_chars=12, cache=False)
+        assert answers(self.index) == answers(fresh)
+        assert (len(self.index), self.index.files(), self.index.skipped) == (len(fresh), fresh.files(), fresh.skipped)
+        for position in range(len(fresh)):
+            assert self.index.explain("red apples", position) == fresh.explain("red apples", position)
+
+
+TestChanges = Changes.TestCase
+TestChanges.settings = settings(costly, stateful_step_count=20)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "fruit.py").write_text("def apple():\n    return 'red'\n\n\ndef pear():\n    return 'green'\n")
+    (root / "notes.txt").write_text("Apples are red.\n\nPears are green.\n")
+    (root / ".env").write_text("secret apple")
+    return root
+
+
+def test_results_say_where_they_stand(root: Path) -> None:
+    """Path, first and last line, and the characters of a chunk are those of its text in the file."""
+    index = FolderIndex(root, max_chars=30)
+    assert {result.metadata["path"] for result in index.search("apples")} == {"notes.txt", "src/fruit.py"}
+    for result in index.search("green pears"):
+        place = result.metadata
+        text = (root / place["path"]).read_text()
+        assert text[place["start"] : place["end"]] == result.chunk_txt
+        lines = index.read(place["path"], place["first_line"], place["last_line"]).text
+        assert result.chunk_txt.strip() in lines
+
+
+def test_answers_like_an_index_of_its_chunks(root: Path) -> None:
+    """Scores and positions are those of a `ChunkIndex` of the same texts under the files' names, in their order."""
+    found = FolderIndex(root).search("green pears", true_order=False)
+    names = ("notes.txt", "src/fruit.py")
+    chunks = [{"text": (root / name).read_text().rstrip("\n"), "title": name} for name in names]
+    plain = ChunkIndex(chunks).search("green pears", true_order=False)
+    assert [evolve(one, metadata={}) for one in found] == list(plain)
+
+
+def test_one_result_for_each_file(root: Path) -> None:
+    """With `distinct` a file has one result at most, its best, which says how many others it stands for."""
+    index = FolderIndex(root, max_chars=20)
+    every = index.search("apple pear", true_order=False)
+    found = index.search("apple pear", true_order=False, distinct="path")
+    assert [result.metadata["path"] for result in found] == list(dict.fromkeys(one.metadata["path"] for one in every))
+    assert sum(1 + result.num_similar for result in found) == len(every) > len(found) == 2
+    for option in ({"distinct": "pth"}, {"where": {"pth": "notes.txt"}}):
+        with pytest.raises(InvalidRequestError, match="must name keys that chunks have, got 'pth'; did you mean path"):
+            index.search("apple", **option)
+
+
+def test_only_what_is_searched_can_be_read(root: Path, tmp_path: Path) -> None:
+    """Nothing outside of the folder is read, nor what is hidden or ignored, by whatever path."""
+    (tmp_path / "outside.txt").write_text("secret")
+    (root / "link.txt").symlink_to(tmp_path / "outside.txt")
+    (root / "up").symlink_to(tmp_path)
+    index = FolderIndex(root)
+    outside = ["../outside.txt", "src/../../outside.txt", str(tmp_path / "outside.txt"), "link.txt", "up/outside.txt"]
+    for path in [*outside, ".env", "src", ".", "", "\0", 3, None, ["notes.txt"]]:
+        with pytest.raises(InvalidRequestError, match="must be the path of a file that is searched"):
+            index.read(path)
+    assert index.read("./src/../notes.txt", 3).text == "Pears are green."
+    assert index.files() == ["notes.txt", "src/fruit.py"]
+    assert index.skipped.n_links == 2
+
+
+def test_lines(root: Path) -> None:
+    """Some lines of a file as it is now; more than there are end at the last, and none that is not there is first."""
+    index = FolderIndex(root)
+    assert index.read("src/fruit.py", 2, 5).text == "    return 'red'\n\n\ndef pear():"
+    lines = index.read("src/fruit.py", 5, 100)
+    assert (lines.first_line, lines.last_line, lines.n_lines) == (5, 6, 6)
+    for first, last in ((7, None), (0, 1), (3, 2), ("1", None)):
+        with pytest.raises(InvalidRequestError, match="_line must be an integer"):
+            index.read("src/fruit.py", first, last)
+    (root / "src" / "fruit.py").write_text("")
+    assert index.read("src/fruit.py").text == ""
+
+
+def test_globs_choose_files(root: Path) -> None:
+    """A glob chooses among the files as it does in a walk."""
+    for glob in ("*.py", "!*.txt", ["*.py", "*.txt", "!notes.*"], "src/*", "src/**"):
+        assert FolderIndex(root).files(glob) == FolderIndex(root, glob=glob).files() == ["src/fruit.py"]
+    assert FolderIndex(root, types="py").files() == ["src/fruit.py"]
+    assert FolderIndex(root, hidden=True).files() == [".env", "notes.txt", "src/fruit.py"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"root": "gone"}, "root must be a folder that is there"),
+        ({"root": "root/notes.txt"}, "root must be a folder that is there.*; name the folder that it is in"),
+        ({"root": 3}, "root must be the path of a folder, got 3"),
+        ({"root": ""}, "root must be the path of a folder"),
+        ({"max_chars": 0}, "max_chars must be an integer of at least 1, got 0"),
+        ({"glob": "/"}, "glob must be a pattern"),
+        ({"glob": 3}, "glob must be"),
+        ({"types": "pyy"}, "there is no file type 'pyy'; did you mean py"),
+        ({"cache": 3}, "cache must be a folder"),
+        ({"weighting": "x"}, "weighting must be"),
+        ({"hidden": 1}, "hidden must be true or false"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], message: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong argument is refused before anything is read, and named."""
+    monkeypatch.chdir(root.parent)
+    with pytest.raises(InvalidRequestError, match=message):
+        FolderIndex(**{"root": "root"} | options)
+
+
+def test_a_folder_that_goes_away_is_refused(root: Path) -> None:
+    """A search of a folder that is gone says so, and finds it again when it is back."""
+    index = FolderIndex(root)
+    assert index.search("apples")
+    root.rename(root.parent / "elsewhere")
+    with pytest.raises(InvalidRequestError, match="root must be a folder that is there"):
+        index.search("apples")
+    (root.parent / "elsewhere").rename(root)
+    assert index.search("apples")
+
+
+def test_too_many_files_are_refused(root: Path) -> None:
+    """A folder with more files than are allowed is refused with the limit, before one is read."""
+    with pytest.raises(InvalidRequestError, match="root holds more than 1 file; choose with glob or types"):
+        FolderIndex(root, max_files=1).search("apples")
+    assert len(FolderIndex(root, max_files=2)) == 2
+
+
+def test_what_cannot_be_read_is_told_and_tried_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are searched beside a file that cannot be read; once it can, it is searched, too."""
+    real, locked = os.open, True
+
+    def open_but_one(path: Any, *rest: Any, **options: Any) -> int:
+        if locked and str(path).endswith("notes.txt"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr("os.open", open_but_one)
+    index = FolderIndex(root)
+    assert [result.metadata["path"] for result in index.search("apples")] == ["src/fruit.py"]
+    assert index.skipped.failed == {"notes.txt": "Permission denied"}
+    locked = False
+    assert [result.metadata["path"] for result in index.search("apples")] == ["notes.txt", "src/fruit.py"]
+    assert index.skipped.failed == {}
+
+
+def test_a_circle_of_links_ends(root: Path) -> None:
+    """Links are counted, or followed as far as they lead somewhere new; a name that is no text is searched."""
+    (root / "src" / "round").symlink_to(root)
+    (root / "gone").symlink_to("nowhere")
+    name = os.fsdecode(b"caf\xe9.txt")
+    (root / name).write_text("apple")
+    assert FolderIndex(root).skipped.n_links == 2
+    index = FolderIndex(root, follow=True)
+    assert {result.metadata["path"] for result in index.search("apple")} == {name, "notes.txt", "src/fruit.py"}
+    assert index.skipped.failed == {"gone": "the link leads nowhere"}
+
+
+def test_a_file_read_within_a_tick_of_its_change_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fingerprint counts only once no later change can have the same: until then a file is read every time."""
+    read: list[str] = []
+    real = files_module.read_file
+    monkeypatch.setattr(files_module, "read_file", lambda path, **how: (read.append(path), real(path, **how))[1])
+    changed = (root / "notes.txt").stat().st_ctime_ns
+    monkeypatch.setattr(time, "time_ns", lambda: changed + 1_000_000)
+    index = FolderIndex(root, glob="*.txt", cache=False)
+    for _ in range(3):
+        index.search("apples")
+    assert len(read) == 3
+    monkeypatch.setattr(time, "time_ns", lambda: changed + 3_000_000_000)
+    for _ in range(3):
+        index.search("apples")
+    assert len(read) == 4
+
+
+def test_a_change_costs_its_own_file_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what has changed is read, also by another process."""
+    index = FolderIndex(root)
+    monkeypatch.setattr(time, "time_ns", lambda: (root / "notes.txt").stat().st_ctime_ns + 3_000_000_000)
+    index.search("apples")
+    read: list[str] = []
+    real = files_module.read_file
+    monkeypatch.setattr(files_module, "read_file", lambda path, **how: (read.append(path), real(path, **how))[1])
+    (root / "notes.txt").write_text("Plums are blue.")
+    for another in (index, FolderIndex(root)):
+        read.clear()
+        assert another.search("plums")
+        assert read == [str(root / "notes.txt")]
+
+
+def test_threads_see_whole_states(root: Path) -> None:
+    """While files change, each answer is of one state: a result's text is what its place says."""
+    index, failures = FolderIndex(root, max_chars=40), []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            for result in index.search("apples"):
+                number = result.chunk_txt.split()[-1]
+                if result.metadata["path"].startswith("n") and result.metadata["path"] != f"n{number}.txt":
+                    failures.append(result)
+
+    (root / "notes.txt").unlink()
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(30):
+        (root / f"n{number}.txt").write_text(f"apple {number}")
+        if number > 3:
+            (root / f"n{number - 3}.txt").unlink()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
