@@ -662,6 +662,7 @@ class Completion:
         top_logprobs: for each of them the likeliest tokens in its place, the likeliest first; whether it is among them
             depends on the draw; ``None`` unless ``top_logprobs``.
         parts: of a turn in a conversation what it says, thinks and calls, in order; ``None`` of any other sample.
+        stopped_by: the stop string that ended it; empty where none did. Not on the documented wire.
     """
 
     text: str
@@ -672,6 +673,7 @@ class Completion:
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
     parts: tuple[Part, ...] | None = None
+    stopped_by: str = ""
 
     @property
     def reasoning(self) -> str:
@@ -686,6 +688,7 @@ class Completion:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them: those that were not asked for are absent."""
         plain = _given(self)
+        plain.pop("stopped_by")
         if self.top_logprobs is not None:
             plain["top_logprobs"] = [
                 [{"token": one.token, "logprob": one.logprob} for one in likeliest] for likeliest in self.top_logprobs
@@ -733,6 +736,7 @@ class GenerationResponse:
         prompt_logprobs: the natural log probability of each of the ``prompt_tokens`` tokens, given those before it,
             and so ``None`` for the first; at least −9,999. ``None`` unless ``prompt_logprobs``.
         spelling: how its tokens are written; ``None`` unless the runner was asked to spell.
+        reused_tokens: how many of the ``prompt_tokens`` came from the prefix cache; on the wire of some dialects only.
     """
 
     created: float
@@ -743,11 +747,13 @@ class GenerationResponse:
     responses: tuple[Completion, ...]
     prompt_logprobs: tuple[float | None, ...] | None = None
     spelling: Spelling | None = None
+    reused_tokens: int = field(default=0, eq=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and lists, as the server answers: what was not asked for is absent."""
         plain = _given(self)
         plain.pop("spelling", None)
+        plain.pop("reused_tokens")
         return plain | {"responses": [completion.to_dict() for completion in self.responses]}
 
     def __repr__(self) -> str:

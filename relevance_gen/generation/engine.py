@@ -213,7 +213,7 @@ class Engine:
         if entry is not None and n_reused:
             self._model.restore(slot, entry.state)
             self._model.rewind(slot, n_reused)
-            prompt.n_done = n_reused
+            prompt.n_done = prompt.n_reused = n_reused
             self.counters.prefix_cache_hits += 1
             self.counters.prompt_tokens_reused += n_reused
 

@@ -40,6 +40,7 @@ class Prompt:
         state: what the prompt left in its slot, for samples that start in another; empty until then.
         slot: where the prompt is computed or about to be; ``None`` before that, and after a sample took it over.
         n_done: tokens that are computed.
+        n_reused: how many of them the cache had.
         n_started: samples that have produced a token.
         alternatives: the likeliest in the place of each of these, where they are wanted.
         logprobs: those of the tokens after the first, as far as they are computed, where the request wants them.
@@ -57,6 +58,7 @@ class Prompt:
     state: SavedState = field(default=NO_STATE, init=False)
     slot: int | None = field(default=None, init=False)
     n_done: int = field(default=0, init=False)
+    n_reused: int = field(default=0, init=False)
     n_started: int = field(default=0, init=False)
     logprobs: list[float] = field(factory=list, init=False)
     alternatives: list[tuple[TokenLogprob, ...]] = field(factory=list, init=False)
@@ -174,7 +176,7 @@ class Prompt:
 
     def vacate(self) -> None:
         """Leave the slot before the prompt is computed: that begins anew in another one."""
-        self.slot, self.n_done = None, 0
+        self.slot, self.n_done, self.n_reused = None, 0, 0
         self.logprobs.clear()
         self.alternatives.clear()
 
@@ -194,6 +196,7 @@ class Prompt:
             prompt_tokens=len(self.tokens),
             responses=responses,
             prompt_logprobs=(None, *self.logprobs) if self.ticket.request.prompt_logprobs else None,
+            reused_tokens=self.n_reused,
         )
 
     def spelled(self, response: GenerationResponse, model: LanguageModel) -> GenerationResponse:

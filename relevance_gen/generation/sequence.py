@@ -114,7 +114,7 @@ class Sequence:
             self.finish_reason = self._end_after(token)
             if self.finish_reason is not None:
                 released += self._assembler.flush(may_stop=may_stop)
-        if self._assembler.stopped:  # flushing too can complete a stop string, with the U+FFFD of a broken character
+        if self._assembler.stopped_by:  # flushing too can complete a stop string, with the U+FFFD of a broken character
             self.finish_reason = "stop"
         if released:
             self._text.append(released)
@@ -147,4 +147,5 @@ class Sequence:
             tokens=tuple(self.tokens) if self.request.return_tokens else None,
             logprobs=tuple(self._logprobs) if self.request.logprobs else None,
             top_logprobs=tuple(self._alternatives) if self.request.top_logprobs else None,
+            stopped_by=self._assembler.stopped_by,
         )

@@ -70,11 +70,11 @@ class TextAssembler:
     wherever the borders between pieces fall. Bytes that are no UTF-8 become U+FFFD.
 
     Attributes:
-        stopped: whether a stop string was completed; nothing is released after it.
+        stopped_by: the stop string that was completed; nothing is released after it. Empty before.
     """
 
     def __init__(self, stops: StopStrings = NO_STOPS) -> None:
-        self.stopped = False
+        self.stopped_by = ""
         self._stops = stops
         self._state = 0
         self._held = ""
@@ -87,21 +87,21 @@ class TextAssembler:
     def flush(self, *, may_stop: bool = True) -> str:
         """Return what was held back, now that nothing follows."""
         released = self._release(self._decoder.decode(b"", final=True), may_stop)
-        if not self.stopped:
+        if not self.stopped_by:
             released, self._held = released + self._held, ""
         return released
 
     def _release(self, text: str, may_stop: bool) -> str:
-        if self.stopped:
+        if self.stopped_by:
             return ""
         stops, state = self._stops, self._state
         seen = self._held + text
         for end, character in enumerate(text, len(self._held) + 1):
             state = stops.advance(state, character)
             if stops.matched[state] and may_stop:
-                self.stopped = True
-                self._held = ""
-                return seen[: end - stops.matched[state]]
+                start = end - stops.matched[state]
+                self.stopped_by, self._held = seen[start:end], ""
+                return seen[:start]
         self._state = state
         free = len(seen) - stops.depth[state]
         self._held = seen[free:]

@@ -241,8 +241,10 @@ def test_a_known_prefix_is_not_computed_again():
     engine, recorder = make_engine(model, 1000)
     for text, computed in (("a" * 18, 18), ("a" * 18, 2), ("a" * 17 + "b", 2), ("a" * 9 + "b" * 9, 10), ("a" * 16, 4)):
         before = model.n_computed
-        run(engine, [recorder.ticket(GenerationRequest(text, max_tokens=1))])
+        ticket = recorder.ticket(GenerationRequest(text, max_tokens=1))
+        run(engine, [ticket])
         assert model.n_computed - before == computed
+        assert recorder.outcomes[-1][0].reused_tokens == len(text) - computed
     assert engine.counters.prefix_cache_hits == 4
 
 
