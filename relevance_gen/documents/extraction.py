@@ -94,6 +94,20 @@ def why_not(kind: Format) -> str | None:
     return None
 
 
+def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
+    """Take the text out of a file of any kind; why nothing of it can be read is said in the result."""
+    kind = format_of(name, content)
+    if kind is not None:
+        why = why_not(kind)
+        return extract(content, kind, max_chars) if why is None else Extracted(trouble=why)
+    text = decode(content)
+    if text is None:
+        return Extracted(trouble="is no text, PDF, HTML or Office file")
+    if max_chars is not None and len(text) > max_chars:
+        return Extracted(trouble=f"has more than {max_chars:,} characters")
+    return Extracted([({}, text)])
+
+
 def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extracted:
     """Take the text out of a document of a format that can be read here.
 

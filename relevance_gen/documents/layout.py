@@ -15,9 +15,9 @@ _N_REPEATS: Final = 3
 """A line at an edge of so many pages, but for its numbers, is one."""
 _MOST_CARRIED: Final = 1000
 _NUMBER: Final = re.compile(r"\d+|^[ivxlc]+$")
-_SOFT_HYPHEN: Final = re.compile(r"(\w+)(?:\ufffe|\xad|-\n(?=[^\W\d_A-Z]))(\w+)")
+_SOFT_HYPHEN: Final = re.compile(r"(?<!\w)(\w++)(?:\ufffe|\xad|-\n(?=[^\W\d_A-Z]))(\w++)")
 """A hyphen at the end of a line; U+FFFE is what PDFium writes for it."""
-_HYPHENATED: Final = re.compile(r"\w+-\w+")
+_HYPHENATED: Final = re.compile(r"(?<!\w)\w++-\w++")
 
 
 def running_text(pages: Sequence[str]) -> list[str]:
@@ -36,7 +36,7 @@ def running_text(pages: Sequence[str]) -> list[str]:
         with_hyphen = "-".join(parted.groups())
         return with_hyphen if with_hyphen.lower() in hyphenated else "".join(parted.groups())
 
-    texts = [unwrapped(_SOFT_HYPHEN.sub(whole, "\n".join(body))) for body in bodies]
+    texts = [unwrapped(_SOFT_HYPHEN.sub(whole, "\n".join(body)).replace("\ufffe", "")) for body in bodies]
     for number in range(1, len(texts)):
         before, text = texts[number - 1], texts[number]
         if before and text[:1].islower() and (end := sentence_ends(text)[0]) < min(len(text), _MOST_CARRIED):

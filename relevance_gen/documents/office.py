@@ -10,12 +10,12 @@ import posixpath
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from io import BytesIO
 from typing import Final, TypeAlias
 from xml.parsers import expat
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 Attributes: TypeAlias = Mapping[str, str]
 Place: TypeAlias = Mapping[str, str | int]
@@ -93,25 +93,25 @@ class _Archive:
                 parser.Parse(piece)
         parser.Parse(b"", True)
 
-    def flow(self, name: str, markup: _Markup) -> str:
-        """Return the running text of a member."""
+    def flow(self, name: str, with_text: Collection[str]) -> str:
+        """Return the running text of a member, which stands in elements of some names."""
         pieces: list[str] = []
         texts = skipped = 0
 
         def start(tag: str, attributes: Attributes) -> None:
             nonlocal texts, skipped
-            texts += tag in markup.texts
-            skipped += tag in markup.skipped
+            texts += tag in with_text
+            skipped += tag in _SKIPPED
             if level := _heading_level(tag, attributes):
                 pieces.append("#" * level + " ")
-            if not skipped and tag in markup.breaks:
-                pieces.append(markup.breaks[tag])
+            if not skipped and tag in _BREAKS:
+                pieces.append(_BREAKS[tag])
 
         def end(tag: str) -> None:
             nonlocal texts, skipped
-            texts -= tag in markup.texts
-            skipped -= tag in markup.skipped
-            if not skipped and tag in markup.paragraphs:
+            texts -= tag in with_text
+            skipped -= tag in _SKIPPED
+            if not skipped and tag in _LINES:
                 pieces.append("\n")
 
         def data(text: str) -> None:
@@ -140,48 +140,26 @@ class _Archive:
         return found
 
 
-@frozen
-class _Markup:
-    """How a format marks text: names of elements, without their namespaces.
-
-    Attributes:
-        texts: the characters in these are text.
-        paragraphs: each of these is a line.
-        breaks: what an element stands for.
-        skipped: what stands in these is settings, deleted, or the same text for an older program.
-    """
-
-    texts: frozenset[str]
-    paragraphs: frozenset[str]
-    breaks: Mapping[str, str]
-    skipped: frozenset[str]
-
-
-_OFFICE_OPEN: Final = _Markup(
-    frozenset({"t"}), frozenset({"p"}), {"tab": "\t", "br": "\n", "cr": "\n"}, frozenset({"pPr", "Fallback"})
-)
-_OPEN_DOCUMENT: Final = _Markup(
-    frozenset({"p", "h"}),
-    frozenset({"p", "h"}),
-    {"tab": "\t", "line-break": "\n", "s": " "},
-    frozenset({"tracked-changes"}),
-)
+_LINES: Final = frozenset({"p", "h"})
+_BREAKS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "line-break": "\n", "s": " "}
+_SKIPPED: Final = frozenset({"pPr", "Fallback", "tracked-changes"})
+"""What stands in these is settings, deleted, or the same text for an older program."""
 
 
 def _parts(archive: _Archive) -> Iterator[tuple[Place, str]]:
     if "word/document.xml" in archive:
         members = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
-        yield ({}, "".join(archive.flow(name, _OFFICE_OPEN) for name in members if name in archive))
+        yield ({}, "".join(archive.flow(name, {"t"}) for name in members if name in archive))
     elif "ppt/presentation.xml" in archive:
         for number, (_, member) in enumerate(archive.listed("ppt/presentation.xml", "sldId"), 1):
-            yield ({"slide": number}, archive.flow(member, _OFFICE_OPEN))
+            yield ({"slide": number}, archive.flow(member, {"t"}))
     elif "xl/workbook.xml" in archive:
         strings = _shared_strings(archive)
         for name, member in archive.listed("xl/workbook.xml", "sheet"):
             if member.startswith("xl/worksheets/"):  # and no chart
                 yield ({"sheet": name}, _sheet(archive, member, strings))
     elif "content.xml" in archive:
-        yield ({}, archive.flow("content.xml", _OPEN_DOCUMENT))
+        yield ({}, archive.flow("content.xml", _LINES))
     else:
         raise DocumentError("is an archive, and no Office file")
 

@@ -6,8 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from relevance_gen.documents.charset import decode
-from relevance_gen.documents.extraction import extract, format_of, why_not
+from relevance_gen.documents.extraction import read
 
 MAX_CHARS = 1 << 23
 """Most characters of text that one document may have."""
@@ -19,17 +18,8 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         question: the ``name`` of the file, and its ``content`` as base64.
     """
-    name, content = question["name"], base64.b64decode(question["content"])
-    kind = format_of(name, content)
-    if kind is None:
-        text = decode(content)
-        if text is None or len(text) > MAX_CHARS:
-            trouble = (
-                "is no text, PDF, HTML or Office file" if text is None else f"has more than {MAX_CHARS:,} characters"
-            )
-            return {"parts": [], "trouble": trouble}
-        return {"parts": [({}, text)], "trouble": None}
-    if (why := why_not(kind)) is not None:
-        return {"parts": [], "trouble": f"{why} on the server" if kind == "PDF" else why}
-    found = extract(content, kind, MAX_CHARS)
-    return {"parts": [(dict(place), text) for place, text in found.parts], "trouble": found.trouble}
+    found = read(question["name"], base64.b64decode(question["content"]), MAX_CHARS)
+    trouble = found.trouble
+    if trouble is not None and trouble.startswith("needs "):
+        trouble += " on the server"
+    return {"parts": [(dict(place), text) for place, text in found.parts], "trouble": trouble}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import re
 from collections.abc import Iterator, Sequence
 from os import PathLike, fspath
@@ -10,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from relevance_gen.chunking import spans
-from relevance_gen.documents.charset import decode
-from relevance_gen.documents.extraction import MAX_TITLE_CHARS, Extracted, extract, format_of, why_not
+from relevance_gen.documents.extraction import MAX_TITLE_CHARS, read
 from relevance_gen.documents.office import Place
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import Chunk
@@ -44,13 +42,7 @@ def read_documents(paths: Sequence[str | PathLike[str]], max_chars: int = 1000) 
     for number, path in enumerate(paths):
         source = fspath(path)
         content = Path(source).read_bytes()
-        kind = format_of(source, content)
-        if kind is None:
-            text = decode(content)
-            found = Extracted([({}, text)]) if text is not None else Extracted(trouble="is binary, not text")
-        else:
-            why = why_not(kind)
-            found = extract(content, kind) if why is None else Extracted(trouble=why)
+        found = read(source, content)
         if not found.parts and found.trouble:
             raise InvalidRequestError(f"{source} {found.trouble}", f"paths[{number}]")
         for place, text in found.parts:
@@ -60,24 +52,19 @@ def read_documents(paths: Sequence[str | PathLike[str]], max_chars: int = 1000) 
 
 def cut(source: str, place: Place, text: str, trouble: str | None, max_chars: int) -> Iterator[Chunk]:
     """Yield the chunks of a text, or of a part of a document, as `read_documents` returns them."""
+    own = str(place.get("title", ""))
     where = {key: value for key, value in place.items() if key != "title"}
-    starts, titles = _headings(text, str(place.get("title", "")), source)
+    headings = _HEADING.finditer(text) if source.lower().endswith(_WITH_HEADINGS) else iter(())
+    heading = next(headings, None)
+    above: list[str] = []
     line, counted = 1, 0
     for start, end in spans(text, max_chars):
         line += text.count("\n", counted, start)
         counted = start
+        while heading is not None and heading.start() <= start:
+            if heading[1] is not None:  # and no fenced code
+                above = [*above[: len(heading[1]) - 1], heading[2][:MAX_TITLE_CHARS].rstrip("# \t\r")]
+            heading = next(headings, None)
+        title = " > ".join(dict.fromkeys(filter(None, [own, *above])))
         metadata = {"source": source, **(where or {"line": line}), "start": start, "end": end}
-        title = titles[bisect.bisect_right(starts, start) - 1]
         yield Chunk(text[start:end], metadata | ({INCOMPLETE: trouble} if trouble else {}), title=title)
-
-
-def _headings(text: str, own: str, source: str) -> tuple[list[int], list[str]]:
-    """Return where the headings of a text begin, and what is the title from there on; the first is the document's."""
-    starts, titles, above = [-1], [own], list[str]()
-    for heading in _HEADING.finditer(text) if source.lower().endswith(_WITH_HEADINGS) else ():
-        if heading[1] is not None:
-            name = heading[2].rstrip("# \t\r")[:MAX_TITLE_CHARS]
-            above = [*above[: len(heading[1]) - 1], name]
-            starts.append(heading.start())
-            titles.append(" > ".join(dict.fromkeys(filter(None, [own, *above]))))
-    return starts, titles

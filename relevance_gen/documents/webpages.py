@@ -18,6 +18,8 @@ _INLINE: Final = frozenset(
 )
 """Elements that stand within a word or a sentence; all others end it."""
 _HEADING: Final = re.compile("h[1-6]")
+_MAX_HEAD_CHARS: Final = 50
+"""So much of a column's head stands in each of its cells: a small page may say a long one very often."""
 _GAP = re.compile(r"[^\S\n]+")
 _BREAK = re.compile(r" ?\n[ \n]*")
 
@@ -109,9 +111,11 @@ class _Page(HTMLParser):
             cells = [" ".join("".join(self.pieces[a:b]).split()) for a, b in itertools.pairwise(bounds)]
             del self.pieces[bounds[0] :]
             if all(tag == "th" for tag, _ in self._row):
-                self._heads = cells
+                self._heads = [cell[:_MAX_HEAD_CHARS] for cell in cells]
             elif len(cells) == len(self._heads):
-                cells = [f"{head}: {cell}" if head else cell for head, cell in zip(self._heads, cells, strict=True)]
+                cells = [
+                    f"{head}: {cell}" if head and cell else cell for head, cell in zip(self._heads, cells, strict=True)
+                ]
             self.pieces.append(" | ".join(cells))
             self._row = []
         self.pieces.append("\n")

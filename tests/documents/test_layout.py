@@ -1,6 +1,9 @@
 """Pages as running text: lines joined, parted words whole, and nothing that repeats at the edges."""
 
+import time
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,3 +88,15 @@ def test_no_word_is_lost_between_edges(pages: list[str]) -> None:
     letters = "".join(texts).replace(" ", "").replace("\n", "").replace("-", "")
     if len(pages) < 3:  # no line is at an edge of three
         assert letters == "".join("".join(pages).split()).replace("-", "")
+
+
+@pytest.mark.parametrize("unit", ["a", "a-", "-\n", "\ufffe", "a\ufffe", "\n", "1\n", "a\nB"])
+def test_time_grows_as_the_pages_do(unit: str) -> None:
+    """Eight times the text takes about eight times the processor time, and not the 64 of quadratic time."""
+
+    def seconds(n_chars: int) -> float:
+        started = time.process_time()
+        running_text([unit * (n_chars // len(unit))])
+        return time.process_time() - started
+
+    assert seconds(400_000) < 30 * seconds(50_000) + 0.1

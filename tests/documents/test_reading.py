@@ -49,7 +49,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     for name, error in (("none.txt", FileNotFoundError), ("", IsADirectoryError)):
         with pytest.raises(error, match=str(tmp_path)):
             read_documents([str(tmp_path / name)])
-    for name, why in (("a.bin", "is binary, not text"), ("b.pdf", "cannot be read")):
+    for name, why in (("a.bin", "is no text, PDF, HTML or Office file"), ("b.pdf", "cannot be read")):
         with pytest.raises(InvalidRequestError, match=f"{name} {why}") as caught:
             read_documents([tmp_path / name])
         assert caught.value.field == "paths[0]"
