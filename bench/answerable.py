@@ -37,7 +37,7 @@ def questions(folder: Path) -> list[str]:
 
 
 def confidences(folder: Path, asked: list[str]) -> list[float]:
-    index = ChunkIndex([text for text in read_collection(folder).chunks.values() if text.strip()])
+    index = ChunkIndex(read_collection(folder).titled.values())
     return [index.search(query, 1).confidence for query in asked]
 
 

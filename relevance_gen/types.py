@@ -96,6 +96,8 @@ class SearchRequest:
         distinct: return at most one result, the best, for each value that chunks have under this key of metadata.
         syntax: ``"plain"`` takes quotes and signs of the query for text; ``"signs"`` asks that ``"exact phrase"`` and
             ``+word`` stand there and ``-word`` does not.
+        corrections: whether a word of seven letters or more that no chunk has is taken for the chunks' most frequent
+            word one letter away.
     """
 
     query: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -108,6 +110,7 @@ class SearchRequest:
     min_share: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1))
     distinct: str | None = field(default=None, validator=optional(checks.string))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
+    corrections: bool = field(default=True, validator=checks.flag)
 
 
 @frozen
@@ -208,12 +211,14 @@ class SearchMetadata(_CountedLater):
         confidence: that of the response, where a client asked the server for it; else ``None``.
         num_missing_chunks: chunks of a cluster that were not searched, where the caller allowed that; else 0, and then
             it is not written.
+        corrections: words of the query that no chunk has, and the chunks' word that each was taken for; written if any.
     """
 
     num_query_tokens: int
     num_context_tokens: int
     confidence: float | None = field(default=None, repr=False)
     num_missing_chunks: int = field(default=0, repr=False)
+    corrections: Mapping[str, str] = field(factory=dict, repr=False, hash=False)
 
     @classmethod
     def counted_later(cls, num_query_tokens: int, count: Callable[[], int]) -> Self:
@@ -231,6 +236,8 @@ class SearchMetadata(_CountedLater):
         }
         if self.num_missing_chunks:
             plain["num_missing_chunks"] = self.num_missing_chunks
+        if self.corrections:
+            plain["corrections"] = dict(self.corrections)
         return plain if self.confidence is None else plain | {"confidence": self.confidence}
 
 
@@ -318,12 +325,14 @@ class ExplanationRequest:
         chunk_txts: as in `SearchRequest`.
         original_index: position of the chunk to explain, at least 0.
         syntax: as in `SearchRequest`.
+        corrections: as in `SearchRequest`.
     """
 
     query: str = field(converter=checks.plain, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
     original_index: int = field(converter=checks.plain, validator=checks.integer(0))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
+    corrections: bool = field(default=True, validator=checks.flag)
 
 
 @frozen
@@ -379,6 +388,7 @@ class Explanation:
         meaning: what the encoder gave; 0 without one, and where it did not look at the chunk.
         passage: the passage that is nearest in meaning, of a chunk that the encoder looked at.
         left_out: the quotes and signs of the question that keep the chunk out of the results, as they were written.
+        corrections: as in `SearchMetadata`; the terms are those of the query as it was corrected.
     """
 
     score: float
@@ -393,9 +403,11 @@ class Explanation:
     meaning: float = 0.0
     passage: Passage | None = None
     left_out: tuple[str, ...] = ()
+    corrections: Mapping[str, str] = field(factory=dict, hash=False)
 
     def __repr__(self) -> str:
         shown = [f"  left out by {display.one_line(sign)}" for sign in self.left_out]
+        shown += [f"  {display.one_line(word)!r} taken for {taken!r}" for word, taken in self.corrections.items()]
         shown += [
             f"  {one.share:.3f}  {display.one_line(one.term)!r}, {one.tf:g} here, in {counted(one.df, 'chunk')}"
             for one in self.terms

@@ -33,7 +33,13 @@ _converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_d
 _converter.register_unstructure_hook(
     Explanation,
     make_dict_unstructure_fn(
-        Explanation, _converter, title=_if_asked, meaning=_if_asked, passage=_if_asked, left_out=_if_asked
+        Explanation,
+        _converter,
+        title=_if_asked,
+        meaning=_if_asked,
+        passage=_if_asked,
+        left_out=_if_asked,
+        corrections=_if_asked,
     ),
 )
 

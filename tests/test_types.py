@@ -71,6 +71,7 @@ def test_the_documented_defaults() -> None:
         "min_share": 0.0,
         "distinct": None,
         "syntax": "plain",
+        "corrections": True,
     }
     assert attrs.asdict(Chunk("x")) == {"text": "x", "metadata": {}, "original_index": None, "title": ""}
 

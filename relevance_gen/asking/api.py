@@ -100,6 +100,7 @@ def ask(
     distinct: str | None = None,
     encoder: TextEncoder | None = None,
     syntax: Syntax = "plain",
+    corrections: bool = True,
     only_from_sources: bool = True,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
@@ -122,6 +123,7 @@ def ask(
         min_share: as in `search`.
         distinct: as in `search`.
         syntax: as in `search`.
+        corrections: as in `search`.
         encoder: as in `search`; None takes the one that an index has.
         only_from_sources: whether no model is asked where nothing was found; otherwise it answers from what it knows.
         instructions: what a chat model is told.
@@ -152,6 +154,7 @@ def ask(
         distinct=distinct,
         encoder=encoder,
         syntax=syntax,
+        corrections=corrections,
         only_from_sources=only_from_sources,
         instructions=instructions,
         chat_template=chat_template,
@@ -172,6 +175,7 @@ def ask_stream(
     distinct: str | None = None,
     encoder: TextEncoder | None = None,
     syntax: Syntax = "plain",
+    corrections: bool = True,
     only_from_sources: bool = True,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
@@ -192,7 +196,8 @@ def ask_stream(
         chunks.search if isinstance(chunks, Searchable) else partial(search, chunks=chunks)
     )
     options: dict[str, Any] = {"where": where, "min_share": min_share, "distinct": distinct, "encoder": encoder}
-    found = find(question, top_n=top_n, true_order=False, spans=True, syntax=syntax, **options)
+    options |= {"syntax": syntax, "corrections": corrections}
+    found = find(question, top_n=top_n, true_order=False, spans=True, **options)
     if not found.results and only_from_sources:
         return AnswerStream((), found.confidence, None)
     runner = default_runner() if runner is None else runner

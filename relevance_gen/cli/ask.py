@@ -19,6 +19,7 @@ from relevance_gen.cli.search import (
     encoder_of,
     nothing_found,
     open_index,
+    say_corrections,
     wanted_metadata,
 )
 from relevance_gen.cli.terminal import StatusLine, WordWrap
@@ -45,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Answer as `args` say, print the answer as it comes and its sources below, and return the exit status."""
-    question = Question(args.query, args.top_n, syntax="signs")  # refuses nonsense before files are read
+    # Refuses nonsense before files are read.
+    question = Question(args.query, args.top_n, syntax="signs", corrections=args.corrections)
     fields = given_parameters(args)
     GenerationRequest("", **fields)
     status = StatusLine(sys.stderr)
@@ -53,8 +55,9 @@ def run(args: argparse.Namespace) -> int:
         corpus = open_index(args, status, encoder)
         kept = args.save is None or save(corpus, args.save, status.say)
         where = wanted_metadata(args)
-        chosen: dict[str, Any] = {"where": where, "syntax": question.syntax}
+        chosen: dict[str, Any] = {"where": where, "syntax": question.syntax, "corrections": question.corrections}
         found = corpus.index.search(question.query, 1, candidates=0, **chosen)  # no vectors: is there anything?
+        say_corrections(found, status)
         if found.results:
             if is_embedded(args.model):
                 status.say(_EMBEDDED)

@@ -16,7 +16,7 @@ from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import counted
 from relevance_gen.folders.filetypes import listing
 from relevance_gen.retrieval.question.query import Question
-from relevance_gen.types import WeightingName
+from relevance_gen.types import SearchResponse, WeightingName
 from relevance_gen.wire import serialize
 
 _MAX_DIGITS = 19
@@ -131,6 +131,12 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
         metavar="FILE",
         help="a GGUF embedding model, to lift what says in other words what is asked; with --save its vectors are kept",
     )
+    group.add_argument(
+        "--no-corrections",
+        dest="corrections",
+        action="store_false",
+        help="take no word that is not there for one that is a letter away",
+    )
     group.add_argument("--json", action="store_true", help=f"print {json}, with file positions as metadata")
 
 
@@ -168,6 +174,7 @@ def run(args: argparse.Namespace) -> int:
     """Search as `args` say, print what was found, and return the exit status."""
     in_text_order, where = args.order == "text", wanted_metadata(args)
     more: dict[str, Any] = {"spans": not args.json, "distinct": args.distinct, "syntax": "signs"}
+    more["corrections"] = args.corrections
     question = Question(args.query, args.top_n, in_text_order, where=where, **more)
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
@@ -175,6 +182,7 @@ def run(args: argparse.Namespace) -> int:
         corpus = open_index(args, status, encoder)
         index = corpus.index
         response = index.answer_all([question], encoder)[0]
+        say_corrections(response, status)
     seconds = time.perf_counter() - started
     kept = args.save is None or save(corpus, args.save, status.say)
     if args.json:
@@ -196,6 +204,12 @@ def open_index(args: argparse.Namespace, status: StatusLine, encoder: Encoder | 
 def encoder_of(args: argparse.Namespace) -> AbstractContextManager[Encoder | None]:
     """Load the encoder that `args` name, if they name one."""
     return nullcontext() if args.encoder is None else Encoder(args.encoder)
+
+
+def say_corrections(response: SearchResponse, status: StatusLine) -> None:
+    """Say which words of the question were taken for others."""
+    for word, taken in response.metadata.corrections.items():
+        status.say(f"took {word!r}, which is not there, for {taken!r}; --no-corrections leaves it as it is")
 
 
 def nothing_found(corpus: Corpus) -> str:

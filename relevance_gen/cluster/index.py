@@ -252,7 +252,11 @@ class ClusterIndex(Searchable):
             counts = SearchMetadata(state.counter.count(question.query), state.n_tokens)
             response = answer(question, collection, state.n_positions, counts)
             missing = state.n_missing_chunks
-            return evolve(response, metadata=evolve(counts, num_missing_chunks=missing)) if missing else response
+            return (
+                evolve(response, metadata=evolve(response.metadata, num_missing_chunks=missing))
+                if missing
+                else response
+            )
 
         return self._ask(ask, allow_partial)
 

@@ -14,6 +14,7 @@ from relevance_gen.retrieval.question.answering import answer, meaning_of
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.query import N_CANDIDATES, Question, parse
+from relevance_gen.retrieval.question.spelling import misspelt
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
@@ -35,6 +36,7 @@ def search(
     encoder: TextEncoder | None = None,
     candidates: int | None = N_CANDIDATES,
     syntax: Syntax = "plain",
+    corrections: bool = True,
     blank: Blank = "error",
     weighting: WeightingName = "pivoted",
     encoding: Encoding | None = None,
@@ -65,6 +67,8 @@ def search(
         syntax: ``"plain"`` takes quotes and signs of the query for text. With ``"signs"`` an ``"exact phrase"`` must
             stand in a chunk, a ``+word`` in any of its forms must, and a ``-word`` must not; the rules stand in
             `relevance_gen.retrieval.question.signs`.
+        corrections: whether a word of seven letters or more that no chunk has is taken for the chunks' most frequent
+            word one letter away; ``response.metadata.corrections`` says which were.
         blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
             positions. Missing are None and NaN.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's TF-IDF; formulas in
@@ -89,7 +93,8 @@ def search(
         allowed, remedy = "a string that is not blank", "to ask several questions, make a ChunkIndex"
         raise InvalidRequestError.must_be("query", allowed, query, remedy=remedy)
     more: dict[str, Any] = {"where": where, "min_share": min_share, "spans": spans, "syntax": syntax}
-    question = Question(query, top_n, true_order, distinct=distinct, candidates=candidates, **more)
+    more |= {"distinct": distinct, "candidates": candidates, "corrections": corrections}
+    question = Question(query, top_n, true_order, **more)
     return answer_once(
         question, chunks, encoder=encoder, blank=blank, weighting=weighting, encoding=encoding, progress=progress
     )
@@ -119,12 +124,11 @@ def answer_once(
     later = partial(counter.count_all, kept.texts)
     counting = counter.counting_all(kept.texts) if counts_now else nullcontext(later)
     with counting as counted, reporting(progress) as report:
-        segment = build(
-            kept,
-            positions,
-            keep_occurrences=False,
-            wanted=None if weigher.needs_all_terms else parse(question.query, inflects=weigher.inflects).beginnings,
-            progress=report,
-        )
+        wanted = None if weigher.needs_all_terms else parse(question.query, inflects=weigher.inflects).beginnings
+        segment = build(kept, positions, keep_occurrences=False, wanted=wanted, progress=report)
+        collection = Collection([segment], weigher)
+        query, _, df = collection.match(collection.read(question)[0])
+        if wanted is not None and misspelt(query, df):  # the word that is meant may begin otherwise
+            collection = Collection([build(kept, positions, keep_occurrences=False)], weigher)
         token_counts = SearchMetadata.counted_later(n_query_tokens, counted().__int__ if counts_now else later)
-    return answer(question, Collection([segment], weigher), len(checked.texts), token_counts, encoder)
+    return answer(question, collection, len(checked.texts), token_counts, encoder)

@@ -29,6 +29,7 @@ class Searchable(ABC):
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
         syntax: Syntax = "plain",
+        corrections: bool = True,
         allow_partial: bool = False,
     ) -> SearchResponse: ...
     @overload
@@ -45,6 +46,7 @@ class Searchable(ABC):
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
         syntax: Syntax = "plain",
+        corrections: bool = True,
         allow_partial: bool = False,
     ) -> list[SearchResponse]: ...
     def search(
@@ -60,6 +62,7 @@ class Searchable(ABC):
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
         syntax: Syntax = "plain",
+        corrections: bool = True,
         allow_partial: bool = False,
     ) -> SearchResponse | list[SearchResponse]:
         """Return the chunks that answer the query, or a response for each of several queries.
@@ -81,6 +84,7 @@ class Searchable(ABC):
             candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
                 finds those, too, that share no word with the query; 0 goes by words alone.
             syntax: as in `relevance_gen.search`.
+            corrections: as in `relevance_gen.search`.
             allow_partial: in a cluster, answer from the shards that live while others are lost;
                 ``response.metadata.num_missing_chunks`` tells how many chunks were not searched.
 
@@ -92,7 +96,8 @@ class Searchable(ABC):
             ClusterError: the index of a cluster was closed, or the cluster is gone.
         """
         more: dict[str, object] = {"where": where, "min_share": min_share, "spans": spans, "syntax": syntax}
-        asked = questions(query, top_n, true_order, distinct=distinct, candidates=candidates, **more)
+        more |= {"distinct": distinct, "candidates": candidates, "corrections": corrections}
+        asked = questions(query, top_n, true_order, **more)
         if isinstance(asked, Question):
             return self.answer_all([asked], encoder, allow_partial=allow_partial)[0]
         return self.answer_all(asked, encoder, allow_partial=allow_partial)
@@ -111,6 +116,7 @@ class Searchable(ABC):
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
         syntax: Syntax = "plain",
+        corrections: bool = True,
     ) -> Explanation:
         """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk.
 
@@ -120,12 +126,14 @@ class Searchable(ABC):
             encoder: as in `search`.
             candidates: as in `search`.
             syntax: as in `search`; what leaves the chunk out is told, beside the score that it would have.
+            corrections: as in `search`.
 
         Raises:
             InvalidRequestError: an argument is not allowed.
             ChunksMissingError: a shard of a cluster is lost, and not restored yet.
         """
-        return self.explain_one(Question(query, candidates=candidates, syntax=syntax), chunk, encoder)
+        question = Question(query, candidates=candidates, syntax=syntax, corrections=corrections)
+        return self.explain_one(question, chunk, encoder)
 
     @abstractmethod
     def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:

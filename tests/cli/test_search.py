@@ -294,3 +294,12 @@ def test_a_condition_that_is_none_is_trouble(folder: Path, capsys: pytest.Captur
             main(["search", "apples", ".", "--where", condition])
         assert ended.value.code == 2
         assert "argument --where: must be KEY=VALUE" in capsys.readouterr().err
+
+
+def test_says_what_a_word_was_taken_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A word that is nowhere is taken for one that is a letter away, which is said; an option leaves it."""
+    Path("rain.txt").write_text("Take an umbrella.")
+    assert main(["search", "umbrela", "rain.txt"]) == 0
+    assert "took 'umbrela', which is not there, for 'umbrella'" in capsys.readouterr().err
+    assert main(["search", "--no-corrections", "umbrela", "rain.txt"]) == 1
+    assert "took" not in capsys.readouterr().err

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
+from attrs import evolve
 
 from relevance_gen.caller import announce
 from relevance_gen.errors import InvalidRequestError
@@ -99,4 +100,6 @@ def answer(
         SearchResult(place, text, score, metadata, position, marked, title, n_similar.get(position, 0))
         for place, ((text, metadata, title), score, position, marked) in enumerate(rows)
     ]
+    if ranking.corrections:
+        token_counts = evolve(token_counts, corrections=ranking.corrections)
     return SearchResponse(tuple(results), token_counts, ranking.confidence)

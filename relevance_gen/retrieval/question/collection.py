@@ -25,6 +25,7 @@ from relevance_gen.retrieval.question.query import REMEMBERED_CHARS, Query, Ques
 from relevance_gen.retrieval.question.ranking import Ranking, at_least_as_good
 from relevance_gen.retrieval.question.scorer import Candidates, SegmentScorer, TermMatch, TermPostings
 from relevance_gen.retrieval.question.signs import Sign
+from relevance_gen.retrieval.question.spelling import corrected, misspelt
 from relevance_gen.retrieval.question.stage import N_PROMISING, Plan, Table
 from relevance_gen.retrieval.question.stages.likeness import words
 from relevance_gen.retrieval.question.stages.meaning import Meaning
@@ -180,7 +181,7 @@ class Collection:
             meaning: what an encoder adds to what the words say.
         """
         is_usual = chosen is None and meaning is None and top_n <= N_PROMISING
-        key = (query.text, top_n) if is_usual and len(query.text) <= REMEMBERED_CHARS else None
+        key = (query.text, query.corrects, top_n) if is_usual and len(query.text) <= REMEMBERED_CHARS else None
         ranking = self._rankings.get(key)
         if ranking is not None:
             return ranking, None
@@ -189,13 +190,24 @@ class Collection:
         some = table.results[table.scores[table.results] > 0.0]
         by_words = table.columns["words"][table.results]
         sure = confidence(float(by_words.max()), table.plan) if by_words.size else 0.0
-        ranking = Ranking(table.positions[some], table.scores[some], sure).best(top_n)
+        corrections = table.plan.terms.query.corrections
+        ranking = Ranking(table.positions[some], table.scores[some], sure, corrections).best(top_n)
         if key is not None:
             self._rankings.put(key, ranking)
         return ranking, table
 
     def plan(self, query: Query) -> Plan:
-        """Return a query, weighed against all chunks: the first round."""
+        """Return a query, weighed against all chunks: the first round, and where a word is corrected a second."""
+        query, matches, df = self.match(query)
+        if unknown := misspelt(query, df):
+            near = self.ask(SegmentScorer.near, unknown)
+            better = corrected(query, near, unknown, is_english=self.statistics.is_english)
+            if better is not query:
+                query, matches, df = self.match(better)
+        return self.weighting.weigh(query, matches, df, self.statistics)
+
+    def match(self, query: Query) -> tuple[Query, tuple[Match, ...], tuple[int, ...]]:
+        """Return a query with what each of its terms stands for in any chunk, and in how many."""
         found = self.ask(SegmentScorer.match, query.terms)
         matches = _united(query, found)
         if any(match.is_crowded for match in matches):
@@ -205,7 +217,7 @@ class Collection:
             found = self.ask(SegmentScorer.match, query.terms)
             matches = _united(query, found)
         df = tuple([sum([parts[number].df for parts in found]) for number in range(len(query.terms))])
-        return self.weighting.weigh(query, matches, df, self.statistics)
+        return query, matches, df
 
     def assess(self, plan: Plan, n: int, chosen: Filter | None = None, meaning: Meaning | None = None) -> Table:
         """Return the chunks whose cosines reach the n-th best, and all parts of their scores.

@@ -50,4 +50,4 @@ def explain(collection: Collection, question: Question, position: int, meaning: 
             parts["passage"] = Passage(int(nearest.starts[at]), int(nearest.ends[at]), float(nearest.cosines[at]))
     if signs:
         parts["left_out"] = tuple(chain.from_iterable(collection.ask(SegmentScorer.broken_signs, position, signs)))
-    return Explanation(score, terms, **parts)
+    return Explanation(score, terms, corrections=plan.terms.query.corrections, **parts)

@@ -122,7 +122,7 @@ def _find(text: str, first: Offsets, terms: WeightedTerms) -> _Hits:
         more_at, more = _found(ids, cut_terms([plain], toneless=False))
         place, once = np.unique(np.concatenate((place, more)), return_index=True)
         at = np.concatenate((at, more_at))[once]
-    start, end = _code_points(text, block, place)
+    start, end = code_points(text, block, place)
     number = np.searchsorted(first, start, "right") - 1
     return _Hits(place + WINDOW * number, number, start, end, term[at], weight[at])
 
@@ -134,7 +134,7 @@ def _found(ids: Ids, block: Occurrences) -> tuple[Offsets, Offsets]:
     return at[place], place
 
 
-def _code_points(text: str, block: Occurrences, place: Offsets) -> tuple[Offsets, Offsets]:
+def code_points(text: str, block: Occurrences, place: Offsets) -> tuple[Offsets, Offsets]:
     """Return where some occurrences stand in a text that is not folded, with all that folds to nothing behind them."""
     low, high = block.start - 1, block.start + block.length - 1  # the folded bytes begin behind a line end
     behind = np.cumsum(folded_sizes(text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -57,6 +57,7 @@ class Question:
         distinct: a key of metadata, of each value of which at most one result is wanted, or the values of all chunks
             under it by position; None for none.
         syntax: ``"plain"`` takes quotes and signs of the query for text, ``"signs"`` as `signs` says.
+        corrections: whether a word that no chunk has may be taken for one that is a letter away; see `spelling`.
 
     Raises:
         InvalidRequestError: one of them is not allowed.
@@ -82,6 +83,7 @@ class Question:
         kw_only=True,
     )
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True)
+    corrections: bool = field(default=True, validator=checks.flag, kw_only=True)
 
     def read(self, *, inflects: bool, is_english: bool = True) -> tuple[Query, tuple[Sign, ...]]:
         """Return the query, without what its signs take out of it, and these signs; the arguments are those of `parse`.
@@ -90,7 +92,8 @@ class Question:
             InvalidRequestError: there are too many signs.
         """
         text, signs = (self.query, ()) if self.syntax == "plain" else read_signs(self.query, inflects=inflects)
-        return parse(text, inflects=inflects, is_english=is_english), signs
+        query = parse(text, inflects=inflects, is_english=is_english)
+        return (evolve(query, corrects=True) if self.corrections and inflects and not signs else query), signs
 
 
 def questions(query: object, *options: Any, **more: Any) -> Question | list[Question]:
@@ -145,12 +148,16 @@ class Query:
         ids: term id of each of its words, in reading order, shape (T,).
         terms: its different terms, in order of first appearance; of more than `MAX_TERMS` only the first.
         order: number of each word's term, -1 where it is none of these, shape (T,).
+        corrects: whether words that no chunk has may be corrected.
+        corrections: what was corrected, by what the question had instead.
     """
 
     text: str
     ids: Ids
     terms: tuple[QueryTerm, ...]
     order: npt.NDArray[np.int16]
+    corrects: bool = False
+    corrections: Mapping[str, str] = field(factory=dict)
 
     @property
     def beginnings(self) -> Flags | None:

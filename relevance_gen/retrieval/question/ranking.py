@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from relevance_gen.retrieval.arrays import Floats, Offsets
 
@@ -28,11 +29,13 @@ class Ranking:
         positions: their positions in the collection, ascending unless something else is said, shape (n,).
         scores: shape (n,).
         confidence: how likely it is that an answer is among the chunks that may be found, in [0, 1].
+        corrections: words of the question that were taken for others, and for which.
     """
 
     positions: Offsets
     scores: Floats
     confidence: float = 0.0
+    corrections: Mapping[str, str] = field(factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +56,7 @@ class Ranking:
 
     def take(self, places: Offsets) -> Ranking:
         """Return the chunks at some places."""
-        return Ranking(self.positions.take(places), self.scores.take(places), self.confidence)
+        return Ranking(self.positions.take(places), self.scores.take(places), self.confidence, self.corrections)
 
 
 def at_least_as_good(scores: Floats, n: int) -> Offsets:

@@ -12,6 +12,7 @@ share what they find.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -249,6 +250,13 @@ class SegmentScorer:
         numbers = lexicon.find(ids)
         here = numbers >= 0
         return dict(zip(ids[here].tolist(), lexicon.spell(numbers[here]), strict=True))
+
+    def near(self, words: Sequence[str]) -> list[Counter[str]]:
+        """Return for each of some words those here that are a letter away, and the number of chunks that hold each."""
+        postings = self.segment.postings
+        near = [postings.lexicon.near(word) for word in words]
+        found = [zip(postings.lexicon.spell(some), postings.df(some).tolist(), strict=True) for some in near]
+        return [Counter({word: n for word, n in some if n}) for some in found]
 
     def shares(self, position: int, plan: Plan) -> list[tuple[float, float]] | None:
         """Return each term's tf in a chunk, and what it adds to the cosine; None if the chunk is not here."""

@@ -26,6 +26,7 @@ from relevance_gen.retrieval.arrays import (
     bounds_of,
     different,
     find,
+    joined,
     order_by_id,
     ragged_ranges,
     run_starts,
@@ -145,6 +146,35 @@ class Lexicon:
             shared[open_] += 1
         whole = np.cumsum([0, *((byte & 0xC0) != 0x80 for byte in word[1:]), True])  # letters that end so far
         return numbers, whole[shared], self.n_letters[numbers]
+
+    def near(self, word: str) -> Offsets:
+        """Return the numbers of the words that may have other forms and are one letter away from a word.
+
+        They have its first letter, and one letter added, dropped or changed, or two neighbours swapped.
+        """
+        alike = self.inflected & (np.abs(self.n_letters - len(word)) <= 1)
+        numbers: Offsets = np.flatnonzero(alike)
+        numbers = numbers[self.spelling[self.spelling_first[numbers]] == word.encode()[0]]
+        asked = np.frombuffer(word.encode("utf-32-le"), "<u4")
+        return joined(
+            (numbers[some][self._are_near(numbers[some], asked)] for some in steps(numbers.size, _STEP)), np.int64
+        )
+
+    def _are_near(self, numbers: Offsets, asked: npt.NDArray[np.uint32]) -> Flags:
+        """Tell which of some words of about as many letters are one letter away from a word, told by its letters."""
+        n, sizes = asked.size, self.n_letters[numbers]
+        text = np.frombuffer("\n".join([*self.spell(numbers), "\n" * n]).encode("utf-32-le"), "<u4")
+        first = starts_of(sizes + 1)[:, np.newaxis]
+        rows = text.take(first + np.arange(n))
+        before = np.logical_and.accumulate(rows == asked, axis=1).sum(axis=1)
+        backwards = text.take(first + sizes[:, np.newaxis] - 1 - np.arange(n), mode="wrap")
+        behind = np.logical_and.accumulate(backwards == asked[::-1], axis=1).sum(axis=1)
+        at = np.minimum(before, n - 2)
+        every = np.arange(numbers.size)
+        swapped = (rows[every, at] == asked[at + 1]) & (rows[every, at + 1] == asked[at])
+        swapped &= (sizes == n) & (before + behind == n - 2)
+        near: Flags = (before > 0) & (swapped | (before + behind >= np.maximum(sizes, n) - 1))
+        return near
 
     @functools.cached_property
     def n_letters(self) -> Offsets:

@@ -51,7 +51,7 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanati
     """
     body, named = _read_name(body, "index")
     request = wire.structure(ExplanationRequest, body)
-    question = Question(request.query, syntax=request.syntax)
+    question = Question(request.query, syntax=request.syntax, corrections=request.corrections)
     task = ExplanationTask(question, request.chunk_txts, request.original_index, named=named)
     return task, wire.unstructure
 

@@ -64,6 +64,9 @@ def test_signs_are_read_where_they_are_asked_for() -> None:
     """`syntax` reaches the question of a search and of an explanation, which names the signs; else signs are text."""
     body: dict[str, Any] = {"query": "cats -dogs", "chunk_txts": ["Cats and dogs."]}
     assert own.read_search(body)[0].question.syntax == "plain"
+    assert own.read_search(body)[0].question.corrections
+    assert not own.read_search({**body, "corrections": False})[0].question.corrections
+    assert not own.read_explanation({**body, "original_index": 0, "corrections": False})[0].question.corrections
     assert own.read_search({**body, "syntax": "signs"})[0].question.syntax == "signs"
     task, present = own.read_explanation({**body, "original_index": 0, "syntax": "signs"})
     assert task.question.syntax == "signs"
