@@ -14,7 +14,8 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -41,9 +42,10 @@ Fingerprint: TypeAlias = tuple[int, int, int, int]
 program can set, so that a file whose size and first time stayed as they were is known to have changed all the same."""
 
 
-def fingerprint(status: os.stat_result) -> Fingerprint:
-    """Return the fingerprint of what the system says of a file."""
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+fingerprint: Final[Callable[[os.stat_result], Fingerprint]] = attrgetter(
+    "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
+)
+"""Return the fingerprint of what the system says of a file: for ten thousand of them it has to be quick."""
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:

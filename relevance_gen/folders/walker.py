@@ -157,7 +157,8 @@ class Walker:
             self._fail(folder.path or ".", error.strerror)
             return files, folders
         rules = self._rules_with(folder.rules, folder.real, set(map(_name, entries)))
-        self._decided[folder.real] = decisions = _Decisions(rules)
+        decided: dict[str, bool] = {}
+        self._decided[folder.real] = _Decisions(rules, decided)
         known = before.wanted if before is not None and before.rules == rules else {}
         inner = _Folder(folder.path, folder.real, rules, folder.above | {(status.st_dev, status.st_ino)})
         path_of = os.path.join(folder.path, "")
@@ -171,7 +172,7 @@ class Walker:
                 is_wanted = known.get(key)
                 if is_wanted is None:
                     is_wanted = self._selects(name, path, os.path.join(folder.real, name), is_folder, rules)
-                decisions.wanted[key] = is_wanted
+                decided[key] = is_wanted
                 if not is_wanted:
                     continue
                 if is_plain:
