@@ -29,32 +29,35 @@ def read_documents(paths: Sequence[str | PathLike[str]], max_chars: int = 1000) 
 
     Returns:
         The chunks of each file in order. Their title is that of the document and the headings above. Their metadata
-        has the ``source``, the ``line`` where they begin or their ``page``, ``slide`` or ``sheet``, the characters
+        has the ``path``, the ``first_line`` and ``last_line`` or the ``page``, ``slide`` or ``sheet``, the characters
         ``start`` to ``end`` of its text and, where the file was not read whole, why, as ``incomplete``.
 
     Raises:
         InvalidRequestError: an argument is not allowed, or there is nothing that can be read in a file; it is named.
         OSError: a file cannot be opened; it is named.
     """
-    if isinstance(paths, str | PathLike) or not isinstance(paths, Sequence):
+    if (
+        isinstance(paths, str)
+        or not isinstance(paths, Sequence)
+        or not all(isinstance(p, str | PathLike) for p in paths)
+    ):
         raise InvalidRequestError.must_be("paths", "a list of files", paths)
     chunks: list[Chunk] = []
     for number, path in enumerate(paths):
-        source = fspath(path)
-        content = Path(source).read_bytes()
-        found = read(source, content)
+        name = fspath(path)
+        found = read(name, Path(name).read_bytes())
         if not found.parts and found.trouble:
-            raise InvalidRequestError(f"{source} {found.trouble}", f"paths[{number}]")
+            raise InvalidRequestError(f"{name} {found.trouble}", f"paths[{number}]")
         for place, text in found.parts:
-            chunks += cut(source, place, text, found.trouble, max_chars)
+            chunks += cut(name, place, text, found.trouble, max_chars)
     return chunks
 
 
-def cut(source: str, place: Place, text: str, trouble: str | None, max_chars: int) -> Iterator[Chunk]:
+def cut(path: str, place: Place, text: str, trouble: str | None, max_chars: int) -> Iterator[Chunk]:
     """Yield the chunks of a text, or of a part of a document, as `read_documents` returns them."""
     own = str(place.get("title", ""))
     where = {key: value for key, value in place.items() if key != "title"}
-    headings = _HEADING.finditer(text) if source.lower().endswith(_WITH_HEADINGS) else iter(())
+    headings = _HEADING.finditer(text) if path.lower().endswith(_WITH_HEADINGS) else iter(())
     heading = next(headings, None)
     above: list[str] = []
     line, counted = 1, 0
@@ -66,5 +69,6 @@ def cut(source: str, place: Place, text: str, trouble: str | None, max_chars: in
                 above = [*above[: len(heading[1]) - 1], heading[2][:MAX_TITLE_CHARS].rstrip("# \t\r")]
             heading = next(headings, None)
         title = " > ".join(dict.fromkeys(filter(None, [own, *above])))
-        metadata = {"source": source, **(where or {"line": line}), "start": start, "end": end}
+        lines = {"first_line": line, "last_line": line + text.count("\n", start, end)}
+        metadata = {"path": path, **(where or lines), "start": start, "end": end}
         yield Chunk(text[start:end], metadata | ({INCOMPLETE: trouble} if trouble else {}), title=title)

@@ -52,8 +52,8 @@ class Reading:
         """Yield its chunks of at most so many characters, the headings above each, and where it stands."""
         for number, (place, text) in enumerate(self.parts):
             for chunk in cut(name, {"title": place.get("title", "")}, text, None, max_chars):
-                line, start, end = (chunk.metadata[key] for key in ("line", "start", "end"))
-                yield chunk.text, chunk.title, (number, line, line + chunk.text.count("\n"), start, end)
+                first, last, start, end = (chunk.metadata[key] for key in ("first_line", "last_line", "start", "end"))
+                yield chunk.text, chunk.title, (number, first, last, start, end)
 
 
 def metadata_of(path: str, place: Place, cut: Cut, trouble: str | None) -> Metadata:

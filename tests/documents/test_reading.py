@@ -22,7 +22,7 @@ def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     paths = [tmp_path / name for name in contents]
     chunks = read_documents(paths, max_chars=20)
-    told = [(Path(chunk.metadata["source"]).name, chunk.text, chunk.title) for chunk in chunks]
+    told = [(Path(chunk.metadata["path"]).name, chunk.text, chunk.title) for chunk in chunks]
     assert told == [
         ("a.pdf", "Apples are red.", "Fruit > Colours"),
         ("b.html", "# Pets\n## Cats", "Pets"),
@@ -36,9 +36,9 @@ def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
         ("e.md", "# Three\nEnd.", "Three"),
     ]
     assert chunks[0] == Chunk(
-        "Apples are red.", {"source": str(paths[0]), "page": 1, "start": 0, "end": 15}, title="Fruit > Colours"
+        "Apples are red.", {"path": str(paths[0]), "page": 1, "start": 0, "end": 15}, title="Fruit > Colours"
     )
-    assert chunks[6].metadata == {"source": str(paths[4]), "line": 3, "start": 19, "end": 39}
+    assert chunks[6].metadata == {"path": str(paths[4]), "first_line": 3, "last_line": 4, "start": 19, "end": 39}
     assert search("What do cats do?", chunks, top_n=1).results[0].chunk_txt == "They purr."
 
 
@@ -53,7 +53,12 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequestError, match=f"{name} {why}") as caught:
             read_documents([tmp_path / name])
         assert caught.value.field == "paths[0]"
-    for paths, field in (("a.txt", "paths"), ([tmp_path / "a.txt"], "max_chars")):
+    for paths, field in (
+        ("a.txt", "paths"),
+        ([1], "paths"),
+        ([b"a.txt"], "paths"),
+        ([tmp_path / "a.txt"], "max_chars"),
+    ):
         (tmp_path / "a.txt").write_text("Text.")
         with pytest.raises(InvalidRequestError) as caught:
             read_documents(paths, max_chars=0)
