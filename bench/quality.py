@@ -1,8 +1,10 @@
 """Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers] [--encoder]``.
 
-A DIR holds ``corpus.jsonl.gz``, ``queries.jsonl.gz`` and ``qrels.tsv.gz`` as the BEIR benchmark lays them out. Chunks
-have their titles as titles; peers read ``title + " " + text``. Blank chunks are left out, and queries without a
-positive judgement. The measures are those of ir_measures, which calls trec_eval.
+A DIR is a folder or file in one of the layouts of `bench.layouts`: BEIR's, SQuAD's or NPL's. Its name tells its kind by
+what stands before the first hyphen or dot, and its language, where that is not English, by its end: ``jsquad-ja.json``,
+``xquad.ar.json``. Chunks have their titles as titles; peers read ``title + " " + text``. Blank chunks are left out, and
+queries without a positive judgement. Means are told by kind, too. The measures are those of ir_measures, which calls
+trec_eval.
 
 With ``--encoder`` an encoder stands beside the words: a GGUF file, or all-MiniLM-L6-v2 where it is installed. Vectors
 are kept between two runs in the folder of ``--vectors``.
@@ -11,10 +13,8 @@ are kept between two runs in the folder of ``--vectors``.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,19 @@ import numpy as np
 from attrs import frozen
 from ir_measures import Recall, ScoredDoc, nDCG
 
+from bench import layouts
 from bench.recording import Record, add_quick
 from bench.vectors import KeptEncoder
 from relevance_gen import Chunk, ChunkIndex, Encoder
 from small_models import minilm
 
 MEASURES = [nDCG @ 10, Recall @ 10]
+KINDS = dict.fromkeys(("cranfield", "cisi", "med", "cacm", "npl"), "abstracts") | {
+    "covidqa": "chunks of papers",
+    "xquad": "paragraphs",
+    "codechunks": "code",
+    "limit": "made-up",
+}
 Ranker = Callable[[list[Chunk | str]], Callable[[str], list[tuple[int, float]]]]
 
 
@@ -81,11 +88,6 @@ def bm25s_stemmed(chunks: list[Chunk | str]) -> Callable[[str], list[tuple[int, 
     return rank
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
 @frozen
 class Collection:
     """A judged collection: texts of the chunks, and of the queries with a positive judgement, and the judgements.
@@ -106,20 +108,14 @@ class Collection:
 def read_collection(folder: Path) -> Collection:
     chunks: dict[str, str] = {}
     titled: dict[str, Chunk | str] = {}
-    for record in read_lines(folder / "corpus.jsonl.gz"):
-        title, text = record.get("title", ""), record["text"]
+    records = layouts.read(folder)
+    for record in records.chunks:
+        title, text = record["title"], record["text"]
         chunks[record["_id"]] = f"{title} {text}"
         if (title + text).strip():
             titled[record["_id"]] = Chunk(text, title=title) if text.strip() else title
-    qrels: dict[str, dict[str, int]] = {}
-    with gzip.open(folder / "qrels.tsv.gz", "rt", encoding="utf-8") as lines:
-        next(lines)
-        for line in lines:
-            query_id, chunk_id, score = line.split("\t")
-            qrels.setdefault(query_id, {})[chunk_id] = int(float(score))
-    qrels = {query_id: judged for query_id, judged in qrels.items() if any(score > 0 for score in judged.values())}
-    queries = {query["_id"]: query["text"] for query in read_lines(folder / "queries.jsonl.gz")}
-    return Collection(chunks, titled, {name: text for name, text in queries.items() if name in qrels}, qrels)
+    qrels = {name: judged for name, judged in records.qrels.items() if any(score > 0 for score in judged.values())}
+    return Collection(chunks, titled, {name: text for name, text in records.queries.items() if name in qrels}, qrels)
 
 
 def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
@@ -137,8 +133,13 @@ def measure(folder: Path, ranker: Ranker) -> dict[Any, float]:
 
 
 def is_english(name: str) -> bool:
-    """Tell by the name of its folder whether a collection is English: others end in the code of their language."""
-    return re.search("-(?!en)[a-z]{2}$", name) is None
+    """Tell by the name of its folder or file whether a collection is English: others end in their language's code."""
+    return re.search(r"[-.](?!en)[a-z]{2}(\.json)?$", name) is None
+
+
+def kind_of(name: str) -> str:
+    """Tell by its name what kind of texts a collection has."""
+    return KINDS.get(re.split("[-.]", name)[0], "others") if is_english(name) else "other languages"
 
 
 def main() -> None:
@@ -166,7 +167,10 @@ def main() -> None:
             for measured in MEASURES:
                 for folder, value in values.items():
                     record.add(str(measured), name, value[measured], folder, places=3)
-                for title, folders in (("mean", values), ("mean, English", filter(is_english, values))):
+                groups = {"mean": [*values], "mean, English": [*filter(is_english, values)]}
+                for folder in values:
+                    groups.setdefault(f"mean, {kind_of(folder)}", []).append(folder)
+                for title, folders in groups.items():
                     mean = float(np.mean([values[folder][measured] for folder in folders]))
                     record.add(str(measured), name, mean, title, places=3)
 
