@@ -466,6 +466,10 @@ class ExtractionResponse:
 # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+MIN_CONFIDENCE = 0.2
+"""Below this confidence there is no answer, if a caller does not say otherwise; `bench.answerable` measures it."""
+
+
 @_shows_fields
 @frozen
 class PromptRequest:
@@ -475,11 +479,15 @@ class PromptRequest:
         question: what to answer; not blank.
         chunk_txts: as in `SearchRequest`.
         top_n: most sources, at least 1.
+        copy: whether answers are to be sentences of the sources, word for word; null is what the model's file says.
+        min_confidence: below this confidence of the search there is no answer, in [0, 1].
     """
 
     question: str = field(converter=checks.plain, validator=checks.not_blank)
     chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
     top_n: int = field(default=5, converter=checks.plain, validator=checks.integer(1))
+    copy: bool | None = field(default=None, validator=optional(checks.flag))
+    min_confidence: float = field(default=MIN_CONFIDENCE, converter=checks.as_float, validator=checks.number(0, 1))
 
 
 @frozen
@@ -505,11 +513,13 @@ class PromptResponse:
         sources: what the prompt shows, best first; a chat model is shown them as [1], [2] and so on.
         path: where to post ``request`` as it stands: ``"/generate"``, or ``"/v1/chat/completions"`` for a chat model.
         request: the body of that request.
+        found: whether the passages are likely enough to hold an answer; if not, what the model makes of them is none.
     """
 
     sources: tuple[PromptSource, ...]
     path: str
     request: Mapping[str, Any]
+    found: bool
 
 
 # ── Generation ───────────────────────────────────────────────────────────────────────────────────────────────────────

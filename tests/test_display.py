@@ -182,7 +182,7 @@ def test_an_answer_shows_its_text_and_numbered_sources(response: SearchResponse)
     assert "They &lt;purr&gt;." in shown
     assert shown.count("<tr>") == 3
     assert "<mark>Cats</mark> purr &amp; &lt;sleep&gt;." in shown
-    assert repr(Answer.nothing_found(0.0)).startswith("<Answer: 0 sources, confidence 0.00>\n  Nothing was found")
+    assert repr(Answer.none_found((), 0.0)).startswith("<Answer: 0 sources, confidence 0.00>\n  Nothing was found")
 
 
 def test_a_generation_as_a_dictionary_is_what_the_server_writes() -> None:

@@ -69,6 +69,7 @@ def export(model: Model, vocabulary: Path, output: Path, kind: gguf.GGMLQuantiza
         gguf.LlamaFileType.ALL_F32 if kind == gguf.GGMLQuantizationType.F32 else gguf.LlamaFileType.MOSTLY_Q8_0
     )
     add_shape(writer, model.shape)
+    writer.add_bool("relevance_gen.copies_only", True)  # what it writes by itself is no answer
     add_vocabulary(writer, vocabulary)
     for name, weight in model.state_dict().items():
         values = weight.float().numpy().astype(np.float32)

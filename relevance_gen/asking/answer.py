@@ -12,6 +12,8 @@ from relevance_gen.types import RESULT_COLUMNS, FinishReason, GenerationResponse
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
 """The text of an answer without a source: no model was asked."""
+NO_ANSWER_FOUND = "No answer was found, only passages that come near it."
+"""The text of an answer where confidence is too low: no model was asked."""
 
 
 @frozen
@@ -38,6 +40,11 @@ class Source:
         """The part that was shown."""
         return self.result.chunk_txt[self.start : self.end]
 
+    @property
+    def line(self) -> str:
+        """The same with one space for all white space between two words."""
+        return " ".join(self.text.split())
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as the server writes it, and the part that was shown."""
         return {**self.result.to_dict(), "shown": {"start": self.start, "end": self.end}}
@@ -48,10 +55,12 @@ class Answer:
     """What a model answered. It prints as the text with a line for each source, in a notebook as text and table.
 
     Attributes:
-        text: the answer; `NOTHING_FOUND` where no model was asked.
-        sources: what the model was shown, the best first; a chat model was given them as [1], [2] and so on.
+        text: the answer; `NOTHING_FOUND` or `NO_ANSWER_FOUND` where no model was asked.
+        sources: what the model was shown, the best first; a chat model was given them as [1], [2] and so on. Where none
+            was asked, the passages that come nearest to the question.
         prompt: all that the model read; empty where none was asked.
-        confidence: how likely it is that the chunks hold an answer at all, in [0, 1], as search tells.
+        confidence: how likely it is that the chunks hold what was asked, in [0, 1], as search tells; it says nothing of
+            what a model makes of them.
         response: what was generated, with its token counts and times; ``None`` where no model was asked.
     """
 
@@ -62,9 +71,14 @@ class Answer:
     response: GenerationResponse | None
 
     @classmethod
-    def nothing_found(cls, confidence: float) -> Answer:
-        """Make the answer where nothing was found and no model was asked."""
-        return cls(NOTHING_FOUND, (), "", confidence, None)
+    def none_found(cls, sources: tuple[Source, ...], confidence: float) -> Answer:
+        """Make the answer where no model was asked: nothing was found, or too little to answer from."""
+        return cls(NO_ANSWER_FOUND if sources else NOTHING_FOUND, sources, "", confidence, None)
+
+    @property
+    def found(self) -> bool:
+        """Whether there is an answer; False where no model was asked, and the text says so."""
+        return self.response is not None
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -75,6 +89,7 @@ class Answer:
         """Return plain dicts and lists that JSON can hold, if the chunks' metadata are."""
         return {
             "text": self.text,
+            "found": self.found,
             "sources": [source.to_dict() for source in self.sources],
             "prompt": self.prompt,
             "confidence": self.confidence,

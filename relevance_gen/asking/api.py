@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any, Self, TypeAlias
 
 from relevance_gen import wire
-from relevance_gen.asking.answer import NOTHING_FOUND, Answer, Source
+from relevance_gen.asking.answer import Answer, Source
 from relevance_gen.asking.preparation import prepare
-from relevance_gen.asking.selection import first_sentence
+from relevance_gen.asking.selection import first_sentence, passage_of
 from relevance_gen.asking.wording import INSTRUCTIONS
-from relevance_gen.checks import is_blank
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
 from relevance_gen.generation.runner import Runner
@@ -20,7 +19,15 @@ from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment.passages import TextEncoder
-from relevance_gen.types import Chunk, GenerationRequest, Metadata, SearchResponse, Syntax
+from relevance_gen.types import (
+    MIN_CONFIDENCE,
+    Chunk,
+    GenerationRequest,
+    Metadata,
+    PromptRequest,
+    SearchResponse,
+    Syntax,
+)
 
 Chunks: TypeAlias = Searchable | Iterable[str | Metadata | Chunk]
 
@@ -30,7 +37,7 @@ class AnswerStream(Iterator[str]):
 
     Attributes:
         sources: what the model is shown, there from the start.
-        confidence: how likely it is that the chunks hold an answer at all, in [0, 1].
+        confidence: how likely it is that the chunks hold what was asked, in [0, 1].
         answer: the whole answer, once iteration has ended.
     """
 
@@ -54,8 +61,8 @@ class AnswerStream(Iterator[str]):
         if self.answer is not None:
             raise StopIteration
         if self._stream is None:
-            self.answer = Answer.nothing_found(self.confidence)
-            return NOTHING_FOUND
+            self.answer = Answer.none_found(self.sources, self.confidence)
+            return self.answer.text
         for piece in self._pieces:
             text = piece if self._text else piece.lstrip()
             self._text += text
@@ -102,6 +109,8 @@ def ask(
     syntax: Syntax = "plain",
     corrections: bool = True,
     only_from_sources: bool = True,
+    min_confidence: float = MIN_CONFIDENCE,
+    copy: bool | None = None,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
     template_variables: Mapping[str, Any] | None = None,
@@ -110,8 +119,7 @@ def ask(
     """Answer a question from chunks: find those that say most about it, and let a model write from them.
 
     A model with a chat template is given one message of instructions, numbered sources and question. Any other, and
-    the embedded one, gets the sentences of the best passages, in the form that the embedded model was trained on; that
-    one copies a sentence.
+    the embedded one, gets the sentences of the best passages, in the form that the embedded model was trained on.
 
     Args:
         question: not blank.
@@ -125,7 +133,12 @@ def ask(
         syntax: as in `search`.
         corrections: as in `search`.
         encoder: as in `search`; None takes the one that an index has.
-        only_from_sources: whether no model is asked where nothing was found; otherwise it answers from what it knows.
+        only_from_sources: whether no model is asked where no answer was found; otherwise it answers all the same, from
+            what it knows.
+        min_confidence: below this confidence of the search no answer was found, in [0, 1].
+        copy: whether the answer is text of the sources, word for word, with one space for all white space between two
+            words: of a chat model one sentence of them, of any other the sentences of the best passage. None is what
+            the model's file says; the embedded one's says so.
         instructions: what a chat model is told.
         chat_template: a Jinja template instead of the one in the model's file.
         template_variables: what else the template reads; ``enable_thinking`` is false if not given.
@@ -133,8 +146,8 @@ def ask(
             a chat model, 128 for any other. Room for that many, at most half of the context, is kept free.
 
     Returns:
-        The answer, with the sources that the model was shown. Where nothing was found and no model was asked, the text
-        is `relevance_gen.asking.answer.NOTHING_FOUND`.
+        The answer, with the sources that the model was shown. Where no answer was found and no model was asked, its
+        ``found`` is False, its text says so, and its sources are the passages that come nearest.
 
     Raises:
         InvalidRequestError: an argument is not allowed, or there is no room for a source.
@@ -156,6 +169,8 @@ def ask(
         syntax=syntax,
         corrections=corrections,
         only_from_sources=only_from_sources,
+        min_confidence=min_confidence,
+        copy=copy,
         instructions=instructions,
         chat_template=chat_template,
         template_variables=template_variables,
@@ -177,6 +192,8 @@ def ask_stream(
     syntax: Syntax = "plain",
     corrections: bool = True,
     only_from_sources: bool = True,
+    min_confidence: float = MIN_CONFIDENCE,
+    copy: bool | None = None,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
     template_variables: Mapping[str, Any] | None = None,
@@ -190,7 +207,8 @@ def ask_stream(
     refuse_fields_of_runner(fields)
     for name in fields.keys() & {"text", "num_samples"}:
         raise InvalidRequestError("must not be given: a question has one prompt and one answer", name)
-    _check(question, runner, only_from_sources, instructions, template_variables)
+    PromptRequest(question, (), copy=copy, min_confidence=min_confidence)
+    _check(runner, only_from_sources, instructions, template_variables)
     wire.structure(GenerationRequest, {"text": "", **fields})  # refuses nonsense before anything is searched or loaded
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, Searchable) else partial(search, chunks=chunks)
@@ -198,22 +216,20 @@ def ask_stream(
     options: dict[str, Any] = {"where": where, "min_share": min_share, "distinct": distinct, "encoder": encoder}
     options |= {"syntax": syntax, "corrections": corrections}
     found = find(question, top_n=top_n, true_order=False, spans=True, **options)
-    if not found.results and only_from_sources:
-        return AnswerStream((), found.confidence, None)
+    if only_from_sources and (not found.results or found.confidence < min_confidence):
+        near = tuple(passage_of(Source.whole(result)) for result in found.results)
+        return AnswerStream(near, found.confidence, None)
     runner = default_runner() if runner is None else runner
     rendering: dict[str, Any] = {"chat_template": chat_template, "template_variables": template_variables}
-    sources, fields = prepare(question, found, runner, instructions=instructions, **rendering, **fields)
+    sources, fields = prepare(question, found, runner, copy=copy, instructions=instructions, **rendering, **fields)
     stream = runner.stream_chat(**fields) if "messages" in fields else runner.stream(fields)
-    return AnswerStream(sources, found.confidence, stream, only_first_sentence="messages" not in fields)
+    is_free = "messages" not in fields and "choice" not in fields
+    return AnswerStream(sources, found.confidence, stream, only_first_sentence=is_free)
 
 
-def _check(
-    question: object, runner: object, only_from_sources: object, instructions: object, template_variables: object
-) -> None:
+def _check(runner: object, only_from_sources: object, instructions: object, template_variables: object) -> None:
     """Refuse what would not fail before a model is loaded, or not at all."""
-    is_question = isinstance(question, str) and not is_blank(question)
     for name, value, is_right, allowed in (
-        ("question", question, is_question, "a string that is not blank"),
         ("runner", runner, runner is None or hasattr(runner, "stream_chat"), "a Runner"),
         ("only_from_sources", only_from_sources, isinstance(only_from_sources, bool), "true or false"),
         ("instructions", instructions, isinstance(instructions, str), "a string"),

@@ -9,9 +9,16 @@ from attrs import frozen
 
 from relevance_gen.asking.answer import Source
 from relevance_gen.asking.model import Model
-from relevance_gen.asking.selection import fit, passage_of
-from relevance_gen.asking.wording import INSTRUCTIONS, chat_message, completion_prompt, follows_instructions
+from relevance_gen.asking.selection import fit, passage_of, sentences_of
+from relevance_gen.asking.wording import (
+    COPYING_INSTRUCTIONS,
+    INSTRUCTIONS,
+    chat_message,
+    completion_prompt,
+    follows_instructions,
+)
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.ticket import GRAMMAR_FIELDS
 from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN
 from relevance_gen.types import SearchResponse
 
@@ -29,6 +36,7 @@ def prepare(
     found: SearchResponse,
     model: Model,
     *,
+    copy: bool | None = None,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
     template_variables: Mapping[str, Any] | None = None,
@@ -40,6 +48,7 @@ def prepare(
         question: not blank.
         found: what a search with ``spans`` has found, best first.
         model: what will be asked.
+        copy: as in `ask`.
         instructions: what a chat model is told.
         chat_template: as in `ask`.
         template_variables: as in `ask`.
@@ -50,15 +59,22 @@ def prepare(
         fields of a `GenerationRequest`.
 
     Raises:
-        InvalidRequestError: there is no room for a source.
+        InvalidRequestError: there is no room for a source, or what is copied cannot have another form.
     """
+    given = [name for name in GRAMMAR_FIELDS if fields.get(name) is not None]
+    if copy and given:
+        raise InvalidRequestError(f"must not be given beside {given[0]}", "copy")
+    copies = model.chat_format.copies_only and not given if copy is None else copy
     fields = {"temperature": 0.0, **fields}
     form: _Chat | _Completion
     if chat_template is not None or follows_instructions(model.chat_format):
         rendering = {"chat_template": chat_template, "template_variables": template_variables or {}}
-        form = _Chat(model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, instructions, rendering)
+        told = COPYING_INSTRUCTIONS if copies and instructions == INSTRUCTIONS else instructions
+        form = _Chat(model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, copies, told, rendering)
     else:
-        form = _Completion(model, question, {"max_tokens": _COMPLETION_MAX_TOKENS, **fields})
+        # What is copied is part of the prompt, so half of the context is enough for it, and no more is needed.
+        most = model.chat_format.n_ctx if copies else _COMPLETION_MAX_TOKENS
+        form = _Completion(model, question, {"max_tokens": most, **fields}, copies)
     sources = fit([form.source(Source.whole(result)) for result in found.results], form.fits)
     if found.results and not sources:
         n_ctx = model.chat_format.n_ctx
@@ -77,6 +93,7 @@ class _Chat:
     model: Model
     question: str
     fields: Mapping[str, Any]
+    copies: bool
     instructions: str
     rendering: Mapping[str, Any]
 
@@ -94,7 +111,10 @@ class _Chat:
         return n_tokens <= room
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
-        return {"messages": [self._message(sources)], **self._rendering(), **self.fields}
+        request = {"messages": [self._message(sources)], **self._rendering(), **self.fields}
+        lines = sentences_of(sources) if self.copies else []
+        # Some models begin a turn with a space, which may be a part of their first token.
+        return {**request, "choice": [space + line for line in lines for space in ("", " ")]} if lines else request
 
     def _message(self, sources: Sequence[Source]) -> dict[str, str]:
         return chat_message(self.question, sources, self.instructions)
@@ -111,6 +131,7 @@ class _Completion:
     model: Model
     question: str
     fields: Mapping[str, Any]
+    copies: bool
 
     def source(self, source: Source) -> Source:
         return passage_of(source)
@@ -124,7 +145,10 @@ class _Completion:
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
         ends = self.model.chat_format.ends
-        return {"text": completion_prompt(self.question, sources), "eos_token_ids": ends, "stop": ["\n"], **self.fields}
+        text = completion_prompt(self.question, sources)
+        request = {"text": text, "eos_token_ids": ends, "stop": ["\n"], **self.fields}
+        # Small models know less of which sentence answers than the search does, so theirs is its best passage.
+        return {**request, "choice": [f" {sources[0].line}"]} if self.copies and sources else request
 
 
 def _n_bytes(*texts: str) -> int:

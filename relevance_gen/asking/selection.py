@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from relevance_gen.asking.answer import Source
 from relevance_gen.chunking import sentences
+from relevance_gen.generation.ticket import MAX_CHOICES, MAX_GRAMMAR_CHARACTERS
 
 Fits: TypeAlias = Callable[[Sequence[Source]], bool]
 """Tells whether a prompt of these sources has room; if so, one of fewer or shorter sources has."""
@@ -37,6 +38,15 @@ def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
 def passage_of(source: Source) -> Source:
     """Cut a source to the sentences of its best passage."""
     return _around_passage(source)[0]
+
+
+def sentences_of(sources: Sequence[Source]) -> list[str]:
+    """Return the sentences of the sources, each once and in one line, as many as a request can choose from twice."""
+    texts = (source.text[start:end] for source in sources for start, end in sentences(source.text))
+    lines = dict.fromkeys(" ".join(text.split()) for text in texts)
+    ends = itertools.accumulate(len(line) + 1 for line in lines)
+    kept = [line for line, end in zip(lines, ends, strict=True) if end <= MAX_GRAMMAR_CHARACTERS // 2]
+    return kept[: MAX_CHOICES // 2]
 
 
 def first_sentence(pieces: Iterable[str]) -> Iterator[str]:

@@ -11,13 +11,16 @@ INSTRUCTIONS = (
     "Answer the question in a few sentences, from the sources below and nothing else. Behind what you take from a "
     "source put its number, as in [1]. If the sources do not answer the question, say that they do not."
 )
-EMBEDDED_NAME = "relevance_gen embedded"
-"""What the embedded model's file calls it. It has a chat template, and was trained on no instructions."""
+COPYING_INSTRUCTIONS = "Answer the question with the one sentence of the sources below that answers it, word for word."
+"""In place of those, where the answer is to be copied."""
 
 
 def follows_instructions(model: ChatFormat) -> bool:
-    """Tell whether a model is to be asked by `chat_message`, as far as its file says; else by `completion_prompt`."""
-    return model.template is not None and model.name != EMBEDDED_NAME
+    """Tell whether a model is to be asked by `chat_message`, as far as its file says; else by `completion_prompt`.
+
+    The embedded model has a chat template, and was trained on no instructions.
+    """
+    return model.template is not None and not model.copies_only
 
 
 def chat_message(question: str, sources: Sequence[Source], instructions: str = INSTRUCTIONS) -> dict[str, str]:
@@ -31,5 +34,5 @@ def completion_prompt(question: str, sources: Sequence[Source]) -> str:
 
     The sources stand in one line, and so does the question.
     """
-    context = " ".join(word for source in sources for word in source.text.split())
+    context = " ".join(source.line for source in sources)
     return f"Context: {context}\nQuestion: {' '.join(question.split())}\nAnswer:"

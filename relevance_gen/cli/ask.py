@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from typing import Any, Final
 
-from relevance_gen.asking.answer import Answer
 from relevance_gen.asking.api import AnswerStream, ask_stream
+from relevance_gen.cli.arguments import number
 from relevance_gen.cli.corpus import save
 from relevance_gen.cli.generate import add_model, add_parameters, given_parameters, load_runner
 from relevance_gen.cli.results import Printer, confidence_in_words
@@ -25,22 +26,25 @@ from relevance_gen.cli.search import (
 from relevance_gen.cli.terminal import StatusLine, WordWrap
 from relevance_gen.llama.model_file import is_embedded
 from relevance_gen.retrieval.question.query import Question
-from relevance_gen.types import GenerationRequest
+from relevance_gen.types import MIN_CONFIDENCE, GenerationRequest, PromptRequest
 from relevance_gen.wire import serialize
 
 _PARAMETERS: Final = ("max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 _EMBEDDED: Final = (
-    "the small embedded model answers, which only copies a sentence that was found, in English, and not always the "
-    "right one; name a real model with --model"
+    "the small embedded model answers, which only copies the passage that was found; name a real model with --model"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
-    parser.epilog = "Exits with 0 if there is an answer, 1 if nothing was found to answer from, 2 if there was trouble."
+    parser.epilog = "Exits with 0 if there is an answer, 1 if none was found, 2 if there was trouble."
     add_search_arguments(parser, top_n=5, json="the answer, its sources and its prompt")
     parameters = parser.add_argument_group("how the answer is drawn")
     add_parameters(parameters, *_PARAMETERS, temperature=0.0, max_tokens=None)
+    words = "answer in the words of the files alone (default: as the model's file says; the embedded one's says so)"
+    parameters.add_argument("--copy", action=argparse.BooleanOptionalAction, help=words)
+    least = "below this confidence of the search, say that no answer was found (default: %(default)s)"
+    parameters.add_argument("--min-confidence", type=number, default=MIN_CONFIDENCE, metavar="SHARE", help=least)
     add_model(parser)
 
 
@@ -48,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     """Answer as `args` say, print the answer as it comes and its sources below, and return the exit status."""
     # Refuses nonsense before files are read.
     question = Question(args.query, args.top_n, syntax="signs", corrections=args.corrections)
+    PromptRequest(args.query, (), copy=args.copy, min_confidence=args.min_confidence)
     fields = given_parameters(args)
     GenerationRequest("", **fields)
     status = StatusLine(sys.stderr)
@@ -58,22 +63,22 @@ def run(args: argparse.Namespace) -> int:
         chosen: dict[str, Any] = {"where": where, "syntax": question.syntax, "corrections": question.corrections}
         found = corpus.index.search(question.query, 1, candidates=0, **chosen)  # no vectors: is there anything?
         say_corrections(found, status)
-        if found.results:
-            if is_embedded(args.model):
-                status.say(_EMBEDDED)
-            asked = {"top_n": args.top_n, "distinct": args.distinct, "encoder": encoder, **chosen, **fields}
-            with (
-                load_runner(args, num_samples=1) as runner,
-                ask_stream(question.query, corpus.index, runner=runner, **asked) as stream,
-            ):
-                _show(stream, args)
-        elif args.json:
-            sys.stdout.write(serialize(Answer.nothing_found(found.confidence).to_dict()).decode("ascii") + "\n")
-        else:
-            status.say(nothing_found(corpus))
+        is_found = bool(found.results) and found.confidence >= args.min_confidence
+        asked = {"top_n": args.top_n, "distinct": args.distinct, "encoder": encoder, **chosen, **fields}
+        asked |= {"copy": args.copy, "min_confidence": args.min_confidence}
+        with ExitStack() as stack:
+            if is_found:
+                if is_embedded(args.model):
+                    status.say(_EMBEDDED)
+                asked["runner"] = stack.enter_context(load_runner(args, num_samples=1))
+            if found.results or args.json:
+                stream = ask_stream(question.query, corpus.index, **asked)
+                _show(stack.enter_context(stream), args)
+            else:
+                status.say(nothing_found(corpus))
     if corpus.failed or not kept:
         return TROUBLE
-    return FOUND if found.results else NOT_FOUND
+    return FOUND if is_found else NOT_FOUND
 
 
 def _show(stream: AnswerStream, args: argparse.Namespace) -> None:
@@ -86,7 +91,7 @@ def _show(stream: AnswerStream, args: argparse.Namespace) -> None:
         written.write(piece)
     written.write("\n\n")
     printer = Printer.of(args, output)
-    for number, source in enumerate(stream.sources, 1):
-        output.write(printer.described(source.result, f"[{number}] "))
+    for rank, source in enumerate(stream.sources, 1):
+        output.write(printer.described(source.result, f"[{rank}] "))
     if output.isatty():
         output.write(f"{confidence_in_words(stream.confidence)}\n")

@@ -20,7 +20,7 @@ from relevance_gen.types import SearchResponse, SearchResult, Span
 
 _INDENT = "  "
 _LIKELY = 0.5
-"""The confidence from which on an answer is more likely than none."""
+"""The confidence from which on a chunk that holds what was asked is more likely than none."""
 _MIN_COLUMNS = 20
 _MAX_COLUMNS = 120
 """Lines longer than this are hard to read, however wide the terminal is."""
@@ -98,8 +98,8 @@ class Printer:
 
 
 def confidence_in_words(confidence: float) -> str:
-    """Say how likely it is that an answer was found, and where it is not, that."""
-    return f"confidence {confidence:.2f}{': probably none of these is an answer' * (confidence < _LIKELY)}"
+    """Say how likely it is that what was asked is in what was found, and where it is not, that."""
+    return f"confidence {confidence:.2f}{': probably none of these holds what was asked' * (confidence < _LIKELY)}"
 
 
 def _place(result: SearchResult, n_lines_before: int) -> str:

@@ -72,7 +72,8 @@ class Decoder(OpenContext):
             tokenizer = Tokenizer(weights.vocabulary, self.n_ctx)
             self.tokenize, self.tokenize_chat = tokenizer.tokenize, tokenizer.tokenize_chat
             self.piece = tokenizer.piece
-            self.chat_format = tokenizer.chat_format(lib.llama_model_chat_template(model, None), weights.name)
+            template = lib.llama_model_chat_template(model, None)
+            self.chat_format = tokenizer.chat_format(template, copies_only=weights.copies_only)
             self.n_threads = options.n_threads or weights.default_n_threads
             self._open_context(path, options.flash_attention)
             self._warm_up()

@@ -32,7 +32,8 @@ class ChatFormat:
         control: the texts of all control tokens.
         user_defined: the texts of all others that are looked for in a text before it is cut into tokens.
         n_ctx: most tokens of a prompt and its answer together; 0 where that is not known.
-        name: what the file calls the model; empty where it has no name.
+        copies_only: whether answers are to be copied from what the model is shown: ``relevance_gen.copies_only`` in its
+            file.
     """
 
     template: str | None = None
@@ -42,7 +43,7 @@ class ChatFormat:
     control: tuple[str, ...] = ()
     user_defined: tuple[str, ...] = ()
     n_ctx: int = 0
-    name: str = ""
+    copies_only: bool = False
 
 
 class Interrupted(Exception):  # noqa: N818 - a signal between model and engine, not an error

@@ -117,8 +117,8 @@ class Tokenizer:
             return self._tokenize(text, add_special=add_special, parse_special=parse_special, room=-n)
         return tokens[:n].copy()
 
-    def chat_format(self, template: bytes | None, name: str) -> ChatFormat:
-        """Return what writing a prompt needs to know, beside the `template` and the `name` in the model's file."""
+    def chat_format(self, template: bytes | None, *, copies_only: bool) -> ChatFormat:
+        """Return what writing a prompt needs to know, beside what else the model's file says."""
         vocabulary = self._handle
         tokens = range(lib.llama_vocab_n_tokens(vocabulary))
         attributes = [lib.llama_vocab_get_attr(vocabulary, token) for token in tokens]
@@ -130,7 +130,7 @@ class Tokenizer:
             control=tuple(self._text(token) for token in tokens if attributes[token] & lib.LLAMA_TOKEN_ATTR_CONTROL),
             user_defined=tuple(self._text(token) for token in tokens if attributes[token] & _USER_DEFINED),
             n_ctx=self._n_ctx,
-            name=name,
+            copies_only=copies_only,
         )
 
     def _text(self, token: int) -> str:

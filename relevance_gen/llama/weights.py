@@ -41,7 +41,7 @@ class Weights:
     Attributes:
         handle: llama.cpp's ``llama_model``; ``None`` once closed.
         vocabulary: llama.cpp's ``llama_vocab``.
-        name: what the file calls the model; empty where it has no name.
+        copies_only: whether the file says that the model can only copy from what it is shown.
         n_bytes: what the tensors take.
         token_bytes: what a context takes for one token of one sequence, its keys and values as float16.
         n_vocab: tokens of the vocabulary.
@@ -67,7 +67,7 @@ class Weights:
         if not self.handle:
             raise ModelLoadError(f"{path} cannot be loaded: {reasons()}")
         self.vocabulary = lib.llama_model_get_vocab(self.handle)
-        self.name = _metadata(self.handle, "general.name")
+        self.copies_only = _metadata(self.handle, "relevance_gen.copies_only") == "true"
         self.n_bytes = lib.llama_model_size(self.handle)
         self.token_bytes = _token_bytes(self.handle)
         self.n_vocab = lib.llama_vocab_n_tokens(self.vocabulary)

@@ -3,20 +3,25 @@
 import json
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from relevance_gen import (
     ChunkIndex,
     Encoder,
     InvalidRequestError,
+    ModelLoadError,
     RequestCancelledError,
     Runner,
     ask,
     ask_stream,
     search,
 )
-from relevance_gen.asking.answer import NOTHING_FOUND
+from relevance_gen.asking.answer import NO_ANSWER_FOUND, NOTHING_FOUND
+from relevance_gen.chunking import sentences
 from relevance_gen.wire import serialize
 from small_models import BIGRAM, ENCODER, STORY, TINY
+from tests.profiles import costly
 
 CHUNKS = [
     "The lighthouse was built in 1831 by a family of masons. Its lamp burned whale oil.",
@@ -94,6 +99,79 @@ def test_no_model_is_loaded_where_nothing_is_found(monkeypatch):
     assert ask("zebra?", CHUNKS).text == NOTHING_FOUND
 
 
+def test_no_model_is_asked_where_the_search_is_not_sure(monkeypatch):
+    """Below the bound the text says so, the nearest passages are the sources, and no model is loaded."""
+    monkeypatch.setenv("RELEVANCE_GEN_MODEL", "/no/such/model.gguf")
+    question = "What is the capital of France?"
+    answer = ask(question, CHUNKS)
+    assert (answer.text, answer.found, answer.response) == (NO_ANSWER_FOUND, False, None)
+    assert answer.sources[0].result == search(question, CHUNKS, 1, spans=True, true_order=False)[0]
+    assert answer.to_dict()["found"] is False
+    assert not ask("Who built the lighthouse?", CHUNKS, min_confidence=1).found
+    with pytest.raises(ModelLoadError):
+        ask(question, CHUNKS, min_confidence=0)
+    with pytest.raises(ModelLoadError):
+        ask(question, CHUNKS, only_from_sources=False)
+
+
+words = st.sampled_from("the keeper рыба 灯塔。 ไฟ b\u0301 “said” 1831. e.g. 🙂! x? \u3000 \n \ufffd".split(" "))
+some_texts = st.lists(st.lists(words, min_size=1, max_size=30).map(" ".join), min_size=1, max_size=3)
+
+
+@costly
+@given(chunks=some_texts, question=st.lists(words, min_size=1, max_size=4).map(" ".join))
+def test_an_answer_of_the_embedded_model_is_text_of_its_source(embedded, chunks, question):
+    """Word for word, in any script, to the end of a sentence; and streamed it says the same."""
+    assume(any(chunk.strip() for chunk in chunks) and question.strip())
+    answer = ask(question, [chunk for chunk in chunks if chunk.strip()], runner=embedded, min_confidence=0)
+    if answer.found:
+        assert answer.finish_reason == "eos"
+        assert answer.text == answer.sources[0].line
+        assert answer.text in " ".join(answer.sources[0].result.chunk_txt.split())
+
+
+def test_it_answers_in_the_words_of_any_language(embedded):
+    """What the passage's sentences say, though the model has learnt no word of it; freely it says something else."""
+    chunks = ["Маяк построен в 1831 году. Он белый.", "灯塔建于1831年。它是白色的。", "It is white."]
+    for question, said in (
+        ("Когда построен маяк?", "Маяк построен в 1831 году."),
+        ("灯塔建于哪一年", "灯塔建于1831年。"),
+    ):
+        assert ask(question, chunks, runner=embedded).text == said
+        assert ask(question, chunks, runner=embedded, copy=False).text != said
+
+
+def test_a_copy_has_what_a_request_has(embedded):
+    """Stop strings and max_tokens cut it, tokens and log probabilities come with it, and guesses change nothing."""
+    whole = ask("How do bees find flowers?", CHUNKS, runner=embedded, logprobs=True, return_tokens=True)
+    sample = whole.response.responses[0]
+    assert len(sample.logprobs) == len(sample.tokens) == sample.generated_tokens
+    assert ask("How do bees find flowers?", CHUNKS, runner=embedded, prompt_lookup=4).text == whole.text
+    assert ask("How do bees find flowers?", CHUNKS, runner=embedded, stop=[" where"]).text == "Bees tell each other"
+    cut = ask("How do bees find flowers?", CHUNKS, runner=embedded, max_tokens=3)
+    assert (cut.finish_reason, whole.text.startswith(cut.text)) == ("length", True)
+    with ask_stream("How do bees find flowers?", CHUNKS, runner=embedded) as stream:
+        assert "".join(stream) == whole.text
+
+
+def test_a_chat_model_copies_a_sentence_of_any_source(embedded):
+    """Asked for by `copy`: whatever it would like to say, it says one of the sentences that it was shown."""
+    question = "the lighthouse, a treaty, the ferry and whale oil?"
+    answer = ask(question, CHUNKS, runner=embedded, chat_template=TEMPLATE, copy=True, top_n=3)
+    shown = [source.text[start:end] for source in answer.sources for start, end in sentences(source.text)]
+    assert len(shown) == 5
+    assert answer.text in shown
+    assert "word for word" in answer.prompt
+    assert ask(question, CHUNKS, runner=embedded, chat_template=TEMPLATE, max_tokens=9).text not in shown
+
+
+def test_a_form_of_its_own_goes_before_the_files_word(embedded):
+    """A request with a form is not copied, unless `copy` says so, which is refused."""
+    assert ask("How do bees find flowers?", CHUNKS, runner=embedded, choice=[" No."]).text == "No."
+    with pytest.raises(InvalidRequestError, match="copy must not be given beside choice"):
+        ask("How do bees find flowers?", CHUNKS, runner=embedded, choice=[" No."], copy=True)
+
+
 def test_a_chat_model_gets_numbered_sources(bigram):
     """With a template the prompt is what it writes of one message: whole chunks, best first, without thinking."""
     answer = ask("the lighthouse or a treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12)
@@ -145,6 +223,9 @@ def test_a_question_that_leaves_no_room_is_refused():
         ({"top_p": 2}, "top_p"),
         ({"model": "a"}, "model"),
         ({"top_n": 0}, "top_n"),
+        ({"min_confidence": 1.5}, "min_confidence"),
+        ({"min_confidence": "high"}, "min_confidence"),
+        ({"copy": 1}, "copy"),
     ],
 )
 def test_a_wrong_argument_is_refused_before_a_model_is_loaded(monkeypatch, options, field):
@@ -182,7 +263,7 @@ def test_an_answer_can_be_written_as_json(embedded):
     """`to_dict` has plain values alone, and each source says what was shown of it."""
     answer = ask("How do bees find flowers?", CHUNKS, runner=embedded, top_n=1)
     read = json.loads(serialize(answer.to_dict()))
-    assert set(read) == {"text", "sources", "prompt", "confidence", "finish_reason"}
+    assert set(read) == {"text", "found", "sources", "prompt", "confidence", "finish_reason"}
     (source,) = read["sources"]
     shown = source["chunk_txt"][source["shown"]["start"] : source["shown"]["end"]]
     assert (shown, source["metadata"]) == (answer.sources[0].text, {"page": 3})

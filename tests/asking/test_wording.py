@@ -3,7 +3,6 @@
 from relevance_gen import Runner, search
 from relevance_gen.asking.answer import Source
 from relevance_gen.asking.wording import (
-    EMBEDDED_NAME,
     INSTRUCTIONS,
     chat_message,
     completion_prompt,
@@ -16,11 +15,11 @@ SOURCES = [Source.whole(result) for result in search("one three", [" a *one*\n- 
 
 def test_the_embedded_model_is_not_told_what_to_do():
     """Its file may have a chat template, but only one that has, and is not it, follows instructions."""
-    assert follows_instructions(ChatFormat(template="{{ messages }}", name="Qwen3"))
-    assert not follows_instructions(ChatFormat(name="base"))
+    assert follows_instructions(ChatFormat(template="{{ messages }}"))
+    assert not follows_instructions(ChatFormat())
     with Runner(n_slots=1) as runner:
-        assert runner.chat_format.name == EMBEDDED_NAME
-    assert not follows_instructions(ChatFormat(template="{{ messages }}", name=EMBEDDED_NAME))
+        assert runner.chat_format.copies_only
+    assert not follows_instructions(ChatFormat(template="{{ messages }}", copies_only=True))
 
 
 def test_a_chat_model_gets_one_message():

@@ -76,6 +76,28 @@ def test_where_nothing_is_found_nothing_is_invented(notes, capsys):
     assert json.loads(capsys.readouterr().out)["sources"] == []
 
 
+def test_no_answer_shows_what_comes_near(notes, capsys):
+    """Status 1, what was found, and no model; --min-confidence says from where on there is an answer."""
+    assert main(["ask", "Who signed the papers of the bank?", "notes.txt", "--max-chars", "60"]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("No answer was found, only passages that come near it.\n\n[1] 0.")
+    assert err == ""
+    assert main(["ask", "Who signed the papers of the bank?", "notes.txt", "--min-confidence", "0"]) == 0
+    assert capsys.readouterr().err.startswith(EMBEDDED)
+    assert main(["ask", QUESTION, "notes.txt", "--min-confidence", "1", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["found"], len(answer["sources"])) == (False, 1)
+    assert main(["ask", QUESTION, "notes.txt", "--min-confidence", "2"]) == 2
+    assert "--min-confidence must be a finite number in [0, 1], got 2.0" in capsys.readouterr().err
+
+
+def test_it_copies_or_writes(notes, capsys):
+    """--no-copy lets the embedded model write as it likes, in its own form and no other."""
+    assert main(["ask", QUESTION, "notes.txt", "--no-copy", "--max-tokens", "2"]) == 0
+    assert len(capsys.readouterr().out.split("\n")[0]) < len(SENTENCE)
+    assert main(["ask", QUESTION, "notes.txt", "--copy", "--model", str(BIGRAM)]) in (0, 2)
+
+
 def test_it_reads_what_search_reads(notes, capsys):
     """Folders, globs and saved indexes: the options are those of search."""
     assert main(["ask", QUESTION, ".", "-g", "*.md"]) == 1

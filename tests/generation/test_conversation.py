@@ -215,7 +215,7 @@ def model():
 def test_the_file_says_what_controls_and_ends(model):
     """Control tokens, the ends of a turn, and the texts of BOS and EOS come from the model's file."""
     assert model.chat_format == ChatFormat(
-        None, "<|begin|>", "<|end|>", (END,), ("<|begin|>", "<|end|>"), (), model.n_ctx, "bigram"
+        None, "<|begin|>", "<|end|>", (END,), ("<|begin|>", "<|end|>"), (), model.n_ctx, copies_only=False
     )
 
 

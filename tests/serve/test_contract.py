@@ -104,7 +104,7 @@ def test_prompt_writes_what_to_ask(real: Server) -> None:
     )
     answer = real.call("POST", "/prompt", {"question": question, "chunk_txts": chunks, "top_n": 1}, KEYED)
     assert answer.status == 200, answer.body
-    assert list(answer.json) == ["sources", "path", "request"]
+    assert list(answer.json) == ["sources", "path", "request", "found"]
     (source,) = answer.json["sources"]
     assert list(source) == ["original_index", "start", "end"]
     shown = chunks[source["original_index"]][source["start"] : source["end"]]

@@ -160,7 +160,9 @@ def test_one_click_shows_the_whole_thing(browser: Any, server: Server) -> None:
     visit.page.press("#key", "Enter")
     visit.page.wait_for_selector("#found li")
     assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
-    assert re.search(r"\d+ tokens · \d+ ms · answer\s\d+\s%\slikely", visit.page.inner_text("#status"))
+    assert re.search(
+        r"\d+ tokens · \d+ ms · confidence\s\d\.\d\d that they hold what was asked", visit.page.inner_text("#status")
+    )
     visit.wait_for_end()
     assert "word0 word1 word2 " in visit.page.inner_text("#answers")
     assert re.search(r"\d+ tokens · \d+ a second", visit.page.inner_text("#pace"))

@@ -11,7 +11,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.named import Named
-from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
+from relevance_gen.serve.work.searching import ExplanationTask, PromptTask, SearchTask
 from relevance_gen.types import (
     Explanation,
     ExplanationRequest,
@@ -75,7 +75,7 @@ def read_extraction(body: object) -> tuple[ExtractionRequest, Callable[[Extracti
     return wire.structure(ExtractionRequest, body), wire.unstructure
 
 
-def read_prompt(body: object) -> tuple[SearchTask, Callable[[PromptResponse], object]]:
+def read_prompt(body: object) -> tuple[PromptTask, Callable[[PromptResponse], object]]:
     """Read the body of ``POST /prompt``.
 
     Raises:
@@ -83,7 +83,7 @@ def read_prompt(body: object) -> tuple[SearchTask, Callable[[PromptResponse], ob
     """
     request = wire.structure(PromptRequest, body)
     question = Question(request.question, request.top_n, true_order=False, spans=True)
-    return SearchTask(question, request.chunk_txts), wire.unstructure
+    return PromptTask(question, request.chunk_txts, request=request), wire.unstructure
 
 
 def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:

@@ -17,7 +17,7 @@ from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask, Responses
-from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
+from relevance_gen.serve.work.searching import ExplanationTask, PromptTask, SearchTask
 from relevance_gen.types import Explanation, ExtractionRequest, ExtractionResponse, PromptResponse, SearchResponse
 
 
@@ -74,8 +74,8 @@ def _extract(service: Service, task: ExtractionRequest, _: str) -> ExtractionRes
     return service.extractor.extract(task)
 
 
-async def _write_prompt(service: Service, task: SearchTask, found: SearchResponse) -> PromptResponse:
-    return await service.generator.prompt(task.question.query, found)
+async def _write_prompt(service: Service, task: PromptTask, found: SearchResponse) -> PromptResponse:
+    return await service.generator.prompt(task.request, found)
 
 
 def _check_encoder(service: Service) -> None:

@@ -26,6 +26,7 @@ from relevance_gen.serve.work.prompting import Prompter
 from relevance_gen.types import (
     GenerationRequest,
     GenerationResponse,
+    PromptRequest,
     PromptResponse,
     SearchResponse,
     Stats,
@@ -94,9 +95,9 @@ class Generator:
         """Abort what still runs."""
         await asyncio.to_thread(self._backend.close, drain=False, timeout_s=_CLOSE_S)
 
-    async def prompt(self, question: str, found: SearchResponse) -> PromptResponse:
+    async def prompt(self, asked: PromptRequest, found: SearchResponse) -> PromptResponse:
         """Write what the model is to be asked: see `Prompter.write`."""
-        return await self._prompter.write(question, found, self._backend)
+        return await self._prompter.write(asked, found, self._backend)
 
     def written(self, task: GenerationTask) -> GenerationTask:
         """Return `task` with its conversation written, which takes milliseconds, and with a bad template seconds.

@@ -14,7 +14,7 @@ from relevance_gen.asking.model import Model
 from relevance_gen.asking.preparation import prepare
 from relevance_gen.errors import RequestCancelledError, TimedOutError
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.types import PromptResponse, PromptSource, SearchResponse
+from relevance_gen.types import PromptRequest, PromptResponse, PromptSource, SearchResponse
 
 _AT_ONCE = 4
 """Prompts written at once. Their threads mostly wait for the model's, which counts tokens between its steps."""
@@ -31,7 +31,7 @@ class Prompter:
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(_AT_ONCE, "prompt")
 
-    async def write(self, question: str, found: SearchResponse, model: Model) -> PromptResponse:
+    async def write(self, asked: PromptRequest, found: SearchResponse, model: Model) -> PromptResponse:
         """Write what `model` is to be asked, from what a search with spans has found.
 
         Raises:
@@ -39,15 +39,15 @@ class Prompter:
             TimedOutError: it was not done in time.
             RelevanceGenError: what the model raises.
         """
-        asked = _Impatient(model)
+        impatient = _Impatient(model)
         try:
             async with asyncio.timeout(self._timeout_s):
                 loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads, _write, question, found, asked)
+                return await loop.run_in_executor(self._threads, _write, asked, found, impatient)
         except TimeoutError:
             raise TimedOutError(f"the prompt was not written within {self._timeout_s:g} seconds") from None
         finally:
-            asked.is_over.set()
+            impatient.is_over.set()
 
 
 @frozen
@@ -74,12 +74,13 @@ class _Impatient:
             raise RequestCancelledError("nobody waits for this prompt any more")
 
 
-def _write(question: str, found: SearchResponse, model: Model) -> PromptResponse:
-    sources, fields = prepare(question, found, model)
+def _write(asked: PromptRequest, found: SearchResponse, model: Model) -> PromptResponse:
+    sources, fields = prepare(asked.question, found, model, copy=asked.copy)
     is_chat = "messages" in fields
-    kept = ("messages", "max_tokens", "temperature") if is_chat else tuple(fields)
+    kept = ("messages", "max_tokens", "temperature", "choice") if is_chat else tuple(fields)
     return PromptResponse(
         tuple(PromptSource(source.result.original_index, source.start, source.end) for source in sources),
         "/v1/chat/completions" if is_chat else "/generate",
-        {name: fields[name] for name in kept},
+        {name: fields[name] for name in kept if name in fields},
+        bool(found.results) and found.confidence >= asked.min_confidence,
     )

@@ -23,7 +23,7 @@ from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
 from relevance_gen.serve.work.lifting import Lifting, Reason, SkippedError
 from relevance_gen.serve.work.named import Named, NamedIndexes
-from relevance_gen.types import Chunk, Explanation, SearchResponse, SearchResult
+from relevance_gen.types import Chunk, Explanation, PromptRequest, SearchResponse, SearchResult
 
 Found = TypeVar("Found")
 
@@ -50,6 +50,13 @@ class SearchTask:
     blank: Blank | None = None
     named: Named | None = None
     skipped: list[Reason] = field(factory=list, eq=False, kw_only=True)
+
+
+@frozen
+class PromptTask(SearchTask):
+    """A search whose results are to become a prompt, as `request` says."""
+
+    request: PromptRequest = field(kw_only=True)
 
 
 @frozen

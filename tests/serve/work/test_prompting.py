@@ -16,7 +16,7 @@ from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.work.backends import NoBackend
 from relevance_gen.serve.work.generating import Generator
-from relevance_gen.types import PromptResponse
+from relevance_gen.types import PromptRequest, PromptResponse
 
 CHUNKS = ["The lighthouse was built in 1831.", "Bees tell each other where the flowers are by dancing.", "It rained."]
 QUESTION = "How do bees find flowers?"
@@ -56,7 +56,7 @@ class Slow(Worded):
         return 10_000
 
 
-def prompt(backend: NoBackend, timeout_s: float = 10.0) -> PromptResponse:
+def prompt(backend: NoBackend, timeout_s: float = 10.0, **options: Any) -> PromptResponse:
     """Ask about the chunks."""
 
     async def asked() -> PromptResponse:
@@ -65,7 +65,9 @@ def prompt(backend: NoBackend, timeout_s: float = 10.0) -> PromptResponse:
         while generator.is_loading:
             await asyncio.sleep(0.01)
         try:
-            return await generator.prompt(QUESTION, search(QUESTION, CHUNKS, 5, true_order=False, spans=True))
+            return await generator.prompt(
+                PromptRequest(QUESTION, CHUNKS, **options), search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
+            )
         finally:
             generator._prompter._threads.shutdown()
 
@@ -95,6 +97,23 @@ def test_a_chat_model_is_asked_in_a_conversation() -> None:
     (message,) = written.request["messages"]
     assert message["role"] == "user"
     assert f"[1] {CHUNKS[1]}\n\nQuestion: {QUESTION}" in message["content"]
+
+
+def test_a_copy_is_a_choice() -> None:
+    """By the model's file or by the request: of the best passage, or in a conversation of all sentences shown."""
+    by_file = prompt(Worded(ChatFormat(n_ctx=512, copies_only=True)))
+    assert by_file.request["choice"] == [f" {CHUNKS[1]}"]
+    assert prompt(Worded(ChatFormat(n_ctx=512)), copy=True).request == by_file.request
+    assert "choice" not in prompt(Worded(ChatFormat(n_ctx=512, copies_only=True)), copy=False).request
+    in_chat = prompt(Worded(ChatFormat(template="{{ messages }}", n_ctx=4096)), copy=True)
+    assert in_chat.request["choice"] == [CHUNKS[1], f" {CHUNKS[1]}"]
+
+
+def test_whether_an_answer_was_found_is_told() -> None:
+    """By the search's confidence against the request's bound; the prompt is written all the same."""
+    for bound, found in ((0.0, True), (0.99, False)):
+        written = prompt(Worded(ChatFormat(n_ctx=512)), min_confidence=bound)
+        assert (written.found, len(written.sources)) == (found, 1)
 
 
 def test_a_model_that_counts_for_too_long_is_given_up() -> None:
@@ -130,13 +149,13 @@ def test_a_prompt_that_is_given_up_keeps_its_place_while_its_thread_goes_on() ->
         generator = Generator(Metrics.alone(), 60)
         generator._backend = held
         found = search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
-        gone = [asyncio.create_task(generator.prompt(QUESTION, found)) for _ in range(4)]
+        gone = [asyncio.create_task(generator.prompt(PromptRequest(QUESTION, CHUNKS), found)) for _ in range(4)]
         while held.n_asking < 4:
             await asyncio.sleep(0.001)
         for task in gone:
             task.cancel()
         await asyncio.wait(gone)
-        last = asyncio.create_task(generator.prompt(QUESTION, found))
+        last = asyncio.create_task(generator.prompt(PromptRequest(QUESTION, CHUNKS), found))
         for _ in range(100):  # it would begin at once
             await asyncio.sleep(0.001)
         n_asking = held.n_asking
