@@ -386,6 +386,10 @@ class Explanation:
         letters: what letters in a row as in the query's words gave, where chunks or query are not in English.
         likeness: what being like the best chunks gave; a chunk is like itself, too.
         meaning: what the encoder gave; 0 without one, and where it did not look at the chunk.
+        chunks: what the other chunks of its file gave; this and what follows in a `FolderIndex` only.
+        name: what the file's name gave.
+        definitions: what names gave that the file defines.
+        exact: what these gave where the query holds one of them as an identifier.
         passage: the passage that is nearest in meaning, of a chunk that the encoder looked at.
         left_out: the quotes and signs of the question that keep the chunk out of the results, as they were written.
         corrections: as in `SearchMetadata`; the terms are those of the query as it was corrected.
@@ -401,6 +405,10 @@ class Explanation:
     letters: float = 0.0
     likeness: float = 0.0
     meaning: float = 0.0
+    chunks: float = 0.0
+    name: float = 0.0
+    definitions: float = 0.0
+    exact: float = 0.0
     passage: Passage | None = None
     left_out: tuple[str, ...] = ()
     corrections: Mapping[str, str] = field(factory=dict, hash=False)

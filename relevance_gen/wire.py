@@ -30,17 +30,13 @@ _converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
 _if_asked = override(omit_if_default=True)
 _converter.register_unstructure_hook(Completion, Completion.to_dict)
 _converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_dict)
+_SELDOM: Any = dict.fromkeys(
+    ("title", "meaning", "chunks", "name", "definitions", "exact", "passage", "left_out", "corrections"),
+    _if_asked,
+)
 _converter.register_unstructure_hook(
     Explanation,
-    make_dict_unstructure_fn(
-        Explanation,
-        _converter,
-        title=_if_asked,
-        meaning=_if_asked,
-        passage=_if_asked,
-        left_out=_if_asked,
-        corrections=_if_asked,
-    ),
+    make_dict_unstructure_fn(Explanation, _converter, _cattrs_omit_if_default=False, **_SELDOM),
 )
 
 

@@ -138,6 +138,7 @@ def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Cor
         follow=args.follow,
         max_chars=args.max_chars,
         max_files=_MAX_FILES,
+        by_file=not getattr(args, "passages", True),
         weighting=args.weighting,
         encoding=args.encoding,
         n_jobs=args.jobs,

@@ -43,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="best",
         help="best first, or as they stand in the text (default: %(default)s)",
     )
+    results.add_argument(
+        "--passages",
+        action="store_true",
+        help="in a folder, rank passages by themselves, and not files with the best passage of each",
+    )
 
 
 def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: str) -> argparse._ArgumentGroup:

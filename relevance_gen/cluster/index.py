@@ -34,7 +34,7 @@ from relevance_gen.cluster.state import IndexStats, ShardStats
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.positions import check_position
-from relevance_gen.retrieval.question.answering import answer, meaning_of
+from relevance_gen.retrieval.question.answering import answer, rerankings_of
 from relevance_gen.retrieval.question.explaining import explain
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.query import Question
@@ -247,6 +247,8 @@ class ClusterIndex(Searchable):
         return list(self._pool.map(lambda question: self._answer(question, allow_partial), asked))
 
     def _answer(self, question: Question, allow_partial: bool) -> SearchResponse:
+        rerankings_of(question.candidates, None)
+
         def ask(collection: ClusterCollection) -> SearchResponse:
             state = collection.state
             counts = SearchMetadata(state.counter.count(question.query), state.n_tokens)
@@ -263,7 +265,7 @@ class ClusterIndex(Searchable):
     def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
         """Show what each term of the query gave to the score of a chunk."""
         _check_no_encoder(encoder)
-        meaning_of(question.candidates, None)
+        rerankings_of(question.candidates, None)
 
         def ask(collection: ClusterCollection) -> Explanation:
             at = check_position("chunk", chunk, collection.state.n_positions, collection.holds)

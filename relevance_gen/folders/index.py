@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import Final
+from typing import Any, Final
 
 from attrs import asdict, evolve, frozen
 
@@ -82,6 +82,8 @@ class FolderIndex(Searchable):
         follow: whether to follow symbolic links, also to what is outside of the folder.
         max_chars: most characters of a chunk.
         max_files: most files; a folder that has more is refused before any is read.
+        by_file: whether to rank files, with the best passage of each as its one result; see
+            `relevance_gen.folders.ranking`. False ranks passages by themselves, as `ChunkIndex` does.
         weighting: as for `ChunkIndex`.
         encoding: as for `ChunkIndex`.
         n_jobs: processes to build with, as for `ChunkIndex`.
@@ -111,6 +113,7 @@ class FolderIndex(Searchable):
         follow: bool = False,
         max_chars: int = 1000,
         max_files: int = 200_000,
+        by_file: bool = True,
         weighting: WeightingName = "pivoted",
         encoding: Encoding | None = None,
         n_jobs: int | None = 1,
@@ -121,6 +124,8 @@ class FolderIndex(Searchable):
             raise InvalidRequestError.must_be("root", "the path of a folder", root)
         self.root = os.path.realpath(root)
         self._check_root()
+        if not isinstance(by_file, bool):
+            raise InvalidRequestError.must_be("by_file", "true or false", by_file)
         self._max_chars = check_integer("max_chars", max_chars, 1)
         self._max_files = check_integer("max_files", max_files, 1)
         self._selection = Selection(hidden, no_ignore, follow, glob, types)
@@ -132,7 +137,7 @@ class FolderIndex(Searchable):
         reading = [_FORMAT, relevance_gen.__version__, why_not("PDF") is None]
         options = [asdict(self._selection), self._max_chars, weighting, counter.name, counter.fingerprint]
         self._cache = cache_of(cache, [self.root, *reading, *options])
-        self._shown_as = os.path.join(shown_as, "")
+        self._shown: dict[str, Any] = {"shown_as": os.path.join(shown_as, ""), "by_file": by_file}
         self._failed: dict[str, str] = {}
         self._looking = threading.Lock()
         self._seen: FolderSnapshot | None = None
@@ -274,7 +279,7 @@ class FolderIndex(Searchable):
                 titles += [title_of(path, heading) for _, heading in said]
         chunks = Chunks(texts, {}, dict(enumerate(titles)))
         if known is None:
-            return FolderSnapshot(self._new(chunks, progress=self._show), files, self._shown_as)
+            return FolderSnapshot(self._new(chunks, progress=self._show), files, **self._shown)
         state = evolve(known, files=files)
         removed = known.positions(path for path in known.paths if path in changed or path not in files)
         added = state.positions(path for path in state.paths if path in changed)
@@ -290,7 +295,9 @@ class FolderIndex(Searchable):
         troubled = [(path, file) for path, file in files.items() if file.trouble is not None]
         failed = self._failed | {path: str(file.trouble) for path, file in troubled if file.kind is None}
         left_out = Counter((file.kind, str(file.trouble)) for _, file in troubled if file.kind is not None)
-        return Skipped({self._shown_as + path: why for path, why in failed.items()}, left_out, self._walker.n_links)
+        return Skipped(
+            {self._shown["shown_as"] + path: why for path, why in failed.items()}, left_out, self._walker.n_links
+        )
 
     def _kept(self) -> FolderSnapshot | None:
         """Return what an earlier process has seen."""
@@ -298,7 +305,7 @@ class FolderIndex(Searchable):
         if kept is None:
             return None
         try:
-            state = FolderSnapshot(kept.index, from_records(kept.records, kept.cuts), self._shown_as)
+            state = FolderSnapshot(kept.index, from_records(kept.records, kept.cuts), **self._shown)
         except (LookupError, TypeError, ValueError):
             return None
         return state if state.bounds[-1] == len(kept.index) else None

@@ -8,6 +8,7 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from relevance_gen.folders.files import File, Skipped
+from relevance_gen.folders.ranking import FileRanking
 from relevance_gen.retrieval.arrays import Offsets, bounds_of, ragged_ranges
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.question.distinct import Labels
@@ -27,6 +28,7 @@ class FolderSnapshot(Searchable):
         index: the chunks, those of a file behind those of the file before it.
         files: what is known of each file, by its path, in the order of the walk.
         shown_as: what stands in front of paths in results.
+        by_file: whether files are ranked, with one result for each, and not chunks by themselves.
         skipped: what is not searched.
         paths: the files' paths.
         bounds: position of each file's first chunk, and behind the last of all, shape (F + 1,).
@@ -35,6 +37,7 @@ class FolderSnapshot(Searchable):
     index: ChunkIndex
     files: Mapping[str, File] = field(repr=False)
     shown_as: str = ""
+    by_file: bool = True
     skipped: Skipped = field(factory=Skipped)
     paths: Sequence[str] = field(init=False, repr=False)
     bounds: Offsets = field(init=False, repr=False)
@@ -59,12 +62,17 @@ class FolderSnapshot(Searchable):
         self, asked: Sequence[Question], encoder: TextEncoder | None = None, *, allow_partial: bool = False
     ) -> list[SearchResponse]:
         """Answer questions. With an encoder, the best by their words are encoded now: no vectors are kept."""
-        answers = self.index.answer_all([*map(self._asked, asked)], encoder, allow_partial=allow_partial)
+        asked = [*map(self._asked, asked)]
+        answers = self.index.answer_all(asked, encoder, allow_partial=allow_partial, rerankings=self._rankings)
         return [evolve(answer, results=tuple(map(self._told, answer.results))) for answer in answers]
 
     def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
         """Explain the score that a question gives to the chunk at a position."""
-        return self.index.explain_one(self._asked(question), chunk, encoder)
+        return self.index.explain_one(self._asked(question), chunk, encoder, rerankings=self._rankings)
+
+    @property
+    def _rankings(self) -> tuple[FileRanking, ...]:
+        return (FileRanking(self.paths, self.bounds),) if self.by_file else ()
 
     def positions(self, paths: Iterable[str]) -> Offsets:
         """Return the positions of all chunks of some files, file after file."""
@@ -93,6 +101,9 @@ class FolderSnapshot(Searchable):
         if isinstance(distinct, str):
             chunks, counts = self._described({distinct})
             distinct = Labels(Labels.of(distinct, chunks).hashes.repeat(counts))
+        elif self.by_file:
+            counts = np.diff(self.bounds)
+            distinct = Labels(np.arange(1, counts.size + 1, dtype=np.uint64).repeat(counts))
         return evolve(question, where=where, distinct=distinct)
 
     def _described(self, keys: Set[str] | None) -> tuple[Chunks, Offsets]:

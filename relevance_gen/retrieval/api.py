@@ -10,7 +10,7 @@ from typing import Any
 from relevance_gen.checks import as_list
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.question.answering import answer, meaning_of
+from relevance_gen.retrieval.question.answering import answer, rerankings_of
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.query import N_CANDIDATES, Question, parse
@@ -115,7 +115,7 @@ def answer_once(
 
     The chunks' tokens are counted when somebody asks how many there are, or, with `counts_now`, beside the search.
     """
-    meaning_of(question.candidates, encoder := checked_encoder(encoder))
+    rerankings = rerankings_of(question.candidates, checked_encoder(encoder))
     weigher = weighting_named(weighting)
     counter = token_counter(encoding)
     checked = Chunks.read(chunks, blank=blank)
@@ -131,4 +131,4 @@ def answer_once(
         if wanted is not None and misspelt(query, df):  # the word that is meant may begin otherwise
             collection = Collection([build(kept, positions, keep_occurrences=False)], weigher)
         token_counts = SearchMetadata.counted_later(n_query_tokens, counted().__int__ if counts_now else later)
-    return answer(question, collection, len(checked.texts), token_counts, encoder)
+    return answer(question, collection, len(checked.texts), token_counts, rerankings)

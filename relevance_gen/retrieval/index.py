@@ -18,11 +18,12 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.arrays import different, joined
 from relevance_gen.retrieval.positions import ChunkList, check_position, check_positions, chunks_at, positions_to_remove
-from relevance_gen.retrieval.question.answering import answer, meaning_of
+from relevance_gen.retrieval.question.answering import answer, rerankings_of
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.question.stage import Reranking
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment import pool, storage
@@ -209,23 +210,35 @@ class ChunkIndex(Searchable):
     # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer_all(
-        self, asked: Sequence[Question], encoder: TextEncoder | None = None, *, allow_partial: bool = False
+        self,
+        asked: Sequence[Question],
+        encoder: TextEncoder | None = None,
+        *,
+        allow_partial: bool = False,
+        rerankings: Sequence[Reranking] = (),
     ) -> list[SearchResponse]:
-        """Answer questions from one state of the index, which always has all its chunks."""
+        """Answer questions from one state of the index, which always has all its chunks; `rerankings` come last."""
         del allow_partial
         state, encoder = self._state, self._encoder_of(encoder)
-        return [self._answer(state, question, encoder) for question in asked]
+        return [self._answer(state, one, (*rerankings_of(one.candidates, encoder), *rerankings)) for one in asked]
 
-    def _answer(self, state: _State, question: Question, encoder: TextEncoder | None) -> SearchResponse:
+    def _answer(self, state: _State, question: Question, rerankings: Sequence[Reranking]) -> SearchResponse:
         token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
-        return answer(question, state.collection, state.n_positions, token_counts, encoder)
+        return answer(question, state.collection, state.n_positions, token_counts, rerankings)
 
-    def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
+    def explain_one(
+        self,
+        question: Question,
+        chunk: int,
+        encoder: TextEncoder | None = None,
+        *,
+        rerankings: Sequence[Reranking] = (),
+    ) -> Explanation:
         """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk."""
         state = self._state
-        meaning = meaning_of(question.candidates, self._encoder_of(encoder))
+        rerankings = (*rerankings_of(question.candidates, self._encoder_of(encoder)), *rerankings)
         at = check_position("chunk", chunk, state.n_positions, state.collection.holds)
-        return explain(state.collection, question, at, meaning)
+        return explain(state.collection, question, at, rerankings)
 
     def _encoder_of(self, encoder: TextEncoder | None) -> TextEncoder | None:
         """Return the encoder of a search: the one that it brings, or the index's own."""

@@ -147,7 +147,7 @@ def test_results_say_where_they_stand(root: Path) -> None:
 
 def test_answers_like_an_index_of_its_chunks(root: Path) -> None:
     """Scores and positions are those of a `ChunkIndex` of the same texts under the files' names, in their order."""
-    found = FolderIndex(root).search("green pears", true_order=False)
+    found = FolderIndex(root, by_file=False).search("green pears", true_order=False)
     names = ("notes.txt", "src/fruit.py")
     chunks = [{"text": (root / name).read_text().rstrip("\n"), "title": name} for name in names]
     plain = ChunkIndex(chunks).search("green pears", true_order=False)
@@ -156,7 +156,7 @@ def test_answers_like_an_index_of_its_chunks(root: Path) -> None:
 
 def test_one_result_for_each_file(root: Path) -> None:
     """With `distinct` a file has one result at most, its best, which says how many others it stands for."""
-    index = FolderIndex(root, max_chars=20)
+    index = FolderIndex(root, max_chars=20, by_file=False)
     every = index.search("apple pear", true_order=False)
     found = index.search("apple pear", true_order=False, distinct="path")
     assert [result.metadata["path"] for result in found] == list(dict.fromkeys(one.metadata["path"] for one in every))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,13 +17,14 @@ from relevance_gen.retrieval.question.evidence import contents
 from relevance_gen.retrieval.question.filtering import Filter, check_keys
 from relevance_gen.retrieval.question.highlighting import highlight
 from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.question.stage import Reranking
 from relevance_gen.retrieval.question.stages.meaning import Meaning
 from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import SearchMetadata, SearchResponse, SearchResult, Span
 
 
-def meaning_of(candidates: int | None, encoder: TextEncoder | None) -> Meaning | None:
-    """Return what an encoder adds to a score; None if it is not asked.
+def rerankings_of(candidates: int | None, encoder: TextEncoder | None) -> tuple[Reranking, ...]:
+    """Return what an encoder adds to a score: nothing if it is not asked.
 
     Raises:
         InvalidRequestError: `candidates` asks for an encoder, and there is none.
@@ -32,7 +33,7 @@ def meaning_of(candidates: int | None, encoder: TextEncoder | None) -> Meaning |
         raise InvalidRequestError.must_be(
             "candidates", "an integer where there is no encoder", None, remedy="pass encoder, or leave it out"
         )
-    return None if encoder is None or candidates == 0 else Meaning(encoder, candidates)
+    return () if encoder is None or candidates == 0 else (Meaning(encoder, candidates),)
 
 
 def _hashes(distinct: str | Labels, collection: Collection, positions: Offsets) -> Ids:
@@ -56,7 +57,7 @@ def answer(
     collection: Collection,
     n_positions: int,
     token_counts: SearchMetadata,
-    encoder: TextEncoder | None = None,
+    rerankings: Sequence[Reranking] = (),
 ) -> SearchResponse:
     """Return the best chunks of a collection.
 
@@ -65,19 +66,18 @@ def answer(
         collection: the chunks.
         n_positions: number of positions that were ever given.
         token_counts: returned as they are.
-        encoder: tells what texts mean; None goes by their words alone.
+        rerankings: what looks at the best again when the words have spoken, in this order.
 
     Raises:
-        InvalidRequestError: `where` is not allowed, or `candidates` without an encoder.
+        InvalidRequestError: `where` is not allowed.
     """
-    meaning = meaning_of(question.candidates, encoder)
     query, signs = collection.read(question)
     chosen = Filter.read(question.where, n_positions, signs) if signs or question.where is not None else None
     n_chunks = collection.statistics.n_chunks
     if question.distinct is not None:
         announce("ranked", n_chunks)
     n_ranked = question.top_n if question.distinct is None else max(n_chunks, 1)
-    ranking, table = collection.rank(query, n_ranked, chosen, meaning)
+    ranking, table = collection.rank(query, n_ranked, chosen, rerankings)
     if isinstance(question.where, Mapping) and not ranking.positions.size and n_chunks:
         check_keys(question.where, collection.metadata_keys)
     if question.min_share:

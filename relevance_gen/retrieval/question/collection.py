@@ -26,9 +26,8 @@ from relevance_gen.retrieval.question.ranking import Ranking, at_least_as_good
 from relevance_gen.retrieval.question.scorer import Candidates, SegmentScorer, TermMatch, TermPostings
 from relevance_gen.retrieval.question.signs import Sign
 from relevance_gen.retrieval.question.spelling import corrected, misspelt
-from relevance_gen.retrieval.question.stage import N_PROMISING, Plan, Table
+from relevance_gen.retrieval.question.stage import N_PROMISING, Plan, Reranking, Table
 from relevance_gen.retrieval.question.stages.likeness import words
-from relevance_gen.retrieval.question.stages.meaning import Meaning
 from relevance_gen.retrieval.question.weighting import Weighting
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.types import Metadata
@@ -168,7 +167,7 @@ class Collection:
         return question.read(inflects=self.weighting.inflects, is_english=self.statistics.is_english)
 
     def rank(
-        self, query: Query, top_n: int, chosen: Filter | None = None, meaning: Meaning | None = None
+        self, query: Query, top_n: int, chosen: Filter | None = None, rerankings: Sequence[Reranking] = ()
     ) -> tuple[Ranking, Table | None]:
         """Return the `top_n` best chunks, best first, with scores in (0, 1]; chunks of score 0 are left out.
 
@@ -178,15 +177,15 @@ class Collection:
             query: the query.
             top_n: most chunks.
             chosen: which chunks may be results; None allows all.
-            meaning: what an encoder adds to what the words say.
+            rerankings: what looks at the best again when the words have spoken, in this order.
         """
-        is_usual = chosen is None and meaning is None and top_n <= N_PROMISING
+        is_usual = chosen is None and not rerankings and top_n <= N_PROMISING
         key = (query.text, query.corrects, top_n) if is_usual and len(query.text) <= REMEMBERED_CHARS else None
         ranking = self._rankings.get(key)
         if ranking is not None:
             return ranking, None
         plan = self.plan(query)
-        table = self.assess(plan, top_n, chosen, meaning)
+        table = self.assess(plan, top_n, chosen, rerankings)
         some = table.results[table.scores[table.results] > 0.0]
         by_words = table.columns["words"][table.results]
         sure = confidence(float(by_words.max()), table.plan) if by_words.size else 0.0
@@ -219,7 +218,7 @@ class Collection:
         df = tuple([sum([parts[number].df for parts in found]) for number in range(len(query.terms))])
         return query, matches, df
 
-    def assess(self, plan: Plan, n: int, chosen: Filter | None = None, meaning: Meaning | None = None) -> Table:
+    def assess(self, plan: Plan, n: int, chosen: Filter | None = None, rerankings: Sequence[Reranking] = ()) -> Table:
         """Return the chunks whose cosines reach the n-th best, and all parts of their scores.
 
         Args:
@@ -227,23 +226,23 @@ class Collection:
             n: how many; there are more with ties, and where stages look at more.
             chosen: which chunks may be results; None allows all. A chunk's score does not depend on it, so the best of
                 all chunks are looked at, too.
-            meaning: what an encoder adds to what the words say.
+            rerankings: what looks at the best again when the words have spoken, in this order.
         """
-        table = self._candidates(plan, n, chosen, meaning)
+        table = self._candidates(plan, n, chosen, rerankings)
         for stage in plan.stages:
             check_wanted()
             if table.picked.size or not stage.n_best:
                 stage.score(table)
         table.columns["words"] = table.scores
-        if meaning is not None:
-            meaning.score(table)
+        for reranking in rerankings:
+            check_wanted()
+            reranking.score(table)
         return table
 
-    def _candidates(self, plan: Plan, n: int, chosen: Filter | None, meaning: Meaning | None) -> Table:
+    def _candidates(self, plan: Plan, n: int, chosen: Filter | None, rerankings: Sequence[Reranking]) -> Table:
         """Return the table that the stages fill: the second round, and of the third what is asked at once."""
-        everyone = meaning is not None and meaning.n_candidates is None
-        n_candidates = 0 if meaning is None else meaning.n_candidates or self.statistics.n_chunks
-        n = max(n, N_PROMISING, n_candidates)
+        everyone = any(one.n_candidates is None for one in rerankings)
+        n = max([n, N_PROMISING, *(one.n_candidates or self.statistics.n_chunks for one in rerankings)])
         parts = self.ask(SegmentScorer.candidates, plan, n, chosen, everyone=everyone)
         found = Candidates.merge(parts, None if everyone else n)
         n_best = max((stage.n_best for stage in plan.stages), default=0)

@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
-
-import numpy as np
 
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.scorer import SegmentScorer
-from relevance_gen.retrieval.question.stages.meaning import Meaning
-from relevance_gen.types import Explanation, Passage, TermShare
+from relevance_gen.retrieval.question.stage import Reranking
+from relevance_gen.types import Explanation, TermShare
 
 
-def explain(collection: Collection, question: Question, position: int, meaning: Meaning | None = None) -> Explanation:
+def explain(
+    collection: Collection, question: Question, position: int, rerankings: Sequence[Reranking] = ()
+) -> Explanation:
     """Explain the score of the chunk at a position, where there must be one: read its row of the table."""
     query, signs = collection.read(question)
     plan = collection.plan(query)
     of_terms = next((one for one in collection.ask(SegmentScorer.shares, position, plan) if one is not None), None)
     if of_terms is None:
         raise LookupError(f"no chunk is at position {position}")
-    table = collection.assess(plan, collection.statistics.n_chunks, meaning=meaning)
+    table = collection.assess(plan, collection.statistics.n_chunks, rerankings=rerankings)
     place = int(table.positions.searchsorted(position))
     is_found = place < table.positions.size and int(table.positions[place]) == position
     row = {part: float(column[place]) for part, column in table.columns.items()} if is_found else {"words": 0.0}
-    score = row["words"] if meaning is None or meaning.words_count(plan) else 0.0
+    words = row["words"]
+    parts: dict[str, Any] = {"words": words}
+    for reranking in rerankings if is_found else ():
+        parts.update(reranking.explain(table, place))
+    kept = parts.pop("words") / (words or 1.0)
     added: dict[str, float] = {}
     lifted: dict[str, float] = {}
-    for stage in plan.stages if score else ():
-        (lifted if stage.is_behind_scale else added).update(stage.shares(row, score))
+    for stage in plan.stages if kept else ():
+        (lifted if stage.is_behind_scale else added).update(stage.shares(row, words))
     total = math.fsum([*(share for _, share in of_terms), *added.values()])
     # A chunk that scores more than the query would is squeezed below 1, and so are its parts.
-    scale = (score - math.fsum(lifted.values())) / total if total else 0.0
+    scale = kept * (words - math.fsum(lifted.values())) / total if total else 0.0
     weighted = plan.terms
     terms = tuple(
         TermShare(term.word, collection.spell(match.ids), tf, df, idf, share * scale)
@@ -41,13 +46,9 @@ def explain(collection: Collection, question: Question, position: int, meaning: 
             weighted.query.terms, weighted.matches, weighted.df, weighted.idf, of_terms, strict=True
         )
     )
-    parts: dict[str, Any] = {part: share * scale for part, share in added.items()} | lifted
-    if is_found and table.nearest is not None:
-        parts["meaning"] = float(table.scores[place]) - score
-        score = float(table.scores[place])
-        candidates, nearest = table.nearest
-        for at in np.flatnonzero(candidates == place).tolist():
-            parts["passage"] = Passage(int(nearest.starts[at]), int(nearest.ends[at]), float(nearest.cosines[at]))
+    parts |= {part: share * scale for part, share in added.items()}
+    parts |= {part: share * kept for part, share in lifted.items()}
     if signs:
         parts["left_out"] = tuple(chain.from_iterable(collection.ask(SegmentScorer.broken_signs, position, signs)))
+    score = float(table.scores[place]) if is_found else 0.0
     return Explanation(score, terms, corrections=plan.terms.query.corrections, **parts)

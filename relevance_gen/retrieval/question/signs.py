@@ -8,7 +8,7 @@
 
 A sign stands at the beginning or behind white space, and a letter or a quote follows it; a quote opens behind no letter
 or digit of a script with spaces, and is closed. All else is text: ``C++``, ``-1``, ``a - b``, ``e-mail``, ``5" pipe``.
-So is every sign where without what must not be there nothing is asked.
+So is ``-n``, an option's name, and every sign where without what must not be there nothing is asked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_WORDS: Final = 64
 """Most words behind all signs and in all quotes of a question: it bounds the work for each chunk."""
 _SIGN: Final = (
     rf"(?:(?<![^\s(])(?P<before>[-+])|(?<!\w)|(?<=[{PAIRED}{TRIPLED}]))[\"“„«](?P<phrase>[^\"“”„«»]+)[\"”“»]"
-    r"|(?<![^\s(])(?P<sign>[-+])(?P<word>[^\W\d_][^\s\"()]*)"
+    r"|(?<![^\s(])(?P<sign>[-+])(?!(?<=-)[A-Za-z](?![^\s\"()]))(?P<word>[^\W\d_][^\s\"()]*)"
 )
 
 

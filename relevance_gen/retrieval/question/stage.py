@@ -17,7 +17,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from relevance_gen.retrieval.arrays import Flags, Floats, Ids, Offsets
-from relevance_gen.retrieval.question.bags import Sample
+from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Sample
 from relevance_gen.retrieval.question.evidence import E, Excerpt, Inquiry
 from relevance_gen.retrieval.question.matching import Match
 from relevance_gen.retrieval.question.query import Query
@@ -125,6 +125,33 @@ class Stage(ABC):
         """
         del score
         return {part: row[part] for part in self.parts}
+
+
+class Reranking(Stage):
+    """A part of a score that looks again at the best results, once their words have said all that they can.
+
+    Attributes:
+        n_candidates: how many of the best by their words it looks at, and all that are as good as the last of them;
+            None looks at every chunk.
+    """
+
+    is_behind_scale = True
+    n_candidates: int | None
+
+    def candidates(self, table: Table) -> Offsets:
+        """Return the places of the best results with their ties; where very many tie for the last, without those."""
+        n, results = self.n_candidates, table.results
+        if n is None:
+            return results
+        best = results.take(at_least_as_good(table.scores.take(results), n))
+        return best if best.size <= n + MAX_CHUNKS else best[table.scores[best] > table.scores[best].min()]
+
+    @abstractmethod
+    def explain(self, table: Table, place: int) -> dict[str, Any]:
+        """Return what the chunk at a place was given, by the names of `Explanation`.
+
+        `words` is what it still has for its own words, where that is not the score that these gave it.
+        """
 
 
 @frozen(eq=False)

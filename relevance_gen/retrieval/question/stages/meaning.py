@@ -23,17 +23,16 @@ docs/encoder.md.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Floats, Halves, Offsets
-from relevance_gen.retrieval.question.bags import MAX_CHUNKS
 from relevance_gen.retrieval.question.evidence import Excerpt, contents
-from relevance_gen.retrieval.question.ranking import at_least_as_good
-from relevance_gen.retrieval.question.stage import Plan, Stage, Table
+from relevance_gen.retrieval.question.stage import Reranking, Table
 from relevance_gen.retrieval.segment.passages import Nearest, Passages, TextEncoder, question_vector
+from relevance_gen.types import Passage
 
 _SCALE: Final = 5 / 7
 _NEARLY_ONE: Final = float(np.nextafter(1.0, 0.0))
@@ -47,7 +46,7 @@ def fuse(words: Floats, cosines: Floats) -> Floats:
 
 
 @frozen(eq=False)
-class Meaning(Stage):
+class Meaning(Reranking):
     """Lifts chunks that say in other words what the query asks.
 
     Attributes:
@@ -59,29 +58,26 @@ class Meaning(Stage):
     encoder: TextEncoder
     n_candidates: int | None
 
-    is_behind_scale = True
-
-    def words_count(self, plan: Plan) -> bool:
-        """Tell whether shared words count beside the meaning: not function words alone, if every chunk is compared."""
-        return self.n_candidates is not None or not plan.by_function_words
-
     def score(self, table: Table) -> None:
-        """Lift the candidates among the results."""
-        if not self.words_count(table.plan):
+        """Lift the candidates among the results. If every chunk is compared, function words alone do not count."""
+        if self.n_candidates is None and table.plan.by_function_words:
             table.scores = np.zeros(table.scores.size)
-        some = self._candidates(table)
+        before = table.columns["words_beside_meaning"] = table.scores
+        some = self.candidates(table)
         nearest = self._nearest(table, some)
-        table.scores = table.scores.copy()
-        table.scores[some] = fuse(table.scores[some], nearest.cosines)
+        table.scores = before.copy()
+        table.scores[some] = fuse(before[some], nearest.cosines)
         table.nearest = some, nearest
 
-    def _candidates(self, table: Table) -> Offsets:
-        """Return the places of the best n results with their ties; where very many tie for the last, without those."""
-        n, results = self.n_candidates, table.results
-        if n is None:
-            return results
-        best = results.take(at_least_as_good(table.scores.take(results), n))
-        return best if best.size <= n + MAX_CHUNKS else best[table.scores[best] > table.scores[best].min()]
+    def explain(self, table: Table, place: int) -> dict[str, Any]:
+        """Return what the meaning gave, and the nearest passage of a candidate."""
+        words = float(table.columns["words_beside_meaning"][place])
+        told: dict[str, Any] = {"words": words, "meaning": float(table.scores[place]) - words}
+        if table.nearest is not None:
+            candidates, nearest = table.nearest
+            for at in np.flatnonzero(candidates == place).tolist():
+                told["passage"] = Passage(int(nearest.starts[at]), int(nearest.ends[at]), float(nearest.cosines[at]))
+        return told
 
     def _nearest(self, table: Table, places: Offsets) -> Nearest:
         """Return the nearest passage of each of some chunks, encoding what no segment keeps vectors of."""

@@ -1,0 +1,153 @@
+"""Files are ranked by their best chunks, their names and what they define, as the formula says."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import ChunkIndex, FolderIndex, InvalidRequestError
+from relevance_gen.folders.names import Definition, FileName, definitions, name_parts
+from relevance_gen.folders.ranking import AskedNames, rank_files
+
+PARTS = st.sampled_from(["get", "user", "users", "session", "store", "s", "getuser"])
+DEFINITIONS = st.builds(
+    lambda parts, is_type, level: Definition("_".join(parts), tuple(parts), is_type, level),
+    st.lists(PARTS, min_size=1, max_size=3),
+    st.booleans(),
+    st.sampled_from([1.0, 0.8, 0.3]),
+)
+CHUNKS = st.lists(st.tuples(st.integers(0, 3), st.floats(0.01, 1.0), st.lists(DEFINITIONS, max_size=3)), min_size=1)
+
+
+def sums(asked: AskedNames, chunks: list[tuple[int, float, list[Definition]]], names: list[FileName]) -> list[float]:
+    """S of each file, said plainly."""
+    best = chunks[0][1]
+    totals = []
+    for number, name in enumerate(names):
+        own = [chunk for chunk in chunks if chunk[0] == number]
+        shares = [score / best for _, score, _ in own]
+        total = shares[0] + 0.3 * sum(0.7 ** (k - 2) * c for k, c in enumerate(shares[1:12], 2))
+        root, said = asked.match(name.parts)
+        total += 1.5 * root * said**2
+        for is_type in (True, False):
+            defined = [one for *_, some in own for one in some if one.is_type == is_type]
+            matched = [(one, *asked.match(one.parts)) for one in defined]
+            total += 0.8 * max((root * said * one.level for one, root, said in matched), default=0.0)
+            total += 0.6 * max((asked.exact(one.name) * one.level for one, root, _ in matched if root), default=0.0)
+        totals.append(total * (0.4 if name.is_test and not asked.asks_for_tests else 1.0))
+    return totals
+
+
+@given(CHUNKS, st.sampled_from(["get user", "get_user", "where are sessions stored", "tests of the user store"]))
+def test_files_have_the_scores_of_the_formula(chunks: list[tuple[int, float, list[Definition]]], question: str) -> None:
+    """The best file has the best chunk's score, the others their share; within one, the best chunk has the file's."""
+    numbers = sorted({number for number, *_ in chunks})
+    chunks = sorted(((numbers.index(number), *rest) for number, *rest in chunks), key=lambda chunk: -chunk[1])  # type: ignore[misc]
+    names = [FileName.of(path) for path in ("user.py", "src/session/__init__.py", "tests/a.py", "b.py")[: len(numbers)]]
+    asked = AskedNames(question, {"user": 2.0, "get": 0.5})
+    scores, shares, _ = rank_files(
+        asked,
+        np.array([score for _, score, _ in chunks]),
+        np.array([number for number, *_ in chunks]),
+        names,
+        [defined for *_, defined in chunks],
+    )
+    totals = sums(asked, chunks, names)
+    best_of = [max(scores[at] for at, chunk in enumerate(chunks) if chunk[0] == one) for one in range(len(names))]
+    np.testing.assert_allclose(best_of, [chunks[0][1] * total / max(totals) for total in totals])
+    np.testing.assert_allclose(np.add.reduce(shares), scores)
+    assert scores.min() > 0.0
+    assert scores.max() == chunks[0][1]
+
+
+@pytest.mark.parametrize(
+    ("extension", "text", "names"),
+    [
+        ("py", "class HTTPServer(Base):\n    def read_all(self):\n", {"HTTPServer": 1.0, "read_all": 0.8}),
+        ("rs", "pub(crate) struct Pool<T> {}\nimpl<T> Drop for Pool<T> {}\nfn go() {}", {"Pool": 1.0, "go": 1.0}),
+        ("c", "#define SIZE 3\nstatic int uv__run(loop_t* loop) {\nstruct tm *when;\n", {"SIZE": 0.7, "uv__run": 1.0}),
+        ("ts", "export const limit = 3\nclass A {\n  async load(x: T): Promise<void> {\n", {"limit": 0.7, "load": 0.8}),
+        ("js", "res.json = function json(obj) {\n", {"json": 1.0}),
+        ("go", "func (e *Engine) Run(addr ...string) error {\n", {"Run": 1.0}),
+        ("java", "  public static <T> List<T> listOf(T... all) {\n", {"listOf": 0.8}),
+        ("hs", "lookUp :: Key -> Maybe Value\n", {"lookUp": 1.0}),
+        ("", "deploy_all() {\n", {"deploy_all": 1.0}),
+        ("txt", "for the type of the thing", {}),
+    ],
+)  # fmt: skip
+def test_definitions_are_found(extension: str, text: str, names: dict[str, float]) -> None:
+    """What a text defines is found in many languages, with the level of its indentation."""
+    found = {one.name: one.level for one in definitions(text, extension)}
+    assert {name: found.get(name) for name in names} == names
+    assert names or not found
+
+
+@pytest.mark.parametrize("piece", ["<", "(", "[ ", "\t", "a ", "a.", "class ", "public ", "@a(", "x<", "def a", "\n "])
+@pytest.mark.parametrize("extension", ["ts", "cpp", "java", "py"])
+def test_hostile_texts_take_no_time(piece: str, extension: str) -> None:
+    """No pattern goes over a text again and again: this ends at once, where cubic work would take hours."""
+    definitions(piece * (200_000 // len(piece)), extension)
+
+
+def test_files_say_what_they_are_by_their_path() -> None:
+    """A file that stands for its folder has that one's name; tests are known by the customs of their language."""
+    assert FileName.of("src/HttpServer/__init__.py").parts == ("http", "server") == name_parts("HTTPServer")[:2]
+    assert all(FileName.of(path).is_test for path in ("tests/a.py", "a_test.go", "src/a.spec.ts"))
+    assert not any(FileName.of(path).is_test for path in ("testing.py", "x/test_functions.bash", "contest/a.py"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a small repository."""
+    files = {
+        "src/session.py": "class SessionStore:\n    def save(self, data):\n        return data\n",
+        "src/app.py": "session session session store\n" * 4,
+        "src/loader.py": "import session\n\ndef load():\n    return SessionStore()\n",
+        "tests/test_session.py": "class TestSessionStore:\n    def test_session_store(self):\n        store session\n",
+        "README.md": "# Sessions\n\nA session is kept in a store.\n",
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+def test_a_file_is_found_by_what_it_defines(root: Path) -> None:
+    """The file that defines what is asked comes first, and its test only where tests are asked for."""
+    index = FolderIndex(root, cache=False)
+    for question in ("SessionStore", "session store"):
+        assert index.search(question, true_order=False)[0].metadata["path"] == "src/session.py"
+    assert index.search("tests of SessionStore", true_order=False)[0].metadata["path"] == "tests/test_session.py"
+
+
+def test_a_file_is_one_result(root: Path) -> None:
+    """Each file comes once, as its best passage, and says how many others it has; asked for passages, all come."""
+    index = FolderIndex(root, cache=False, max_chars=30)
+    found = index.search("session store", true_order=False)
+    paths = [result.metadata["path"] for result in found]
+    assert len(set(paths)) == len(paths) > 3
+    assert max(result.num_similar for result in found) == 3
+    assert all(0.0 <= result.chunk_score <= 1.0 for result in found)
+    passages = FolderIndex(root, cache=False, max_chars=30, by_file=False)
+    chunks = ChunkIndex(list(passages.snapshot().index.chunks))
+    assert [one.chunk_score for one in passages.search("session store")] == [
+        one.chunk_score for one in chunks.search("session store")
+    ]
+    with pytest.raises(InvalidRequestError, match="by_file must be true or false, got 1"):
+        FolderIndex(root, by_file=1)  # type: ignore[arg-type]
+
+
+def test_a_rank_is_explained(root: Path) -> None:
+    """All that is explained adds up to the score that search gives, with what the file gave by name."""
+    index = FolderIndex(root, cache=False, max_chars=30)
+    for result in index.search("SessionStore save", true_order=False):
+        told = index.explain("SessionStore save", result.original_index)
+        assert told.score == result.chunk_score
+        parts = [told.pairs, told.coverage, told.head, told.run, told.title, told.letters, told.likeness]
+        of_file = [told.chunks, told.name, told.definitions, told.exact]
+        assert math.isclose(math.fsum([*(one.share for one in told.terms), *parts, *of_file]), told.score, rel_tol=1e-9)
+        if result.metadata["path"] == "src/session.py":
+            assert min(told.name, told.definitions, told.exact) > 0.0
