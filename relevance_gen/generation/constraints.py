@@ -33,6 +33,9 @@ _WHITE_SPACE = r"( |\n{1,2}[ \t]{0,20})?"
 """What may stand between the parts of JSON: without a bound, small models write white space for ever."""
 _SHARE_S, _TOKEN_SHARE_S = 0.5, 0.002
 """The processor's time that following its grammar may take a request, and how much more for each of its tokens."""
+NAMED_FOR = "// of {}\n"
+"""Begins a grammar that was made of another field, which errors name."""
+_CALLED = re.compile(NAMED_FOR.format(r"(\w+)"))
 _BITS = (1 << np.arange(8)).astype(np.uint8)
 
 
@@ -187,10 +190,12 @@ class GrammarSource:
     Args:
         field: the request's field.
         text: what it holds; a schema as JSON.
+        called: the field that this was made of, where it is another.
     """
 
     field: str
     text: str
+    called: str = ""
 
     def lark(self) -> str:
         """Return the same in llguidance's dialect of Lark, or in GBNF where it came so.
@@ -231,7 +236,7 @@ class GrammarSource:
 
     def refused(self, why: str) -> InvalidRequestError:
         """Return the error that says `why` it cannot be followed."""
-        return InvalidRequestError(why, self.field)
+        return InvalidRequestError(why, self.called or self.field)
 
 
 def source_of(request: GenerationRequest) -> GrammarSource:
@@ -242,7 +247,9 @@ def source_of(request: GenerationRequest) -> GrammarSource:
     """
     name = next(name for name in GRAMMAR_FIELDS if getattr(request, name) is not None)
     value = getattr(request, name)
-    source = GrammarSource(name, value if isinstance(value, str) else json.dumps(value))
+    text = value if isinstance(value, str) else json.dumps(value)
+    called = _CALLED.match(text)
+    source = GrammarSource(name, text, called[1] if called else "")
     try:
         guidance_module()
     except ImportError:

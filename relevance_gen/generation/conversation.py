@@ -112,13 +112,15 @@ def prompt_of(
         raise InvalidRequestError.must_be(
             "chat_template", f"a string of at most {_MAX_CHARACTERS:,} characters", chat_template
         )
-    _check(messages, continues=continues)
+    check_messages(messages, continues=continues)
     if not isinstance(variables, Mapping):
         raise InvalidRequestError.must_be("template_variables", "an object", variables)
     quoted, own = _token_texts(model.control, model.user_defined, template)
 
     def as_said(messages: list[Any]) -> list[Any]:
-        said = [_broken(message, own if message["role"] == "assistant" else quoted) for message in messages]
+        said = [
+            _broken_turn(message, own if message["role"] == "assistant" else quoted, quoted) for message in messages
+        ]
         if continues:
             said[-1]["content"] += _END
         return said
@@ -203,7 +205,12 @@ def _between(before: str, content: Any, behind: str) -> Any:
     return [*first, *content, *last]
 
 
-def _check(messages: object, *, continues: bool) -> None:
+def check_messages(messages: object, *, continues: bool) -> None:
+    """Check that messages are objects with a role, and that the last can be continued where it is to be.
+
+    Raises:
+        InvalidRequestError: they are not.
+    """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InvalidRequestError.must_be("messages", "a list of at least one message", messages)
     for position, message in enumerate(messages):
@@ -226,6 +233,12 @@ def _as_plain_text(value: Any, name: str, broken: Callable[[Any], Any]) -> Any:
     if copy is _TOO_LONG:
         raise InvalidRequestError(f"must hold at most {_MAX_CHARACTERS:,} characters as JSON", name)
     return copy
+
+
+def _broken_turn(message: dict[str, Any], texts: _TokenTexts, quoted: _TokenTexts) -> dict[str, Any]:
+    """Break a message's texts; the arguments of calls repeat what others have said."""
+    calls = {"tool_calls": _broken(message["tool_calls"], quoted)} if "tool_calls" in message else {}
+    return {**_broken({name: value for name, value in message.items() if name not in calls}, texts), **calls}
 
 
 def _broken(value: Any, texts: _TokenTexts) -> Any:

@@ -197,7 +197,7 @@ class Engine:
         self._running[slot] = sequence, prompt
 
     def _read(self, prompt: Prompt, slot: int) -> None:
-        """Tokenize a prompt, and start its slot from the longest known beginning, a whole number of slices."""
+        """Tokenize a prompt, and start its slot from the longest known beginning that is `_reusable`."""
         self._n_read += len(prompt.ticket.request.text) + sum(map(len, prompt.ticket.request.stop))
         try:
             prompt.read(self._model)
@@ -209,7 +209,7 @@ class Engine:
             return  # the logits of every token are wanted
         common, entry = self._cache.longest(prompt.tokens, prompt.client)
         # At least the last token is computed anew: its logits are not kept.
-        n_reused = self._whole_slices(min(common, prompt.n_prompt - 1))
+        n_reused = self._reusable(min(common, prompt.n_prompt - 1))
         if entry is not None and n_reused:
             self._model.restore(slot, entry.state)
             self._model.rewind(slot, n_reused)
@@ -250,11 +250,11 @@ class Engine:
         return rows[-1:]
 
     def _remember(self, prompt: Prompt, slot: int) -> None:
-        """Save a prompt that has a slice no entry has, if there can be room for it."""
+        """Save a prompt of which no entry has as much that is `_reusable`, if there can be room for it."""
         if prompt.tokens.nbytes + self._model.saved_bytes(slot) > self._cache.max_bytes:
             return
         common, _ = self._cache.longest(prompt.tokens, prompt.client)
-        if self._whole_slices(common) < self._whole_slices(len(prompt.tokens) - 1):
+        if self._reusable(common) < self._reusable(len(prompt.tokens) - 1):
             prompt.state = self._model.save(slot)
             self._cache.put(prompt.tokens, prompt.state, prompt.client)
 
@@ -358,3 +358,8 @@ class Engine:
 
     def _whole_slices(self, n_tokens: int) -> int:
         return n_tokens // self._model.n_batch * self._model.n_batch
+
+    def _reusable(self, n_tokens: int) -> int:
+        """Return how many of some known tokens can be kept: going on behind them changes no bit of what follows."""
+        multiple = self._model.slice_multiple if self._model.slice_multiple > 1 else self._model.n_batch
+        return n_tokens // multiple * multiple

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from typing import Literal
+
 from attrs import frozen
 
-from relevance_gen.types import Part
+from relevance_gen.generation.syntaxes import Head, Syntax, Thoughts
+from relevance_gen.types import Part, PartKind
+
+ID_CHARACTERS = 9
+"""Of the ids of calls: so many the templates of Mistral want, and nobody else wants a number."""
+_JSON = re.compile(r'["\\{}\[\]]')
+_MARKER = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
+
+
+def call_id(text: str) -> str:
+    """Return an id of a call that is made of a text."""
+    return base64.b32encode(hashlib.blake2b(text.encode(errors="replace")).digest())[:ID_CHARACTERS].decode().lower()
 
 
 @frozen
 class AnswerFormat:
-    """How a model writes a turn."""
+    """How a model writes a turn.
+
+    Args:
+        tools: the names of the tools that it may call.
+        syntax: how it does so; ``None`` where it may not.
+        thoughts: how it thinks; ``None`` where it does not.
+        is_thinking: whether it does so from the beginning, as its prompt ends with what leads to that.
+    """
+
+    tools: frozenset[str] = frozenset()
+    syntax: Syntax | None = None
+    thoughts: Thoughts | None = None
+    is_thinking: bool = False
 
     def reader(self, nonce: str) -> Reader:
         """Return what reads one turn; the `nonce` makes the ids of its calls unique."""
@@ -19,16 +48,148 @@ class AnswerFormat:
 class Reader:
     """Reads one turn, wherever its text is cut.
 
-    The pieces that `push` and `end` return are, joined, what the whole text alone would have given.
+    The pieces that `push` and `end` return are, joined, what the whole text alone would have given: whatever can still
+    become something else is held back. What looks like a call but names no tool, or is none, is text.
     """
 
     def __init__(self, form: AnswerFormat, nonce: str) -> None:
         self._form, self._nonce = form, nonce
+        calls = form.syntax.heads if form.syntax else ()
+        thoughts = form.thoughts.heads if form.thoughts else ()
+        self._behind_call = form.syntax.behind if form.syntax else ()
+        self._at_first = calls + thoughts
+        self._anywhere = calls + (thoughts if form.thoughts and form.thoughts.is_kept else ())
+        self._starts = {found[0] for head in self._anywhere if (found := _MARKER.match(head.text))}
+        self._any_start = re.compile("|".join(map(re.escape, self._starts)) or r"(?!)")
+        self._state: Literal["text", "thought", "call"] = "thought" if form.is_thinking else "text"
+        self._next = self._at_first  # what may stand where the text begins
+        self._was_marked = form.is_thinking
+        self._buffer = self._space = ""
+        self._kind: PartKind | None = None
+        self._place = -1
+        self._n_calls = 0
+        self._depth, self._outer, self._in_string, self._is_own = 0, 0, False, False
 
-    def push(self, text: str) -> list[Part]:
-        """Return the pieces that more of the text releases."""
-        return [Part("text", text)] if text else []
+    def push(self, text: str, *, is_whole: bool = False) -> list[Part]:
+        """Return the pieces that more of the text releases; all that is left where this `is_whole`."""
+        self._buffer += text
+        pieces: list[Part] = []
+        steps = {"text": self._read_text, "thought": self._read_thought, "call": self._read_arguments}
+        while self._buffer and steps[self._state](pieces, is_whole):
+            pass
+        return pieces
 
     def end(self) -> list[Part]:
         """Return the pieces that were held back, now that nothing follows."""
-        return []
+        pieces = self.push("", is_whole=True)
+        if self._kind == "text" and self._space:
+            pieces.append(Part("text", self._space, self._place))
+        self._space = ""
+        return pieces
+
+    # ── What is said and thought ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _read_text(self, pieces: list[Part], is_whole: bool) -> bool:
+        """Say what comes before the next head, and follow that; tell whether there is more to read."""
+        if self._next and (found := self._head_at(self._next, is_whole)) is not None:
+            return found != "partly" and self._follow(pieces, *found)
+        self._next = ()
+        begun = self._any_start.search(self._buffer)
+        self._add(pieces, "text", self._take(begun.start() if begun else self._free(self._starts, is_whole)))
+        if begun is None:
+            return False
+        if (found := self._head_at(self._anywhere, is_whole)) is not None:
+            return found != "partly" and self._follow(pieces, *found)
+        self._add(pieces, "text", self._take(1))
+        return True
+
+    def _read_thought(self, pieces: list[Part], is_whole: bool) -> bool:
+        thoughts = self._form.thoughts
+        ends = thoughts.ends if thoughts else ()
+        place, end = min(((place, end) for end in ends if (place := self._buffer.find(end)) >= 0), default=(-1, ""))
+        self._add(pieces, "reasoning", self._take(place if end else self._free(ends, is_whole)))
+        if end:
+            self._take(0 if thoughts and thoughts.is_kept else len(end))
+            self._close("text")
+        return bool(end)
+
+    def _free(self, words: Collection[str], is_whole: bool) -> int:
+        """Return how much of the text begins none of some words, however it goes on."""
+        n = len(self._buffer)
+        lengths = () if is_whole else range(min(max(map(len, words), default=1) - 1, n), 0, -1)
+        return n - next((k for k in lengths if any(word.startswith(self._buffer[n - k :]) for word in words)), 0)
+
+    def _take(self, n: int) -> str:
+        taken, self._buffer = self._buffer[:n], self._buffer[n:]
+        return taken
+
+    def _add(self, pieces: list[Part], kind: PartKind, text: str) -> None:
+        """Add what is said or thought, without the white space between that and what is marked."""
+        if self._kind != kind:
+            text = text.lstrip() if self._was_marked else text
+            if not text:
+                return
+            self._kind, self._place = kind, self._place + 1
+        text = self._space + text
+        said = text.rstrip()
+        self._space = text[len(said) :]
+        if said:
+            pieces.append(Part(kind, said, self._place))
+
+    def _close(self, state: Literal["text", "thought", "call"]) -> None:
+        """End a part, and go on behind what is marked."""
+        self._kind, self._space, self._state, self._was_marked = None, "", state, True
+        self._next = (*(self._behind_call if self._n_calls else ()), *self._at_first)
+
+    # ── What is called ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _head_at(self, heads: Sequence[Head], is_whole: bool) -> tuple[Head, int, str] | Literal["partly"] | None:
+        """Return the head that the text begins with, where it ends, and the tool's name."""
+        is_partly = False
+        for head in heads:
+            found = head.find(self._buffer, 0)
+            if found == "partly":
+                is_partly = True
+            elif found is None or (head.leads_to == "call" and found[1] not in self._form.tools):
+                continue
+            elif is_whole or not is_partly:
+                return head, *found
+        return "partly" if is_partly and not is_whole else None
+
+    def _follow(self, pieces: list[Part], head: Head, end: int, name: str) -> bool:
+        """Go on behind a head."""
+        is_call = head.leads_to == "call"
+        self._take(end - is_call)
+        self._close(head.leads_to)
+        if is_call:
+            self._depth, self._outer, self._in_string, self._is_own = 0, 1 - head.text.count("{"), False, True
+            self._place, self._n_calls = self._place + 1, self._n_calls + 1
+            pieces.append(Part("tool_call", "", self._place, name, call_id(f"{self._nonce} {self._n_calls}")))
+        return True
+
+    def _read_arguments(self, pieces: list[Part], is_whole: bool) -> bool:
+        """Take the arguments as they come, up to the brace that closes them, and skip the rest of their object."""
+        end, is_closed, escaped = len(self._buffer), False, -1
+        for found in _JSON.finditer(self._buffer):
+            sign, place = found[0], found.start()
+            if place == escaped:
+                continue
+            if self._in_string:
+                self._in_string = sign != '"'
+                escaped = place + 1 if sign == "\\" else -1
+                continue
+            self._in_string = sign == '"'
+            self._depth += (sign in "{[") - (sign in "}]")
+            if sign in "}]" and self._depth <= (0 if self._is_own else self._outer):
+                end, is_closed = place + 1, True
+                break
+        if escaped == end and not is_whole:  # what it escapes has not come yet
+            end -= 1
+        text = self._take(end)
+        if self._is_own and text:
+            pieces.append(Part("tool_call", text, self._place))
+        if is_closed and self._is_own and self._outer:
+            self._is_own = False
+        elif is_closed:
+            self._close("text")
+        return is_closed

@@ -28,6 +28,7 @@ from relevance_gen.generation.call import OnText
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.stream import TextStream
+from relevance_gen.generation.syntaxes import MARKERS
 from relevance_gen.generation.ticket import PLAIN, Manner, Request, Ticket, as_request, check_bounds
 from relevance_gen.generation.turns import Conversation, Tool, ToolChoice, choice_of, tools_of
 from relevance_gen.generation.worker import Worker
@@ -387,7 +388,7 @@ def load_model(
     """Load a model as the options say; with model and options filled in this is a `Load`."""
     from relevance_gen.llama.decoder import Decoder  # not at the top: this loads llama.cpp
 
-    return Decoder(model_file.resolve(model), options, on_progress=on_progress)
+    return Decoder(model_file.resolve(model), options, on_progress=on_progress, shown=MARKERS)
 
 
 def _countdown(timeout_s: float | None) -> Callable[[], float | None]:

@@ -9,11 +9,19 @@ from typing import Any, Literal, TypeAlias
 import attrs
 from attrs import field, frozen
 
+from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import FinishReason, Part
 
 MAX_TOOLS = 512
 _NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
+
+
+def _or_no_parameters(schema: Any) -> Any:
+    return schema or {"type": "object", "properties": {}}
+
+
+_NAMES = "1 to 128 letters, digits, dots, hyphens and underscores"
 _MODES = ("auto", "none", "required")
 
 Message: TypeAlias = Mapping[str, Any]
@@ -28,16 +36,22 @@ class Tool:
     """A function of the client's that the model may call.
 
     Args:
-        name: 1 to 128 letters, digits, dots, hyphens and underscores.
+        name: 1 to 128 letters, digits, dots, hyphens and underscores, in ASCII.
         description: what it does, for the model.
         parameters: a JSON schema of its arguments, which are an object.
         strict: whether its arguments must fit that schema even where the model is free to call it or not.
     """
 
-    name: str
-    description: str = ""
-    parameters: Mapping[str, Any] = field(factory=lambda: {"type": "object", "properties": {}})
-    strict: bool = False
+    name: str = field(validator=checks.must_be(_NAMES, lambda v: isinstance(v, str) and _NAME.fullmatch(v) is not None))
+    description: str = field(default="", validator=checks.string)
+    parameters: Mapping[str, Any] = field(
+        factory=dict,
+        converter=_or_no_parameters,
+        validator=checks.must_be(
+            "a JSON schema of an object", lambda v: isinstance(v, Mapping) and v.get("type", "object") == "object"
+        ),
+    )
+    strict: bool = field(default=False, validator=checks.flag)
 
     def as_told(self) -> dict[str, Any]:
         """Return what a template is told of it, as transformers tells."""
@@ -139,22 +153,7 @@ def tool_of(given: object, path: str) -> Tool:
     Raises:
         InvalidRequestError: it is no such object.
     """
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError.must_be(path, "an object with a name", given)
-    name, parameters = given.get("name"), given.get("parameters")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        allowed = "1 to 128 letters, digits, dots, hyphens and underscores"
-        raise InvalidRequestError.must_be(f"{path}.name", allowed, name)
-    description, strict = given.get("description") or "", given.get("strict") or False
-    if not isinstance(description, str):
-        raise InvalidRequestError.must_be(f"{path}.description", "a string", description)
-    if not isinstance(strict, bool):
-        raise InvalidRequestError.must_be(f"{path}.strict", "true or false", strict)
-    if parameters is None or parameters == {}:
-        return Tool(name, description, strict=strict)
-    if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
-        raise InvalidRequestError.must_be(f"{path}.parameters", "a JSON schema of an object", parameters)
-    return Tool(name, description, parameters, strict)
+    return wire.structure(Tool, given, path=path, is_lenient=True)
 
 
 def choice_of(

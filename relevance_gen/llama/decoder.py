@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ class Decoder(OpenContext):
         path: a GGUF file.
         options: see `ModelOptions`.
         on_progress: called with the loaded share in [0, 1]; returns whether to go on.
+        shown: the texts of control tokens that are to print, where the model has such.
 
     Raises:
         ModelLoadError: the file is missing, no GGUF, damaged or unsupported, or memory does not suffice.
@@ -56,6 +57,7 @@ class Decoder(OpenContext):
         options: ModelOptions = _DEFAULTS,
         *,
         on_progress: OnProgress | None = None,
+        shown: Iterable[str] = (),
     ) -> None:
         self._abort_flag = ctypes.create_string_buffer(2)
         weights = Weights(Path(path), options, on_progress)
@@ -72,6 +74,7 @@ class Decoder(OpenContext):
             tokenizer = Tokenizer(weights.vocabulary, self.n_ctx)
             self.tokenize, self.tokenize_chat = tokenizer.tokenize, tokenizer.tokenize_chat
             self.piece = tokenizer.piece
+            tokenizer.show(shown)
             template = lib.llama_model_chat_template(model, None)
             self.chat_format = tokenizer.chat_format(template, copies_only=weights.copies_only)
             self.n_threads = options.n_threads or weights.default_n_threads

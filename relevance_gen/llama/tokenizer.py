@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -136,8 +137,15 @@ class Tokenizer:
     def _text(self, token: int) -> str:
         return "" if token < 0 else lib.llama_vocab_get_text(self._handle, token).decode(errors="replace")
 
+    def show(self, texts: Iterable[str]) -> None:
+        """Let control tokens with these texts print them, but for those that end a turn."""
+        for text in texts:
+            tokens = self._tokenize(text.encode(), add_special=False)
+            if len(tokens) == 1 and not lib.llama_vocab_is_eog(self._handle, int(tokens[0])):
+                self._pieces[int(tokens[0])] = text.encode()
+
     def piece(self, token: int) -> bytes:
-        """Return the bytes that a token prints; control tokens print nothing."""
+        """Return the bytes that a token prints; control tokens that are not shown print nothing."""
         piece = self._pieces.get(token)
         if piece is None:
             n = -256

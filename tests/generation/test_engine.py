@@ -236,10 +236,10 @@ def test_cancelling_one_of_several_prompts_lets_the_others_be_computed():
 
 
 def test_a_known_prefix_is_not_computed_again():
-    """A repeated prompt computes only its last, partial slice; one with the same beginning, what differs."""
+    """A repeated prompt computes only its last tokens; one with the same beginning, what differs."""
     model = ScriptedModel(1)
     engine, recorder = make_engine(model, 1000)
-    for text, computed in (("a" * 18, 18), ("a" * 18, 2), ("a" * 17 + "b", 2), ("a" * 9 + "b" * 9, 10), ("a" * 16, 4)):
+    for text, computed in (("a" * 18, 18), ("a" * 18, 2), ("a" * 17 + "b", 2), ("a" * 9 + "b" * 9, 10), ("a" * 16, 2)):
         before = model.n_computed
         ticket = recorder.ticket(GenerationRequest(text, max_tokens=1))
         run(engine, [ticket])

@@ -1,7 +1,7 @@
 """Say how likely it is that the chunks hold an answer at all.
 
     x          = s₁ · known · n^(1/4)
-    confidence = x^a / (x^a + h^a)              a = 4.03, h = 0.342; 0 where nothing was found
+    confidence = x^a / (x^a + h^a)              a = 3.87, h = 0.338; 0 where nothing was found
 
 s₁ is the best score, n the number of different words of the query that count, and known the share of their idf that
 words have which some chunk has; function words count only where no chunk has any other word. A score alone says less:
@@ -22,8 +22,8 @@ from typing import Final
 
 from relevance_gen.retrieval.question.stage import Plan
 
-MIDDLE: Final = 0.342
-STEEPNESS: Final = 4.03
+MIDDLE: Final = 0.338
+STEEPNESS: Final = 3.87
 
 
 def evidence(best_score: float, plan: Plan) -> float:

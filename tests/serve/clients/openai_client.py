@@ -89,8 +89,8 @@ numbers = client.embeddings.create(model="m", input="Cats purr.", encoding_forma
 assert all(abs(a - b) < 1e-6 for a, b in zip(numbers, vectors[0].embedding, strict=True))
 
 # Errors.
-tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-refused(lambda: client.chat.completions.create(**chat, tools=[tool]), openai.BadRequestError, "tools", "tools")
+tool = {"type": "web_search"}
+refused(lambda: client.chat.completions.create(**chat, tools=[tool]), openai.BadRequestError, "function", "tools[0]")
 image = [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]
 asked = {**chat, "messages": [{"role": "user", "content": image}]}
 refused(lambda: client.chat.completions.create(**asked), openai.BadRequestError, "image_url", "messages[0].content[0]")

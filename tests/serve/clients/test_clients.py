@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.environments import interpreter_with
-from tests.serve.harness import KEY, Server, eventually
+from tests.serve.harness import KEY, REAL, Server, eventually
 
 HERE = Path(__file__).parent
 CLIENTS = (
@@ -45,6 +45,14 @@ def test_a_client_is_served(writing: Server, program: str, package: str, environ
     """The client's own calls, streams and errors work, and nothing it does is a bug of the server or goes on."""
     run(writing, program, interpreter_with(package, environment))
     assert eventually(lambda: writing.stats()["backlog"] == 0)
+
+
+def test_a_client_calls_tools() -> None:
+    """OpenAI's client has a small model search, in whole answers and streams, and hands it what was found."""
+    with Server("--n-ctx", "2048", "--n-slots", "4", "--n-threads", "1", "--rate-limit", "off", program=REAL) as server:
+        assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
+        run(server, "openai_tools_client.py", interpreter_with("openai"))
+        assert eventually(lambda: server.stats()["backlog"] == 0)
 
 
 def test_clients_that_come_too_often_wait_as_they_are_told() -> None:

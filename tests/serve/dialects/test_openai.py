@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -12,7 +13,7 @@ import pytest
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.dialects.openai import chat, completions, embeddings, requests, tokens
 from relevance_gen.serve.work.generating import GenerationTask
-from relevance_gen.types import Completion, GenerationRequest, Spelling, TokenLogprob
+from relevance_gen.types import Completion, GenerationRequest, GenerationResponse, Part, Spelling, TokenLogprob
 
 Reader: TypeAlias = Callable[[object], tuple[GenerationTask, object]]
 
@@ -24,6 +25,57 @@ def test_each_prompt_has_the_same_request() -> None:
     options = {"max_tokens": 3, "num_samples": 2, "stop": ("x",), "logit_bias": {7: 1.0}, "seed": 2**64 - 1, "top_k": 0}
     assert task.requests == (GenerationRequest("a", **options), GenerationRequest("b", **options))
     assert (task.n_samples, task.manner.stops_itself, task.manner.spells) == (4, True, False)
+
+
+PARTS = (
+    Part("reasoning", "Hm.", 0),
+    Part("text", "Let me see.", 1),
+    Part("tool_call", '{"q": 1}', 2, "search", "id1"),
+    Part("tool_call", "{}", 3, "fetch", "id2"),
+)
+
+
+def test_a_turn_with_calls_is_told_as_openai_tells() -> None:
+    """Thoughts under both of their names, arguments as texts, and no content where nothing is said."""
+    _, present = chat.read({"messages": [{"role": "user", "content": "x"}]})
+    turn = Completion("Let me see.", 9, 0.0, "tool_calls", parts=PARTS)
+    (choice,) = present((GenerationResponse(0.0, 0.0, 1, "x", 1, (turn,)),))["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "Let me see.",
+        "refusal": None,
+        "reasoning_content": "Hm.",
+        "reasoning": "Hm.",
+        "tool_calls": [
+            {"id": "id1", "type": "function", "function": {"name": "search", "arguments": '{"q": 1}'}},
+            {"id": "id2", "type": "function", "function": {"name": "fetch", "arguments": "{}"}},
+        ],
+    }
+    silent = attrs.evolve(turn, text="", parts=PARTS[2:])
+    (choice,) = present((GenerationResponse(0.0, 0.0, 1, "x", 1, (silent,)),))["choices"]
+    assert choice["message"]["content"] is None
+    assert "reasoning" not in choice["message"]
+
+
+def test_a_stream_tells_pieces_of_turns() -> None:
+    """Calls are numbered in each sample by themselves; name and id come once, and then arguments."""
+    _, events = chat.read({"messages": [{"role": "user", "content": "x"}], "stream": True, "n": 2})
+    pieces = [*PARTS, Part("tool_call", " ", 3, "", "")]
+    told = [events.text(sample, piece) for sample in (0, 1) for piece in pieces]
+    deltas = [
+        json.loads(line[6:])["choices"][0]["delta"] for event in told for line in event.decode().split("\n\n")[:-1]
+    ]
+    called = {"type": "function", "id": "id2", "index": 1, "function": {"name": "fetch", "arguments": "{}"}}
+    one = [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "Hm.", "reasoning": "Hm."},
+        {"content": "Let me see."},
+        {"tool_calls": [{**called, "index": 0, "id": "id1", "function": {"name": "search", "arguments": '{"q": 1}'}}]},
+        {"tool_calls": [called]},
+        {"tool_calls": [{"index": 1, "function": {"arguments": " "}}]},
+    ]
+    assert deltas == one + one
 
 
 def test_many_prompts_cost_little_more_than_one() -> None:

@@ -63,7 +63,8 @@ class ChatRequest(SamplingRequest):
         logprobs: whether to tell the log probability of each token.
         top_logprobs: so many of the likeliest tokens in the place of each; needs `logprobs`.
         chat_template_kwargs: what else the template reads.
-        enable_thinking, documents, reasoning_effort, add_generation_prompt: such variables, given by themselves.
+        enable_thinking, thinking_budget, documents, reasoning_effort, add_generation_prompt: such variables, given by
+            themselves.
         continue_final_message: whether the last message, the model's own, is to be continued.
         tools: functions that the model may call.
         tool_choice: ``none``, ``auto``, ``required``, a function, or tools that are allowed.
@@ -81,6 +82,7 @@ class ChatRequest(SamplingRequest):
         default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, dict)))
     )
     enable_thinking: bool | None = field(default=None, validator=optional(checks.flag))
+    thinking_budget: int | None = field(default=None, validator=optional(checks.integer(0)))
     documents: Sequence[Any] | None = field(
         default=None, validator=optional(checks.must_be("a list", lambda v: isinstance(v, list)))
     )
@@ -108,7 +110,7 @@ class ChatRequest(SamplingRequest):
         return Conversation(messages, tools, choice, variables, required, continues=self.continue_final_message)
 
 
-_VARIABLES = ("enable_thinking", "documents", "reasoning_effort", "add_generation_prompt")
+_VARIABLES = ("enable_thinking", "thinking_budget", "documents", "reasoning_effort", "add_generation_prompt")
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | CompletionEvents]:

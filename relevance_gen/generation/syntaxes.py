@@ -1,0 +1,201 @@
+"""How models write calls of tools and what they think: a table, chosen from by what stands in a chat template."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Final, Literal, TypeAlias
+
+from attrs import frozen
+
+Found: TypeAlias = tuple[int, str] | Literal["partly"] | None
+"""Where a head ends, and the tool's name in it; or that it may stand there when more of the text is known."""
+_WORD: Final = re.compile(r'(?:<[^<>\s]+>|\[/?[A-Z_]+\]|"(?!NAME)\w+"|NAME|```|(?:(?!NAME)[\w.=])+|[^\s\w])~?')
+_NAME: Final = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_SPACE: Final = re.compile(r"\s{0,200}")
+_ALIKE: Final = dict.fromkeys(('"arguments"', '"parameters"'), ('"arguments"', '"parameters"'))
+_TYPED: Final = '{"type"~:~"function"~,~"name'
+"""What an object that begins with a tool's name may begin with, too."""
+
+
+@functools.cache
+def _words(text: str) -> tuple[str, ...]:
+    """Return the words of a head."""
+    return tuple(_WORD.findall(text.replace('{"name', _TYPED)))
+
+
+@frozen
+class Head:
+    """What a model writes before it calls, thinks or speaks.
+
+    Args:
+        text: words, with white space between them or none; NAME is a tool's name, and what a tilde follows may lack.
+        leads_to: what follows; the arguments of a call begin with the brace that ends its head.
+    """
+
+    text: str
+    leads_to: Literal["call", "thought", "text"] = "call"
+
+    def find(self, text: str, start: int) -> Found:
+        """Tell whether it stands at `start` of a text."""
+        at, name = start, ""
+        for word in _words(self.text):
+            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+            if word == "NAME":
+                named = _NAME.match(text, at)
+                if at == len(text) or (named is not None and named.end() == len(text)):
+                    return "partly"
+                if named is None:
+                    return None
+                name, at = name or named[0], named.end()
+                continue
+            alike = _ALIKE.get(word, (word.rstrip("~"),))
+            if given := next((one for one in alike if text.startswith(one, at)), ""):
+                at += len(given)
+            elif any(len(text) - at < len(one) and one.startswith(text[at:]) for one in alike):
+                return "partly"
+            elif not word.endswith("~"):
+                return None
+        return at, name
+
+
+@frozen
+class Syntax:
+    """How a family of models calls tools: all that is written, but for what may stand between the words.
+
+    Args:
+        signs: a template with all of these words is of this family; but not with one behind an exclamation mark.
+        before, between, after: what stands around the name and the arguments of a call.
+        opening, separator, closing: what stands around all calls of a turn, and between two.
+        others: further heads of calls, which are read and not written.
+    """
+
+    signs: tuple[str, ...]
+    before: str
+    between: str
+    after: str = ""
+    opening: str = ""
+    separator: str = ""
+    closing: str = ""
+    others: tuple[str, ...] = ()
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """What leads to a call anywhere; what has no word of its own does so only where a turn begins."""
+        written = f"{self.opening}{self.before}NAME{self.between}"
+        return tuple(Head(text + "{") for text in (written, *self.others))
+
+    @property
+    def behind(self) -> tuple[Head, ...]:
+        """What may stand behind a call: another one, or what closes this one."""
+        after = self.after.removeprefix("}") if self.before.endswith('"') else self.after
+        ends = (Head(word, "text") for word in _words(after + self.closing))
+        return Head(f"{self.separator}{self.before}NAME{self.between}{{"), *ends
+
+    def call(self, name: str, arguments: str) -> str:
+        """Return a call as it is written."""
+        return self.before + name + self.between + arguments + self.after
+
+
+@frozen
+class Thoughts:
+    """How a family of models thinks.
+
+    Args:
+        sign: a template with this word is of this family.
+        heads: what leads to thoughts, and to speech where that needs words, too.
+        ends: what ends them.
+        is_kept: whether what ends them is read as a head again, and heads may stand anywhere; otherwise a turn begins
+            with its thoughts.
+    """
+
+    sign: str
+    heads: tuple[Head, ...]
+    ends: tuple[str, ...]
+    is_kept: bool = False
+
+
+_OBJECT: Final = ('{"name": "', '", "arguments": ', "}")
+_NAMED: Final = "NAME".join(_OBJECT[:2])
+_BEGIN, _SEP, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+_ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_FOR, _JSON = "to=functions.NAME", "<|constrain|>~json~<|message|>"
+_CHANNELS: Final = ("<|channel|>commentary", "<|channel|>analysis")
+
+HERMES: Final = Syntax(
+    ("<tool_call>", "!<function=", "!<arg_key>"),
+    *("<tool_call>\n" + _OBJECT[0], _OBJECT[1], "}\n</tool_call>"),
+    separator="\n",
+)
+SYNTAXES: Final = (
+    Syntax(
+        *(("<|channel|>", "to=functions."), "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"),
+        others=tuple(
+            text for one in _CHANNELS for text in (f"{one} {_FOR}{_JSON}", f"<|start|>~assistant~{_FOR}{one}{_JSON}")
+        ),
+    ),
+    Syntax(("[TOOL_CALLS]", "[ARGS]"), "[TOOL_CALLS]", "[ARGS]", others=("[TOOL_CALLS]NAME[CALL_ID]NAME[ARGS]~",)),
+    Syntax(("[TOOL_CALLS]",), *_OBJECT, "[TOOL_CALLS] [", ", ", "]", others=("[TOOL_CALLS]NAME[ARGS]~",)),
+    Syntax(
+        *((_ALL_BEGIN, "```json"), f"{_BEGIN}function{_SEP}", "\n```json\n", f"\n```{_END}"),
+        *(_ALL_BEGIN, "\n", _ALL_END),
+    ),
+    Syntax((_ALL_BEGIN,), _BEGIN, _SEP, _END, _ALL_BEGIN, "", _ALL_END),
+    Syntax(("<|tool_call|>",), *_OBJECT, "<|tool_call|>[", ", ", "]", others=(f"<tool_call>[{_NAMED}",)),
+    HERMES,
+    Syntax(
+        *(('"parameters"', "<|start_header_id|>"), _OBJECT[0], '", "parameters": ', "}"),
+        separator="; ",
+        others=(f"<|python_tag|>{_NAMED}",),
+    ),
+)
+"""The syntaxes; of several that a template may be of, the first counts. Sources: the chat templates of gpt-oss, Mistral
+7B v0.3 to Small 3.2, DeepSeek R1, V3 and V3.1, Granite 3, Qwen 2.5 and 3, Hermes 2 Pro, and Llama 3.1 to 3.3."""
+
+_SPOKEN: Final = (
+    f"<|channel|>final{_JSON}",
+    f"<|channel|>commentary{_JSON}",
+    "<|start|>assistant",
+    "<|end|>",
+    "<|call|>",
+)
+_PAIRS: Final = (
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<think>", "</think>"),
+)
+THOUGHTS: Final = (
+    Thoughts(
+        "<|channel|>",
+        (Head("<|channel|>analysis<|message|>", "thought"), *(Head(words, "text") for words in _SPOKEN)),
+        ("<|end|>", "<|start|>", "<|channel|>"),
+        is_kept=True,
+    ),
+    *(Thoughts(begin, (Head(begin, "thought"),), (end,)) for begin, end in _PAIRS),
+)
+"""How gpt-oss, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek and most others think."""
+
+_HEADS: Final = [head for row in SYNTAXES for head in (*row.heads, *row.behind)]
+_HEADS.extend(head for row in THOUGHTS for head in row.heads)
+MARKERS: Final = frozenset(
+    word.rstrip("~")
+    for text in (*(head.text for head in _HEADS), *(end for _, end in _PAIRS))
+    for word in _words(text)
+    if re.match(r"<.|\[/?[A-Z]", word)
+)
+"""The words of all these that may be single tokens of a model, which prints nothing for them unless it is told to."""
+
+
+def syntax_of(template: str) -> Syntax | None:
+    """Return how the models of a template call tools; ``None`` where it does not tell."""
+    return next((row for row in SYNTAXES if all(_holds(template, sign) for sign in row.signs)), None)
+
+
+def _holds(template: str, sign: str) -> bool:
+    return sign[1:] not in template if sign.startswith("!") else sign in template
+
+
+def thoughts_of(template: str) -> Thoughts | None:
+    """Return how the models of a template think; ``None`` where it does not tell."""
+    return next((row for row in THOUGHTS if row.sign in template), None)

@@ -1,0 +1,172 @@
+"""Turns, read as models of nine families write them, wherever their texts are cut."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.generation.reading import AnswerFormat
+from relevance_gen.generation.syntaxes import SYNTAXES, THOUGHTS, syntax_of, thoughts_of
+from relevance_gen.generation.turns import joined
+
+TOOLS = frozenset({"search", "get_weather", "special_function"})
+SIGNS = {
+    "harmony": "<|channel|> to=functions. <|message|>",
+    "mistral": "[TOOL_CALLS] [/INST]",
+    "mistral with arguments": "[TOOL_CALLS] [ARGS] [THINK]",
+    "deepseek r1": "<｜tool▁calls▁begin｜> ```json <think>",
+    "deepseek v3.1": "<｜tool▁calls▁begin｜> <think>",
+    "granite": "<|tool_call|> <think>",
+    "hermes": "<tool_call> <think>",
+    "llama": '"parameters" <|start_header_id|>',
+}
+"""What stands in the templates of each family."""
+
+
+def form_of(family, *, is_thinking=False):
+    """Return how the models of a family write turns."""
+    return AnswerFormat(TOOLS, syntax_of(SIGNS[family]), thoughts_of(SIGNS[family]), is_thinking)
+
+
+def read(form, *cuts):
+    """Return the parts of a turn whose text comes in these pieces."""
+    reader = form.reader("nonce")
+    pieces = [piece for cut in cuts for piece in reader.push(cut)]
+    pieces += reader.end()
+    assert all(piece.text or piece.kind == "tool_call" for piece in pieces)
+    return joined(pieces)
+
+
+def told(parts):
+    """Return what matters of parts: kinds, names of tools, and texts."""
+    return [(part.name or part.kind, part.text) for part in parts]
+
+
+def text(said):
+    """Return a part that is said."""
+    return ("text", said)
+
+
+def thought(said):
+    """Return a part that is thought."""
+    return ("reasoning", said)
+
+
+TURNS = json.loads((Path(__file__).parent / "turns.json").read_text())
+"""What models of these families write, and the parts that it has: ``text``, ``reasoning``, or a tool's name."""
+
+
+@pytest.mark.parametrize("turn", TURNS, ids=lambda turn: f"{turn['family']}: {turn['written'][:30]!r}")
+def test_turns_are_read_wherever_they_are_cut(turn):
+    """Whole, by single characters, and with every split: the same parts, and the same ids."""
+    written = turn["written"]
+    form = form_of(turn["family"], is_thinking=turn["family"] == "deepseek r1")
+    whole = read(form, written)
+    assert [list(part) for part in told(whole)] == turn["parts"]
+    assert read(form, *written) == whole
+    for place in range(len(written)):
+        assert read(form, written[:place], written[place:]) == whole
+
+
+def test_a_prompt_that_ends_with_thinking_begins_with_it():
+    """What is thought needs no mark at the beginning then; without an end all is thought."""
+    form = form_of("hermes", is_thinking=True)
+    assert told(read(form, "\nHm.\n</think>\n\nYes.")) == [thought("Hm."), text("Yes.")]
+    assert told(read(form, "Hm. <tool_call>")) == [thought("Hm. <tool_call>")]
+
+
+def test_without_tools_and_thoughts_all_is_text():
+    """A form that knows nothing changes nothing."""
+    written = '<think>a</think><tool_call>{"name": "search", "arguments": {}}</tool_call> '
+    assert told(read(AnswerFormat(), written)) == [text(written)]
+    assert told(read(AnswerFormat(frozenset(), None, thoughts_of(SIGNS["hermes"])), written)) == [
+        thought("a"),
+        text(written[len("<think>a</think>") :]),
+    ]
+
+
+def test_calls_have_ids_of_their_own():
+    """Nine characters, others for each call and each turn."""
+    written = '<tool_call>{"name": "search", "arguments": {}}</tool_call>' * 3
+    calls = [part for nonce in "ab" for part in form_of("hermes").reader(nonce).push(written) if part.id]
+    assert len({call.id for call in calls}) == 6
+    assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
+
+
+def test_arguments_stream():
+    """A long text among the arguments is told as it comes, and not when the call is over."""
+    reader = form_of("hermes").reader("n")
+    reader.push('<tool_call>{"name": "search", "arguments": {"q": "')
+    assert [piece.text for piece in reader.push("abc")] == ["abc"]
+    assert [piece.text for piece in reader.push('d"}')] == ['d"}']
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.text()
+values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
+some_arguments = st.dictionaries(st.text(), values, max_size=3)
+some_calls = st.lists(st.tuples(st.sampled_from(sorted(TOOLS)), some_arguments), min_size=1, max_size=3)
+
+
+def cut(written, places):
+    """Return a text in pieces, cut at some places."""
+    ends = [0, *sorted(place for place in places if place < len(written)), len(written)]
+    return [written[start:end] for start, end in itertools.pairwise(ends)]
+
+
+@given(
+    place=st.integers(0, len(SYNTAXES) - 1),
+    calls=some_calls,
+    ascii_only=st.booleans(),
+    spaced=st.booleans(),
+    cuts=st.sets(st.integers(0, 200)),
+)
+def test_what_is_written_is_read(place, calls, ascii_only, spaced, cuts):
+    """Whatever the arguments hold, marks of the syntax included, and however they are written."""
+    syntax = SYNTAXES[place]
+    calls = calls[:1] if place == 0 else calls  # gpt-oss calls one tool in a turn
+    separators = None if spaced else (",", ":")
+    arguments = [json.dumps(given, ensure_ascii=ascii_only, separators=separators) for _, given in calls]
+    written = syntax.opening
+    written += syntax.separator.join(syntax.call(name, one) for (name, _), one in zip(calls, arguments, strict=True))
+    written += syntax.closing
+    form = AnswerFormat(TOOLS, syntax, None)
+    whole = read(form, written)
+    assert told(whole) == [(name, one) for (name, _), one in zip(calls, arguments, strict=True)]
+    assert read(form, *cut(written, cuts)) == whole
+
+
+WORDS = """
+<tool_call> </tool_call> {"name": "arguments": search "search", { } " \\\\ [ ] [TOOL_CALLS] [ARGS] <|python_tag|>
+; , <think> </think>
+a < <|channel|> analysis <|message|> <|end|> <|start|>assistant to=functions.search <|constrain|>json ```json commentary
+"""
+words = st.sampled_from([*WORDS.split(), '{"name": "search", "arguments": {', " ", "\n"])
+
+
+@given(
+    parts=st.lists(words, max_size=14),
+    cuts=st.sets(st.integers(0, 150)),
+    family=st.sampled_from(sorted(SIGNS)),
+    is_thinking=st.booleans(),
+)
+def test_any_text_is_read_the_same_however_it_is_cut(parts, cuts, family, is_thinking):
+    """And no character of a text without marks is lost."""
+    written = "".join(parts)
+    form = form_of(family, is_thinking=is_thinking)
+    whole = read(form, written)
+    assert read(form, *written) == whole
+    assert read(form, *cut(written, cuts)) == whole
+    assert "".join(part.text for part in read(AnswerFormat(), *cut(written, cuts))) == written
+
+
+def test_templates_choose():
+    """Each family's row is found by what stands in its templates, and a template without any finds none."""
+    assert [SYNTAXES.index(syntax_of(signs)) for signs in SIGNS.values()] == [0, 2, 1, 3, 4, 5, 6, 7]
+    assert syntax_of("<tool_call><function=") is syntax_of("{{ messages }}") is None
+    assert thoughts_of("{{ messages }}") is None
+    assert thoughts_of("<think>") is THOUGHTS[-1]
