@@ -18,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 from bench.quality import read_collection
 from bench.recording import Record, add_quick
 from relevance_gen import ChunkIndex
+from relevance_gen.types import MIN_CONFIDENCE
 
 MAX_QUESTIONS = 250
 """Questions taken from a collection; of more, so many evenly spread."""
@@ -48,6 +49,8 @@ def report(record: Record, name: str, own: np.ndarray, foreign: np.ndarray) -> f
         "AUC": auc,
         "own at ½ or more": np.mean(own >= 0.5),
         "foreign at ½ or more": np.mean(foreign >= 0.5),
+        "own at min_confidence": np.mean(own >= MIN_CONFIDENCE),
+        "foreign at min_confidence": np.mean(foreign >= MIN_CONFIDENCE),
         "turned away where 95 % are kept": np.mean(foreign < bound),
         "median own": np.median(own),
         "median foreign": np.median(foreign),

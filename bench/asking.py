@@ -3,21 +3,26 @@
 DIR is a judged collection as `bench.quality` reads it, best one of short plain paragraphs, such as XQuAD in English.
 The right sentence is the one of the relevant chunk that shares most content words with the question. An answer is
 closest to it if no sentence that the model was shown is as similar to the answer.
+
+For the questions of XQuAD and COVID-QA in ``bench/answers.json`` somebody has read the relevant chunk and marked words
+that only its right sentence has; how many answers hold them is measured too, copied and written freely.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import re
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from bench.quality import read_collection
+from bench.quality import Collection, read_collection
 from bench.recording import Record, add_quick
 from relevance_gen import ChunkIndex, Runner, ask
 from relevance_gen.chunking import sentences
 
+_MARKED = Path(__file__).with_name("answers.json")
 _CONTENT = re.compile(r"\w{4,}")
 
 
@@ -39,6 +44,25 @@ def is_close(answer: str, right: str, shown: list[str]) -> bool:
     return max(similarities, key=lambda text: similarities[text]) == right
 
 
+def measure_marked(record: Record, folder: Path, collection: Collection, index: ChunkIndex, runner: Runner) -> None:
+    """Measure how many answers hold the words that were marked by hand."""
+    marked: dict[str, list[str]] = json.loads(_MARKED.read_text()).get(folder.name, {})
+    ids = list(collection.chunks)
+    for column, copy in (("copied", None), ("written freely", False)):
+        found = {"the right chunk came first": 0, "an answer was given": 0, "it holds the right words": 0}
+        found["it does, and the right chunk came first"] = 0
+        for query_id, right in marked.items():
+            answer = ask(collection.queries[query_id], index, runner=runner, copy=copy)
+            text = " ".join(answer.text.split()).lower()
+            is_right = answer.found and any(each.lower() in text for each in right)
+            first = ids[answer.sources[0].result.original_index] if answer.sources else None
+            is_first = first in collection.qrels[query_id]
+            for what, holds in zip(found, (is_first, answer.found, is_right, is_right and is_first), strict=True):
+                found[what] += holds
+        for what, number in found.items():
+            record.add(f"{len(marked)} marked questions of {folder.name}", column, number / len(marked), what)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="DIR")
@@ -50,6 +74,7 @@ def main() -> None:
     index = ChunkIndex(list(collection.chunks.values()))
     asked = random.Random(0).sample(list(collection.queries), 20 if args.quick else args.questions)
     with Record("asking", args, is_whole=args.model is None) as record, Runner(args.model, n_slots=1) as runner:
+        measure_marked(record, args.folder, collection, index, runner)
         for top_n in (1, 2, 5):
             found = {"the right chunk was shown": 0, "closest to the right sentence": 0, "word for word": 0}
             found["ended by itself"] = 0

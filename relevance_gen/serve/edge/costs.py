@@ -105,6 +105,7 @@ def kept_bytes(thing: object) -> int:
             lists += [(prompt, *prompt) for prompt in thing.prompts]
             first = thing.requests[0]  # the others have these from it
             lists.append((first.allowed_token_ids, *first.allowed_token_ids, first.grammar, first.regex))
+            lists.append(first.choice or ())
             return sum(sys.getsizeof(part) for parts in lists for part in parts)
         case EmbeddingTask():
             return sum(map(sys.getsizeof, thing.texts))

@@ -88,3 +88,5 @@ def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
     asked, _ = completions.read(body)
     kept_bytes = costs.kept_bytes(asked) - costs.kept_bytes(plain)
     assert 1000 * (8 + 28) + 4000 <= kept_bytes < 1000 * (8 + 28) + 5000
+    chosen, _ = completions.read({"prompt": ["x"] * 8, "choice": ["word" * 1000, "b" * 1000]})
+    assert 5000 <= costs.kept_bytes(chosen) - costs.kept_bytes(plain) < 6000
