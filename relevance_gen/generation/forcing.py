@@ -96,7 +96,8 @@ def _schema(tool: Tool) -> Mapping[str, Any]:
     """Return the schema of a tool's arguments, which has no others than it names."""
     schema = without_unknown_formats(dict(tool.parameters))
     closed = {"additionalProperties": False} if "properties" in schema else {}
-    return {**closed, **schema, "x-guidance": {**_AS_PYTHON, **schema.get("x-guidance", {})}}
+    options = schema.get("x-guidance")
+    return {**closed, **schema, "x-guidance": {**(options if isinstance(options, dict) else {}), **_AS_PYTHON}}
 
 
 def _answer(request: GenerationRequest, field: str) -> str:

@@ -185,9 +185,10 @@ def _named(given: object, field: str, is_parallel: bool) -> ToolChoice:
         case "function", {"name": str(name)}:
             return ToolChoice("required", (name,), is_parallel=False)
         case "allowed_tools", {"mode": ("auto" | "required") as mode, "tools": [_, *_] as some}:
-            names = [one.get("function", {}).get("name") if isinstance(one, Mapping) else None for one in some]
-            if all(isinstance(name, str) for name in names):
-                return ToolChoice(mode, tuple(map(str, names)), is_parallel)
+            functions = [one.get("function") if isinstance(one, Mapping) else None for one in some]
+            names = tuple(one["name"] for one in functions if isinstance(one, Mapping) and "name" in one)
+            if len(names) == len(some):
+                return ToolChoice(mode, names, is_parallel)
     allowed = '"auto", "none", "required", a function, or allowed_tools'
     raise InvalidRequestError.must_be(field, allowed, given)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,12 @@ def test_calls_have_ids_of_their_own():
     calls = [part for nonce in "ab" for part in form_of("hermes").reader(nonce).push(written) if part.id]
     assert len({call.id for call in calls}) == 6
     assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
+
+
+def test_a_form_travels():
+    """To a worker in another process, with its request."""
+    form = form_of("harmony")
+    assert pickle.loads(pickle.dumps(form)) == form
 
 
 def test_arguments_stream():

@@ -90,6 +90,8 @@ def test_a_choice_says_which_tools_are_called():
         {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [function("search")]}},
         {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
         {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["search"]}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"function": 5}]}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": []}}]}},
         {"type": ["function"]},
     ],
     ids=str,

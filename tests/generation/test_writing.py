@@ -248,6 +248,10 @@ def test_a_schema_that_cannot_be_followed_is_the_tools_fault(runner):
     with pytest.raises(InvalidRequestError) as caught:
         runner.chat([USER], tools=[tool], tool_choice="required", chat_template=HERMES)
     assert caught.value.field == "tools"
+    for options in (5, {"item_separator": "x"}):
+        odd = Tool("f", "", {"type": "object", "properties": {}, "x-guidance": options})
+        (sample,) = runner.chat([USER], tools=[odd], tool_choice="required", chat_template=HERMES, seed=1).responses
+        assert sample.tool_calls[0].text == "{}"
     huge = Tool("f", "", {"type": "object", "properties": {"a": {"enum": ["x" * 300_000]}}})
     with pytest.raises(InvalidRequestError) as caught:
         runner.chat([USER], tools=[huge], tool_choice="required", chat_template=HERMES)

@@ -89,8 +89,8 @@ class ChatRequest(SamplingRequest):
     reasoning_effort: str | None = field(default=None, validator=optional(checks.string))
     add_generation_prompt: bool | None = field(default=None, validator=optional(checks.flag))
     continue_final_message: bool = field(default=False, validator=checks.flag)
-    tools: Sequence[Any] = ()
-    tool_choice: Any = None
+    tools: Sequence[Any] | None = None
+    tool_choice: Any = "auto"
     parallel_tool_calls: bool = field(default=True, validator=checks.flag)
 
     def conversation(self) -> Conversation:
@@ -105,7 +105,7 @@ class ChatRequest(SamplingRequest):
             name for name, value in variables.items() if name != "add_generation_prompt" and value not in (None, [])
         ]
         required = {name: name if name in named else f"chat_template_kwargs.{name}" for name in asked}
-        tools = tools_of(self.tools)
+        tools = tools_of(() if self.tools is None else self.tools)
         choice = choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls)
         return Conversation(messages, tools, choice, variables, required, continues=self.continue_final_message)
 
