@@ -489,6 +489,8 @@ class PromptRequest:
         top_n: most sources, at least 1.
         copy: whether answers are to be sentences of the sources, word for word; null is what the model's file says.
         min_confidence: below this confidence of the search there is no answer, in [0, 1].
+        syntax: as in `SearchRequest`.
+        corrections: as in `SearchRequest`.
     """
 
     question: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -496,6 +498,8 @@ class PromptRequest:
     top_n: int = field(default=5, converter=checks.plain, validator=checks.integer(1))
     copy: bool | None = field(default=None, validator=optional(checks.flag))
     min_confidence: float = field(default=MIN_CONFIDENCE, converter=checks.as_float, validator=checks.number(0, 1))
+    syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
+    corrections: bool = field(default=True, validator=checks.flag)
 
 
 @frozen

@@ -113,10 +113,26 @@ def test_prompt_writes_what_to_ask(real: Server) -> None:
     assert real.generate(answer.json["request"]).status == 200
 
 
+def test_prompt_takes_signs_and_leaves_words_as_they_are(real: Server) -> None:
+    """POST /prompt reads quotes and signs, and leaves corrections out, where it is asked to, as POST /search does."""
+    chunks = ["It rained on the machines.", "Learning is fun for machines."]
+
+    def sources(**asked: object) -> list[int]:
+        answer = real.call("POST", "/prompt", {"chunk_txts": chunks, **asked}, KEYED)
+        assert answer.status == 200, answer.body
+        return [source["original_index"] for source in answer.json["sources"]]
+
+    assert sources(question="machines -rained", syntax="signs") == [1]
+    assert sources(question="What is laerning?") == [1]
+    assert sources(question="laerning", corrections=False) == []
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
         ({"question": " "}, "question"),
+        ({"syntax": "google"}, "syntax"),
+        ({"corrections": 1}, "corrections"),
         ({"query": "x"}, "query"),
         ({"top_n": 0}, "top_n"),
         ({"chunk_txts": ["a", " "]}, "chunk_txts[1].text"),

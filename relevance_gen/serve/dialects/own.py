@@ -82,7 +82,14 @@ def read_prompt(body: object) -> tuple[PromptTask, Callable[[PromptResponse], ob
         InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
     """
     request = wire.structure(PromptRequest, body)
-    question = Question(request.question, request.top_n, true_order=False, spans=True)
+    question = Question(
+        request.question,
+        request.top_n,
+        true_order=False,
+        spans=True,
+        syntax=request.syntax,
+        corrections=request.corrections,
+    )
     return PromptTask(question, request.chunk_txts, request=request), wire.unstructure
 
 
