@@ -129,7 +129,7 @@ HERMES: Final = Syntax(
 )
 SYNTAXES: Final = (
     Syntax(
-        *(("<|channel|>", "to=functions."), "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"),
+        *(("<|channel|>", "functions."), "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"),
         others=tuple(
             text for one in _CHANNELS for text in (f"{one} {_FOR}{_JSON}", f"<|start|>~assistant~{_FOR}{one}{_JSON}")
         ),

@@ -26,7 +26,7 @@ _READS_OBJECTS: Final = re.compile(
     r"""(arguments|tool_calls?(\.function|\['function'\])?)['"\])]*\s*"""
     r"""(\|\s*(tojson|items)|is\s+(not\s+)?(string|mapping)|\.items)"""
 )
-_WANTS_IDS: Final = re.compile(r"length\s*(!=|==)\s*9\b")
+_WANTS_IDS: Final = re.compile(r"length\s*(!=|==|<)\s*9\b")
 _DESCRIPTION: Final = """\
 You may call these tools. Of each you are told its name, what it does, and the JSON schema of its arguments:
 {tools}
@@ -64,14 +64,14 @@ def write(
         if name not in words:
             remedy = did_you_mean(name, words, "leave it out")
             raise InvalidRequestError("is not known to the chat template of this model", called, remedy=remedy)
-    native = syntax_of(template) if "tool_calls" in words else None
-    syntax, thoughts = native or HERMES, thoughts_of(template)
+    known, thoughts = syntax_of(template), thoughts_of(template)
+    syntax = known or HERMES
     check_messages(conversation.messages, continues=conversation.continues)
     messages = _as_read(conversation.messages, template)
-    if native is None:
+    if known is None or "tool_calls" not in words:
         messages = _in_words(messages, syntax)
     variables = conversation.variables
-    if conversation.tools and native is not None and "tools" in words:
+    if conversation.tools and known is not None and "tools" in words:
         variables = {**variables, "tools": [tool.as_told() for tool in conversation.tools]}
     elif conversation.tools:
         messages = _described(messages, conversation.tools, syntax)
@@ -153,7 +153,7 @@ def _in_words(messages: Sequence[dict[str, Any]], syntax: Syntax) -> list[dict[s
         calls = [call["function"] for call in message.pop("tool_calls", ())]
         if calls:
             written = (syntax.call(call["name"], _text_of(call["arguments"])) for call in calls)
-            message["content"] = f"{content}\n{syntax.separator.join(written)}".lstrip()
+            message["content"] = f"{content}\n{syntax.opening}{syntax.separator.join(written)}{syntax.closing}".lstrip()
         turns.append(message)
     return turns
 

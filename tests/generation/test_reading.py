@@ -17,7 +17,7 @@ from relevance_gen.generation.turns import joined
 
 TOOLS = frozenset({"search", "get_weather", "special_function"})
 SIGNS = {
-    "harmony": "<|channel|> to=functions. <|message|>",
+    "harmony": "<|channel|>commentary functions. <|message|>",
     "mistral": "[TOOL_CALLS] [/INST]",
     "mistral with arguments": "[TOOL_CALLS] [ARGS] [THINK]",
     "deepseek r1": "<｜tool▁calls▁begin｜> ```json <think>",

@@ -10,6 +10,7 @@ import pytest
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.conversation import prompt_of
 from relevance_gen.generation.runner import Runner
+from relevance_gen.generation.syntaxes import SYNTAXES, syntax_of
 from relevance_gen.generation.turns import Conversation, Tool, choice_of, tools_of
 from relevance_gen.generation.writing import write
 from relevance_gen.llama.language_model import BREAK, ChatFormat
@@ -46,14 +47,14 @@ TEXTUAL = (  # as DeepSeek's first template: tools are not told of, and argument
 )
 MISTRAL = (
     "{% for m in messages %}"
-    "{% if m.role == 'tool' and m.tool_call_id|length != 9 %}{{ raise_exception('ids') }}{% endif %}"
+    "{% if m.role == 'tool' and m.tool_call_id|length < 9 %}{{ raise_exception('ids') }}{% endif %}"
     "[{{ m.role }} {{ m.name }} {{ m.tool_call_id }}]{% for tool_call in m.tool_calls or [] %}[TOOL_CALLS]"
     "{{ tool_call.function | tojson }}{{ tool_call.id }}{% endfor %}{% endfor %}{{ tools | length }}"
 )
 LLAMA = '<|start_header_id|> "parameters" {{ tools | length }}{% for m in messages %}{{ m.tool_calls }}{% endfor %}'
 GRANITE = "<|tool_call|> {{ tools | length }}{% for m in messages %}{{ m.tool_calls }}{% endfor %}"
 HARMONY = (
-    "<|channel|> to=functions. {{ tools | length }}"
+    "<|channel|>commentary functions. {{ tools | length }}"
     "{% for m in messages %}{{ m.tool_calls }}{{ m.thinking }}{% endfor %}"
 )
 ALL = {"plain": PLAIN, "hermes": HERMES, "deepseek": TEXTUAL, "mistral": MISTRAL, "llama": LLAMA, "granite": GRANITE}
@@ -97,6 +98,36 @@ def test_a_template_without_tools_is_told_in_words():
     assert "Hm." not in text
     assert written([USER], PLAIN, [FETCH])[0].text.startswith("<system>You may call")
     assert written([USER], PLAIN)[0].text == "<user>hi</user><assistant>"
+
+
+def test_a_template_of_a_known_family_may_lack_a_part():
+    """Granite's writes no calls: they are texts in its own syntax. DeepSeek's first is told of no tools: in words."""
+    granite = "<|tool_call|>{{ tools | length }}" + PLAIN
+    text = written([USER, CALLED, RESULT], granite, [SEARCH])[0].text
+    assert text.startswith("<|tool_call|>1<user>hi</user>")
+    assert '<assistant><|tool_call|>[{"name": "search", "arguments": {"query": "a", "n": 1}}]</assistant>' in text
+    assert "<user><tool_response>\nfound" in text
+
+
+@pytest.mark.parametrize(
+    ("template", "place"),
+    [
+        ('{{- "<|start|>assistant to=" }}{{- "functions." + tool_call.name + "<|channel|>commentary " }}', 0),
+        ("{{- '[TOOL_CALLS]' + call.function.name + '[ARGS]' }}", 1),
+        ('{{- "[TOOL_CALLS] [" }}', 2),
+        (
+            "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + '```json'",
+            3,
+        ),
+        ("'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'+ tool['function']['name'] + '<｜tool▁sep｜>'", 4),
+        ("respond with <|tool_call|> followed by a JSON list of tools used", 5),
+        ("return a json object within <tool_call></tool_call> XML tags", 6),
+        ('<|start_header_id|> Respond in the format {"name": function name, "parameters": dictionary}', 7),
+    ],
+)
+def test_the_words_of_templates_tell_their_family(template, place):
+    """As the templates of these families write them, in pieces that are put together, too."""
+    assert syntax_of(template) is SYNTAXES[place]
 
 
 def test_templates_get_what_they_read():
