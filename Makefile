@@ -13,7 +13,7 @@ GPU_NEEDS := llama-cpp-python "gguf>=0.17" "scikit-build-core>=0.9.2" cmake ninj
 GPU_CMAKE_ARGS := $(LLAMA_CMAKE_ARGS) -DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=native
 
 # Whose clients have an environment each, by the group in pyproject.toml.
-CLIENTS := langchain llamaindex haystack rerankers
+CLIENTS := langchain llamaindex haystack rerankers fastmcp
 
 export HYPOTHESIS_PROFILE ?= $(if $(CI),ci,dev)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -32,7 +32,7 @@ test: $(VENV)/development  ## Run the tests.
 	$(BIN)/python -m pytest
 
 test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client)  ## Run other people's clients and the adapters to them.
-	$(BIN)/python -m pytest tests/serve/clients tests/examples/test_adapters.py
+	$(BIN)/python -m pytest tests/serve/clients tests/agents tests/examples/test_adapters.py
 
 check: lint types contracts docs  ## Lint, type-check, check the import contracts and build the docs.
 
@@ -121,7 +121,7 @@ $(VENV)/pip $(VENV)-lower/pip: %/pip:
 $(VENV)/library: $(VENV)/pip pyproject.toml
 	@echo "The first installation on a machine compiles llama.cpp: about 4 minutes on 2 cores. Later ones take its wheel from pip's cache."
 	@CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' .ci/quietly $(VENV)/library.log "Installing the library" \
-		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained,cluster]"
+		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained,cluster,mcp]"
 	@touch $@
 
 $(VENV)/development: $(VENV)/library pyproject.toml

@@ -1,0 +1,125 @@
+"""The tools, spoken as the Model Context Protocol by its official SDK: over stdio, or a message at a time over HTTP.
+
+Both eras of the protocol are the SDK's: the handshake of 2025-11-25 and before, and the stateless requests of
+2026-07-28. What a tool refuses is an answer of the tool's, as agents read these, and not an error of the protocol's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+import mcp_types as types
+from mcp.server import Server
+from mcp.server.caching import CacheHint
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+
+import relevance_gen
+from relevance_gen.agents.folders import Folders
+from relevance_gen.agents.tools import Tools
+from relevance_gen.errors import InvalidRequestError, RelevanceGenError, describe, did_you_mean
+from relevance_gen.generation.runner import Runner
+
+_HOUR_MS: Final = 3_600_000
+_NAME: Final = "relevance-gen"
+
+Run = Callable[[Callable[[], str]], Awaitable[str]]
+
+
+def _server(tools: Tools, instructions: str, run: Run) -> Server:
+    """Make the server of some tools; `run` calls what answers, in whatever thread."""
+    hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    listed = [
+        types.Tool(name=name, description=tool.purpose, input_schema=tool.schema, annotations=hints)
+        for name, tool in tools.by_name.items()
+    ]
+
+    async def list_tools(_: Any, __: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=listed)
+
+    async def call_tool(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
+        if asked.name not in tools.by_name:
+            remedy = did_you_mean(asked.name, tools.by_name, f"tools are {', '.join(tools.by_name)}")
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {describe(asked.name)}; {remedy}")
+        try:
+            text, is_error = await run(lambda: tools.call(asked.name, asked.arguments or {})), False
+        except InvalidRequestError as error:
+            text, is_error = error.in_json(), True
+        except RelevanceGenError as error:
+            text, is_error = str(error), True
+        text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=is_error)
+
+    return Server(
+        _NAME,
+        version=relevance_gen.__version__,
+        instructions=instructions,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        cache_hints={"tools/list": CacheHint(_HOUR_MS, "public")},
+    )
+
+
+def serve_stdio(folders: Folders, runner: Runner | None = None) -> None:
+    """Answer what comes over the standard input, until that ends. Folders are read at once, beside it."""
+
+    def look() -> None:
+        with suppress(RelevanceGenError):  # who asks is told
+            folders.look()
+
+    async def serve() -> None:
+        server = _server(Tools(folders, runner), _instructions(folders), asyncio.to_thread)
+        async with stdio_server() as (incoming, outgoing):
+            threading.Thread(target=look, daemon=True).start()
+            await server.run(incoming, outgoing, server.create_initialization_options())
+
+    asyncio.run(serve())
+
+
+def _instructions(folders: Folders) -> str:
+    """Say where the folders lie: an agent on the same machine may write there, too."""
+    if "" in folders.indexes:
+        return f"Searches {folders.indexes[''].root}. Paths are relative to that."
+    roots = ", ".join(f"{name} = {index.root}" for name, index in folders.indexes.items())
+    return f"Searches these folders, whose names begin all paths: {roots}."
+
+
+async def _at_once(do: Callable[[], str]) -> str:
+    return do()
+
+
+class Exchange:
+    """Answers messages that come one at a time over HTTP, each in the thread that brings it.
+
+    Args:
+        folders: what is searched.
+    """
+
+    def __init__(self, folders: Folders) -> None:
+        self._server = _server(Tools(folders), "Searches the folders of a server.", _at_once)
+
+    def answer(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[int, bytes]:
+        """Return the status and the body of the answer to a ``POST``; headers have names in lower case."""
+        status, parts, waiting = 500, list[bytes](), [{"type": "http.request", "body": body, "more_body": False}]
+        scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": list(headers)}
+
+        async def receive() -> Any:
+            return waiting.pop() if waiting else await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            nonlocal status
+            status = int(message.get("status", status))
+            parts.append(message.get("body", b""))
+
+        async def exchange() -> None:
+            manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
+            async with manager.run():
+                await manager.handle_request(scope, receive, send)
+
+        asyncio.run(exchange())
+        return status, b"".join(parts)

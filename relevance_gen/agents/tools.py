@@ -1,0 +1,245 @@
+"""The tools that an agent is given: what they are called with, what is said of them, and what they answer.
+
+Answers are text, as agents read text: places as ``path:from-to``, lines as they stand in the file behind their numbers,
+and in the end what of how much was shown. No answer is longer than its caller allowed, in tokens of the embedded
+encoding, but for its last line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+from attrs import field, frozen
+
+from relevance_gen import checks, wire
+from relevance_gen.agents.folders import Folders, shown
+from relevance_gen.asking.api import ask
+from relevance_gen.errors import counted
+from relevance_gen.generation.runner import Runner
+from relevance_gen.tokens import token_counter
+from relevance_gen.types import Chunk, Metadata
+
+MOST_TOKENS: Final = 100_000
+"""Most tokens of an answer: more than most models can read."""
+_TOKEN_CHARS: Final = 128
+"""A token has no more characters, but for rare runs of one kind."""
+_LIKELY: Final = 0.5
+"""The confidence from which on an answer is more likely than none."""
+_JSON_TYPES: Final = {"str": "string", "int": "integer"}
+
+
+def _text(purpose: str, default: Any = attrs.NOTHING) -> Any:
+    check = checks.not_blank if default is attrs.NOTHING else checks.string
+    return field(default=default, validator=check, metadata={"purpose": purpose})
+
+
+def _number(purpose: str, default: int, low: int, high: int) -> Any:
+    limits = {"minimum": low, "maximum": high}
+    return field(default=default, validator=checks.integer(low, high), metadata={"purpose": purpose, "limits": limits})
+
+
+_QUESTION: Final = "what to find: a question or a description in plain words, names and words of the files among them"
+_FOLDER: Final = "only files below this folder"
+_GLOB: Final = "only files that match, as in .gitignore: *.py, docs/**, !tests/"
+_TOKENS: Final = "most tokens of the answer"
+
+
+@frozen(kw_only=True)
+class Search:
+    """What the tool ``search`` is called with."""
+
+    question: str = _text(_QUESTION)
+    folder: str = _text(_FOLDER, "")
+    glob: str = _text(_GLOB, "")
+    top_n: int = _number("most results", 10, 1, 100)
+    max_tokens: int = _number(_TOKENS, 1500, 1, MOST_TOKENS)
+
+
+@frozen(kw_only=True)
+class Read:
+    """What the tool ``read`` is called with."""
+
+    path: str = _text("path of the file, as the other tools write it")
+    first_line: int = _number("first line wanted", 1, 1, 1 << 53)
+    last_line: int = _number("last line wanted; 0 for the file's last", 0, 0, 1 << 53)
+    max_tokens: int = _number(_TOKENS, 10_000, 1, MOST_TOKENS)
+
+
+@frozen(kw_only=True)
+class Files:
+    """What the tool ``files`` is called with."""
+
+    folder: str = _text(_FOLDER, "")
+    glob: str = _text(_GLOB, "")
+    max_tokens: int = _number(_TOKENS, 2000, 1, MOST_TOKENS)
+
+
+@frozen(kw_only=True)
+class Ask:
+    """What the tool ``ask`` is called with."""
+
+    question: str = _text(_QUESTION)
+    folder: str = _text(_FOLDER, "")
+    glob: str = _text(_GLOB, "")
+    top_n: int = _number("most passages that the answer is written from", 5, 1, 20)
+
+
+@frozen
+class Tool:
+    """A tool.
+
+    Attributes:
+        purpose: what it does and when it is the right one.
+        call: what it is called with.
+        do: returns its answer.
+    """
+
+    purpose: str
+    call: type
+    do: Callable[[Any], str]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What it is called with, as a JSON schema in which every type is a single one."""
+        fields = attrs.fields(self.call)
+        properties = {
+            one.name: {"type": _JSON_TYPES[str(one.type)], "description": one.metadata["purpose"]}
+            | one.metadata.get("limits", {})
+            | ({} if one.default is attrs.NOTHING else {"default": one.default})
+            for one in fields
+        }
+        required = [one.name for one in fields if one.default is attrs.NOTHING]
+        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+class Tools:
+    """The tools for some folders; with a runner, also ``ask``.
+
+    Args:
+        folders: what is searched.
+        runner: what answers.
+
+    Attributes:
+        by_name: the tools.
+    """
+
+    def __init__(self, folders: Folders, runner: Runner | None = None) -> None:
+        self._folders = folders
+        self._runner = runner
+        self._count = token_counter(None).count
+        self.by_name = {
+            "search": Tool(
+                "Rank files by a question and show the best lines of each, numbered. Use it first, when you know what "
+                "the files are about and not where or in which words: one call instead of many greps. It sees names of "
+                "files, too, and every change at once. For all uses of one exact name, use grep.",
+                Search,
+                self._search,
+            ),
+            "read": Tool("Read lines of a file, or the text of a PDF or an Office file, numbered.", Read, self._read),
+            "files": Tool("List the files that can be searched and read.", Files, self._files),
+        }
+        if runner is not None:
+            purpose = "Have a small model answer a question from the files, with its sources. search shows more."
+            self.by_name["ask"] = Tool(purpose, Ask, self._ask)
+
+    def call(self, name: str, arguments: Mapping[str, object]) -> str:
+        """Return the answer of a tool.
+
+        Raises:
+            InvalidRequestError: an argument is not known, is missing, or is not allowed.
+            RelevanceGenError: what the model failed with.
+        """
+        tool = self.by_name[name]
+        return tool.do(wire.structure(tool.call, arguments))
+
+    def _search(self, call: Search) -> str:
+        found = self._folders.search(call.question, call.top_n, call.folder, call.glob)
+        shares: list[str] = []
+        left = call.max_tokens
+        for place, result in enumerate(found.results):
+            share = left // (len(found.results) - place)
+            head = f"{_place(result.metadata)}  {result.chunk_score:.2f}\n"
+            if (n_head := self._count(head)) > left:
+                break
+            lines = _numbered(result.chunk_txt, result.metadata.get("first_line"))
+            best = result.chunk_txt.count("\n", 0, result.passage.start) if result.passage else 0
+            start, end, n_body = self._fitting(lines, best, share - n_head)
+            shares.append(head + "".join(lines[start:end]))
+            left -= n_head + n_body
+        n_files = counted(found.n_files, "file")
+        if not found.results:
+            return f"nothing found in {n_files}; try other words, or fewer"
+        totals = _totals(len(shares), len(found.results), "result", call.max_tokens - left)
+        doubt = ", probably none of these answers it" if found.confidence < _LIKELY else ""
+        return f"{''.join(shares)}{totals}; {n_files} searched, confidence {found.confidence:.2f}{doubt}"
+
+    def _read(self, call: Read) -> str:
+        found = self._folders.read(call.path, call.first_line, call.last_line or None)
+        lines = _numbered(found.text, found.first_line)
+        _, end, n_tokens = self._fitting(lines, 0, call.max_tokens)
+        if not end:  # one line may be a whole program
+            lines[0], n_tokens = self._cut(lines[0], call.max_tokens)
+        shown_lines = "".join(lines[: end or 1])
+        last = found.first_line + max(end, 1) - 1
+        rest = "" if end == len(lines) else f"; go on with first_line={last + 1}" if end else f"; line {last} is cut"
+        place = f"{shown(call.path)}:{found.first_line}-{last}"
+        return f"{shown_lines}{place} of {counted(found.n_lines, 'line')}, {counted(n_tokens, 'token')}{rest}"
+
+    def _files(self, call: Files) -> str:
+        paths = [shown(path) + "\n" for path in self._folders.files(call.folder, call.glob)]
+        _, end, n_tokens = self._fitting(paths, 0, call.max_tokens)
+        return "".join(paths[:end]) + _totals(end, len(paths), "file", n_tokens)
+
+    def _ask(self, call: Ask) -> str:
+        found = self._folders.search(call.question, 4 * call.top_n, call.folder, call.glob)
+        chunks = [Chunk(one.chunk_txt, one.metadata, title=one.title) for one in found.results]
+        answer = ask(call.question, chunks, runner=self._runner, top_n=call.top_n)
+        places = [f"[{number}] {_place(source.result.metadata)}" for number, source in enumerate(answer.sources, 1)]
+        return "\n".join([answer.text, *places])
+
+    def _fitting(self, lines: Sequence[str], best: int, most: int) -> tuple[int, int, int]:
+        """Return which lines to show within a number of tokens: from the best on, and then those before it.
+
+        Returns:
+            The first, the one behind the last, and their tokens.
+        """
+        start = end = best
+        left = most
+        while end < len(lines) and (n_tokens := self._n_tokens(lines[end], left)) <= left:
+            end, left = end + 1, left - n_tokens
+        while end == len(lines) and start and (n_tokens := self._n_tokens(lines[start - 1], left)) <= left:
+            start, left = start - 1, left - n_tokens
+        return start, end, most - left
+
+    def _n_tokens(self, line: str, most: int) -> int:
+        """Return the tokens of a line; of one that is far too long only that they are too many."""
+        return self._count(line) if len(line) <= _TOKEN_CHARS * max(most, 1) else most + 1
+
+    def _cut(self, line: str, most: int) -> tuple[str, int]:
+        """Return the beginning of a line that is at most so many tokens, with their number."""
+        line = line[: _TOKEN_CHARS * most]
+        while (n_tokens := self._count(line)) > most:
+            line = line[: len(line) * most // n_tokens]
+        return line + "\n", n_tokens
+
+
+def _numbered(text: str, first: object) -> list[str]:
+    """Return the lines of a text behind their numbers, or behind a bar where lines have none, as on a page."""
+    lines = text.split("\n")
+    if not isinstance(first, int):
+        return [f"|\t{line}\n" for line in lines]
+    return [f"{number}\t{line}\n" for number, line in enumerate(lines, first)]
+
+
+def _place(metadata: Metadata) -> str:
+    path = shown(metadata["path"])
+    if "first_line" in metadata:
+        return f"{path}:{metadata['first_line']}-{metadata['last_line']}"
+    return path + next((f" {kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), "")
+
+
+def _totals(n_shown: int, n_found: int, noun: str, n_tokens: int) -> str:
+    more = "" if n_shown == n_found else " (raise max_tokens or narrow with glob for the others)"
+    return f"{n_shown:,} of {counted(n_found, noun)} shown{more}, {counted(n_tokens, 'token')}"

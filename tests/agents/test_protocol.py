@@ -1,0 +1,214 @@
+"""The protocol over stdio: both eras, official and other clients, wrong calls, and folders that change meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mcp", reason="the extra mcp is not installed")
+
+from tests.agents.session import ENVIRONMENT, official, request, said, talk
+from tests.environments import interpreter_with
+
+HELLO = {"capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+OF_2026 = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": HELLO["clientInfo"],
+}
+QUESTION = "which method does a request begin with?"
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy", "2026-07-28"])
+def test_the_official_client_finds_reads_and_lists(project: Path, mode: str) -> None:
+    """In either era there are three tools, that only read, and what they refuse is an error of theirs."""
+
+    async def use() -> None:
+        async with official(project, mode=mode) as client:
+            tools = (await client.list_tools()).tools
+            assert [tool.name for tool in tools] == ["search", "read", "files"]
+            assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools)
+            assert mode == "2026-07-28" or str(project) in str(client.instructions)
+            text, is_error = await said(client, "search", question=QUESTION)
+            assert not is_error
+            assert text.startswith("src/parser.py:1-7  ")
+            assert (await said(client, "read", path="notes.txt", last_line=1))[0].startswith("1\tBananas")
+            assert (await said(client, "files"))[0].startswith("README.md\n")
+            text, is_error = await said(client, "search", question=QUESTION, limit=3)
+            assert is_error
+            assert text.startswith("limit is not a known field; the fields are question, folder, glob, top_n")
+            with pytest.raises(Exception, match=r"there is no tool 'serach'; did you mean search\?"):
+                await client.call_tool("serach", {})
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-06-18", "1999-01-01"])
+def test_older_clients_are_answered_in_their_revision(project: Path, version: str) -> None:
+    """The handshake takes every revision that had one, and offers the last of them to whoever names none of these."""
+    answers, _ = talk(
+        project,
+        [
+            request(1, "initialize", protocolVersion=version, **HELLO),
+            b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
+            request(2, "tools/call", name="search", arguments={"question": QUESTION}),
+        ],
+        2,
+    )
+    hello, found = answers
+    assert hello["result"]["protocolVersion"] == (version if version != "1999-01-01" else "2025-11-25")
+    assert found["result"]["content"][0]["text"].startswith("src/parser.py:1-7")
+
+
+def test_stateless_clients_need_no_handshake(project: Path) -> None:
+    """A request of 2026-07-28 says all by itself, and a list says how long it holds."""
+    answers, _ = talk(
+        project,
+        [
+            request(1, "server/discover", _meta=OF_2026),
+            request(2, "tools/list", _meta=OF_2026),
+            request(3, "tools/call", name="files", arguments={}, _meta=OF_2026),
+        ],
+        3,
+    )
+    discovered, listed, files = (answer["result"] for answer in answers)
+    assert discovered["supportedVersions"] == ["2026-07-28"]
+    assert listed["ttlMs"] == 3_600_000
+    assert listed["cacheScope"] == "public"
+    assert files["content"][0]["text"].startswith("README.md\n")
+
+
+def test_nothing_but_the_protocol_is_written(project: Path) -> None:
+    """Lines that are no JSON, no requests or no UTF-8 are survived, and nothing else stands on the standard output."""
+    (project / "broken.pdf").write_bytes(b"%PDF-1.7\nnothing")
+    (project / "binary.bin").write_bytes(bytes(range(256)) * 10)
+    nonsense = [b"hello", b"", b"[1,2]", b"\xff\xfe", b'{"jsonrpc":"2.0","id":9,"method":5}', b"null", b'"\\ud800"']
+    answers, errors = talk(
+        project,
+        [
+            request(1, "initialize", protocolVersion="2025-06-18", **HELLO),
+            *nonsense,
+            request(3, "tools/call", name="search", arguments={"question": "zebra"}),
+            request(4, "no/such/method"),
+        ],
+        3,
+    )
+    by_id = {answer.get("id"): answer for answer in answers}
+    assert all(answer["jsonrpc"] == "2.0" for answer in answers)
+    assert "README.md:1-3" in by_id[3]["result"]["content"][0]["text"]
+    assert by_id[4]["error"]["code"] == -32601
+    assert "Traceback" not in errors
+
+
+def test_it_ends_with_its_input_even_while_it_reads_the_folder(tmp_path: Path) -> None:
+    """An editor that closes at once is not kept waiting, and there is no trace of a crash."""
+    (tmp_path / "big").mkdir()
+    for number in range(300):
+        (tmp_path / "big" / f"{number}.txt").write_text(f"zebra {number} " * 2000)
+    answers, errors = talk(tmp_path / "big", [request(1, "initialize", protocolVersion="2025-06-18", **HELLO)], 1)
+    assert answers[0]["result"]
+    assert "Traceback" not in errors
+    assert "Fatal" not in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-folder"], "FOLDER must be a folder that is there, got '"),
+        (["file.txt"], "FOLDER must be a folder that is there, got '"),
+        (["--folder", "x"], "unrecognized arguments: --folder"),
+    ],
+)
+def test_a_wrong_start_is_told_on_the_error_stream(tmp_path: Path, arguments: list[str], message: str) -> None:
+    """What cannot be served ends the program at once, with nothing on the standard output."""
+    (tmp_path / "file.txt").write_text("zebra")
+    command = [sys.executable, "-m", "relevance_gen", "mcp", *arguments]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert not done.stdout
+    assert message in done.stderr
+
+
+def test_another_client_speaks_with_it(project: Path) -> None:
+    """The client of fastmcp lists the tools, searches, and is refused."""
+    python = interpreter_with("fastmcp", "fastmcp")
+    program = Path(__file__).with_name("fastmcp_client.py")
+    done = subprocess.run(
+        [python, program, sys.executable, project, ENVIRONMENT["PYTHONPATH"]],
+        env={"PATH": os.environ["PATH"], "HOME": str(project)}, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    tools, found, refused = done.stdout.split("\n---\n")
+    assert tools == "search read files"
+    assert found.startswith("src/parser.py:1-7  ")
+    assert "did you mean top_n?" in refused
+
+
+def mixed_calls(project: Path, n_calls: int) -> None:
+    """Have one client call everything, rightly and wrongly, while files come, change and go."""
+    chance = np.random.default_rng(n_calls)
+
+    def change() -> None:
+        number = chance.integers(20)
+        path = project / f"file{number}.txt"
+        if chance.random() < 0.3:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes([f"zebra {number}\n".encode() * 9, b"\0\xff" * 99, b""][chance.integers(3)])
+        if chance.random() < 0.02:
+            shutil.move(project, away := project.with_name("away"))
+            shutil.move(away, project)
+
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("search", {}), ("search", {"question": ""}), ("search", {"question": 3}), ("search", {"query": "zebra"}),
+        ("read", {"path": "../secret.txt"}), ("read", {"path": "link.txt"}), ("read", {"path": "file99.txt"}),
+        ("read", {"path": "notes.txt", "first_line": 10**6}), ("files", {"glob": "/"}), ("files", {"folder": "gone"}),
+    ]  # fmt: skip
+
+    async def use() -> None:
+        async with official(project) as client:
+            n_wrong = 0
+            for number in range(n_calls):
+                change()
+                if chance.random() < 0.3:
+                    name, arguments = wrong[chance.integers(len(wrong))]
+                    text, is_error = await said(client, name, **arguments)
+                    assert is_error, text
+                    n_wrong += 1
+                    continue
+                (project / "now.txt").write_text(f"giraffe {number}")
+                text, is_error = await said(
+                    client, "search", question="giraffe", max_tokens=int(chance.integers(50, 2000))
+                )
+                assert not is_error
+                assert f"giraffe {number}\n" in text
+                text, is_error = await said(client, "read", path=f"file{chance.integers(20)}.txt")
+                assert "swordfish" not in text
+                listed = (await said(client, "files"))[0].splitlines()[:-1]
+                there = sorted(one.name for one in project.iterdir() if one.is_file() and not one.is_symlink())
+                assert listed == [*there, "src/parser.py"]
+            assert n_wrong
+
+    asyncio.run(use())
+
+
+def test_a_session_of_a_hundred_mixed_calls(project: Path) -> None:
+    """Every right call is answered from the files as they are, and every wrong one is refused."""
+    mixed_calls(project, 100)
+
+
+@pytest.mark.soak
+def test_a_session_of_a_thousand_mixed_calls(project: Path) -> None:
+    """The same, for long."""
+    mixed_calls(project, 1000)

@@ -1,0 +1,236 @@
+"""What the tools answer: places, numbered lines and totals, within a budget, and never from outside of the folders."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import InvalidRequestError, Runner
+from relevance_gen.agents.folders import Folders, shown
+from relevance_gen.agents.tools import Tools
+from relevance_gen.tokens import token_counter
+from tests.profiles import costly
+
+COUNT = token_counter(None).count
+
+
+def tools_for(*folders: Path) -> Tools:
+    return Tools(Folders.open([str(folder) for folder in folders]))
+
+
+def refusal(tools: Tools, name: str, **arguments: Any) -> str:
+    with pytest.raises(InvalidRequestError) as refused:
+        tools.call(name, arguments)
+    return str(refused.value)
+
+
+def test_search_shows_numbered_lines_of_the_best_file(project: Path) -> None:
+    """The first line says the place, the lines below it are those of the file, and the last has the totals."""
+    answer = tools_for(project).call("search", {"question": "which method does a request begin with?"})
+    first, *lines, last = answer.splitlines()
+    place, _, score = first.partition("  ")
+    assert place == "src/parser.py:1-7"
+    assert 0 < float(score) <= 1
+    of_file = (project / "src" / "parser.py").read_text().splitlines()
+    shown_lines = [line for line in lines if line.partition("\t")[0].isdecimal()][: len(of_file)]
+    assert [line.split("\t", 1)[1] for line in shown_lines] == of_file
+    assert [int(line.split("\t")[0]) for line in shown_lines] == [1, 2, 3, 4, 5, 6, 7]
+    assert " results shown, " in last or " result shown, " in last
+    assert last.split("; ")[1].startswith("3 files searched, confidence ")
+
+
+def test_search_is_never_stale(project: Path) -> None:
+    """What is written, changed and removed between two calls is seen by the second."""
+    tools = tools_for(project)
+    assert "src/parser.py" in tools.call("search", {"question": "parse request"})
+    (project / "src" / "parser.py").unlink()
+    (project / "src" / "reader.py").write_text("def parse_request(): ...\n")
+    answer = tools.call("search", {"question": "parse request"})
+    assert "src/reader.py:1-1" in answer
+    assert "parser.py" not in answer
+
+
+def test_a_folder_and_a_glob_choose_files(project: Path) -> None:
+    """Only files below the folder, or that match, are found and listed; where there are none, that is an error."""
+    tools = tools_for(project)
+    question = {"question": "requests about zebras that ripen"}
+    assert "README.md" not in tools.call("search", question | {"folder": "src"})
+    assert "notes.txt" not in tools.call("search", question | {"glob": "*.md"})
+    assert tools.call("files", {"folder": "./src/"}).splitlines()[0] == "src/parser.py"
+    assert tools.call("files", {"glob": "!*.md"}).splitlines()[:2] == ["notes.txt", "src/parser.py"]
+    assert refusal(tools, "search", question="x", glob="*.rs").startswith("glob matches no file, got '*.rs'; ")
+    assert refusal(tools, "files", folder="source").startswith("folder matches no file, got 'source'; ")
+
+
+def test_read_shows_the_lines_asked_for(project: Path) -> None:
+    """Lines stand behind their numbers, and the last line says which these are, and how to go on."""
+    tools = tools_for(project)
+    answer = tools.call("read", {"path": "src/parser.py", "first_line": 4, "last_line": 5})
+    assert answer.startswith("4\tdef parse_request(text):\n5\t    # A request")
+    assert answer.splitlines()[-1].startswith("src/parser.py:4-5 of 7 lines, ")
+    cut = tools.call("read", {"path": "notes.txt", "max_tokens": 15})
+    assert cut.splitlines()[-1].endswith("; go on with first_line=2")
+    assert refusal(tools, "read", path="notes.txt", first_line=9).startswith("first_line must be an integer in [1, 3]")
+    assert refusal(tools, "read", path="parser.py").endswith("; did you mean src/parser.py?")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("../secret.txt", "src/../../secret.txt", "/etc/passwd", "link.txt", "up/secret.txt", "up/project/notes.txt"),
+        *(
+            "",
+            ".",
+            "/",
+            "src",
+            "src/parser.py\0",
+            "\0",
+            "~/x",
+            "\ud800",
+            "a" * 10_000,
+            "file:///etc/passwd",
+            "..",
+            "\n",
+        ),
+    ],
+)
+def test_nothing_outside_of_the_folders_can_be_read(project: Path, path: str) -> None:
+    """Dots, links, absolute paths and what is no path at all are refused, and named."""
+    tools = tools_for(project)
+    assert refusal(tools, "read", path=path).startswith("path must be ")
+    assert "swordfish" not in tools.call("search", {"question": "the password is swordfish"})
+    if path.strip("./\n") and path != "src":
+        assert refusal(tools, "search", question="x", folder=path).startswith("folder matches no file")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("search", {}, "question is required"),
+        ("search", {"question": " "}, "question must be a string that is not blank, got ' '"),
+        ("search", {"question": "a", "topn": 3}, "topn is not a known field; did you mean top_n?"),
+        ("search", {"question": "a", "top_n": "3"}, "top_n must be an integer in [1, 100], got '3'"),
+        ("search", {"question": "a", "top_n": True}, "top_n must be an integer in [1, 100], got True"),
+        ("search", {"question": "a", "max_tokens": 0}, "max_tokens must be an integer in [1, 100000], got 0"),
+        ("search", {"question": "a", "glob": ["*.py"]}, "glob must be a string, got a list of 1 item"),
+        ("search", {"question": "a", "glob": "/"}, "glob must be a pattern as in .gitignore, got '/'"),
+        ("read", {"path": "notes.txt", "first_line": 3, "last_line": 2}, "last_line must be an integer of at least 3"),
+        ("files", {"path": "src"}, "path is not a known field; the fields are folder, glob, max_tokens"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(project: Path, name: str, arguments: dict[str, Any], message: str) -> None:
+    """Whatever is not known or not allowed is named, with what is allowed."""
+    assert refusal(tools_for(project), name, **arguments).startswith(message)
+
+
+def test_folders_of_one_name_are_told_apart(project: Path, tmp_path: Path) -> None:
+    """Paths begin with the folder's name, the second of a name is numbered, and the same folder counts once."""
+    other = tmp_path / "other" / "project"
+    other.mkdir(parents=True)
+    (other / "stripes.md").write_text("A zebra has stripes.\n")
+    tools = tools_for(project, other, project)
+    listed = tools.call("files", {}).splitlines()[:-1]
+    assert listed == ["project/README.md", "project/notes.txt", "project/src/parser.py", "project-2/stripes.md"]
+    answer = tools.call("search", {"question": "zebra stripes"})
+    assert answer.startswith("project-2/stripes.md:1-1")
+    assert "project/README.md" in answer
+    assert "README" not in tools.call("search", {"question": "zebra stripes", "folder": "project-2"})
+    assert tools.call("read", {"path": "project-2/stripes.md"}).startswith("1\tA zebra")
+    expected = "path must be a path that begins with one of project, project-2, got 'README.md'"
+    assert refusal(tools, "read", path="README.md") == expected
+
+
+def test_names_that_are_no_text_come_back(project: Path) -> None:
+    """A name that is not UTF-8, or has a line break, is shown escaped, and read by what was shown."""
+    name = b"caf\xe9\n1-2 of.txt"
+    Path(os.fsdecode(bytes(project) + b"/" + name)).write_text("Espresso is strong.\n")
+    tools = tools_for(project)
+    listed = tools.call("files", {"glob": "*.txt"}).splitlines()[0]
+    assert listed == r"caf\udce9\n1-2 of.txt"
+    assert tools.call("search", {"question": "espresso"}).startswith(listed + ":1-1  ")
+    assert tools.call("read", {"path": listed}).startswith("1\tEspresso is strong.")
+
+
+@given(st.text())
+def test_shown_paths_can_be_printed(path: str) -> None:
+    """Whatever a name is, what is shown of it is one line of printable text, and printable names are themselves."""
+    assert shown(path).isprintable()
+    assert shown(path) == path or not path.isprintable()
+
+
+def test_a_folder_that_vanishes_is_an_error_that_names_it(project: Path, tmp_path: Path) -> None:
+    """The folder's name is told and not where it lay; when it is back, it is searched."""
+    other = tmp_path / "other"
+    other.mkdir()
+    tools = tools_for(project, other)
+    shutil.move(project, tmp_path / "away")
+    for name, arguments in (("search", {"question": "zebra"}), ("files", {}), ("read", {"path": "project/notes.txt"})):
+        message = refusal(tools, name, **arguments)
+        assert message.startswith("the folder project must be a folder that is there")
+        assert str(tmp_path) not in message
+    shutil.move(tmp_path / "away", project)
+    assert "zebra" in tools.call("search", {"question": "zebra"})
+
+
+def test_an_empty_folder_is_searched(tmp_path: Path) -> None:
+    """Nothing is found, and nothing is listed."""
+    (tmp_path / "empty").mkdir()
+    tools = tools_for(tmp_path / "empty")
+    assert tools.call("search", {"question": "zebra"}) == "nothing found in 0 files; try other words, or fewer"
+    assert tools.call("files", {}) == "0 of 0 files shown, 0 tokens"
+
+
+def test_a_line_that_is_a_whole_program_is_cut(project: Path) -> None:
+    """Its beginning is shown, as much as the budget allows, and it is said that it is cut."""
+    (project / "bundle.js").write_text("var a=1;" * 500_000 + "\nlast\n")
+    tools = tools_for(project)
+    answer = tools.call("read", {"path": "bundle.js", "max_tokens": 50})
+    assert answer.splitlines()[-1].endswith("; line 1 is cut")
+    assert COUNT(answer.rpartition("\n")[0]) <= 50
+    assert tools.call("read", {"path": "bundle.js", "first_line": 2}).startswith("2\tlast\nbundle.js:2-2 of 2 lines")
+    assert COUNT(tools.call("search", {"question": "var a", "max_tokens": 80})) < 130
+
+
+@costly
+@given(st.lists(st.text(st.sampled_from("ab \n\tzebra,;é漢")), max_size=4), st.integers(1, 300), st.integers(1, 5))
+def test_no_answer_is_longer_than_allowed(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], most: int, top_n: int
+) -> None:
+    """All but the last line is within the budget, whatever files hold, and every line shown is one of the file's."""
+    root = tmp_path_factory.mktemp("law")
+    for number, text in enumerate(texts):
+        (root / f"{number}.txt").write_bytes(f"zebra {text}".encode())
+    tools = tools_for(root)
+    calls: list[tuple[str, dict[str, Any]]] = [("search", {"question": "zebra b", "top_n": top_n}), ("files", {})]
+    calls += [("read", {"path": f"{number}.txt"}) for number in range(len(texts))]
+    for name, arguments in calls:
+        answer = tools.call(name, arguments | {"max_tokens": most})
+        body = answer.rpartition("\n")[0]
+        assert COUNT(body + "\n" if body else "") <= most + 1
+        if name == "read" and "cut" not in answer:
+            of_file = (root / arguments["path"]).read_bytes().decode().split("\n")
+            assert [line.split("\t", 1)[1] for line in body.split("\n")] == of_file[: body.count("\n") + 1]
+
+
+def test_ask_answers_from_the_files(project: Path) -> None:
+    """With a model there is a fourth tool, whose answer names its sources."""
+    with Runner() as runner:
+        tools = Tools(Folders.open([str(project)]), runner)
+        answer = tools.call("ask", {"question": "Where do bananas ripen?"})
+    assert "dark" in answer.splitlines()[0]
+    assert "[1] notes.txt:1-3" in answer
+    assert "ask" not in tools_for(project).by_name
+
+
+def test_schemas_have_single_types_and_no_more() -> None:
+    """No type is a union, every property says what it is for, and all together are few tokens."""
+    tools = Tools(Folders())
+    for tool in tools.by_name.values():
+        assert not {"anyOf", "oneOf", "allOf", "$ref"} & set(str(tool.schema).replace("'", " ").split())
+        assert tool.schema["additionalProperties"] is False
+        assert all(one["type"] in ("string", "integer") for one in tool.schema["properties"].values())
+    assert COUNT(" ".join(f"{tool.purpose} {tool.schema}" for tool in tools.by_name.values())) < 900
