@@ -9,6 +9,7 @@ from relevance_gen.serve.dialects.openai.models import found, listed
 from relevance_gen.serve.edge.actions import (
     CHAT,
     COMPLETION,
+    COMPRESSION,
     EMBEDDING,
     EXPLANATION,
     EXTRACTION,
@@ -26,6 +27,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/", lambda _, request: pages.front(request, ROUTES)),
     Route("POST", "/search", Work(own.read_search, SEARCH), key="always", aliases=("/distributor/search",)),
     Route("POST", "/explain", Work(own.read_explanation, EXPLANATION), key="always"),
+    Route("POST", "/compress", Work(own.read_compression, COMPRESSION), key="always"),
     Route("POST", "/extract", Work(own.read_extraction, EXTRACTION), key="always"),
     Route("POST", "/prompt", Work(own.read_prompt, PROMPT), key="always"),
     Route("POST", "/generate", Work(own.read_generation, GENERATION), key="setting", is_exact=True),
