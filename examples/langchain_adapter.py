@@ -7,20 +7,23 @@ python examples/langchain_adapter.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import PrivateAttr
 
-from relevance_gen import ChunkIndex, SearchResponse, compress, search
+from relevance_gen import ChunkIndex, SearchResponse, search
 
 
 def found(response: SearchResponse, documents: Sequence[Document]) -> list[Document]:
     """Return the documents of the results, best first, each with its score in a copy of its metadata."""
-    scored = [(documents[one.original_index], one.chunk_score) for one in response.best]
-    return [one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}}) for one, score in scored]
+    return [
+        documents[one.original_index].model_copy(
+            update={"metadata": {**documents[one.original_index].metadata, "relevance_score": one.chunk_score}}
+        )
+        for one in response.best
+    ]
 
 
 class ChunkRetriever(BaseRetriever):
@@ -38,22 +41,16 @@ class ChunkRetriever(BaseRetriever):
 
 
 class ChunkCompressor(BaseDocumentCompressor):
-    """Keeps the `top_n` best of the documents that another retriever found, of these `max_tokens` in sentences."""
+    """Keeps the `top_n` best of the documents that another retriever found, without an index."""
 
     top_n: int = 3
-    max_tokens: int | None = None
 
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> list[Document]:
-        best = found(search(query, [one.page_content for one in documents], self.top_n, blank="skip"), documents)
-        if self.max_tokens is None:
-            return best
-        kept = compress(query, [one.page_content for one in best], max_tokens=self.max_tokens)
-        parts = groupby(kept, key=lambda sentence: sentence.original_index)
-        return [best[n].model_copy(update={"page_content": " ".join(one.text for one in part)}) for n, part in parts]
+        texts = [document.page_content for document in documents]
+        return found(search(query, texts, self.top_n, blank="skip"), documents)
 
 
 if __name__ == "__main__":
     pages = [Document("Cats purr.", metadata={"page": 1}), Document("Dogs bark."), Document("Cats and dogs sleep.")]
     print(ChunkRetriever(documents=pages, k=2).invoke("What do cats do?"))
     print(ChunkCompressor(top_n=1).compress_documents(pages, "Who barks?"))
-    print(ChunkCompressor(max_tokens=4).compress_documents(pages, "What do cats do?"))

@@ -27,8 +27,6 @@ from relevance_gen.errors import (
 from relevance_gen.types import (
     Chunk,
     Completion,
-    CompressionRequest,
-    CompressionResponse,
     DocumentPart,
     Explanation,
     ExplanationRequest,
@@ -36,7 +34,6 @@ from relevance_gen.types import (
     ExtractionResponse,
     GenerationRequest,
     GenerationResponse,
-    KeptSentence,
     PromptRequest,
     PromptResponse,
     PromptSource,
@@ -54,14 +51,13 @@ if TYPE_CHECKING:
     from relevance_gen.asking.answer import Answer, Source
     from relevance_gen.asking.api import AnswerStream, ask, ask_stream
     from relevance_gen.chunking import split
-    from relevance_gen.documents.reading import read_documents, split_document
+    from relevance_gen.documents.reading import read_documents
     from relevance_gen.embedding.encoder import Encoder
     from relevance_gen.folders.index import FolderIndex
     from relevance_gen.generation.api import chat, generate
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
-    from relevance_gen.retrieval.compressing import compress
     from relevance_gen.retrieval.index import ChunkIndex
     from relevance_gen.tokens import TokenCounter, token_counter
 
@@ -76,8 +72,6 @@ __all__ = [
     "ChunksMissingError",
     "ClusterError",
     "Completion",
-    "CompressionRequest",
-    "CompressionResponse",
     "DocumentPart",
     "Encoder",
     "EncoderError",
@@ -92,7 +86,6 @@ __all__ = [
     "IndexBuildError",
     "IndexFormatError",
     "InvalidRequestError",
-    "KeptSentence",
     "ModelLoadError",
     "OverloadedError",
     "PromptRequest",
@@ -121,12 +114,10 @@ __all__ = [
     "ask",
     "ask_stream",
     "chat",
-    "compress",
     "generate",
     "read_documents",
     "search",
     "split",
-    "split_document",
     "token_counter",
 ]
 
@@ -144,12 +135,10 @@ _LOADED_WHEN_USED = {
     "ask": "relevance_gen.asking.api",
     "ask_stream": "relevance_gen.asking.api",
     "chat": "relevance_gen.generation.api",
-    "compress": "relevance_gen.retrieval.compressing",
     "generate": "relevance_gen.generation.api",
     "read_documents": "relevance_gen.documents.reading",
     "search": "relevance_gen.retrieval.api",
     "split": "relevance_gen.chunking",
-    "split_document": "relevance_gen.documents.reading",
     "token_counter": "relevance_gen.tokens",
 }
 

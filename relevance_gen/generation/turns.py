@@ -102,6 +102,41 @@ class Conversation:
         return tuple(tool for tool in self.tools if not self.choice.names or tool.name in self.choice.names)
 
 
+def turn_of(role: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the turn that a role goes on with, whose texts are lists: the last where that is its own, or a new one."""
+    if role == "tool" or not turns or turns[-1]["role"] != role:
+        turns.append({"role": role, "content": [], "reasoning_content": [], "tool_calls": []})
+    return turns[-1]
+
+
+def messages_of(turns: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return the messages that the turns of `turn_of` have become."""
+    texts = ("content", "reasoning_content")
+    joined = [{**turn, **{name: "\n".join(turn[name]) for name in texts}} for turn in turns]
+    return [{name: value for name, value in turn.items() if value or name == "content"} for turn in joined]
+
+
+def texts_of(content: object, path: str, kinds: Mapping[str, str]) -> list[str]:
+    """Return the texts of a content: a text, or a list of parts, of some types, each with the field that has its text.
+
+    Raises:
+        InvalidRequestError: it is neither, or has a part of another type.
+    """
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        raise InvalidRequestError.must_be(path, "a text or a list of parts", content)
+    texts = []
+    for place, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else part
+        text = part.get(kinds[kind]) if isinstance(part, dict) and isinstance(kind, str) and kind in kinds else None
+        if not isinstance(text, str):
+            allowed = f'a part of type "{next(iter(kinds))}" with a text: this model reads nothing else'
+            raise InvalidRequestError.must_be(f"{path}[{place}]", allowed, kind)
+        texts.append(text)
+    return texts
+
+
 def check_calls(message: Message, path: str) -> None:
     """Check what a message says beside its role and content.
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from relevance_gen.serve import pages
 from relevance_gen.serve.dialects import cohere, own, tei
-from relevance_gen.serve.dialects.openai import chat, completions, embeddings, errors
+from relevance_gen.serve.dialects.anthropic import blocks, messages
+from relevance_gen.serve.dialects.openai import chat, completions, embeddings, errors, responses
 from relevance_gen.serve.dialects.openai.models import found, listed
 from relevance_gen.serve.edge.actions import (
     CHAT,
     COMPLETION,
-    COMPRESSION,
     EMBEDDING,
     EXPLANATION,
     EXTRACTION,
     GENERATION,
     PROMPT,
+    RESPONSE,
     SEARCH,
 )
 from relevance_gen.serve.edge.exchange import OTHER
@@ -27,7 +28,6 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/", lambda _, request: pages.front(request, ROUTES)),
     Route("POST", "/search", Work(own.read_search, SEARCH), key="always", aliases=("/distributor/search",)),
     Route("POST", "/explain", Work(own.read_explanation, EXPLANATION), key="always"),
-    Route("POST", "/compress", Work(own.read_compression, COMPRESSION), key="always"),
     Route("POST", "/extract", Work(own.read_extraction, EXTRACTION), key="always"),
     Route("POST", "/prompt", Work(own.read_prompt, PROMPT), key="always"),
     Route("POST", "/generate", Work(own.read_generation, GENERATION), key="setting", is_exact=True),
@@ -44,6 +44,11 @@ ROUTES: tuple[Route, ...] = (
         write_error=errors.error,
     ),
     Route("POST", "/v1/chat/completions", Work(chat.read, CHAT), key="setting", write_error=chat.error),
+    Route("POST", "/v1/responses", Work(responses.read, RESPONSE), key="setting", write_error=errors.error),
+    Route("POST", "/v1/messages", Work(messages.read, CHAT), key="setting", write_error=blocks.error),
+    Route(
+        "POST", "/v1/messages/count_tokens", Work(messages.read_count, CHAT), key="setting", write_error=blocks.error
+    ),
     Route("POST", "/v1/embeddings", Work(embeddings.read, EMBEDDING), key="always", write_error=errors.error),
     Route("GET", "/v1/models", models(listed), key="setting", write_error=errors.error),
     Route("GET", "/v1/models/{id}", model(found), key="setting", write_error=errors.error),

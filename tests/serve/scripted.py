@@ -122,6 +122,7 @@ class _Job:
     request: GenerationRequest
     on_text: OnText | None
     spells: bool
+    is_turn: bool = False
     created: float = field(factory=time.time)
     future: Future[GenerationResponse] = field(factory=Future)
     words: list[str] = field(factory=list)
@@ -163,16 +164,21 @@ class ScriptedBackend:
             failed: Future[GenerationResponse] = Future()
             failed.set_exception(InvalidRequestError("must hold fewer tokens", "text"))
             return failed
+        if manner.only_counts:
+            counted: Future[GenerationResponse] = Future()
+            counted.set_result(GenerationResponse(0.0, 0.0, 0, request.text, len(request.text.split()), ()))
+            return counted
         with self._wake:
             if not self._open:
                 raise RunnerClosedError("closed")
             if sum(job.request.num_samples for job in self._jobs) + request.num_samples > self.slots + self.backlog:
                 raise OverloadedError("the backlog is full", retry_after_s=3)
-            if on_text is not None and manner.answer is not None:
+            is_turn = manner.answer is not None
+            if on_text is not None and is_turn:
                 tell = on_text
-                job = _Job(request, lambda sample, text: tell(sample, Part("text", text)), manner.spells)
+                job = _Job(request, lambda sample, text: tell(sample, Part("text", text)), manner.spells, is_turn)
             else:
-                job = _Job(request, on_text, manner.spells)
+                job = _Job(request, on_text, manner.spells, is_turn)
             self._jobs.append(job)
             self._wake.notify()
         return job.future
@@ -245,11 +251,13 @@ class ScriptedBackend:
 
 def _response(job: _Job) -> GenerationResponse:
     now, n_words = time.time(), len(job.words)
+    text = "".join(job.words)
     one = Completion(
-        "".join(job.words),
+        text,
         n_words,
         now,
         "length",
+        parts=(Part("text", text),) if job.is_turn else None,
         tokens=tuple(range(n_words)) if job.request.return_tokens else None,
         logprobs=(0.0,) * n_words if job.request.logprobs else None,
         top_logprobs=tuple((TokenLogprob(word, 0.0),) for word in range(n_words)) if job.request.top_logprobs else None,

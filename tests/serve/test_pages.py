@@ -16,7 +16,8 @@ import relevance_gen
 from relevance_gen import types, wire
 from relevance_gen.serve import pages
 from relevance_gen.serve.dialects import cohere, own, tei
-from relevance_gen.serve.dialects.openai import chat, completions, embeddings
+from relevance_gen.serve.dialects.anthropic import messages
+from relevance_gen.serve.dialects.openai import chat, completions, embeddings, responses
 from relevance_gen.serve.dialects.openai.requests import StreamOptions
 from relevance_gen.serve.edge.problems import TABLE
 from relevance_gen.serve.routes import ROUTES
@@ -29,7 +30,7 @@ LENIENT: dict[str, Any] = {
     for cls in (
         *(cohere.RerankRequest, cohere.RelevantSpans, tei.TextsRequest),
         *(completions.CompletionRequest, chat.ChatRequest, StreamOptions),
-        embeddings.EmbeddingsRequest,
+        *(embeddings.EmbeddingsRequest, responses.ResponsesRequest, messages.MessagesRequest),
     )
 }
 """What other people's clients send: unknown fields are ignored, and null is the default."""
@@ -93,7 +94,6 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "GenerationRequest": {"text": "x"},
     "SearchRequest": {"query": "x", "chunk_txts": []},
     "ExplanationRequest": {"query": "x", "chunk_txts": [], "original_index": 0},
-    "CompressionRequest": {"question": "x", "chunk_txts": [], "max_tokens": 1},
     "ExtractionRequest": {"content": ""},
     "PromptRequest": {"question": "x", "chunk_txts": []},
     "RerankRequest": {"query": "x", "documents": []},
@@ -103,11 +103,15 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "ChatRequest": {"messages": [{"role": "user", "content": "x"}], "logprobs": True},
     "StreamOptions": {},
     "EmbeddingsRequest": {"input": "x"},
+    "ResponsesRequest": {"input": "x"},
+    "MessagesRequest": {"messages": [{"role": "user", "content": "x"}]},
 }
 READERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "CompletionRequest": completions.read,
     "ChatRequest": chat.read,
     "EmbeddingsRequest": embeddings.read,
+    "ResponsesRequest": responses.read,
+    "MessagesRequest": messages.read,
     "IndexSearchRequest": own.read_search,
     "IndexExplanationRequest": own.read_explanation,
 }

@@ -12,7 +12,7 @@ from relevance_gen.embedding.jobs import Embeddings
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask
 from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
-from relevance_gen.types import CompressionRequest, GenerationResponse, PromptResponse, SearchResponse
+from relevance_gen.types import GenerationResponse, PromptResponse, SearchResponse
 
 _SPAN_BYTES: Final = 160
 """A span as Python has it."""
@@ -31,8 +31,6 @@ class Cost:
         titled: for each chunk that has a title.
         ranked: for each chunk that is ranked where one result of each value of a key is asked for.
         marked_character: for each character that is looked at together with others for spans.
-        sentence: for each sentence of the chunks.
-        cut_character: for each character of the longest chunk, all of whose sentences are sought at once.
         number: for each number of a vector: as Python has it, as JSON, and the same compressed.
         token: for each token of a response: its text, as JSON.
         told_token: for each token whose id or log probability is told: as Python has them, and as JSON.
@@ -48,8 +46,6 @@ class Cost:
     titled: int = 0
     ranked: int = 0
     marked_character: int = 0
-    sentence: int = 0
-    cut_character: int = 0
     number: int = 0
     token: int = 0
     told_token: int = 0
@@ -62,21 +58,19 @@ class Cost:
 
 
 SEARCH: Final = Cost(body_byte=9, chunk=320, index=16 << 20, titled=512, ranked=256, span=800, marked_character=110)
-COMPRESSION: Final = evolve(SEARCH, body_byte=12, sentence=800, cut_character=30)
 PROMPT: Final = evolve(SEARCH, character=1)
 EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)  # on the way into the sandbox; and at most on the way out
 EMBEDDING: Final = Cost(number=64)
 GENERATION: Final = Cost(token=32, told_token=320, alternative=640, character=1)
 COMPLETION: Final = evolve(GENERATION, told_token=500, alternative=400)
 CHAT: Final = evolve(GENERATION, told_token=1400, alternative=850)
+RESPONSE: Final = evolve(CHAT, token=160)  # the end of a stream says a text up to four times, and packed
 
 
 def _counts(thing: object, task: object) -> Mapping[str, int]:
     match thing:
         case SearchTask() | ExplanationTask():
             return {"chunk": len(thing.chunks), "index": int(thing.named is not None)}
-        case CompressionRequest():
-            return {"chunk": len(thing.chunk_txts)}
         case Embeddings():
             return {"number": thing.vectors.size}
         case PromptResponse():

@@ -23,15 +23,7 @@ from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
 from relevance_gen.serve.work.lifting import Lifting, Reason, SkippedError
 from relevance_gen.serve.work.named import Named, NamedIndexes
-from relevance_gen.types import (
-    Chunk,
-    CompressionRequest,
-    CompressionResponse,
-    Explanation,
-    PromptRequest,
-    SearchResponse,
-    SearchResult,
-)
+from relevance_gen.types import Chunk, Explanation, PromptRequest, SearchResponse, SearchResult
 
 Found = TypeVar("Found")
 
@@ -40,29 +32,24 @@ _WARM_UP_TEXT = "a text to begin with " * 60_000
 
 
 @frozen
-class _Task:
-    """A question to some chunks.
+class SearchTask:
+    """One search to do.
 
     Attributes:
         question: what is asked.
         chunks: the chunks as the client sent them, not yet checked.
         path: what the client calls the chunks; errors name ``path[3]``.
+        blank: what to do with a chunk of only white space; None refuses it.
         named: the index of a cluster that is asked instead of chunks.
-        skipped: why the encoder had no part, where it was to have one; filled in by whoever answers.
+        skipped: why the encoder had no part, where it was to have one; filled in by whoever does the search.
     """
 
     question: Question
     chunks: Sequence[object]
-    path: str = field(default="chunk_txts", kw_only=True)
-    named: Named | None = field(default=None, kw_only=True)
+    path: str = "chunk_txts"
+    blank: Blank | None = None
+    named: Named | None = None
     skipped: list[Reason] = field(factory=list, eq=False, kw_only=True)
-
-
-@frozen
-class SearchTask(_Task):
-    """One search to do; `blank` says what to do with a chunk of only white space, and None refuses it."""
-
-    blank: Blank | None = field(default=None, kw_only=True)
 
 
 @frozen
@@ -73,11 +60,26 @@ class PromptTask(SearchTask):
 
 
 @frozen
-class ExplanationTask(_Task):
-    """One score to explain: that of the chunk at a position, from 0, which the client calls `position_path`."""
+class ExplanationTask:
+    """One score to explain.
 
+    Attributes:
+        question: what is asked.
+        chunks: the chunks as the client sent them, not yet checked.
+        position: which of them to explain, from 0.
+        path: what the client calls the chunks; errors name ``path[3]``.
+        position_path: what the client calls the position.
+        named: as of a `SearchTask`.
+        skipped: as of a `SearchTask`.
+    """
+
+    question: Question
+    chunks: Sequence[object]
     position: int
+    path: str = "chunk_txts"
     position_path: str = "original_index"
+    named: Named | None = None
+    skipped: list[Reason] = field(factory=list, eq=False, kw_only=True)
 
 
 class Index(Protocol):
@@ -107,9 +109,6 @@ class Retrieval(Protocol):
     def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> Index:
         """Index `chunks`, for more than one question; with an encoder also their vectors."""
 
-    def compress(self, question: str, chunks: Chunks, max_tokens: int) -> CompressionResponse:
-        """Keep the sentences of `chunks` that say most about a question."""
-
 
 @frozen
 class LibraryRetrieval:
@@ -130,12 +129,6 @@ class LibraryRetrieval:
 
         weighting, encoding = self.settings.weighting, self.settings.encoding
         return ChunkIndex(chunks, weighting=weighting, encoding=encoding, encoder=encoder)
-
-    def compress(self, question: str, chunks: Chunks, max_tokens: int) -> CompressionResponse:
-        """Keep the sentences of `chunks` that say most about a question."""
-        from relevance_gen.retrieval.compressing import compress
-
-        return compress(question, chunks, max_tokens=max_tokens, encoding=self.settings.encoding)
 
 
 @define(eq=False)
@@ -158,9 +151,7 @@ class Searcher:
         self._named = NamedIndexes(settings.cluster)
         self._keeping = threading.Lock()
         self._cache: IndexCache[_Kept] | None = (
-            IndexCache(settings.index_cache_bytes, lambda kept: kept.index.nbytes, metrics)
-            if settings.index_cache_bytes
-            else None
+            IndexCache(settings.index_cache_bytes, metrics) if settings.index_cache_bytes else None
         )
 
     def warm_up(self) -> None:
@@ -228,19 +219,9 @@ class Searcher:
                 task, task.question, lambda asked, encoder: index.explain_one(asked, task.position, encoder)
             )
 
-    def compress(self, request: CompressionRequest) -> CompressionResponse:
-        """Keep the sentences of chunks that say most about a question.
-
-        Raises:
-            TooLargeError: more chunks than the settings allow.
-            InvalidRequestError: a chunk is not allowed; the error names it.
-        """
-        chunks = self._check(request.chunk_txts, "chunk_txts")
-        return self._retrieval.compress(request.question, chunks, request.max_tokens)
-
     def _lifted(
         self,
-        task: _Task,
+        task: SearchTask | ExplanationTask,
         question: Question,
         do: Callable[[Question, TextEncoder | None], Found],
     ) -> Found:
@@ -274,7 +255,7 @@ class Searcher:
         if kept is not None:
             with self._keeping:
                 kept = self._cache.peek(key) or kept  # of simultaneous searches the first one's index stays
-                self._cache.put(key, kept)  # it remembers what it was asked, and so may have grown
+                self._cache.put(key, kept, kept.index.nbytes)  # it remembers what it was asked, and so may have grown
                 self._encode_later(self._cache, key, kept, chunks.texts)
 
     def _encode_later(self, cache: IndexCache[_Kept], key: bytes, kept: _Kept, texts: Sequence[str]) -> None:
@@ -295,7 +276,7 @@ class Searcher:
             index = self._retrieval.index(same, encoder=encoder)
             if wanted() is now:
                 now.index, now.encoding = index, "done"
-                cache.put(key, now)
+                cache.put(key, now, index.nbytes)
 
         kept.encoding = "waits"
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)

@@ -47,12 +47,17 @@ def test_a_client_is_served(writing: Server, program: str, package: str, environ
     assert eventually(lambda: writing.stats()["backlog"] == 0)
 
 
-def test_a_client_calls_tools() -> None:
-    """OpenAI's client has a small model search, in whole answers and streams, and hands it what was found."""
-    with Server("--n-ctx", "2048", "--n-slots", "4", "--n-threads", "1", "--rate-limit", "off", program=REAL) as server:
+@pytest.mark.parametrize(
+    ("program", "package"),
+    [("openai_tools_client.py", "openai"), ("responses_client.py", "openai"), ("anthropic_client.py", "anthropic")],
+)
+def test_a_client_calls_tools(program: str, package: str) -> None:
+    """The client has a small model search, in whole answers and streams, and hands it what was found."""
+    sizes = ("--n-ctx", "2048", "--n-slots", "4", "--n-threads", "1")
+    with Server(*sizes, "--rate-limit", "off", "--generation-requires-key", "on", program=REAL) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
-        run(server, "openai_tools_client.py", interpreter_with("openai"))
-        assert eventually(lambda: server.stats()["backlog"] == 0)
+        run(server, program, interpreter_with(package))
+        assert eventually(lambda: server.metric("generation_backlog") == 0)
 
 
 def test_clients_that_come_too_often_wait_as_they_are_told() -> None:
