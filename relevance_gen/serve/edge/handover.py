@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import socket
+import struct
 from contextlib import suppress
 
 _ATTACH_PROGRAM = 51  # SO_ATTACH_REUSEPORT_CBPF
 _DETACH_PROGRAM = 68  # SO_DETACH_REUSEPORT_BPF
 _RETURN = 0x06  # BPF_RET | BPF_K
-
-
-class _Instruction(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8), ("k", ctypes.c_uint32))
-
-
-class _Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.c_void_p))
 
 
 def steer_away(listener: socket.socket, n_sockets: int) -> None:
@@ -25,10 +18,10 @@ def steer_away(listener: socket.socket, n_sockets: int) -> None:
     The kernel numbers the sockets on a port in the order in which they began to listen: the first `n_sockets` are this
     server's. A program of one instruction names the next. Where there is none, the kernel goes on spreading.
     """
-    instruction = _Instruction(_RETURN, 0, 0, n_sockets)
-    program = _Program(1, ctypes.addressof(instruction))
+    instruction = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, n_sockets))  # a sock_filter
+    program = struct.pack("HP", 1, ctypes.addressof(instruction))  # a sock_fprog
     with suppress(OSError):  # not Linux
-        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_PROGRAM, bytes(program))
+        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_PROGRAM, program)
 
 
 def spread(listener: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""The one way of a request that gives work: received, accounted for, read, done, worded and answered."""
+"""The one way of a request: admitted, and where it gives work, received, accounted for, read, done and worded."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from aiohttp import web
 from relevance_gen import wire
 from relevance_gen.caller import expecting
 from relevance_gen.serve.edge import codings
+from relevance_gen.serve.edge.admission import admit, check_names
 from relevance_gen.serve.edge.bodies import receive
-from relevance_gen.serve.edge.connection import until_read
+from relevance_gen.serve.edge.connection import Handle, until_read
 from relevance_gen.serve.edge.costs import Cost, kept_bytes
 from relevance_gen.serve.edge.exchange import common_headers
 from relevance_gen.serve.edge.holding import Holding
 from relevance_gen.serve.edge.problems import problem_of
-from relevance_gen.serve.edge.route import Work
+from relevance_gen.serve.edge.route import ROUTE, Route, Work
 from relevance_gen.serve.edge.service import KEY_ID, LANE, WRITE_ERROR, Service
 from relevance_gen.serve.work.arrivals import Pieces
 from relevance_gen.serve.work.generating import GenerationTask, Responses
@@ -48,7 +49,32 @@ class Events(Protocol):
         """Return what is sent in place of the end when the stream has failed."""
 
 
-async def answer(service: Service, request: web.BaseRequest, work: Work) -> web.StreamResponse:
+def application(service: Service) -> Handle:
+    """Return what answers requests whose route is known, or that have none."""
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        check_names(service.settings, request)
+        route: Route | None = request.get(ROUTE)
+        if route is None:
+            raise web.HTTPNotFound
+        if request.method == "OPTIONS":
+            return web.Response(status=204, headers={"Allow": ", ".join(route.methods)})
+        if request.method not in route.methods:
+            raise web.HTTPMethodNotAllowed(request.method, route.methods)
+        # What is expected is asked for when the body is wanted: see `bodies`.
+        if request.headers.get("Expect", "").lower() not in ("", "100-continue"):
+            raise web.HTTPExpectationFailed
+        await admit(service, route, request)
+        if not isinstance(route.work, Work):
+            return await route.work(service, request)
+        if service.forward is not None and route.lane == "generation":
+            return await service.forward(service, request)
+        return await _answer(service, request, route.work)
+
+    return answer
+
+
+async def _answer(service: Service, request: web.BaseRequest, work: Work) -> web.StreamResponse:
     """Answer an admitted request."""
     action, client = work.action, request.get(KEY_ID, "")
     action.check(service)

@@ -46,7 +46,7 @@ class Guest:
 @final
 @frozen
 class Work:
-    """What `pipeline.answer` does on a path.
+    """What `pipeline` does on a path.
 
     Attributes:
         read: how its dialect reads a body.

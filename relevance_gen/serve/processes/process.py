@@ -20,10 +20,10 @@ from attrs import frozen
 from relevance_gen.quota import Quota
 from relevance_gen.serve import logs, routes
 from relevance_gen.serve.edge import auth, connection
-from relevance_gen.serve.edge.app import application
 from relevance_gen.serve.edge.exchange import surround
 from relevance_gen.serve.edge.forwarding import Forwarder
 from relevance_gen.serve.edge.lanes import make_lanes
+from relevance_gen.serve.edge.pipeline import application
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Metrics

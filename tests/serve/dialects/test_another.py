@@ -13,12 +13,12 @@ import aiohttp
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.edge.actions import GENERATION, SEARCH
-from relevance_gen.serve.edge.app import application
 from relevance_gen.serve.edge.auth import Keys, digest
 from relevance_gen.serve.edge.connection import Listener
 from relevance_gen.serve.edge.connection import Server as HTTPServer
 from relevance_gen.serve.edge.exchange import surround
 from relevance_gen.serve.edge.lanes import make_lanes
+from relevance_gen.serve.edge.pipeline import application
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.route import Route, Work
 from relevance_gen.serve.edge.service import Service
