@@ -88,13 +88,7 @@ class Calls:
 
 
 class _Round:
-    """One question to some shards, which are at work on it from now on.
-
-    Args:
-        calls: of the question that this is a part of.
-        shards: some that have replicas.
-        question: as `Shard.ask` takes it.
-    """
+    """What `Calls.ask` asks: the shards are at work on it from now on."""
 
     def __init__(self, calls: Calls, shards: Sequence[ShardState], question: bytes) -> None:
         self._calls = calls
@@ -108,12 +102,7 @@ class _Round:
             self._send(shard)
 
     def answers(self) -> list[Any]:
-        """Wait until all shards have answered; return what is told of each of their segments, in order.
-
-        Raises:
-            OutdatedError: all replicas of a shard died or are silent, or one has forgotten this state.
-            TimedOutError: a shard did not answer, though it lives.
-        """
+        """Wait until all shards have answered; return what is told of each of their segments, in order."""
         self._wait(self._begun_s + self._calls.pace.patience_s, is_patient=True)
         for call in list(self._open.values()):
             self._send(call.shard)
@@ -140,12 +129,7 @@ class _Round:
         return True
 
     def _wait(self, end_s: float, is_patient: bool) -> None:
-        """Take answers in until there are all, or the time is over.
-
-        Args:
-            end_s: when it is over, by the monotonic clock.
-            is_patient: wait for all answers, and look at them when all have come; otherwise look at each at once.
-        """
+        """Take answers in until there are all, or the time is over; a patient one looks only when all have come."""
         while self._open:
             n_wanted = len(self._open) if is_patient else 1
             ray.wait(list(self._open), num_returns=n_wanted, timeout=max(0.0, end_s - time.monotonic()))

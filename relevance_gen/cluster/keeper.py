@@ -245,14 +245,8 @@ class Keeper(Actor):
     def _change(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> None:
         """Let all replicas of some shards make a change, all or none of them; `_adopt` makes it searchable.
 
-        Args:
-            shards: the shards.
-            verb: the method of `Shard` that makes it, and tells what the shard contributes then.
-            arguments: what it takes, for each shard.
-
-        Raises:
-            ChunksMissingError: all replicas of one died; nothing was changed.
-            Exception: what a shard raised; nothing was changed.
+        The method of `Shard` that makes it tells what the shard contributes then. Whatever is raised, because all
+        replicas of one died or a shard refused, nothing was changed.
         """
         try:
             answers = self._replicas.call(shards, verb, arguments)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import ray
@@ -110,6 +110,15 @@ class KeptShard:
         return ShardState(self.contribution.runs, self.statistics.n_chunks, handles, node_ids, n_lacking, self.error)
 
 
+class _Call(NamedTuple):
+    """What one replica is asked for, and the list that its answer goes to."""
+
+    answers: list[Any]
+    shard: KeptShard
+    args: tuple[Any, ...]
+    replica: Replica
+
+
 class Replicas:
     """The replicas of all shards of an index.
 
@@ -169,52 +178,43 @@ class Replicas:
             Exception: what one of them raised, when all have answered.
         """
         answers: list[list[Any]] = [[] for _ in shards]
-        calls = [
-            (found, shard, replica, getattr(replica.handle, verb).remote(*args))
-            for found, shard, args in zip(answers, shards, arguments, strict=True)
-            for replica in list(shard.replicas)
-        ]
-        failure: Exception | None = None
-        for found, shard, replica, answer in calls:
-            try:
-                found.append(get_from(replica.handle, answer))
-            except (RayActorError, SilentError):
-                self.strike(shard, replica)
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        calls = zip(answers, shards, arguments, strict=True)
+        self._call(verb, [_Call(*call, replica) for call in calls for replica in list(call[1].replicas)])
         return answers
 
     def call_one(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call one replica of each shard, all at once, and others where these turn out to be dead or silent.
-
-        Args:
-            shards: the shards.
-            verb: the method of `Shard`.
-            arguments: what it takes, for each shard.
+        """Do so with one replica of each shard, and with others where these turn out to be dead or silent.
 
         Returns:
             For each shard a list of its answer; an empty one where no replica lives.
-
-        Raises:
-            Exception: what one of them raised.
         """
         answers: list[list[Any]] = [[] for _ in shards]
         owed = list(zip(answers, shards, arguments, strict=True))
         while owed:
-            calls = []
-            for found, shard, args in owed:
-                if replica := min(shard.replicas, key=lambda one: one.silent_s, default=None):
-                    calls.append((found, shard, args, replica, getattr(replica.handle, verb).remote(*args)))
-            owed = []
-            for found, shard, args, replica, answer in calls:
-                try:
-                    found.append(get_from(replica.handle, answer))
-                except (RayActorError, SilentError):
-                    self.strike(shard, replica)
-                    owed.append((found, shard, args))
+            calls = [
+                _Call(found, shard, args, replica)
+                for found, shard, args in owed
+                if (replica := min(shard.replicas, key=lambda one: one.silent_s, default=None)) is not None
+            ]
+            owed = [(call.answers, call.shard, call.args) for call in self._call(verb, calls)]
         return answers
+
+    def _call(self, verb: str, calls: Sequence[_Call]) -> list[_Call]:
+        """Call replicas, all at once; return the calls of those that were dead or silent, and are struck out now."""
+        sent = [(call, getattr(call.replica.handle, verb).remote(*call.args)) for call in calls]
+        unanswered: list[_Call] = []
+        failure: Exception | None = None
+        for call, answer in sent:
+            try:
+                call.answers.append(get_from(call.replica.handle, answer))
+            except (RayActorError, SilentError):
+                self.strike(call.shard, call.replica)
+                unanswered.append(call)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return unanswered
 
     def strike(self, shard: KeptShard, replica: Replica) -> None:
         """End a replica, if it still lives, and strike it out."""

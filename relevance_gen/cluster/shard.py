@@ -38,7 +38,7 @@ class Contribution:
 
     Attributes:
         statistics: of its chunks.
-        spans: their positions.
+        runs: their positions.
         n_positions: number of positions that its chunks took when it was made, those of blank ones included.
         n_tokens: tokens in its chunks.
         digest: a sum of hashes of its chunks, each of its words and its position.

@@ -47,7 +47,7 @@ class ShardState:
     """Where a shard is, and what it holds.
 
     Attributes:
-        spans: the positions of its chunks.
+        runs: the positions of its chunks.
         n_chunks: number of chunks.
         replicas: the actors that have it, all of them the same; none while it is lost.
         node_ids: the node of each.
