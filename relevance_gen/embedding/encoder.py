@@ -93,11 +93,7 @@ class Encoder:
         self.n_dims, self.n_ctx, self.pooling = loaded.n_dims, loaded.n_ctx, loaded.pooling
 
     def _loaded(self) -> EmbeddingModel:
-        """Return the model, of which this thread may read what describes it.
-
-        Raises:
-            ModelLoadError: it cannot be loaded.
-        """
+        """Return the model, of which this thread may read what describes it, or raise why there is none."""
         if self._thread.model is None:
             raise self._thread.error or ModelLoadError("the encoder was closed before its model was loaded")
         return self._thread.model

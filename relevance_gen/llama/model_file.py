@@ -30,8 +30,7 @@ def refuse_no_model(model: str) -> None:
     Nothing is loaded or downloaded.
 
     Raises:
-        ModelLoadError: it is no such name.
-        OSError: the file cannot be read.
+        ModelLoadError: it is no such name, or the file cannot be read.
     """
     path = Path(model)
     if not path.exists():
@@ -42,9 +41,22 @@ def refuse_no_model(model: str) -> None:
     if path.is_dir():
         raise ModelLoadError(f"{path} is a folder: name the GGUF file in it")
     if path.is_file():  # a pipe can be read only once
-        with path.open("rb") as stream:
-            if stream.read(len(_MAGIC)) != _MAGIC:
-                raise ModelLoadError(f"{path} is no GGUF file")
+        check_is_gguf(path)
+
+
+def check_is_gguf(path: Path) -> None:
+    """Refuse what is plainly no model, with a better reason than llama.cpp has.
+
+    Raises:
+        ModelLoadError: the file cannot be read, or does not begin as a GGUF file.
+    """
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except OSError as error:
+        raise ModelLoadError(f"{path} cannot be read: {error.strerror}") from None
+    if magic != _MAGIC:
+        raise ModelLoadError(f"{path} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
 
 
 def resolve(

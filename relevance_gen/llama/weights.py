@@ -11,6 +11,7 @@ from typing import Self, TypeAlias
 from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama.gpus import check_gpus
 from relevance_gen.llama.library import build, forget_reasons, lib, reasons, system_info
+from relevance_gen.llama.model_file import check_is_gguf
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.probe import extra_buffers_are_safe
 from relevance_gen.machine import usable_cores
@@ -18,7 +19,6 @@ from relevance_gen.machine import usable_cores
 OnProgress: TypeAlias = Callable[[float], bool]
 """Called with the loaded share in [0, 1]; returns whether to go on."""
 
-_MAGIC = b"GGUF"
 _LONGEST_VALUE = 256
 _HALF_BYTES = 2
 _ONE_THREAD_BYTES = 8 << 20
@@ -50,7 +50,7 @@ class Weights:
     """
 
     def __init__(self, path: Path, options: ModelOptions, on_progress: OnProgress | None = None) -> None:
-        _check_file(path)
+        check_is_gguf(path)
         if options.main_gpu is not None and options.n_gpu_layers != 0:
             check_gpus("main_gpu", [options.main_gpu])
         forget_reasons()
@@ -93,17 +93,6 @@ def _token_bytes(model: int) -> int:
     architecture = _metadata(model, "general.architecture")
     widths = [int(_metadata(model, f"{architecture}.attention.{of}_length") or usual) for of in ("key", "value")]
     return int(_HALF_BYTES * sum(widths) * lib.llama_model_n_head_kv(model) * lib.llama_model_n_layer(model))
-
-
-def _check_file(path: Path) -> None:
-    """Refuse what is plainly no model, with a better reason than llama.cpp has."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
-    except OSError as error:
-        raise ModelLoadError(f"{path} cannot be read: {error.strerror}") from None
-    if magic != _MAGIC:
-        raise ModelLoadError(f"{path} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
 
 
 class OpenContext:

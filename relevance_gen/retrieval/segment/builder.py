@@ -133,11 +133,7 @@ def _mixed(sums: Ids) -> Ids:
 
 
 def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:
-    """Return the sum of the squares of a chunk's saturated counts, added in the order of the chunk counted whole.
-
-    Args:
-        parts: ids and counts of each of its pieces, as `count_terms` returns them.
-    """
+    """Return the sum of the squares of a chunk's saturated counts, added in the order of the chunk counted whole."""
     bounds = [np.searchsorted(ids >> np.uint64(60), np.arange(_N_RANGES + 1)).tolist() for ids, _ in parts]
     total = 0.0
     for low in range(_N_RANGES):
@@ -178,9 +174,7 @@ def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[tuple[Offsets, li
 def _votes(found: TermCounts, n_chunks: int) -> Votes:
     """Return the frequent words of English in each chunk of a block, less those of other languages.
 
-    Args:
-        found: the block's terms, in the order of their ids' top 16 bits.
-        n_chunks: number of chunks in the block.
+    The block's terms stand in the order of their ids' top 16 bits.
     """
     markers, vote = _markers()
     marked, n = find_all(buckets(found.ids), buckets(markers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args, overload
 
@@ -97,7 +97,11 @@ class Chunks:
     @property
     def said(self) -> Sequence[str]:
         """What each chunk says: its text, under its title where it has one."""
-        return _Titled(self.texts, self.titles) if self.titles else self.texts
+        return LazyTexts(len(self.texts), self._said_by) if self.titles else self.texts
+
+    def _said_by(self, number: int) -> str:
+        title, text = self.titles.get(number), self.texts[number]
+        return text if title is None else f"{title}\n{text}"
 
     def title_of(self, number: int) -> str:
         """Return the title of a chunk, "" where it has none."""
@@ -137,15 +141,20 @@ class Chunks:
         return cls(texts, metadata, titles)
 
 
-class _Titled(Sequence[str]):
-    """Texts under their titles, joined when they are asked for."""
+class LazyTexts(Sequence[str]):
+    """Texts that are made when they are asked for.
 
-    def __init__(self, texts: Sequence[str], titles: Mapping[int, str]) -> None:
-        self._texts = texts
-        self._titles = titles
+    Args:
+        size: how many there are.
+        make: returns the text of a number, as a list does.
+    """
+
+    def __init__(self, size: int, make: Callable[[int], str]) -> None:
+        self._size = size
+        self._make = make
 
     def __len__(self) -> int:
-        return len(self._texts)
+        return self._size
 
     @overload
     def __getitem__(self, number: int) -> str: ...
@@ -153,9 +162,11 @@ class _Titled(Sequence[str]):
     def __getitem__(self, number: slice) -> list[str]: ...
     def __getitem__(self, number: int | slice) -> str | list[str]:
         if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
-        title = self._titles.get(number)
-        return self._texts[number] if title is None else f"{title}\n{self._texts[number]}"
+            return [self._make(one) for one in range(self._size)[number]]
+        return self._make(number)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._make, range(self._size))
 
 
 def _taken(values: Mapping[int, T], numbers: Sequence[int]) -> dict[int, T]:

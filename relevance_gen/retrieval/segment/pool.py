@@ -77,15 +77,7 @@ def _can_fork() -> bool:
 
 @define
 class _Builder:
-    """A process that builds one segment.
-
-    Attributes:
-        part: its chunks' positions.
-        process: the process.
-        connection: tells of progress and at the end of the arrays.
-        n_done: chunks done.
-        segment: what it built, once it is there.
-    """
+    """A process that builds the segment of a part of the chunks; its connection tells of progress, and of the end."""
 
     part: slice
     process: BaseProcess
@@ -130,13 +122,7 @@ def _taken(chunks: Chunks, part: slice) -> Chunks:
 
 
 def _start(part: slice, chunks: Chunks | None, builders: list[_Builder]) -> None:
-    """Start a process, and add it to those that were started before.
-
-    Args:
-        part: its chunks' positions.
-        chunks: these chunks, which it inherits by being forked; None to start it anew and send them later.
-        builders: the others.
-    """
+    """Start a process, and add it to those before: forked with its chunks, or without them anew, to be sent them."""
     forks = chunks is not None
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     ours, theirs = context.Pipe()
@@ -199,16 +185,13 @@ def _mapped(descriptor: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 def _work(connection: Connection, first: int, chunks: Chunks | None, held: Sequence[Connection]) -> None:
-    """Build a segment and hand it back. A ^C is ignored here: the process that asked handles it, and ends this one.
+    """Build a segment of chunks, inherited or still to come, and hand it back to the process that asked.
 
-    Args:
-        connection: to the process that asked.
-        first: position of the first chunk.
-        chunks: the chunks, if this process has inherited them; None where they are still to come.
-        held: that process's ends of connections, if this one was forked and so has them, too. As long as it did,
-            it could not tell that the other is gone, and would wait for ever for room to write in.
+    A ^C is ignored here: that process handles it, and ends this one.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The other process's ends of connections, which a fork has, too. As long as it did, it could not tell that the
+    # other is gone, and would wait for ever for room to write in.
     for end in held:
         end.close()
     try:

@@ -11,10 +11,11 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO, Final, get_args, overload
+from typing import Any, BinaryIO, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from attrs import evolve, frozen
 from relevance_gen.checks import check_path, is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.segment import arrayfile, layout
-from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.chunks import Chunks, LazyTexts
 from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.passages import Passages
 from relevance_gen.retrieval.segment.postings import Postings
@@ -54,31 +55,6 @@ class SavedIndex:
     encoder: str | None
     n_positions: int
     n_context_tokens: int
-
-
-class _MappedTexts(Sequence[str]):
-    """Texts that stay in the file until they are asked for."""
-
-    def __init__(self, text: npt.NDArray[np.uint8], end: npt.NDArray[np.int64]) -> None:
-        self._text = text
-        self._end = end
-
-    def __len__(self) -> int:
-        return self._end.size
-
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-    def __getitem__(self, number: int | slice) -> str | list[str]:
-        if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
-        number = range(len(self))[number]
-        start = self._end[number - 1] if number else 0
-        try:
-            return self._text[start : self._end[number]].tobytes().decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:  # found only here: decoding every text would be most of opening a file
-            raise IndexFormatError(f"chunk {number} of the saved index is not UTF-8; build it again") from None
 
 
 def check_target(path: str | PathLike[str], *, overwrite: bool = False) -> Path:
@@ -232,10 +208,20 @@ def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     weighting = header["weighting"]
     if weighting not in get_args(WeightingName):
         raise ValueError(f"its weighting is {weighting!r}")
-    texts = _MappedTexts(arrays["text"], arrays["text_end"])
+    text, end = arrays["text"], arrays["text_end"]
+    texts = LazyTexts(end.size, partial(_text_in_file, text, end))
     chunks = Chunks(texts, *({int(number): one for number, one in some.items()} for some in (metadata, titles)))
     segment = _segment(arrays, chunks, None if encoder is None else _passages(arrays))
     return SavedIndex(segment, weighting, encoding, fingerprint, encoder, n_positions, n_context_tokens)
+
+
+def _text_in_file(text: npt.NDArray[np.uint8], end: npt.NDArray[np.int64], number: int) -> str:
+    number = range(end.size)[number]
+    start = end[number - 1] if number else 0
+    try:
+        return text[start : end[number]].tobytes().decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:  # found only here: decoding every text would be most of opening a file
+        raise IndexFormatError(f"chunk {number} of the saved index is not UTF-8; build it again") from None
 
 
 def _no_titles(n_chunks: int) -> dict[str, npt.NDArray[Any]]:
