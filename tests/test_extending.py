@@ -173,7 +173,7 @@ def test_an_interface(extend: Callable[[str], Extended]) -> None:
     copy = extend("somebody else's interface")
     copy.add("serve/dialects/places.py", DIALECT)
     routes = "serve/routes.py"
-    copy.change(routes, "import cohere, own, tei", "import cohere, own, places, tei")
+    copy.change(routes, "import cohere, mcp, own, tei", "import cohere, mcp, own, places, tei")
     row = '    Route("POST", "/search",'
     copy.change(routes, row, f'    Route("POST", "/places", Work(places.read, SEARCH), key="always"),\n{row}')
     program = ("-P", *REAL)  # without the current folder, so that the copy is what is found

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import mcp_types as types
@@ -68,17 +69,23 @@ def _server(tools: Tools, instructions: str, run: Run) -> Server:
 def serve_stdio(folders: Folders, runner: Runner | None = None) -> None:
     """Answer what comes over the standard input, until that ends. Folders are read at once, beside it."""
 
+    async def serve() -> None:
+        server = _server(Tools(folders, runner), _instructions(folders), asyncio.to_thread)
+        async with stdio_server() as (incoming, outgoing):
+            _warm_up(folders)
+            await server.run(incoming, outgoing, server.create_initialization_options())
+
+    asyncio.run(serve())
+
+
+def _warm_up(folders: Folders) -> None:
+    """Begin to read folders, in a thread."""
+
     def look() -> None:
         with suppress(RelevanceGenError):  # who asks is told
             folders.look()
 
-    async def serve() -> None:
-        server = _server(Tools(folders, runner), _instructions(folders), asyncio.to_thread)
-        async with stdio_server() as (incoming, outgoing):
-            threading.Thread(target=look, daemon=True).start()
-            await server.run(incoming, outgoing, server.create_initialization_options())
-
-    asyncio.run(serve())
+    threading.Thread(target=look, daemon=True).start()
 
 
 def _instructions(folders: Folders) -> str:
@@ -101,6 +108,7 @@ class Exchange:
     """
 
     def __init__(self, folders: Folders) -> None:
+        self.warm_up = partial(_warm_up, folders)
         self._server = _server(Tools(folders), "Searches the folders of a server.", _at_once)
 
     def answer(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[int, bytes]:

@@ -151,12 +151,14 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for setting in SETTINGS:
-        text, source = getattr(given, setting.of.name), setting.flag
-        if text is None and environ.get(setting.variable):
-            text, source = environ[setting.variable], setting.variable
-        if text is not None:
+        texts, source = getattr(given, setting.of.name), setting.flag
+        if texts is None and environ.get(setting.variable):
+            texts, source = [environ[setting.variable]], setting.variable
+        if texts is not None:
             try:
-                (options if setting.is_option else values)[setting.of.name] = setting.parse(text, source)
+                read = [setting.parse(text, source) for text in texts]
+                value = sum(read, ()) if isinstance(read[-1], tuple) else read[-1]
+                (options if setting.is_option else values)[setting.of.name] = value
             except ValueError as error:
                 parser.error(str(error))
     return Settings(**values, model_options=ModelOptions(**options))
@@ -191,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
             groups[setting.group] = parser.add_argument_group(setting.group)
         default = "" if setting.of.default in (None, ()) else f" (default: {shown(setting.of.default)})"
         text = f"{setting.help}{default}".replace("%", "%%")
-        groups[setting.group].add_argument(setting.flag, metavar="VALUE", default=None, help=text)
+        groups[setting.group].add_argument(setting.flag, metavar="VALUE", action="append", help=text)
     return parser
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from attrs import field, frozen
 
-LANES = ("search", "generation", "open_generation", "extraction")
+LANES = ("search", "generation", "open_generation", "extraction", "agents")
 """The classes of callers, each with threads, a queue and memory of its own: see `edge.lanes`."""
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from relevance_gen.serve import pages
-from relevance_gen.serve.dialects import cohere, own, tei
+from relevance_gen.serve.dialects import cohere, mcp, own, tei
 from relevance_gen.serve.dialects.anthropic import blocks, messages
 from relevance_gen.serve.dialects.openai import chat, completions, embeddings, errors, responses
 from relevance_gen.serve.dialects.openai.models import found, listed
 from relevance_gen.serve.edge.actions import (
+    AGENTS,
     CHAT,
     COMPLETION,
     EMBEDDING,
@@ -50,6 +51,11 @@ ROUTES: tuple[Route, ...] = (
         "POST", "/v1/messages/count_tokens", Work(messages.read_count, CHAT), key="setting", write_error=blocks.error
     ),
     Route("POST", "/v1/embeddings", Work(embeddings.read, EMBEDDING), key="always", write_error=errors.error),
+    Route(
+        *("POST", "/mcp", Work(mcp.read, AGENTS, wants_headers=True)),
+        key="always",
+        write_error=mcp.error,
+    ),
     Route("GET", "/v1/models", models(listed), key="setting", write_error=errors.error),
     Route("GET", "/v1/models/{id}", model(found), key="setting", write_error=errors.error),
     Route("GET", "/health", health, tells_of_model=True),

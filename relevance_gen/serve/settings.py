@@ -5,6 +5,7 @@ How a value is written follows from its field's type, or from its ``parse``, and
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +32,10 @@ def _size(text: str) -> int:
 
 def _hosts(text: str) -> tuple[str, ...]:
     return tuple(name.strip().lower().rstrip(".") for name in text.split(",") if name.strip())
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(os.pathsep)))
 
 
 def _rate(text: str) -> str:
@@ -100,6 +105,9 @@ class Settings:
         512, "searches that may wait in one worker; more are refused with 429", integer(0, 1_000_000)
     )
     queue_timeout_s: float = _search(30.0, "seconds a request may wait for a thread, then 503")
+    folder: tuple[str, ...] = _search(
+        (), "a folder that agents may search at /mcp; may be given more than once", parse=_paths
+    )
     index_cache_bytes: int = _search(
         256 << 20, "memory for indexes of chunks already seen, in each worker; 0 keeps none", parse=_size
     )

@@ -12,7 +12,7 @@ from relevance_gen.cli import main
     ("arguments", "hint"),
     [
         (["serch", "x"], "there is no command 'serch'; did you mean search?"),
-        (["apples", "."], "there is no command 'apples'; commands are search, ask, generate, serve"),
+        (["apples", "."], "there is no command 'apples'; commands are search, ask, generate, mcp, serve"),
         (["--versoin"], "unrecognized arguments: --versoin; did you mean --version?"),
         (["search", "x", "--topn", "3"], "unrecognized arguments: --topn; did you mean --top-n?"),
         (["search", "x", "--colour=always"], "unrecognized arguments: --colour; did you mean --color?"),
@@ -31,7 +31,7 @@ from relevance_gen.cli import main
         (["generate", "x", "--max-tokens", "ten"], "argument --max-tokens: must be an integer, got 'ten'"),
         (["generate", "x", "--min-p", "ten"], "argument --min-p: must be a number, got 'ten'"),
         (["generate", "x", "--logit-bias", "7"], "argument --logit-bias: must be ID=BIAS, got '7'"),
-        ([], "a command is missing; commands are search, ask, generate, serve"),
+        ([], "a command is missing; commands are search, ask, generate, mcp, serve"),
         (["search", "x", ""], "argument FILE: must not be empty"),
         (["search", "x", "--", ""], "argument FILE: must not be empty"),
         (["search", "x", "--save", ""], "argument --save: must not be empty"),

@@ -15,7 +15,7 @@ import pytest
 import relevance_gen
 from relevance_gen import types, wire
 from relevance_gen.serve import pages
-from relevance_gen.serve.dialects import cohere, own, tei
+from relevance_gen.serve.dialects import cohere, mcp, own, tei
 from relevance_gen.serve.dialects.anthropic import messages
 from relevance_gen.serve.dialects.openai import chat, completions, embeddings, responses
 from relevance_gen.serve.dialects.openai.requests import StreamOptions
@@ -114,6 +114,7 @@ READERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "MessagesRequest": messages.read,
     "IndexSearchRequest": own.read_search,
     "IndexExplanationRequest": own.read_explanation,
+    "AgentMessage": lambda body: mcp.read(body, ()),
 }
 """What reads a body of which a type checks a part alone."""
 

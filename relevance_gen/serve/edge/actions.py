@@ -15,6 +15,7 @@ from relevance_gen.serve.edge import costs
 from relevance_gen.serve.edge.costs import Cost
 from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.work.agents import Message, Reply
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, PromptTask, SearchTask
@@ -33,18 +34,20 @@ class Action:
         finish: awaited then, given the task and that; returns what is answered. None where nothing is left to do.
         check: refuses before the body is received, where this server does no such thing.
         headers: says what else is answered of the task.
+        status: says which status an outcome is answered with.
         count: counts it, given the task, what `do` returned, and the seconds in the thread.
         waits: whether its thread may wait for memory; not where it is the only one of its lane.
         is_quick: whether all of that but what is awaited is done on the event loop, where the body is small.
     """
 
-    lane: Literal["search", "generation", "extraction"]
+    lane: Literal["search", "generation", "extraction", "agents"]
     threads: str = ""
     cost: Cost
     do: Callable[[Service, Any, str], Any]
     finish: Callable[[Service, Any, Any], Awaitable[Any]] | None = None
     check: Callable[[Service], None] = lambda _: None
     headers: Callable[[Any], Mapping[str, str]] = lambda _: {}
+    status: Callable[[Any], int] = lambda _: 200
     count: Callable[[Metrics, Any, Any, float], None] = lambda *_: None
     waits: bool = True
     is_quick: bool = False
@@ -89,6 +92,15 @@ async def _embed(service: Service, task: EmbeddingTask, _: EmbeddingTask) -> Emb
     return await service.embedder.embed(task)
 
 
+def _check_folders(service: Service) -> None:
+    if not service.settings.folder:
+        raise InvalidRequestError("this server offers no folders", remedy="start it with --folder")
+
+
+def _tell_agent(service: Service, task: Message, _: str) -> Reply:
+    return service.agents.answer(task)
+
+
 def _check_model(service: Service) -> None:
     if service.settings.model == NO_MODEL:  # clients of OpenAI try again after a 503 by themselves
         raise InvalidRequestError("cannot be used: this server has none, and only searches", "model")
@@ -115,6 +127,9 @@ PROMPT: Final = attrs.evolve(
     threads="search",  # the one thread of its own lane has to stay free for what generates
     cost=costs.PROMPT,
     finish=_write_prompt,
+)
+AGENTS: Final = Action(
+    lane="agents", cost=costs.AGENTS, check=_check_folders, do=_tell_agent, status=lambda reply: reply.status
 )
 EMBEDDING: Final = Action(
     lane="search", cost=costs.EMBEDDING, check=_check_encoder, do=lambda _, task, __: task, finish=_embed

@@ -9,6 +9,7 @@ from typing import Final
 from attrs import evolve, frozen
 
 from relevance_gen.embedding.jobs import Embeddings
+from relevance_gen.serve.work.agents import Reply
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask
 from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
@@ -60,6 +61,7 @@ class Cost:
 SEARCH: Final = Cost(body_byte=9, chunk=320, index=16 << 20, titled=512, ranked=256, span=800, marked_character=110)
 PROMPT: Final = evolve(SEARCH, character=1)
 EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)  # on the way into the sandbox; and at most on the way out
+AGENTS: Final = Cost(flat=64 << 20, body_byte=9, character=6)  # for a file that is read
 EMBEDDING: Final = Cost(number=64)
 GENERATION: Final = Cost(token=32, told_token=320, alternative=640, character=1)
 COMPLETION: Final = evolve(GENERATION, told_token=500, alternative=400)
@@ -73,6 +75,8 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
             return {"chunk": len(thing.chunks), "index": int(thing.named is not None)}
         case Embeddings():
             return {"number": thing.vectors.size}
+        case Reply():
+            return {"character": len(thing.body)}
         case PromptResponse():
             texts = (thing.request.get("text", ""), *(one["content"] for one in thing.request.get("messages", ())))
             return {"character": sum(map(len, texts))}

@@ -45,6 +45,7 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     waits: dict[str, Any] = {"max_wait_s": settings.queue_timeout_s, "metrics": metrics}
     gates = {name: Gate(name, 1, max_waiting=_MAX_WAITING, **waits) for name in ("generation", "open_generation")}
     gates["search"] = Gate("search", settings.n_search_threads, max_waiting=settings.search_queue, **waits)
+    gates["agents"] = Gate("agents", settings.n_search_threads, max_waiting=_MAX_WAITING, **waits)
     gates["extraction"] = Gate("extraction", AT_ONCE, max_waiting=_MAX_WAITING, share=1, **waits)
     most_bytes = dict.fromkeys(LANES, settings.max_body_bytes)
     most_bytes["open_generation"] = min(settings.max_body_bytes, _MOST_BYTES_OF_OPEN_GENERATION)

@@ -79,16 +79,18 @@ async def _answer(service: Service, request: web.BaseRequest, work: Work) -> web
     action, client = work.action, request.get(KEY_ID, "")
     action.check(service)
     coding = codings.wanted(request.headers.get("Accept-Encoding", ""))
-    body = await receive(service, request)
-    held, cost = body.held, action.cost
+    received = await receive(service, request)
+    held, cost = received.held, action.cost
     patience_s = service.settings.queue_timeout_s if action.waits else 0.0
 
     def word(task: object, outcome: object, present: Callable[[Any], object], patience_s: float = 0.0) -> web.Response:
         with held:
             held.take(cost.of(outcome, task), patience_s)
-            out, headers = codings.encode(wire.serialize(present(outcome)), coding)
+            presented = present(outcome)
+            body = presented if isinstance(presented, bytes) else wire.serialize(presented)
+            out, headers = codings.encode(body, coding)
             held.replace(len(out))
-        return web.Response(body=out, content_type="application/json", headers=headers)
+        return web.Response(status=action.status(outcome), body=out, content_type="application/json", headers=headers)
 
     def expect(unit: str, number: int) -> None:
         held.take(getattr(cost, unit) * number, patience_s)
@@ -96,7 +98,7 @@ async def _answer(service: Service, request: web.BaseRequest, work: Work) -> web
     def do() -> tuple[Any, Any, Any, Any, float]:
         started_s = time.perf_counter()
         with held:
-            task, present = _read(request, work, body.parse(work_factor=cost.body_byte, patience_s=patience_s))
+            task, present = _read(request, work, received.parse(work_factor=cost.body_byte, patience_s=patience_s))
             held.take(cost.flat + cost.of(task), patience_s)
             with expecting(expect):
                 done = action.do(service, task, client)
@@ -104,7 +106,7 @@ async def _answer(service: Service, request: web.BaseRequest, work: Work) -> web
         return task, present, done, response, time.perf_counter() - started_s
 
     gate = (service.lanes[action.threads] if action.threads else request[LANE]).gate
-    on_loop = action.is_quick and body.is_small
+    on_loop = action.is_quick and received.is_small
     task, present, done, response, seconds = do() if on_loop else await gate.run(do, client)
     action.count(service.metrics, task, done, seconds)  # here, where no other thread counts
     if action.finish is not None:
@@ -120,6 +122,8 @@ async def _answer(service: Service, request: web.BaseRequest, work: Work) -> web
 def _read(request: web.BaseRequest, work: Work, value: object) -> tuple[Any, Any]:
     """Read a parsed body in the dialect that it speaks, which words what is wrong from here on."""
     guest = work.guest
+    if work.wants_headers:
+        return work.read(value, request.raw_headers)
     if guest is None or not isinstance(value, dict) or guest.field not in value:
         return work.read(value)
     request[WRITE_ERROR] = guest.write_error

@@ -92,7 +92,7 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
 CLIENT_LEFT = 499
 """Logged and counted as the status of an exchange whose client left before its answer."""
 
-STATUSES = tuple(sorted({200, 204, CLIENT_LEFT, *(status for _, status, _, _ in TABLE)}))
+STATUSES = tuple(sorted({200, 202, 204, 406, CLIENT_LEFT, *(status for _, status, _, _ in TABLE)}))
 """Every status that is counted."""
 
 _RETRY_AFTER_S = 5

@@ -52,11 +52,13 @@ class Work:
         read: how its dialect reads a body.
         action: what is done then.
         guest: another dialect on the same path.
+        wants_headers: whether `read` is given the headers, too.
     """
 
-    read: Reader
+    read: Callable[..., tuple[Any, Any]]
     action: Action
     guest: Guest | None = None
+    wants_headers: bool = False
 
 
 @frozen

@@ -16,6 +16,7 @@ from relevance_gen.serve.edge.problems import WriteError
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.agents import Agents
 from relevance_gen.serve.work.embedding import EmbeddingService
 from relevance_gen.serve.work.extracting import Extractor
 from relevance_gen.serve.work.generating import Generator
@@ -36,6 +37,7 @@ class Service:
         metrics: counts work, by whichever process it is done.
         http_metrics: counts requests; not where another process has counted them before it passed them on.
         strangers: requests without a key that may be answered at once.
+        agents: answers agents from the folders that are offered.
         draining: the process is ending and takes no new work.
         n_working: requests being answered now.
     """
@@ -52,6 +54,7 @@ class Service:
     http_metrics: Metrics
     forward: Callable[..., Awaitable[web.StreamResponse]] | None = None
     extractor: Extractor = field(factory=Extractor)
+    agents: Agents = field(factory=Agents)
     strangers: Quota = field(factory=Quota)
     draining: bool = False
     n_working: int = 0

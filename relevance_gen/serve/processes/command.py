@@ -18,6 +18,7 @@ from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes import process, supervisor
 from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.agents import check_folders
 from relevance_gen.serve.work.backends import load_backend
 from relevance_gen.serve.work.searching import LibraryRetrieval
 from relevance_gen.tokens import token_counter
@@ -70,6 +71,7 @@ def _check(settings: Settings) -> None:
             auth.read_digests(Path(settings.api_keys_file))
         except OSError as error:
             raise ValueError(f"--api-keys-file: {settings.api_keys_file}: {error.strerror}") from None
+    check_folders(settings.folder)
     if settings.encoding is not None:
         token_counter(settings.encoding)
     RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())

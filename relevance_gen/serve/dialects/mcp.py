@@ -1,0 +1,21 @@
+"""The Model Context Protocol: messages as they come, which `relevance_gen.agents.protocol` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from relevance_gen import wire
+from relevance_gen.serve.work.agents import Message, Reply
+
+_SERVER_ERROR = -32000
+"""JSON-RPC's first number for what is wrong with a server, and not with a message."""
+
+
+def read(body: object, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Message, Callable[[Reply], bytes]]:
+    """Read the body of ``POST /mcp``; what is no message is refused by whoever answers it."""
+    return Message(tuple((name.lower(), value) for name, value in headers), wire.serialize(body)), lambda it: it.body
+
+
+def error(kind: str, message: str, _: str | None) -> dict[str, object]:
+    """Return the body of an error that has nothing to do with a message."""
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": _SERVER_ERROR, "message": message, "data": kind}}

@@ -1,0 +1,86 @@
+"""What agents ask of the folders that the server offers; the library for it is imported where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from relevance_gen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from relevance_gen.agents.protocol import Exchange
+
+
+@frozen
+class Message:
+    """A message.
+
+    Attributes:
+        headers: those of HTTP, which repeat a part of it.
+        body: it, as JSON.
+    """
+
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+@frozen
+class Reply:
+    """What is answered.
+
+    Attributes:
+        status: of HTTP.
+        body: as JSON; empty where the message was a notification.
+    """
+
+    status: int
+    body: bytes
+
+
+def check_folders(paths: Sequence[str]) -> None:
+    """Raise now what would otherwise refuse every message.
+
+    Raises:
+        InvalidRequestError: a folder is not there, or a package is not.
+    """
+    if not paths:
+        return
+    from relevance_gen.agents.folders import Folders
+
+    if find_spec("mcp") is None:
+        raise InvalidRequestError("needs the extra mcp: pip install 'relevance_gen[mcp]'", "--folder")
+    try:
+        Folders.open(paths)
+    except InvalidRequestError as error:
+        raise error.at("--folder") from None
+
+
+class Agents:
+    """Answers agents, from some folders.
+
+    Args:
+        paths: the folders.
+    """
+
+    def __init__(self, paths: Sequence[str] = ()) -> None:
+        self._paths = paths
+
+    @cached_property
+    def _exchange(self) -> Exchange:
+        from relevance_gen.agents.folders import Folders
+        from relevance_gen.agents.protocol import Exchange
+
+        return Exchange(Folders.open(self._paths))
+
+    def warm_up(self) -> None:
+        """Import what is needed, and begin to read the folders in a thread."""
+        if self._paths:
+            self._exchange.warm_up()
+
+    def answer(self, message: Message) -> Reply:
+        """Answer a message, in this thread."""
+        return Reply(*self._exchange.answer(message.headers, message.body))
