@@ -194,7 +194,7 @@ def tool_of(given: object, path: str) -> Tool:
 def choice_of(
     given: object, tools: Sequence[Tool], *, is_parallel: bool = True, field: str = "tool_choice"
 ) -> ToolChoice:
-    """Read a choice as OpenAI's chats have it: a mode, a tool, or tools that are allowed.
+    """Read a choice as OpenAI's chats and responses have it: a mode, a tool, or tools that are allowed.
 
     Raises:
         InvalidRequestError: it is none of these, or chooses what is not among the tools.
@@ -215,12 +215,12 @@ def choice_of(
 
 def _named(given: object, field: str, is_parallel: bool) -> ToolChoice:
     kind = given.get("type") if isinstance(given, Mapping) else None
-    inner = given.get(kind) if isinstance(given, Mapping) and isinstance(kind, str) else None
+    inner = given.get(kind, given) if isinstance(given, Mapping) and isinstance(kind, str) else None
     match kind, inner:
         case "function", {"name": str(name)}:
             return ToolChoice("required", (name,), is_parallel=False)
         case "allowed_tools", {"mode": ("auto" | "required") as mode, "tools": [_, *_] as some}:
-            functions = [one.get("function") if isinstance(one, Mapping) else None for one in some]
+            functions = [one.get("function", one) if isinstance(one, Mapping) else None for one in some]
             names = tuple(one["name"] for one in functions if isinstance(one, Mapping) and "name" in one)
             if len(names) == len(some):
                 return ToolChoice(mode, names, is_parallel)

@@ -12,7 +12,7 @@ from attrs.validators import optional
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import Manner
-from relevance_gen.generation.turns import Conversation, check_calls, choice_of, tools_of
+from relevance_gen.generation.turns import Conversation, check_calls, choice_of, texts_of, tools_of
 from relevance_gen.serve.dialects.openai import errors
 from relevance_gen.serve.dialects.openai.events import CompletionEvents
 from relevance_gen.serve.dialects.openai.requests import (
@@ -153,25 +153,13 @@ def _message(message: object, path: str) -> dict[str, Any]:
             raise InvalidRequestError("is not supported by this server", f"{path}.{name}", remedy="leave it out")
     if content is None and role == "assistant":
         content = ""
-    if isinstance(content, list):
-        content = "\n".join(_text_of(part, f"{path}.content[{place}]") for place, part in enumerate(content))
-    if not isinstance(content, str):
-        raise InvalidRequestError.must_be(f"{path}.content", "a string or a list of parts of type text", content)
-    said = {"role": _ROLES.get(role, role), "content": content}
+    texts = texts_of(content, f"{path}.content", {"text": "text", "refusal": "refusal"})
+    said = {"role": _ROLES.get(role, role), "content": "\n".join(texts)}
     said |= {name: message[name] for name in _PASSED_ON.get(role, ()) if message.get(name) is not None}
     if "reasoning" in said:
         said.setdefault("reasoning_content", said.pop("reasoning"))
     check_calls(said, path)
     return said
-
-
-def _text_of(part: object, path: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else part
-    text = part.get(kind) if isinstance(part, dict) and kind in ("text", "refusal") else None
-    if not isinstance(text, str):
-        allowed = 'a part of type "text" with a text: this model reads nothing else'
-        raise InvalidRequestError.must_be(path, allowed, kind)
-    return text
 
 
 def _turn(completion: Completion) -> dict[str, Any]:

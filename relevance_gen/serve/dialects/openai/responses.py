@@ -15,7 +15,6 @@ from relevance_gen.generation.ticket import Manner
 from relevance_gen.generation.turns import (
     Conversation,
     Tool,
-    ToolChoice,
     choice_of,
     messages_of,
     texts_of,
@@ -86,7 +85,7 @@ class ResponsesRequest(SamplingRequest):
         for place, item in enumerate(items):
             _add(item, turns, f"input[{place}]")
         tools = tools_of([*_functions(self.tools)])
-        choice = _choice(self.tool_choice, tools, is_parallel=self.parallel_tool_calls)
+        choice = choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls)
         effort = (self.reasoning or {}).get("effort")
         if not isinstance(effort, str | None):
             raise InvalidRequestError.must_be("reasoning.effort", "a string", effort)
@@ -174,14 +173,3 @@ def _functions(given: Sequence[Any]) -> Iterator[Tool]:
         elif not isinstance(kind, str) or not kind.startswith(_SEARCH):
             allowed = 'an object of type "function": no others are supported'
             raise InvalidRequestError.must_be(f"tools[{place}]", allowed, kind)
-
-
-def _choice(given: object, tools: tuple[Tool, ...], *, is_parallel: bool) -> ToolChoice:
-    match given:
-        case {"type": "function", "name": str(name)}:
-            given = ToolChoice("required", (name,), is_parallel=False)
-        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [_, *_] as some}:
-            names = [one.get("name") if isinstance(one, dict) else None for one in some]
-            if all(isinstance(name, str) for name in names):
-                given = ToolChoice(mode, tuple(map(str, names)))
-    return choice_of(given, tools, is_parallel=is_parallel)
