@@ -128,8 +128,20 @@ class Span:
     score: float
 
 
+class Serialized:
+    """Let pydantic, and so FastAPI, write an instance as its ``to_dict`` does where its class is a field's type."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> dict[str, Any]:
+        """Return a schema of pydantic-core's, which is a plain dict: pydantic itself need not be there."""
+        written = {"type": "function-plain", "function": lambda one: one.to_dict(), "return_schema": {"type": "any"}}
+        return {"type": "is-instance", "cls": cls, "serialization": written}
+
+
 @frozen
-class SearchResult:
+class SearchResult(Serialized):
     """One chunk that shares something with the query.
 
     Attributes:
@@ -242,7 +254,7 @@ class SearchMetadata(_CountedLater):
 
 
 @frozen(repr=False)
-class SearchResponse(Sequence[SearchResult]):
+class SearchResponse(Serialized, Sequence[SearchResult]):
     """What a search found: a sequence of at most ``top_n`` results, and what is known of them together.
 
     It prints as a short list, and in a notebook shows as a table with the words found marked if ``spans`` were asked
@@ -757,7 +769,7 @@ class Spelling:
 
 
 @frozen(repr=False)
-class GenerationResponse:
+class GenerationResponse(Serialized):
     """What was generated for one request. It prints as a line or more for each sample, in a notebook as a table.
 
     Attributes:

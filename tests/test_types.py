@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import math
 import pickle
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import ChunkIndex, wire
+from relevance_gen import Answer, ChunkIndex, search, wire
 from relevance_gen.checks import is_blank
 from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
 from relevance_gen.types import (
@@ -26,6 +29,8 @@ from relevance_gen.types import (
     PromptRequest,
     SearchMetadata,
     SearchRequest,
+    SearchResponse,
+    SearchResult,
 )
 
 
@@ -286,3 +291,30 @@ def test_counts_are_made_when_they_are_read(read: Callable[[SearchMetadata], obj
     assert pickle.loads(pickle.dumps(metadata)) == copy.deepcopy(metadata) == metadata == SearchMetadata(3, 7)
     with pytest.raises(AttributeError, match="'SearchMetadata' object has no attribute 'num_chunks'"):
         metadata.num_chunks  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_pydantic_writes_what_the_server_writes() -> None:
+    """Responses, results and answers are fields for pydantic, written as `to_dict` does; nothing else fits there."""
+    pydantic = pytest.importorskip("pydantic")
+    found = search("Do cats purr?", [{"text": "Cats purr.", "metadata": {"page": 1}}], spans=True)
+    for cls, one in ((SearchResponse, found), (SearchResult, found[0]), (Answer, Answer("", (), "", 0.5, None))):
+        adapter = pydantic.TypeAdapter(cls)
+        assert adapter.validate_python(one) is one
+        assert adapter.dump_python(one, mode="json") == json.loads(json.dumps(one.to_dict()))
+        assert adapter.json_schema(mode="serialization") == {}
+        with pytest.raises(pydantic.ValidationError):
+            adapter.validate_python({})
+
+
+def test_the_recipe_for_fastapi(tmp_path: Path) -> None:
+    """The recipe's app answers as the server does, and refuses with the error's status and field."""
+    pytest.importorskip("fastapi")
+    testclient = pytest.importorskip("fastapi.testclient")
+    recipe = Path(__file__, "../../docs/howto.md").resolve().read_text().partition("## … answer from FastAPI")[2]
+    (tmp_path / "recipe.py").write_text(recipe.partition("```python")[2].partition("```")[0])
+    names = runpy.run_path(str(tmp_path / "recipe.py"))
+    client = testclient.TestClient(names["app"])
+    assert client.get("/search", params={"query": "cats"}).json() == names["index"].search("cats").to_dict()
+    refused = client.get("/search", params={"query": " "})
+    assert (refused.status_code, refused.json()["field"]) == (400, "query")
+    assert client.get("/openapi.json").status_code == 200

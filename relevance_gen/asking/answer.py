@@ -8,7 +8,7 @@ from attrs import frozen
 
 from relevance_gen import display
 from relevance_gen.errors import counted
-from relevance_gen.types import RESULT_COLUMNS, FinishReason, GenerationResponse, SearchResult, row_of
+from relevance_gen.types import RESULT_COLUMNS, FinishReason, GenerationResponse, SearchResult, Serialized, row_of
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
 """The text of an answer without a source: no model was asked."""
@@ -17,7 +17,7 @@ NO_ANSWER_FOUND = "No answer was found, only passages that come near it."
 
 
 @frozen
-class Source:
+class Source(Serialized):
     """A chunk that was found, and the part of it that the model was shown.
 
     Attributes:
@@ -51,7 +51,7 @@ class Source:
 
 
 @frozen(repr=False)
-class Answer:
+class Answer(Serialized):
     """What a model answered. It prints as the text with a line for each source, in a notebook as text and table.
 
     Attributes:

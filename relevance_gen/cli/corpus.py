@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -16,13 +16,15 @@ from relevance_gen.cli.arguments import STDIN
 from relevance_gen.cli.reader import Reader
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.documents.reading import INCOMPLETE
-from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import IndexFormatError, InvalidRequestError, counted
 from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.folders.walker import Selection, Walker
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.segment.storage import check_target
+
+if TYPE_CHECKING:
+    from relevance_gen.embedding.encoder import Encoder
 
 _HERE: Final = "."
 _MAX_FILES: Final = 1_000_000

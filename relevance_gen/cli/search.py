@@ -6,18 +6,19 @@ import argparse
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.corpus import Corpus, build, load, save
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
-from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.errors import counted
 from relevance_gen.folders.filetypes import listing
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import SearchResponse, WeightingName
-from relevance_gen.wire import serialize
+
+if TYPE_CHECKING:
+    from relevance_gen.embedding.encoder import Encoder
 
 _MAX_DIGITS = 19
 FOUND, NOT_FOUND, TROUBLE = 0, 1, 2
@@ -191,6 +192,8 @@ def run(args: argparse.Namespace) -> int:
     seconds = time.perf_counter() - started
     kept = args.save is None or save(corpus, args.save, status.say)
     if args.json:
+        from relevance_gen.wire import serialize  # imports cattrs
+
         sys.stdout.write(serialize(response).decode("ascii") + "\n")
     elif response.results:
         Printer.of(args, sys.stdout).print(response, n_chunks=len(index), seconds=seconds)
@@ -208,7 +211,11 @@ def open_index(args: argparse.Namespace, status: StatusLine, encoder: Encoder | 
 
 def encoder_of(args: argparse.Namespace) -> AbstractContextManager[Encoder | None]:
     """Load the encoder that `args` name, if they name one."""
-    return nullcontext() if args.encoder is None else Encoder(args.encoder)
+    if args.encoder is None:
+        return nullcontext()
+    from relevance_gen.embedding.encoder import Encoder  # imports what llama.cpp needs, for few searches
+
+    return Encoder(args.encoder)
 
 
 def say_corrections(response: SearchResponse, status: StatusLine) -> None:
