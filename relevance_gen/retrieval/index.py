@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
-from typing import overload
+from typing import Final, overload
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -32,8 +32,12 @@ from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.retrieval.segment.merger import in_tiers, merge, without
 from relevance_gen.retrieval.segment.passages import Passages, TextEncoder, checked_encoder
 from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.retrieval.text.stems import stem_all
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
 from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse, WeightingName
+
+_STEMMED_AT_ONCE: Final = 1 << 16
+"""Most terms of a segment whose stems are made when an index is built; of more, those that a question asks for."""
 
 
 @frozen(eq=False)
@@ -119,6 +123,9 @@ class ChunkIndex(Searchable):
                     evolve(segment, passages=passages.take(some))
                     for segment, some in zip(segments, numbers, strict=True)
                 ]
+        for lexicon in [segment.postings.lexicon for segment in segments if weigher.inflects]:
+            if lexicon.size <= _STEMMED_AT_ONCE:
+                lexicon.stem_every(stem_all)
         collection = Collection(segments, weigher)
         self._keep(collection, counter, encoder, n_positions=len(checked.texts), n_tokens=n_tokens)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
 from relevance_gen.retrieval import positions
+from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.text import portions
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
@@ -233,3 +234,13 @@ def test_chunks_are_removed_by_what_they_have() -> None:
     assert index.remove([3, 3]) == 1
     assert index.remove(where=lambda metadata: metadata["page"] == 0) == 2
     assert (len(index), index.remove(where={"page": 0})) == (0, 0)
+
+
+def test_an_index_knows_its_stems_when_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No question to a new index stems its words, in whatever alphabet; results are those of one-shot search."""
+    chunks = ["Cats were purring.", "The connections of Zürich", "связи и кошки", "", "42 2nd"]
+    index = ChunkIndex(chunks, blank="skip")
+    expected = [search(query, chunks, blank="skip").results for query in ("purr connection", "связь", "cat", "zürich")]
+    monkeypatch.setattr(Lexicon, "_stemmed", None)
+    assert [index.search(query).results for query in ("purr connection", "связь", "cat", "zürich")] == expected
+    assert expected[0]

@@ -7,6 +7,7 @@ many words have in common, and an index is asked many questions.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable
 from typing import Final
@@ -109,17 +110,26 @@ class Lexicon:
         low, high = self.range_of(term_id)
         stems = self._stems.get(term_id >> 56)
         if stems is None:
-            every = np.flatnonzero(self.inflected[low:high]) + low
-            stems = np.zeros(high - low, np.int64)
-            for some in (every[step] for step in steps(every.size, _STEP)):
-                words = self.spell(some)
-                # Python's hashes differ from process to process: these are never saved nor sent.
-                stems[some - low] = [
-                    0 if word in ENGLISH else hash(stem) for word, stem in zip(words, stem_all(words), strict=True)
-                ]
-            self._stems[term_id >> 56] = stems
+            stems = self._stems[term_id >> 56] = self._stemmed(low, high, stem_all)
         numbers: Offsets = (stems == hash(root)).nonzero()[0] + low
         return numbers
+
+    def stem_every(self, stem_all: Callable[[list[str]], list[str]]) -> None:
+        """Remember the stems of all words now, so that no question waits for those of its words' beginnings."""
+        stems, ends = self._stemmed(0, self.size, stem_all), itertools.pairwise(self._bounds)
+        self._stems.update({beginning: stems[low:high] for beginning, (low, high) in enumerate(ends)})
+
+    def _stemmed(self, low: int, high: int, stem_all: Callable[[list[str]], list[str]]) -> npt.NDArray[np.int64]:
+        """Return hashes of the stems of some words, and 0 for those without other forms."""
+        every = np.flatnonzero(self.inflected[low:high]) + low
+        stems = np.zeros(high - low, np.int64)
+        for some in (every[step] for step in steps(every.size, _STEP)):
+            words = self.spell(some)
+            # Python's hashes differ from process to process: these are never saved nor sent.
+            stems[some - low] = [
+                0 if word in ENGLISH else hash(stem) for word, stem in zip(words, stem_all(words), strict=True)
+            ]
+        return stems
 
     def sharing(self, term_id: int, prefix: bytes, word: bytes) -> tuple[Offsets, Offsets, Offsets]:
         """Return the words that begin as a term does and with a prefix, and may have other forms.
