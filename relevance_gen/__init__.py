@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from relevance_gen.asking.answer import Answer, Source
     from relevance_gen.asking.api import AnswerStream, ask, ask_stream
     from relevance_gen.chunking import split
-    from relevance_gen.documents.reading import read_documents
+    from relevance_gen.documents.reading import read_documents, split_document
     from relevance_gen.embedding.encoder import Encoder
     from relevance_gen.folders.index import FolderIndex
     from relevance_gen.generation.api import chat, generate
@@ -118,6 +118,7 @@ __all__ = [
     "read_documents",
     "search",
     "split",
+    "split_document",
     "token_counter",
 ]
 
@@ -139,6 +140,7 @@ _LOADED_WHEN_USED = {
     "read_documents": "relevance_gen.documents.reading",
     "search": "relevance_gen.retrieval.api",
     "split": "relevance_gen.chunking",
+    "split_document": "relevance_gen.documents.reading",
     "token_counter": "relevance_gen.tokens",
 }
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from attrs import define, field
 
 from relevance_gen.cli.arguments import STDIN
+from relevance_gen.documents.extraction import read
+from relevance_gen.documents.reading import chunks_of
 from relevance_gen.errors import counted
-from relevance_gen.folders.reading import Reading, in_words, metadata_of, title_of
+from relevance_gen.folders.files import in_words
 from relevance_gen.folders.walker import Walker
 from relevance_gen.types import Chunk
 
@@ -68,14 +70,12 @@ class Reader:
             return
         self.n_files += 1
         self.n_bytes += len(content)
-        reading = Reading.of(path, content)
-        if reading.kind is not None and not named:  # those that were only found in a folder are counted
-            self._left_out[reading.kind, str(reading.trouble)] += 1
-        elif reading.trouble is not None:
-            self._fail(path, reading.trouble)
-        for text, heading, cut in reading.cut(path, self.max_chars):
-            metadata = metadata_of(path, reading.parts[cut[0]][0], cut, reading.trouble)
-            yield Chunk(text, metadata, title=heading if path == STDIN else title_of(path, heading))
+        found = read(path, content)
+        if found.left_out is not None and not named:  # those that were only found in a folder are counted
+            self._left_out[found.left_out, str(found.trouble)] += 1
+        elif found.trouble is not None:
+            self._fail(path, found.trouble)
+        yield from chunks_of(path, found, self.max_chars, name="" if path == STDIN else None)
 
     def _fail(self, path: str, why: str) -> None:
         self.failed = True

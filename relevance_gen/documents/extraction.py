@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Format: TypeAlias = Literal["PDF", "HTML", "Office", "old Office"]
 
+BINARY: Final = "binary"
+"""The kind of a file that is no text, and in no format that is read."""
 MAX_BYTES: Final = 1 << 28
 MAX_PAGES: Final = 20_000
 MAX_CHARS: Final = 1 << 27
@@ -36,6 +38,7 @@ _PROBED_BYTES: Final = 1024
 _PDFIUM: Final = threading.Lock()
 """PDFium reads one document at a time."""
 _HTML_BEGINNINGS: Final = ("<!doctype html", "<html")
+_MARKDOWN_SUFFIXES: Final = frozenset({".md", ".markdown", ".mdx"})
 _HTML_SUFFIXES: Final = frozenset({".htm", ".html", ".xhtml"})
 _OLD_OFFICE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ZIP: Final = b"PK\x03\x04"
@@ -48,12 +51,16 @@ class Extracted:
     Attributes:
         parts: its texts in order, each with its place.
         trouble: why that is not all, to stand behind the file's name; None if it is all.
+        left_out: what kind of file it is, where that kind is not read at all; else None.
+        has_headings: whether headings are written as Markdown's.
         n_chars: length of all texts, and of what their places are called.
         max_chars: most that it may be.
     """
 
     parts: list[tuple[Place, str]] = field(factory=list)
     trouble: str | None = None
+    left_out: str | None = None
+    has_headings: bool = False
     n_chars: int = 0
     max_chars: int = MAX_CHARS
 
@@ -99,13 +106,13 @@ def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
     kind = format_of(name, content)
     if kind is not None:
         why = why_not(kind)
-        return extract(content, kind, max_chars) if why is None else Extracted(trouble=why)
+        return extract(content, kind, max_chars) if why is None else Extracted(trouble=why, left_out=kind)
     text = decode(content)
     if text is None:
-        return Extracted(trouble="is no text, PDF, HTML or Office file")
+        return Extracted(trouble="is binary, not text", left_out=BINARY)
     if max_chars is not None and len(text) > max_chars:
         return Extracted(trouble=f"has more than {max_chars:,} characters")
-    return Extracted([({}, text)])
+    return Extracted([({}, text)], has_headings=PurePath(name).suffix.lower() in _MARKDOWN_SUFFIXES)
 
 
 def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extracted:
@@ -113,7 +120,7 @@ def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extra
 
     What is wrong with it is said in the result, whatever an extractor raises.
     """
-    found = Extracted(max_chars=MAX_CHARS if max_chars is None else max_chars)
+    found = Extracted(has_headings=kind != "PDF", max_chars=MAX_CHARS if max_chars is None else max_chars)
     if len(content) > MAX_BYTES:
         found.trouble = f"is larger than {MAX_BYTES >> 20} MiB"
         return found

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from attrs import field, frozen
 
-from relevance_gen.documents.extraction import MAX_BYTES
+from relevance_gen.documents.extraction import BINARY, MAX_BYTES, Extracted, read
 from relevance_gen.documents.office import Place
+from relevance_gen.documents.reading import Cut, cuts, metadata_of
+from relevance_gen.errors import counted
 from relevance_gen.folders.cache import Fingerprint, fingerprint
-from relevance_gen.folders.reading import Reading, in_words, metadata_of
 from relevance_gen.types import Metadata
 
 Cuts = npt.NDArray[np.int32]
@@ -50,16 +51,16 @@ class File(NamedTuple):
     @classmethod
     def read(cls, path: str, max_chars: int, *, follow: bool) -> tuple[File, list[tuple[str, str]]]:
         """Read a file; return what is known of it, and the text and the headings of each of its chunks."""
-        reading, seen = read_file(path, follow=follow)
-        cuts = list(reading.cut(path, max_chars))
-        rows = np.array([cut for *_, cut in cuts], np.int32).reshape(-1, 5)
-        places = tuple(place for place, _ in reading.parts)
-        return cls(seen, rows, places, reading.trouble, reading.kind), [(text, heading) for text, heading, _ in cuts]
+        found, seen = read_file(path, follow=follow)
+        chunks = list(cuts(found, max_chars))
+        rows = np.array([cut for *_, cut in chunks], np.int32).reshape(-1, 5)
+        places = tuple(place for place, _ in found.parts)
+        return cls(seen, rows, places, found.trouble, found.left_out), [(text, title) for text, title, _ in chunks]
 
     def metadata(self, path: str, number: int) -> Metadata:
         """Return what is said of one of its chunks to those who find it."""
-        cut = self.cuts[number].tolist()
-        return metadata_of(path, self.places[cut[0]], cut, self.trouble)
+        cut = Cut(*self.cuts[number].tolist())
+        return metadata_of(path, self.places[cut.part], cut, self.trouble)
 
 
 def open_file(path: str, *, follow: bool) -> int:
@@ -76,7 +77,7 @@ def open_file(path: str, *, follow: bool) -> int:
     return descriptor
 
 
-def read_file(path: str, *, follow: bool) -> tuple[Reading, Fingerprint | None]:
+def read_file(path: str, *, follow: bool) -> tuple[Extracted, Fingerprint | None]:
     """Read a file, and return what it says, with its fingerprint, or None where that does not tell enough.
 
     Its second time is that of the kernel's clock and cannot be set. A change within a tick of an earlier one does not
@@ -87,14 +88,14 @@ def read_file(path: str, *, follow: bool) -> tuple[Reading, Fingerprint | None]:
         with open(open_file(path, follow=follow), "rb") as file:
             before = os.fstat(file.fileno())
             if before.st_size > MAX_BYTES:
-                return Reading(trouble=f"is larger than {MAX_BYTES >> 20} MiB"), fingerprint(before)
+                return Extracted(trouble=f"is larger than {MAX_BYTES >> 20} MiB"), fingerprint(before)
             content = file.read()
             after = os.fstat(file.fileno())
     except OSError as error:
-        return Reading(trouble=error.strerror or str(error)), None
+        return Extracted(trouble=error.strerror or str(error)), None
     tick_ns = _TICK_NS if after.st_ctime_ns % _COARSE_NS else _COARSE_TICK_NS
     is_settled = fingerprint(before) == fingerprint(after) and after.st_ctime_ns + tick_ns < now
-    return Reading.of(path, content), fingerprint(after) if is_settled else None
+    return read(path, content), fingerprint(after) if is_settled else None
 
 
 @frozen
@@ -115,6 +116,22 @@ class Skipped:
         """Yield sentences that say it."""
         yield from (f"{path}: {why}" for path, why in self.failed.items())
         yield from in_words(self.left_out, self.n_links)
+
+
+def in_words(left_out: Mapping[tuple[str, str], int], n_links: int) -> Iterator[str]:
+    """Say what of a folder is not searched.
+
+    Args:
+        left_out: number of files by their kind and why that is not read.
+        n_links: number of symbolic links.
+
+    >>> list(in_words({("binary", "is binary, not text"): 2}, 1))
+    ['skipped 2 binary files', 'skipped 1 symbolic link; --follow follows them']
+    """
+    for (kind, why), number in left_out.items():
+        yield f"skipped {counted(number, f'{kind} file')}" + ("" if kind == BINARY else f": each {why}")
+    if n_links:
+        yield f"skipped {counted(n_links, 'symbolic link')}; --follow follows them"
 
 
 def as_records(files: Mapping[str, File]) -> tuple[list[Any], Cuts]:

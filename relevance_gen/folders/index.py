@@ -20,10 +20,10 @@ from attrs import asdict, evolve, frozen
 import relevance_gen
 from relevance_gen.checks import as_texts, check_integer
 from relevance_gen.documents.extraction import why_not
+from relevance_gen.documents.reading import title_of
 from relevance_gen.errors import InvalidRequestError, counted, did_you_mean
 from relevance_gen.folders.cache import Fingerprint, Kept, cache_of, fingerprint
 from relevance_gen.folders.files import File, Skipped, as_records, from_records, read_file
-from relevance_gen.folders.reading import title_of
 from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.folders.walker import Selection, Walker, matching
 from relevance_gen.progress import draw_bar
@@ -36,7 +36,7 @@ from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.tokens import Encoding, token_counter
 from relevance_gen.types import Explanation, SearchResponse, WeightingName
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 """Raised when what is read of a file, or how it is cut, changes."""
 _WORTH_KEEPING: Final = 50
 """An index is kept anew when more than one in so many of its files or chunks had to be read."""

@@ -50,7 +50,7 @@ def test_every_format_is_known_by_its_content(name: str, parts: list[tuple[dict[
     names = [value for place, _ in parts for value in place.values() if isinstance(value, str)]  # of sheets
     for called in (name, "-", "file", "a.txt"):
         assert read(called, SAMPLES[name]) == Extracted(
-            parts, None, sum(map(len, [*names, *(text for _, text in parts)]))
+            parts, has_headings=name != "a.pdf", n_chars=sum(map(len, [*names, *(text for _, text in parts)]))
         )
 
 
@@ -253,7 +253,7 @@ def test_time_is_limited(n_caught: int, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(extraction, "MAX_S", 0.1)
     monkeypatch.setitem(extraction._EXTRACTORS, "HTML", endless)
     trouble = "took more than 0.1 s of processor time to read"
-    assert extract(b"", "HTML") == Extracted([({"page": 1}, "read before")], trouble, 11)
+    assert extract(b"", "HTML") == Extracted([({"page": 1}, "read before")], trouble, has_headings=True, n_chars=11)
 
 
 def test_a_busy_machine_cuts_no_document(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_a_busy_machine_cuts_no_document(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(extraction, "MAX_S", 0.1)
     monkeypatch.setitem(extraction._EXTRACTORS, "HTML", waits)
-    assert extract(b"", "HTML") == Extracted([({}, "all of it")], None, 9)
+    assert extract(b"", "HTML") == Extracted([({}, "all of it")], has_headings=True, n_chars=9)
 
 
 def test_no_alarm_is_left() -> None:

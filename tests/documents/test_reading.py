@@ -3,9 +3,20 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from relevance_gen import Chunk, InvalidRequestError, read_documents, search
+from relevance_gen import Chunk, InvalidRequestError, read_documents, search, split, split_document
+from relevance_gen.documents.extraction import Extracted
+from relevance_gen.documents.reading import chunks_of
 from tests.cli.documents import docx, pdf, run
+
+
+def told_by(chunk: Chunk, folder: Path) -> str:
+    """Return the title of a chunk behind its file's folder and name, with which every title begins."""
+    name = f"{folder.name}/{Path(chunk.metadata['path']).name}"
+    assert chunk.title == name or chunk.title.startswith(f"{name} > ")
+    return chunk.title.removeprefix(name).removeprefix(" > ")
 
 
 def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
@@ -14,6 +25,7 @@ def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
         "a.pdf": pdf("Apples are red.", title="Fruit", outline={"Colours": 0}),
         "b.html": b"<title>Pets</title><nav>Home</nav><h1>Pets</h1><h2>Cats</h2><p>They purr.",
         "c.txt": b"# no heading\nPlain.",
+        "f.txt": b"The Ferry\r\n\r\nIt leaves at seven.",
         "d.docx": docx('<w:pPr><w:pStyle w:val="Heading1"/></w:pPr>' + run("Trees"), run("They grow.")),
         "e.md": b"An intro is here.\n\n# One\nText is there.\n\n## Two\nMore of it.\n\n```\n# code\n```\n\n"
         b"# Three\nEnd.",
@@ -22,12 +34,14 @@ def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     paths = [tmp_path / name for name in contents]
     chunks = read_documents(paths, max_chars=20)
-    told = [(Path(chunk.metadata["path"]).name, chunk.text, chunk.title) for chunk in chunks]
+    told = [(Path(chunk.metadata["path"]).name, chunk.text, told_by(chunk, tmp_path)) for chunk in chunks]
     assert told == [
         ("a.pdf", "Apples are red.", "Fruit > Colours"),
         ("b.html", "# Pets\n## Cats", "Pets"),
         ("b.html", "They purr.", "Pets > Cats"),
         ("c.txt", "# no heading\nPlain.", ""),
+        ("f.txt", "The Ferry", "The Ferry"),
+        ("f.txt", "It leaves at seven.", "The Ferry"),
         ("d.docx", "# Trees\nThey grow.", "Trees"),
         ("e.md", "An intro is here.", ""),
         ("e.md", "# One\nText is there.", "One"),
@@ -36,9 +50,11 @@ def test_every_chunk_has_its_place_and_title(tmp_path: Path) -> None:
         ("e.md", "# Three\nEnd.", "Three"),
     ]
     assert chunks[0] == Chunk(
-        "Apples are red.", {"path": str(paths[0]), "page": 1, "start": 0, "end": 15}, title="Fruit > Colours"
+        "Apples are red.",
+        {"path": str(paths[0]), "page": 1, "start": 0, "end": 15},
+        title=f"{tmp_path.name}/a.pdf > Fruit > Colours",
     )
-    assert chunks[6].metadata == {"path": str(paths[4]), "first_line": 3, "last_line": 4, "start": 19, "end": 39}
+    assert chunks[8].metadata == {"path": str(paths[5]), "first_line": 3, "last_line": 4, "start": 19, "end": 39}
     assert search("What do cats do?", chunks, top_n=1).results[0].chunk_txt == "They purr."
 
 
@@ -49,7 +65,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     for name, error in (("none.txt", FileNotFoundError), ("", IsADirectoryError)):
         with pytest.raises(error, match=str(tmp_path)):
             read_documents([str(tmp_path / name)])
-    for name, why in (("a.bin", "is no text, PDF, HTML or Office file"), ("b.pdf", "cannot be read")):
+    for name, why in (("a.bin", "is binary, not text"), ("b.pdf", "cannot be read")):
         with pytest.raises(InvalidRequestError, match=f"{name} {why}") as caught:
             read_documents([tmp_path / name])
         assert caught.value.field == "paths[0]"
@@ -76,3 +92,58 @@ def test_what_was_not_read_whole_is_said(tmp_path: Path, monkeypatch: pytest.Mon
 def test_nothing_is_nothing() -> None:
     """No files have no chunks."""
     assert read_documents([]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("The Ferry\n\nIt leaves.", "The Ferry"),
+        ("\n \n  7 rules \r\n \t\r\n\r\nIt leaves.", "7 rules"),
+        ("Über uns\n\nWir", "Über uns"),
+        ("A b c d e f g h i j k l\n\nText", "A b c d e f g h i j k l"),
+        ("A b c d e f g h i j k l m\n\nText", ""),
+        ("The ferry\nIt leaves.", ""),
+        ("The ferry leaves.\n\nText", ""),
+        ("the ferry\n\nText", ""),
+        ("- Ferry\n\nText", ""),
+        ("The Ferry\n\n", ""),
+        ("The Ferry", ""),
+        (f"The {'x' * 200}\n\nText", ""),
+        ("```\n# code\n```\n# Heading ##\nText", "Heading"),
+        ("```\n# code", ""),
+        ("Ferry\n\n# Ferry\nText", "Ferry"),
+        ("", None),
+    ],
+)
+def test_what_a_text_says_that_it_is_about(text: str, title: str | None) -> None:
+    """A first line is a title by the strict rule only, and a heading outside of code is one."""
+    chunks = split_document(text, max_chars=25)
+    assert (chunks[-1].title if chunks else None) == title
+
+
+_LINES = st.sampled_from(["# A", "## B", "Title", "", "", "text of it. ", "```", "  # c", "9 lives"])
+
+
+@given(st.lists(_LINES, max_size=20).map("\n".join), st.integers(1, 30), st.integers(0, 10))
+def test_a_document_is_cut_as_any_text(text: str, max_chars: int, overlap: int) -> None:
+    """Titles change no cut, places are true, and one function cuts texts and files."""
+    chunks = split_document(text, max_chars, overlap=overlap)
+    assert [chunk.text for chunk in chunks] == split(text, max_chars, overlap=overlap)
+    for chunk in chunks:
+        start, end = chunk.metadata["start"], chunk.metadata["end"]
+        assert text[start:end] == chunk.text
+        assert chunk.metadata["first_line"] == text[:start].count("\n") + 1
+        assert chunk.metadata["last_line"] == text[:end].count("\n") + 1
+    read = chunks_of("a.md", Extracted([({}, text)], has_headings=True), max_chars, name="")
+    for chunk, same in zip(read, split_document(text, max_chars), strict=True):
+        assert chunk == Chunk(same.text, {"path": "a.md", **same.metadata}, title=same.title)
+
+
+def test_a_title_that_is_known_stands_in_front() -> None:
+    """A text's own title may be told, and takes the place of its first line; what is no text is refused by name."""
+    assert split_document("Tea\n\n# Green\nIt is.", title="Drinks")[0].title == "Drinks"
+    assert split_document("Tea\n\n# Green\nIt is.", 12, title="Drinks")[1].title == "Drinks > Green"
+    for arguments, field in (({"title": 3}, "title"), ({"max_chars": 0}, "max_chars")):
+        with pytest.raises(InvalidRequestError) as caught:
+            split_document("Text", **arguments)  # type: ignore[arg-type]
+        assert caught.value.field == field

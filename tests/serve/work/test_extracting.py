@@ -61,7 +61,7 @@ def test_what_is_readable_of_a_damaged_document_is_returned(extractor: Extractor
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"\0\1\2", "is no text, PDF, HTML or Office file"),
+        (b"\0\1\2", "is binary, not text"),
         (b"%PDF-1.7 and nothing more", "cannot be read"),
         (archive({"word/document.xml": "<w:document"}), "is damaged or encrypted"),
         (pdf(""), "has no text, only pictures"),
