@@ -12,6 +12,7 @@ Closing quotes and brackets, and numbers of notes, stay with the sentence.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -19,12 +20,13 @@ from typing import Final
 _CLOSING: Final = r"[\"'”’»›)\]}]*+(?:\[\d{1,3}\])*+"
 _STOP: Final = re.compile(rf"[.!?…](?<![.!?…][.!?…])([.!?…]*+){_CLOSING}(?=\s++[\"'“‘«‹„([{{¿¡*_]*+(.?))", re.DOTALL)
 _WIDE_STOP: Final = re.compile(r"(?:[。！？｡।॥؟۔።։။།]|．(?!\d))[。！？｡।॥]*+[」』”’）》】)\"'»]*+(?!と)")
+_WIDE_OR_THAI: Final = re.compile(r"[。！？｡।॥؟۔።։។．ก-\u0eff]")
 _THAI_OR_LAO: Final = re.compile(r"[ก-\u0eff](?=[^\S\n]++[ก-\u0eff])")
 _BLANK: Final = re.compile(r"\n(?:[^\S\n]*+\n)++")
 _ITEM: Final = re.compile(r"[^\S\n]*+(?:(?:[-*+•‣◦▪●·–]|\(?\d{1,3}[.)]|\(?\w\)|#{1,6})[^\S\n]|[|>]|```)")
 _INITIALS: Final = re.compile(r"[^\W\d]|\d\d?|(?:[^\W\d]{1,2}\.)+[^\W\d]{1,2}")
 _FIRST_WORD: Final = re.compile(r"\s*+\S*+")
-_CODE: Final = re.compile(r"[{}=<>_\\|\t]|\w\(|;$|,[^\s\d]")
+_CODE: Final = re.compile(r"[{}=<>_\\|\t(;,](?:(?<=[^(;,])|(?<=\w\()|(?<=;)$|(?<=,)[^\s\d])")
 _OPENING: Final = " \t\"'“‘«‹„([{¿¡*_—-"
 
 _STARTERS: Final = re.compile(
@@ -67,8 +69,8 @@ def sentence_ends(text: str) -> list[int]:
     """
     ends = set(_ends_of_lines(text))
     in_small = text.islower()  # where nobody writes capitals, a sentence begins without one
-    ends.update(stop.end() for stop in _STOP.finditer(text) if _is_end(text, stop, in_small=in_small))
-    if not text.isascii():
+    ends.update(_ends_by_stops(text, in_small=in_small))
+    if not text.isascii() and _WIDE_OR_THAI.search(text):
         ends.update(match.end() for mark in (_WIDE_STOP, _THAI_OR_LAO) for match in mark.finditer(text))
     found = sorted(ends)
     if found and not text[found[-1] :].strip():
@@ -86,24 +88,30 @@ def unwrapped(text: str) -> str:
     return "".join(pieces).rstrip()
 
 
-def _is_end(text: str, stop: re.Match[str], *, in_small: bool) -> bool:
-    """Tell whether a stop before white space ends a sentence."""
-    more, following = stop.groups()
-    if not following or (following.islower() and not in_small):
-        return not following
-    start = stop.start()
-    if more or text[start] != ".":
-        return True
-    before = text[max(start - _LONGEST_ABBREVIATION, 0) : start]
-    word = before.split()[-1].lstrip(_OPENING) if before and not before[-1].isspace() else ""
-    if len(word) <= _MOST_DIGITS and word.isdecimal() and before.rpartition("\n")[2].strip(_OPENING) == word:
-        return False  # the number of a list's item
-    is_doubtful = (
-        _INITIALS.fullmatch(word) is not None
-        or (small := word.lower()) in _ABBREVIATIONS
-        or (small in _BEFORE_NUMBERS and following.isdecimal())
+def _ends_by_stops(text: str, *, in_small: bool) -> Iterator[int]:
+    """Yield where a stop before white space ends a sentence."""
+    for stop in _STOP.finditer(text):
+        more, following = stop.groups()
+        start = stop.start()
+        if following.islower() and not in_small:
+            continue
+        if following and not more and text[start] == ".":
+            before = text[max(start - _LONGEST_ABBREVIATION, 0) : start]
+            word = before.rsplit(None, 1)[-1].lstrip(_OPENING) if before and not before[-1].isspace() else ""
+            if len(word) <= _MOST_DIGITS and word.isdecimal() and before.rpartition("\n")[2].strip(_OPENING) == word:
+                continue  # the number of a list's item
+            if _is_doubtful(word, following.isdecimal()) and not _STARTERS.match(text, stop.start(2)):
+                continue
+        yield stop.end()
+
+
+@functools.lru_cache(maxsize=1 << 13)
+def _is_doubtful(word: str, before_number: bool) -> bool:
+    """Tell whether a full stop behind a word may belong to it."""
+    small = word.lower()
+    return (
+        _INITIALS.fullmatch(word) is not None or small in _ABBREVIATIONS or (before_number and small in _BEFORE_NUMBERS)
     )
-    return not is_doubtful or _STARTERS.match(text, stop.start(2)) is not None
 
 
 def _ends_of_lines(text: str) -> Iterator[int]:
@@ -118,10 +126,13 @@ def _ends_of_lines(text: str) -> Iterator[int]:
 def _ends_within(paragraph: str, start: int) -> Iterator[int]:
     """Yield the end of a paragraph that begins at `start`, and of those of its lines that end a sentence."""
     lines = paragraph.split("\n")
+    if len(lines) == 1:
+        if line := paragraph.rstrip():
+            yield start + len(line)
+        return
     widest = sorted(map(len, lines))[9 * len(lines) // 10]  # not one long line that stands out, such as an address
-    is_set_in_lines = len(lines) > 1 and (
-        2 * sum(_CODE.search(line) is not None for line in lines) >= len(lines)
-        or (len(lines) >= _FEWEST_VERSES and all(line.lstrip(_OPENING)[:1].isupper() for line in lines))
+    is_set_in_lines = _are_mostly_code(lines) or (
+        len(lines) >= _FEWEST_VERSES and all(line.lstrip(_OPENING)[:1].isupper() for line in lines)
     )
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         is_end = is_set_in_lines or not following or line.startswith("#") or _ITEM.match(following)
@@ -130,8 +141,20 @@ def _ends_within(paragraph: str, start: int) -> Iterator[int]:
         start += len(line) + 1
 
 
+def _are_mostly_code(lines: list[str]) -> bool:
+    """Tell whether at least half of some lines look like code or a table."""
+    n_others = 0
+    for line in lines:
+        n_others += _CODE.search(line) is None
+        if 2 * n_others > len(lines):
+            return False
+    return True
+
+
 def _had_room(line: str, following: str, widest: int) -> bool:
     """Tell whether the first word of the next line would have had room in a line, had the text been wrapped."""
+    if len(line) + 1 > _MOST_FILLED * widest:
+        return False
     word = _FIRST_WORD.match(following)
     n_chars = len(line) + 1 + (word.end() if word else 0)
     filled = _MOST_FILLED / 2 if following.lstrip()[:1].islower() else _MOST_FILLED
