@@ -462,7 +462,7 @@ class DocumentPart:
     """A part of a document.
 
     Attributes:
-        place: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, or ``{}`` for the whole.
+        place: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, ``{"chapter": 3}``, or ``{}`` for the whole.
         text: what stands there.
     """
 

@@ -103,11 +103,11 @@ def confidence_in_words(confidence: float) -> str:
 
 
 def _place(result: SearchResult, n_lines_before: int) -> str:
-    """Say where in its file a result stands: the line, or the page, slide or sheet."""
+    """Say where in its file a result stands: the line, or the page, slide, sheet or chapter."""
     metadata = result.metadata
     if is_integer(metadata.get("first_line")):
         return str(metadata["first_line"] + n_lines_before)
-    return next((f"{kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), "?")
+    return next((f"{kind} {metadata[kind]}" for kind in ("page", "slide", "sheet", "chapter") if kind in metadata), "?")
 
 
 def _wrap(text: str, columns: int) -> list[Part]:

@@ -110,8 +110,8 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
         default=[],
         type=_condition,
         metavar="KEY=VALUE",
-        help="rank only chunks with this metadata (path, first_line, last_line, page, slide, sheet, start, end); "
-        "of several values for a key any will do",
+        help="rank only chunks with this metadata (path, first_line, last_line, page, slide, sheet, chapter, start, "
+        "end); of several values for a key any will do",
     )
     group.add_argument(
         "--distinct",

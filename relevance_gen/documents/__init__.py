@@ -1,1 +1,1 @@
-"""Files as text: any encoding, and PDF, HTML and Office, within limits of time and size."""
+"""Files as text: any encoding, and PDF, HTML, Office, EPUB and e-mail, within limits of time and size."""

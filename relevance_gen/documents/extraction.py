@@ -1,4 +1,4 @@
-"""Take the text out of PDFs, HTML pages and Office files, within limits of time and size."""
+"""Take the text out of PDFs, HTML pages, Office files, books and e-mails, within limits of time and size."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import PurePath
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -16,14 +17,16 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from attrs import define, field
 
 from relevance_gen.documents.charset import decode
+from relevance_gen.documents.epub import CONTAINER, chapters
 from relevance_gen.documents.layout import running_text
-from relevance_gen.documents.office import DocumentError, Place, is_office_file, parts_of_office_file
+from relevance_gen.documents.mail import text_of_mail
+from relevance_gen.documents.office import Archive, DocumentError, Place, members_of, parts_of_office_file, unpacked
 from relevance_gen.documents.webpages import text_of_page
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
 
-Format: TypeAlias = Literal["PDF", "HTML", "Office", "old Office"]
+Format: TypeAlias = Literal["PDF", "HTML", "Office", "EPUB", "e-mail", "old Office"]
 
 BINARY: Final = "binary"
 """The kind of a file that is no text, and in no format that is read."""
@@ -41,6 +44,7 @@ _HTML_BEGINNINGS: Final = ("<!doctype html", "<html")
 _MARKDOWN_SUFFIXES: Final = frozenset({".md", ".markdown", ".mdx"})
 _HTML_SUFFIXES: Final = frozenset({".htm", ".html", ".xhtml"})
 _OLD_OFFICE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_OFFICE: Final = frozenset({"word/document.xml", "ppt/presentation.xml", "xl/workbook.xml", "content.xml"})
 _ZIP: Final = b"PK\x03\x04"
 
 
@@ -79,13 +83,16 @@ class _TimeUp(BaseException):
 
 
 def format_of(name: str, content: bytes) -> Format | None:
-    """Tell the format of a document by its content, of HTML also by its name; None for what is read as it stands."""
+    """Tell the format of a document by its content, of HTML also, of e-mail only by its name; None for plain text."""
     if content[:_PROBED_BYTES].lstrip(b"\xef\xbb\xbf\0 \t\r\n").startswith(b"%PDF-"):
         return "PDF"
-    if content.startswith(_ZIP) and is_office_file(content):
-        return "Office"
+    if content.startswith(_ZIP):
+        members = members_of(content)
+        return "EPUB" if CONTAINER in members else None if _OFFICE.isdisjoint(members) else "Office"
     if content.startswith(_OLD_OFFICE):
         return "old Office"
+    if PurePath(name).suffix.lower() == ".eml":
+        return "e-mail"
     beginning = content[:_PROBED_BYTES].decode("ascii", "ignore").lstrip().lower()
     if PurePath(name).suffix.lower() in _HTML_SUFFIXES or beginning.startswith(_HTML_BEGINNINGS):
         return "HTML"
@@ -190,13 +197,23 @@ def _titles_of_pages(document: PdfDocument) -> Callable[[int], Mapping[str, str]
 
 
 def _extract_html(content: bytes, found: Extracted) -> None:
-    title, text = text_of_page(decode(content) or "")
+    _add_whole(found, *text_of_page(decode(content) or ""))
+
+
+def _extract_mail(content: bytes, found: Extracted) -> None:
+    _add_whole(found, *text_of_mail(content))
+
+
+def _add_whole(found: Extracted, title: str, text: str) -> None:
     found.add({"title": title[:MAX_TITLE_CHARS]} if title else {}, text)
 
 
-def _extract_office(content: bytes, found: Extracted) -> None:
-    for place, text in parts_of_office_file(content):
-        found.add(place, text)
+def _extract_archive(
+    parts_of: Callable[[Archive], Iterator[tuple[Place, str]]], content: bytes, found: Extracted
+) -> None:
+    with unpacked(content) as archive:
+        for place, text in parts_of(archive):
+            found.add(place, text)
 
 
 def _in_a_line(error: Exception) -> str:
@@ -206,7 +223,9 @@ def _in_a_line(error: Exception) -> str:
 _EXTRACTORS: Final[dict[Format, Callable[[bytes, Extracted], None]]] = {
     "PDF": _extract_pdf,
     "HTML": _extract_html,
-    "Office": _extract_office,
+    "Office": partial(_extract_archive, parts_of_office_file),
+    "EPUB": partial(_extract_archive, chapters),
+    "e-mail": _extract_mail,
 }
 
 

@@ -6,6 +6,7 @@ Sources: ECMA-376 (Office Open XML), ISO/IEC 26300 (OpenDocument).
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
 import zipfile
@@ -23,6 +24,11 @@ Place: TypeAlias = Mapping[str, str | int]
 
 MAX_UNPACKED_BYTES: Final = 1 << 28
 """Most bytes of XML in one file: more than a million pages have. An archive made to fill the memory has more."""
+_MAX_HEAD_CHARS: Final = 50
+"""So much of a column's head stands in each of its cells."""
+_EMPTY_HEADING: Final = re.compile(r"^#+ \n", re.MULTILINE)
+_TEXTS: Final = ("s", "str", "inlineStr")
+"""Types of cells that hold a text."""
 _HEADING: Final = re.compile("(?:heading ?)?([1-6])", re.IGNORECASE)
 _PIECE_BYTES: Final = 1 << 16
 _DAMAGED: Final = (
@@ -35,34 +41,31 @@ class DocumentError(ValueError):
     """What is wrong with a document: a message to stand behind its name."""
 
 
-def parts_of_office_file(content: bytes) -> Iterator[tuple[Place, str]]:
-    """Yield the parts of a file in their order, each with its text.
-
-    A paragraph is a line, and so is a row of a sheet, with tabs between its cells. A heading is one of Markdown's.
+@contextlib.contextmanager
+def unpacked(content: bytes) -> Iterator[Archive]:
+    """Open an archive for a while.
 
     Raises:
-        DocumentError: the file is damaged, encrypted, too large when unpacked, or no Office file.
+        DocumentError: what was read of it is damaged, encrypted, too large when unpacked, or not there.
     """
     try:
         with zipfile.ZipFile(BytesIO(content)) as packed:
-            yield from _parts(_Archive(packed))
+            yield Archive(packed)
     except _DAMAGED as error:
         raise DocumentError(f"is damaged or encrypted ({str(error)[:100] or type(error).__name__})") from None
 
 
-def is_office_file(content: bytes) -> bool:
-    """Tell whether some bytes are an archive that holds one of the documents that are read here."""
+def members_of(content: bytes) -> frozenset[str]:
+    """Return the names of what an archive holds; nothing of what is none."""
     try:
         with zipfile.ZipFile(BytesIO(content)) as packed:
-            return not {"word/document.xml", "ppt/presentation.xml", "xl/workbook.xml", "content.xml"}.isdisjoint(
-                packed.namelist()
-            )
+            return frozenset(packed.namelist())
     except _DAMAGED:
-        return False
+        return frozenset()
 
 
 @define
-class _Archive:
+class Archive:
     """Feed the XML in an archive to functions, and end where it gets too much."""
 
     packed: zipfile.ZipFile
@@ -70,6 +73,22 @@ class _Archive:
 
     def __contains__(self, name: str) -> bool:
         return name in self.packed.NameToInfo
+
+    def read(self, name: str) -> bytes:
+        """Return what a member holds."""
+        return b"".join(self._pieces(name))
+
+    def spend(self, n_bytes: int) -> None:
+        """Count what was unpacked, or made of it, and end where it gets too much."""
+        self._n_bytes += n_bytes
+        if self._n_bytes > MAX_UNPACKED_BYTES:
+            raise DocumentError(f"has more than {MAX_UNPACKED_BYTES >> 20} MiB unpacked")
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        with self.packed.open(name) as member:
+            while piece := member.read(_PIECE_BYTES):
+                self.spend(len(piece))
+                yield piece
 
     def parse(
         self,
@@ -85,12 +104,8 @@ class _Archive:
         parser.EndElementHandler = lambda tag: end(_local(tag))
         parser.CharacterDataHandler = data
         parser.StartDoctypeDeclHandler = _refuse_doctype
-        with self.packed.open(name) as member:
-            while piece := member.read(_PIECE_BYTES):
-                self._n_bytes += len(piece)
-                if self._n_bytes > MAX_UNPACKED_BYTES:
-                    raise DocumentError(f"has more than {MAX_UNPACKED_BYTES >> 20} MiB of XML")
-                parser.Parse(piece)
+        for piece in self._pieces(name):
+            parser.Parse(piece)
         parser.Parse(b"", True)
 
     def flow(self, name: str, with_text: Collection[str]) -> str:
@@ -119,7 +134,7 @@ class _Archive:
                 pieces.append(text)
 
         self.parse(name, start, end, data)
-        return "".join(pieces)
+        return _EMPTY_HEADING.sub("", "".join(pieces))
 
     def listed(self, name: str, tag: str) -> list[tuple[str, str]]:
         """Return the name and the member of each slide or sheet, in the order in which a main document lists them."""
@@ -146,7 +161,12 @@ _SKIPPED: Final = frozenset({"pPr", "Fallback", "tracked-changes"})
 """What stands in these is settings, deleted, or the same text for an older program."""
 
 
-def _parts(archive: _Archive) -> Iterator[tuple[Place, str]]:
+def parts_of_office_file(archive: Archive) -> Iterator[tuple[Place, str]]:
+    """Yield the parts of a file in their order, each with its text.
+
+    A paragraph is a line, and so is a row of a sheet, with tabs between its cells; below a row of heads, each cell has
+    its head in front. A heading is one of Markdown's, and so is a slide's title.
+    """
     if "word/document.xml" in archive:
         members = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
         yield ({}, "".join(archive.flow(name, {"t"}) for name in members if name in archive))
@@ -164,7 +184,7 @@ def _parts(archive: _Archive) -> Iterator[tuple[Place, str]]:
         raise DocumentError("is an archive, and no Office file")
 
 
-def _shared_strings(archive: _Archive) -> list[str]:
+def _shared_strings(archive: Archive) -> list[str]:
     """Return the strings that the cells of a workbook name by number."""
     strings: list[str] = []
     if "xl/sharedStrings.xml" not in archive:
@@ -184,27 +204,39 @@ def _shared_strings(archive: _Archive) -> list[str]:
     return strings
 
 
-def _sheet(archive: _Archive, member: str, strings: list[str]) -> str:
-    """Return the rows of a sheet, with tabs between the cells; numbers and dates as they are stored."""
+def _sheet(archive: Archive, member: str, strings: list[str]) -> str:
+    """Return the rows of a sheet, with tabs between the cells; numbers and dates as they are stored.
+
+    The first row is one of heads, if it has several cells and each is a text.
+    """
     rows: list[str] = []
-    cells: list[str] = []
-    kind = value = ""
+    cells: dict[str, str] = {}  # by their column's letters, or number where none are written
+    heads: dict[str, str] = {}
+    kind = value = column = ""
+    is_text = True
     inside = False
 
     def start(tag: str, attributes: Attributes) -> None:
-        nonlocal kind, value, inside
+        nonlocal kind, value, column, inside
         if tag == "c":
             kind, value = attributes.get("t", "n"), ""
+            column = attributes.get("r", "").rstrip("0123456789") or str(len(cells))
         inside = tag in ("v", "t")
 
     def end(tag: str) -> None:
-        nonlocal inside
+        nonlocal heads, inside, is_text
         inside = False
         if tag == "c" and value:
-            cells.append(strings[int(value)] if kind == "s" else value)
+            cell = strings[int(value)] if kind == "s" else value
+            cells[column] = f"{heads[column]}: {cell}" if column in heads else cell
+            is_text = is_text and kind in _TEXTS
+            archive.spend(len(cells[column]))
         elif tag == "row":
-            rows.append("\t".join(cells))
+            if is_text and len(cells) > 1 and not any(rows):
+                heads = {at: head[:_MAX_HEAD_CHARS] for at, head in cells.items()}
+            rows.append("\t".join(cells.values()))
             cells.clear()
+            is_text = True
 
     def data(text: str) -> None:
         nonlocal value
@@ -217,6 +249,8 @@ def _sheet(archive: _Archive, member: str, strings: list[str]) -> str:
 
 def _heading_level(tag: str, attributes: Attributes) -> int:
     """Return the level of the heading that begins with an element, from 1 to 6; 0 if none does."""
+    if tag == "ph" and attributes.get("type") in ("title", "ctrTitle"):
+        return 1
     style = attributes.get({"h": "outline-level", "pStyle": "val"}.get(tag, ""), "")
     level = _HEADING.fullmatch(style)
     return int(level[1]) if level else 0
@@ -232,4 +266,4 @@ def _locals(attributes: Attributes) -> dict[str, str]:
 
 
 def _refuse_doctype(*_: object) -> None:
-    raise DocumentError("declares a document type, as no Office program does")
+    raise DocumentError("declares a document type, as no program does")

@@ -49,9 +49,9 @@ def read_documents(paths: Sequence[str | PathLike[str]], max_chars: int = 1000) 
 
     Returns:
         The chunks of each file in order. Their title is the file's folder and name, the document's own title and the
-        headings above. Their metadata has the ``path``, the ``first_line`` and ``last_line`` or the ``page``, ``slide``
-        or ``sheet``, the characters ``start`` to ``end`` of its text and, where the file was not read whole, why, as
-        ``incomplete``.
+        headings above. Their metadata has the ``path``, the ``first_line`` and ``last_line`` or the ``page``,
+        ``slide``, ``sheet`` or ``chapter``, the characters ``start`` to ``end`` of its text and, where the file was not
+        read whole, why, as ``incomplete``.
 
     Raises:
         InvalidRequestError: an argument is not allowed, or there is nothing that can be read in a file; it is named.

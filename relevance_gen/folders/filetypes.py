@@ -14,7 +14,8 @@ _SUFFIXES: Final = {
     "cs": ".cs",
     "css": ".css .less .scss",
     "csv": ".csv .tsv",
-    "docs": ".adoc .docx .htm .html .markdown .md .odp .ods .odt .org .pdf .pptx .rst .tex .txt .xhtml .xlsx",
+    "docs": ".adoc .docx .eml .epub .htm .html .markdown .md .odp .ods .odt .org .pdf .pptx .rst .tex .txt .xhtml "
+    ".xlsx",
     "go": ".go",
     "html": ".htm .html .xhtml",
     "java": ".java",

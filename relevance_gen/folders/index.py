@@ -67,7 +67,7 @@ class FolderIndex(Searchable):
     Files are chosen as ``relevance-gen search`` chooses them. Before each search it looks which files were added,
     changed or removed, and reads these alone. Answers are those of an index built anew, bit for bit. A result's
     metadata says its ``path``, relative to the folder, with ``first_line`` and ``last_line``, from 1, or the ``page``,
-    ``slide`` or ``sheet``, and ``start`` and ``end``, characters of that text, from 0.
+    ``slide``, ``sheet`` or ``chapter``, and ``start`` and ``end``, characters of that text, from 0.
 
     Nothing is read before it is asked. What was read is kept for the next process in the user's cache folder; see
     `relevance_gen.folders.cache`. Safe to share between threads.

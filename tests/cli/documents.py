@@ -89,11 +89,12 @@ def xlsx(**sheets: Sequence[Sequence[str | float]]) -> bytes:
     """Make a workbook: strings are shared, as Excel shares them, and numbers stand in their cells."""
     strings: list[str] = []
 
-    def cell(value: str | float) -> str:
+    def cell(column: int, value: str | float) -> str:
+        place = f'r="{chr(65 + column)}1"'
         if not isinstance(value, str):
-            return f"<c><v>{value}</v></c>"
+            return f"<c {place}><v>{value}</v></c>"
         strings.append(value)
-        return f'<c t="s"><v>{len(strings) - 1}</v></c>'
+        return f'<c {place} t="s"><v>{len(strings) - 1}</v></c>' if value else ""
 
     listed = "".join(f'<sheet name="{name}" sheetId="{at}" r:id="rId{at}"/>' for at, name in enumerate(sheets, 1))
     targets = [f"/xl/worksheets/sheet{at}.xml" for at in range(1, len(sheets) + 1)]
@@ -102,7 +103,7 @@ def xlsx(**sheets: Sequence[Sequence[str | float]]) -> bytes:
         "xl/_rels/workbook.xml.rels": _relations(targets),
     }
     for target, rows in zip(targets, sheets.values(), strict=True):
-        lines = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
+        lines = "".join(f"<row>{''.join(map(cell, range(26), row))}</row>" for row in rows)
         members[target[1:]] = f'<worksheet xmlns="x"><sheetData>{lines}</sheetData></worksheet>'
     shared = "".join(f"<si><r><t>{text}</t></r><rPh><t>spoken</t></rPh></si>" for text in strings)
     members["xl/sharedStrings.xml"] = f'<sst xmlns="x">{shared}</sst>'
@@ -114,3 +115,18 @@ def odt(body: str) -> bytes:
     spaces = 'xmlns:office="o" xmlns:text="t"'
     content = f"<office:document-content {spaces}><office:body>{body}</office:body></office:document-content>"
     return archive({"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": content})
+
+
+def epub(*pages: str, title: str = "", members: Mapping[str, str] | None = None) -> bytes:
+    """Make a book of web pages, with a table of contents in front, stored in the opposite of their order."""
+    listed = "".join(f'<item id="p{at}" href="text/p%20{at}.xhtml"/>' for at in range(len(pages)))
+    spine = "".join(f'<itemref idref="p{at}"/>' for at in range(len(pages)))
+    package = (
+        f'<package xmlns="o" xmlns:dc="d"><metadata><dc:title>{title}</dc:title></metadata><manifest>'
+        f'<item id="nav" properties="nav" href="nav.xhtml"/>{listed}</manifest>'
+        f'<spine><itemref idref="nav"/>{spine}</spine></package>'
+    )
+    container = '<container><rootfiles><rootfile full-path="OEBPS/book.opf"/></rootfiles></container>'
+    texts = {f"OEBPS/text/p {at}.xhtml": page for at, page in reversed(list(enumerate(pages)))}
+    nav = {"OEBPS/nav.xhtml": "<p>Contents"}
+    return archive({"META-INF/container.xml": container, "OEBPS/book.opf": package} | nav | texts | dict(members or {}))

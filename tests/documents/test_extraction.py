@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from relevance_gen.documents import extraction, office
 from relevance_gen.documents.extraction import Extracted, extract, format_of
 from relevance_gen.documents.webpages import text_of_page
-from tests.cli.documents import archive, docx, odt, pdf, pptx, run, xlsx
+from tests.cli.documents import archive, docx, epub, odt, pdf, pptx, run, xlsx
 
 SAMPLES = {
     "a.pdf": pdf("Apples are red", "Pears are green"),
@@ -24,6 +24,7 @@ SAMPLES = {
     "a.pptx": pptx("Apples", "Pears"),
     "a.xlsx": xlsx(Prices=[["apple", 1.5], ["pear", 2]], Stock=[["apple"]]),
     "a.odt": odt("<text:h>Apples</text:h><text:p>are red</text:p>"),
+    "a.epub": epub("<!DOCTYPE html><h1>Apples</h1>", "<title>x</title><p>are red", "<img/>", title="Fruit &amp; more"),
     "a.html": b"<!DOCTYPE html><title>Apples</title><p>are red",
 }
 
@@ -41,6 +42,13 @@ def read(name: str, content: bytes) -> Extracted:
         ("a.docx", [({}, "Apples are red\nPears\n")]),
         ("a.pptx", [({"slide": 1}, "Apples\n"), ({"slide": 2}, "Pears\n")]),
         ("a.xlsx", [({"sheet": "Prices"}, "apple\t1.5\npear\t2"), ({"sheet": "Stock"}, "apple")]),
+        (
+            "a.epub",
+            [
+                ({"chapter": 1, "title": "Fruit & more"}, "# Apples"),
+                ({"chapter": 2, "title": "Fruit & more"}, "are red"),
+            ],
+        ),
         ("a.odt", [({}, "Apples\nare red\n")]),
         ("a.html", [({"title": "Apples"}, "are red")]),
     ],
@@ -225,7 +233,7 @@ def test_what_was_read_when_the_time_is_up_is_kept(monkeypatch: pytest.MonkeyPat
         ("MAX_BYTES", 1 << 20, "a.html", b"x" * ((1 << 20) + 1), "is larger than 1 MiB", 0),
         ("MAX_PAGES", 2, "a.pdf", pdf("a", "b", "c"), "has 3 pages, of which the first 2 are searched", 2),
         ("MAX_CHARS", 7, "a.pdf", pdf("four", "four"), "has more than 7 characters of text", 1),
-        ("MAX_UNPACKED_BYTES", 1 << 20, "a", docx(run("x" * (1 << 20))), "has more than 1 MiB of XML", 0),
+        ("MAX_UNPACKED_BYTES", 1 << 20, "a", docx(run("x" * (1 << 20))), "has more than 1 MiB unpacked", 0),
     ],
 )
 def test_limits_of_size(
@@ -283,3 +291,57 @@ def test_it_works_in_any_thread() -> None:
     thread.start()
     thread.join()
     assert len(found[0].parts) == 2
+
+
+def test_rows_have_their_heads() -> None:
+    """Below a first row of texts each cell has its column's head in front, also where cells are left out."""
+    rows = [["Fish", "Price"], ["Cod", 9], ["", 7], ["Eel", ""]]
+    assert read("a", xlsx(Menu=rows)).parts == [
+        ({"sheet": "Menu"}, "Fish\tPrice\nFish: Cod\tPrice: 9\nPrice: 7\nFish: Eel"),
+    ]
+    assert read("a", xlsx(Menu=[["Cod", 9], ["Eel", "dear"]])).parts[0][1] == "Cod\t9\nEel\tdear"
+    assert read("a", xlsx(Menu=[["Menu"], ["Fish", "Price"], ["Cod", 9]])).parts[0][1] == "Menu\nFish\tPrice\nCod\t9"
+
+
+def test_a_string_that_many_cells_share_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small sheet that says a long string very often ends at the limit of what is unpacked."""
+    monkeypatch.setattr(office, "MAX_UNPACKED_BYTES", 1 << 20)
+    cells = '<c t="s"><v>0</v></c>' * 200
+    bomb = archive(
+        {
+            "xl/workbook.xml": '<workbook xmlns:r="x/relationships"><sheet name="a" r:id="1"/></workbook>',
+            "xl/_rels/workbook.xml.rels": '<a><Relationship Id="1" Target="worksheets/a.xml"/></a>',
+            "xl/worksheets/a.xml": f"<worksheet><row>{cells}</row></worksheet>",
+            "xl/sharedStrings.xml": f"<sst><si><t>{'x' * 10_000}</t></si></sst>",
+        }
+    )
+    assert read("a", bomb) == Extracted(trouble="has more than 1 MiB unpacked", has_headings=True)
+
+
+def test_titles_of_slides() -> None:
+    """The title of a slide is written as a heading, and one that is empty as none."""
+    slide = '</a:t></a:r></a:p><p:ph type="{0}"/><a:p><a:r><a:t>{1}</a:t></a:r></a:p><a:p><a:r><a:t>Text'
+    titled = [slide.format("title", "Ferries"), slide.format("ctrTitle", ""), slide.format("body", "Boats")]
+    texts = [text for _, text in read("a", pptx(*titled)).parts]
+    assert texts == ["\n# Ferries\nText\n", "\nText\n", "\nBoats\nText\n"]
+
+
+@pytest.mark.parametrize(
+    ("content", "trouble"),
+    [
+        (archive({"META-INF/container.xml": "<container/>"}), "names no package"),
+        (archive({"META-INF/container.xml": '<rootfile full-path="a.opf"/>'}), "no item named 'a.opf'"),
+        (archive({"META-INF/container.xml": "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"}), "declares a document type"),
+        (epub("text\0"), "a chapter is no text"),
+    ],
+)
+def test_what_is_wrong_with_a_book(content: bytes, trouble: str) -> None:
+    """A book that names what is not there, or whose text is encrypted, says so."""
+    assert trouble in str(read("a", content).trouble)
+
+
+def test_a_book_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chapter that unpacks to very much ends the book, and those before it are kept."""
+    monkeypatch.setattr(office, "MAX_UNPACKED_BYTES", 1 << 20)
+    found = read("a", epub("<p>One", "x" * (1 << 20)))
+    assert (found.parts, found.trouble) == ([({"chapter": 1}, "One")], "has more than 1 MiB unpacked")
