@@ -58,7 +58,9 @@ def test_rankers_find_what_search_finds(program: str, package: str, environment:
 def test_langchain_finds_what_search_finds() -> None:
     """The retriever and the compressor return documents, best first, with scores beside their own metadata."""
     printed = printed_by("langchain_adapter.py", "langchain_core", "langchain")
-    retrieved, compressed = printed.splitlines()
+    retrieved, of_folder, compressed = printed.splitlines()
+    assert "'path': 'dogs.md', 'first_line': 1, 'last_line': 1" in of_folder
+    assert of_folder.count("page_content") == 1
     first, second = search(QUESTION, TEXTS, 2).best
     assert retrieved.index(f"{{'page': 1, 'relevance_score': {first.chunk_score!r}}}") < retrieved.index(
         f"{{'relevance_score': {second.chunk_score!r}}}"

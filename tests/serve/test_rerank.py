@@ -82,3 +82,13 @@ def test_the_same_documents_again_are_answered_alike(real: Server) -> None:
     answers = [real.call("POST", "/v2/rerank", body, KEYED).json["results"] for _ in range(4)]
     assert answers[1:] == answers[:1] * 3
     assert [result["index"] for result in answers[0]] == [2, 0, 1, 3]
+
+
+def test_open_webui_ranks_what_it_found(real: Server) -> None:
+    """The recipe of docs/agents.md: what Open WebUI's external reranker sends, and what it reads of the answer."""
+    texts = ["Cats purr.", "Dogs bark."]
+    sent = {"model": "relevance_gen", "query": "Who barks?", "documents": texts, "top_n": len(texts)}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEYED['X-API-Key']}"}
+    results = real.call("POST", "/v1/rerank", sent, headers).json["results"]
+    scores = {texts[one["index"]]: one["relevance_score"] for one in results}
+    assert scores["Dogs bark."] > scores.get("Cats purr.", 0.0)
