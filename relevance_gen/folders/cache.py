@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,8 @@ VARIABLE: Final = "RELEVANCE_GEN_CACHE"
 MAX_BYTES: Final = 4 << 30
 """Most bytes of all that is kept; what was not used for longest goes first."""
 _OFF: Final = "off"
+_OURS: Final = re.compile(r"\.?(?:[0-9a-f]{16}){1,2}\.(?:index|unfinished)")
+"""Names of what is written here: a folder that the caller names may hold other files."""
 _TYPES: Final = {"records": "u1", "cuts": "<i4"}
 _FAILURES: Final = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
 """What reading a file raises that is damaged, foreign or not there."""
@@ -147,9 +150,11 @@ class Cache:
 
     def _forget_oldest(self) -> None:
         """Remove what a process left behind that was killed while it wrote, and the indexes used longest ago."""
-        for left in self.folder.glob("*.unfinished"):
-            left.unlink()
-        used = sorted(self.folder.glob("*.index"), key=_last_use, reverse=True)
+        ours = [path for path in self.folder.iterdir() if _OURS.fullmatch(path.name)]
+        for left in ours:
+            if left.suffix == ".unfinished":
+                left.unlink()
+        used = sorted((path for path in ours if path.suffix == ".index"), key=_last_use, reverse=True)
         n_bytes = 0
         for path in used:
             lists = path.with_suffix(".files")

@@ -120,12 +120,14 @@ class FolderIndex(Searchable):
         cache: str | PathLike[str] | bool | None = None,
         shown_as: str = "",
     ) -> None:
-        if not isinstance(root, str | PathLike) or not os.fspath(root):
+        if not isinstance(root, str | PathLike) or os.fspath(root) in ("", b"") or "\0" in str(root):
             raise InvalidRequestError.must_be("root", "the path of a folder", root)
         self.root = os.path.realpath(root)
         self._check_root()
         if not isinstance(by_file, bool):
             raise InvalidRequestError.must_be("by_file", "true or false", by_file)
+        if not isinstance(shown_as, str):
+            raise InvalidRequestError.must_be("shown_as", "a string", shown_as)
         self._max_chars = check_integer("max_chars", max_chars, 1)
         self._max_files = check_integer("max_files", max_files, 1)
         self._selection = Selection(hidden, no_ignore, follow, glob, types)

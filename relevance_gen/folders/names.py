@@ -22,6 +22,8 @@ from relevance_gen.retrieval.text.stop_words import ENGLISH
 
 _MOST_CHARS: Final = 20_000
 """Definitions further on in a chunk are not looked for, which bounds the work for chunks of any length."""
+_REMEMBERED_CHARS: Final = 2_000
+"""What longer chunks define is not remembered, which bounds the memory."""
 
 _EDGES: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]+")
 
@@ -152,7 +154,6 @@ class Definition:
     level: float
 
 
-@functools.lru_cache(maxsize=1 << 13)
 def definitions(text: str, extension: str) -> tuple[Definition, ...]:
     """Return what a text defines, each name once with its highest level.
 
@@ -160,7 +161,12 @@ def definitions(text: str, extension: str) -> tuple[Definition, ...]:
         text: a chunk of a file.
         extension: of the file's name, without the dot; empty for a file without one.
     """
-    text, extension = text[:_MOST_CHARS], extension or "sh"
+    find = _definitions if len(text) <= _REMEMBERED_CHARS else _definitions.__wrapped__
+    return find(text[:_MOST_CHARS], extension or "sh")
+
+
+@functools.lru_cache(maxsize=1 << 13)
+def _definitions(text: str, extension: str) -> tuple[Definition, ...]:
     levels: dict[tuple[str, bool], float] = {}
 
     def add(indent: str, name: str, factor: float, *, is_type: bool = False) -> None:

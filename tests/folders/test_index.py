@@ -209,6 +209,8 @@ def test_globs_choose_files(root: Path) -> None:
         ({"root": "root/notes.txt"}, "root must be a folder that is there.*; name the folder that it is in"),
         ({"root": 3}, "root must be the path of a folder, got 3"),
         ({"root": ""}, "root must be the path of a folder"),
+        ({"root": "a\0b"}, "root must be the path of a folder"),
+        ({"shown_as": 3}, "shown_as must be a string, got 3"),
         ({"max_chars": 0}, "max_chars must be an integer of at least 1, got 0"),
         ({"glob": "/"}, "glob must be a pattern"),
         ({"glob": 3}, "glob must be"),

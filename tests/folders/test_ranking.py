@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, FolderIndex, InvalidRequestError
+from relevance_gen.folders import names
 from relevance_gen.folders.names import Definition, FileName, definitions, name_parts
 from relevance_gen.folders.ranking import AskedNames, rank_files
 
@@ -90,6 +91,13 @@ def test_definitions_are_found(extension: str, text: str, names: dict[str, float
 def test_hostile_texts_take_no_time(piece: str, extension: str) -> None:
     """No pattern goes over a text again and again: this ends at once, where cubic work would take hours."""
     definitions(piece * (200_000 // len(piece)), extension)
+
+
+def test_long_chunks_are_not_remembered() -> None:
+    """What they define is found all the same, and how much is remembered does not depend on their length."""
+    before = names._definitions.cache_info().currsize
+    assert definitions("def purr(): pass\n" * 500, "py") == definitions("def purr(): pass", "py")
+    assert names._definitions.cache_info().currsize == before + 1
 
 
 def test_files_say_what_they_are_by_their_path() -> None:
