@@ -87,3 +87,14 @@ def test_a_key_that_no_chunk_has_is_named() -> None:
         with pytest.raises(InvalidRequestError, match="distinct must be a string or None"):
             ask(**({"query": "cats"} if ask.__name__ == "search" else {}), distinct=3)
     assert search("dogs", chunks, distinct="source").results == ()
+
+
+def test_a_value_that_nests_too_deeply_is_refused() -> None:
+    """Whoever asks for one of each value of it, or for that value, is told what cannot be compared."""
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    chunks = [Chunk("cats", {"a": deep}), Chunk("cats", {"a": 1})]
+    for asked in ({"distinct": "a"}, {"where": {"a": 1}}, {"where": {"a": [deep]}}):
+        with pytest.raises(InvalidRequestError, match="metadata nests too deeply"):
+            search("cats", chunks, **asked)  # type: ignore[arg-type]

@@ -171,6 +171,8 @@ def key_of(value: Any) -> str | None:
         return _nested_key(value)
     except TypeError:
         return None
+    except RecursionError:
+        raise InvalidRequestError("nests too deeply to be compared", "metadata") from None
 
 
 def _nested_key(value: Any) -> str:
