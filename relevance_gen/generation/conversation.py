@@ -152,16 +152,18 @@ def _left_out(messages: Sequence[Mapping[str, Any]], write: Callable[[Sequence[M
     return [at for at, mark in marks.items() if mark not in text]
 
 
-def _texts(message: Mapping[str, Any]) -> list[str]:
+def texts_of(message: Mapping[str, Any]) -> list[str]:
     """Return what a message says, in parts."""
     content = message.get("content")
-    texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else [content]
+    texts = [content]
+    if isinstance(content, list | tuple):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
     return [text for text in texts if isinstance(text, str)]
 
 
 def _is_system(message: Mapping[str, Any]) -> bool:
     """Tell whether a message is a system's that says something, and not the one to be continued."""
-    said = "".join(_texts(message))
+    said = "".join(texts_of(message))
     return message["role"] == "system" and bool(said.strip()) and not said.endswith(_END)
 
 
@@ -183,7 +185,7 @@ def _said_by_users(messages: Sequence[Mapping[str, Any]], places: Sequence[int])
     before: defaultdict[int, str] = defaultdict(str)
     behind: defaultdict[int, str] = defaultdict(str)
     for place in places:
-        text = "\n".join(_texts(messages[place]))
+        text = "\n".join(texts_of(messages[place]))
         if not users:
             why = "is left out by the chat template, and there is no user's message that could hold it"
             raise InvalidRequestError(why, f"messages[{place}]", remedy="say it as a user")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.constraints import NAMED_FOR, GrammarSource
+from relevance_gen.generation.constraints import NAMED_FOR, guidance_module, source_of
 from relevance_gen.generation.schemas import without_unknown_formats
 from relevance_gen.generation.syntaxes import Syntax
 from relevance_gen.generation.ticket import GRAMMAR_FIELDS, MAX_GRAMMAR_CHARACTERS
@@ -19,7 +19,7 @@ _AS_PYTHON: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_
 """Templates write arguments as Python's json does: so the next prompt repeats what the model has written."""
 _ANY_TEXT: Final = r"/(.|\n)*/"
 _SPACE: Final = r"/\s{0,4}/"
-_START: Final = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])*/|\bstart\b')
+_START: Final = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])*/|\bstart\b')
 
 
 def grammar_of(
@@ -105,5 +105,7 @@ def _answer(request: GenerationRequest, field: str) -> str:
     value = getattr(request, field)
     if field == "choice":
         return "answer: " + " | ".join(map(_quoted, value))
-    text = GrammarSource(field, value if isinstance(value, str) else json.dumps(value)).lark()
+    text = source_of(request).lark()
+    if field == "grammar" and guidance_module().GBNF.search(text):
+        raise InvalidRequestError("must be Lark, and not GBNF, where a turn may have calls or thoughts", field)
     return _START.sub(lambda found: "answer" if found[0] == "start" else found[0], text)

@@ -36,7 +36,7 @@ _LIMITS = LLParserLimits(
 NO_TEXT = "no text fits it"
 NO_FORCING = '\n%llguidance {"no_forcing": true}'
 """Lets the model itself choose how a text that must come is cut into tokens."""
-_GBNF = re.compile(r"^[ \t]*root[ \t]*::=", re.MULTILINE)
+GBNF = re.compile(r"^[ \t]*root[ \t]*::=", re.MULTILINE)
 
 
 class _Pieces:
@@ -106,7 +106,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     """Return a ``grammar`` in ``lark``, its ``error``, empty where there is none, and the ``seconds`` that it took."""
     began_s, lark, error = time.process_time(), question["grammar"], ""
     try:
-        lark = gbnf_to_lark(lark) if _GBNF.search(lark) else lark
+        lark = gbnf_to_lark(lark) if GBNF.search(lark) else lark
     except Exception as wrong:  # the converter indexes and recurses wherever a grammar leads it
         error = f"{str(wrong)[:300]} (in GBNF)"
     error = error or _in_thread(lambda: reason(compiled(_bytes(), lark + NO_FORCING)))

@@ -15,6 +15,8 @@ from relevance_gen.types import Part, PartKind
 
 ID_CHARACTERS = 9
 """Of the ids of calls: so many the templates of Mistral want, and nobody else wants a number."""
+_STEP = 1 << 12
+"""Characters that are read together: what is read is taken off their beginning, so more of them take longer each."""
 _JSON = re.compile(r'["\\{}\[\]]')
 _MARKER = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
 
@@ -72,11 +74,12 @@ class Reader:
 
     def push(self, text: str, *, is_whole: bool = False) -> list[Part]:
         """Return the pieces that more of the text releases; all that is left where this `is_whole`."""
-        self._buffer += text
         pieces: list[Part] = []
         steps = {"text": self._read_text, "thought": self._read_thought, "call": self._read_arguments}
-        while self._buffer and steps[self._state](pieces, is_whole):
-            pass
+        for start in range(0, len(text) or 1, _STEP):
+            self._buffer += text[start : start + _STEP]
+            while self._buffer and steps[self._state](pieces, is_whole):
+                pass
         return pieces
 
     def end(self) -> list[Part]:

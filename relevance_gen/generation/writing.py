@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 
 from relevance_gen.errors import InvalidRequestError, did_you_mean
-from relevance_gen.generation.conversation import check_messages, prompt_of, renderer_for
+from relevance_gen.generation.conversation import check_messages, prompt_of, renderer_for, texts_of
 from relevance_gen.generation.forcing import grammar_of
 from relevance_gen.generation.reading import ID_CHARACTERS, AnswerFormat, call_id
 from relevance_gen.generation.syntaxes import HERMES, Syntax, syntax_of, thoughts_of
@@ -144,7 +144,7 @@ def _in_words(messages: Sequence[dict[str, Any]], syntax: Syntax) -> list[dict[s
     turns: list[dict[str, Any]] = []
     is_result = False
     for message in messages:
-        content, was_result = message.get("content") or "", is_result
+        content, was_result = "\n".join(texts_of(message)), is_result
         if is_result := message["role"] == "tool" and "tool_call_id" in message:
             text = f"<tool_response>\n{content}\n</tool_response>"
             said = f"{turns.pop()['content']}\n" if was_result else ""
@@ -164,6 +164,6 @@ def _described(messages: Sequence[dict[str, Any]], tools: Sequence[Tool], syntax
     call = f"{syntax.opening}{syntax.call('NAME', 'ARGUMENTS')}{syntax.closing}"
     text = _DESCRIPTION.format(tools="\n".join(told), call=call)
     first = messages[0]
-    if first["role"] == "system" and isinstance(first.get("content"), str):
-        return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]
+    if first["role"] == "system":
+        return [{**first, "content": "\n\n".join((*texts_of(first), text))}, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]

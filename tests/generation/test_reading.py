@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.generation.reading import AnswerFormat
-from relevance_gen.generation.syntaxes import SYNTAXES, THOUGHTS, syntax_of, thoughts_of
+from relevance_gen.generation.syntaxes import HERMES, SYNTAXES, THOUGHTS, syntax_of, thoughts_of
 from relevance_gen.generation.turns import joined
 
 TOOLS = frozenset({"search", "get_weather", "special_function"})
@@ -169,6 +169,18 @@ def test_any_text_is_read_the_same_however_it_is_cut(parts, cuts, family, is_thi
     assert read(form, *written) == whole
     assert read(form, *cut(written, cuts)) == whole
     assert "".join(part.text for part in read(AnswerFormat(), *cut(written, cuts))) == written
+
+
+def test_a_long_text_is_read_as_its_parts_are():
+    """What is read at once is read in steps, so that its length does not count twice; heads may stand across them."""
+    form = AnswerFormat(frozenset(["f"]), HERMES)
+    reader = form.reader("")
+    text = 'a <tool_call> {"name": "f", "arguments": {"x": ' + "[1], " * 2000 + "2}}</tool_call>" + "b" * 5000
+    pieces = reader.push(text * 2)
+    assert max(len(piece.text) for piece in pieces) <= 1 << 12
+    parts = joined([*pieces, *reader.end()])
+    assert [part.kind for part in parts] == ["text", "tool_call"] * 2 + ["text"]
+    assert [len(part.text) for part in parts] == [1, 10_008, 5001, 10_008, 5000]
 
 
 def test_templates_choose():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import jsonschema_rs
 import pytest
@@ -96,6 +97,12 @@ def test_a_template_without_tools_is_told_in_words():
         "<user><tool_response>\nfound\n</tool_response>\n<tool_response>\nfound\n</tool_response></user><assistant>"
     )
     assert "Hm." not in text
+    in_parts = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in (turns[0], RESULT)]
+    said = written([in_parts[0], USER, {**CALLED, "content": [{"type": "text", "text": "So:"}]}, in_parts[1]], PLAIN)
+    assert "<assistant>So:\n<tool_call>" in said[0].text
+    assert said[0].text.endswith("<user><tool_response>\nfound\n</tool_response></user><assistant>")
+    said = written([in_parts[0], USER], PLAIN, [SEARCH])
+    assert said[0].text.startswith("<system>Be brief.\n\nYou may call these tools.")
     assert written([USER], PLAIN, [FETCH])[0].text.startswith("<system>You may call")
     assert written([USER], PLAIN)[0].text == "<user>hi</user><assistant>"
 
@@ -263,6 +270,13 @@ def test_a_form_beside_tools_is_the_answers_where_nothing_is_called(runner):
     with pytest.raises(InvalidRequestError) as caught:
         runner.chat([USER], **asked, chat_template=LLAMA)
     assert caught.value.field == "tool_choice"
+    commented = GenerationRequest("", grammar='// do not "start yet\nstart: "start" // start\n')
+    (answer,) = re.findall("answer: .*", written([USER], HERMES, [SEARCH], request=commented)[0].grammar)
+    assert answer == 'answer: "start" // start'
+    gbnf = GenerationRequest("", grammar='root ::= "a"')
+    with pytest.raises(InvalidRequestError) as caught:
+        written([USER], HERMES, [SEARCH], request=gbnf)
+    assert (caught.value.field, caught.value.rule[:12]) == ("grammar", "must be Lark")
 
 
 def test_one_call_at_most(runner):
