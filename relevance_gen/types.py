@@ -486,7 +486,7 @@ class ExtractionResponse:
 # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-MIN_CONFIDENCE = 0.2
+MIN_CONFIDENCE = 0.6
 """Below this confidence there is no answer, if a caller does not say otherwise; `bench.answerable` measures it."""
 
 

@@ -38,23 +38,57 @@ def test_confidence_is_one_number_for_all_ways_to_ask(
     assert index.search(query, top_n).confidence == response.confidence
 
 
-@given(st.floats(0, 1), st.floats(0, 1))
-def test_a_better_score_is_more_confidence(one: float, other: float) -> None:
-    """Of the same question a higher best score never has less confidence."""
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_more_evidence_is_more_confidence(one: float, other: float, same: float) -> None:
+    """Of the same question a higher best score never has less confidence, nor has a passage that holds more of it."""
     plan = plan_of("do cats purr")
     low, high = sorted((one, other))
-    assert confidence(low, plan) <= confidence(high, plan)
+    assert 0.0 <= confidence(low, same, plan) <= confidence(high, same, plan) <= 1.0
+    assert 0.0 <= confidence(same, low, plan) <= confidence(same, high, plan) <= 1.0
+
+
+@given(strategies.queries, strategies.chunk_lists.filter(bool), st.data())
+def test_it_is_the_same_bits_however_chunks_are_cut(query: str, chunks: list[str], data: st.DataObject) -> None:
+    """Chunks added in any portions have the confidence of those that came at once, also where a filter allows a few."""
+    allowed = data.draw(st.lists(st.sampled_from(range(len(chunks))), min_size=1, unique=True))
+    index = ChunkIndex(chunks[: data.draw(st.integers(1, len(chunks)))])
+    while len(index) < len(chunks):
+        index.add(chunks[len(index) :][: data.draw(st.integers(1, len(chunks)))])
+    for where in (None, allowed):
+        assert index.search(query, where=where).confidence == search(query, chunks, where=where).confidence
+
+
+def test_words_that_stand_together_are_more_than_words_apart() -> None:
+    """Of chunks that hold the same words in the same number, those that hold them in one passage are surer."""
+    between = " ".join(corpus.prose(1, 60)[0].split()[:60])
+    others = corpus.prose(50, 30)
+    apart = search("violet zebra quartz", [f"violet {between} zebra {between} quartz", *others])
+    together = search("violet zebra quartz", [f"violet zebra quartz {between} {between}", *others])
+    assert apart.best[0].original_index == together.best[0].original_index == 0
+    assert apart.confidence < together.confidence
+
+
+def test_a_long_query_without_its_rarest_words_is_found_all_the_same() -> None:
+    """Passages are asked for the rarest words only: chunks that hold none of these have little confidence, not none."""
+    rare = [f"rare{'abcdefgh'[number % 8]}{'ijklmnop'[number // 8]}" for number in range(40)]
+    chunks = [" ".join(rare), "a common lighthouse", "another lighthouse"]
+    found = search(" ".join([*rare, "lighthouse"]), chunks, where=[1, 2])
+    assert found.results
+    assert 0.0 < found.confidence < 0.01
 
 
 def test_the_formula() -> None:
-    """It is what the documentation says: the best score, the known share of the idf, and the number of words."""
-    response = search("Why do cats purr in Timbuktu?", PETS)
-    plan = plan_of("Why do cats purr in Timbuktu?")
+    """It is what the documentation says: the best score, what one passage covers, and the number of words."""
+    response = search("Why do cats purr, Timbuktu?", PETS)
+    plan = plan_of("Why do cats purr, Timbuktu?")
     cats, purr, timbuktu = (math.log(1 + 4 / df) for df in (2, 1, 1))
     known = (cats + purr) / (cats + purr + timbuktu)
-    seen = response.best[0].chunk_score * known * 3**0.25
-    assert evidence(response.best[0].chunk_score, plan) == pytest.approx(seen)
+    score = response.best[0].chunk_score
+    seen = score * known * 3
+    assert evidence(score, 1.0, plan) == pytest.approx(seen)
     assert response.confidence == pytest.approx(seen**STEEPNESS / (seen**STEEPNESS + MIDDLE**STEEPNESS))
+    assert evidence(score, 0.5, plan) == pytest.approx(seen / 2)
+    assert evidence(score, 1.0, plan_of("cats")) == pytest.approx(3 * score)
 
 
 def test_a_question_about_something_else_has_less() -> None:

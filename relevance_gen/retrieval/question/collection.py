@@ -28,6 +28,7 @@ from relevance_gen.retrieval.question.signs import Sign
 from relevance_gen.retrieval.question.spelling import corrected, misspelt
 from relevance_gen.retrieval.question.stage import N_PROMISING, Plan, Reranking, Table
 from relevance_gen.retrieval.question.stages.likeness import words
+from relevance_gen.retrieval.question.stages.proximity import COVERAGE, COVERAGE_WEIGHT
 from relevance_gen.retrieval.question.weighting import Weighting
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.types import Metadata
@@ -187,13 +188,20 @@ class Collection:
         plan = self.plan(query)
         table = self.assess(plan, top_n, chosen, rerankings)
         some = table.results[table.scores[table.results] > 0.0]
-        by_words = table.columns["words"][table.results]
-        sure = confidence(float(by_words.max()), table.plan) if by_words.size else 0.0
+        sure = self._confidence(table) if table.results.size else 0.0
         corrections = table.plan.terms.query.corrections
         ranking = Ranking(table.positions[some], table.scores[some], sure, corrections).best(top_n)
         if key is not None:
             self._rankings.put(key, ranking)
         return ranking, table
+
+    @staticmethod
+    def _confidence(table: Table) -> float:
+        """Return how likely it is that some of the results, of which there must be any, hold what was asked."""
+        best = float(table.columns["words"].take(table.results).max())
+        covered = table.columns.get(COVERAGE)
+        most = best if covered is None else float(covered.take(table.results).max()) / COVERAGE_WEIGHT
+        return confidence(best, most, table.plan)
 
     def plan(self, query: Query) -> Plan:
         """Return a query, weighed against all chunks: the first round, and where a word is corrected a second."""

@@ -46,6 +46,7 @@ _LEAST_IN_RUN: Final = 0.3
 _STEP: Final = 1 << 16
 """Places looked at together: it bounds the memory for a long chunk."""
 
+COVERAGE: Final = "coverage"
 PAIR_WEIGHT: Final = 0.2
 COVERAGE_WEIGHT: Final = 0.2
 HEAD_WEIGHT: Final = 0.05
@@ -80,7 +81,7 @@ class Proximity(Stage):
         norm: the query's Euclidean length.
     """
 
-    parts = ("pairs", "coverage", "head", "run")
+    parts = ("pairs", COVERAGE, "head", "run")
     n_best = N_PROMISING
 
     def __init__(self, matches: Sequence[Match], idf: Sequence[float], said: Sequence[int], norm: float) -> None:
