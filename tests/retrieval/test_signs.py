@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, search
+from relevance_gen.retrieval.question import signs as signs_module
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.query import parse
@@ -163,6 +164,20 @@ def test_a_long_chunk_is_read_in_pieces() -> None:
     long, ends = f"{filler}black cat {filler}", [f"{filler}black", f"cat {filler}"]
     for chunks, expected in (([long, *ends], [0]), (ends, [])):
         assert [one.original_index for one in search('"black cat"', chunks, syntax="signs")] == expected
+
+
+def test_a_long_phrase_costs_no_more_passes_than_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts and phrases that repeat themselves are looked through once, however many words the phrase has."""
+    looked_at: list[int] = []
+    find = signs_module.find
+    monkeypatch.setattr(signs_module, "find", lambda words, ids: looked_at.append(ids.size) or find(words, ids))
+    texts, costs = ["a " * 300, "a " * 40 + "b " + "a " * 40, "a " * 63 + "b"], []
+    for phrase, expected in (("a a", [0, 1, 2]), ("a " * 64, [0]), ("a " * 40 + "b " + "a " * 23, [1])):
+        looked_at.clear()
+        found = search(f'"{phrase}"', texts, syntax="signs")
+        assert [one.original_index for one in found] == expected
+        costs.append(sum(looked_at))
+    assert costs == [300 + 81 + 64, 300 + 81 + 64, 81 + 64]  # the last phrase has a word that the first text has not
 
 
 def test_too_many_words_behind_signs_are_refused() -> None:

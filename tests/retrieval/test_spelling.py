@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search, wire
 from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.question.query import Question, parse
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.lexicon import Lexicon
 from tests.retrieval.asking import ALL
 
 CHUNKS = [
@@ -131,6 +132,29 @@ def test_many_unknown_words_are_bounded() -> None:
     chunks = [f"meant{word}s" for word in words]
     assert len(taken(" ".join(f"meant{word}k" for word in words), chunks)) == 8
     assert taken(" ".join([*["of"] * 64, "umbrela"])) == {}
+
+
+def test_words_that_begin_alike_are_few_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Letter by letter only those are looked at that begin and end as a word does, but for two letters."""
+    looked_at: list[int] = []
+    are_near = Lexicon._are_near
+    monkeypatch.setattr(
+        Lexicon,
+        "_are_near",
+        lambda self, numbers, asked: looked_at.append(numbers.size) or are_near(self, numbers, asked),
+    )
+    words = ["meant" + "".join(letters) for letters in itertools.product("bcdf", repeat=5)]
+    assert taken("meantkkkkk", [" ".join(words)]) == {}
+    assert sum(looked_at) == 0
+    assert taken("meantbbbkb", [" ".join(words)]) == {"meantbbbkb": "meantbbbbb"}
+    assert sum(looked_at) <= 2 * 4**2
+
+
+def test_where_there_is_nothing_nothing_is_corrected() -> None:
+    """A collection without segments has no word for one that is unknown."""
+    collection = Collection([], weighting_named("pivoted"))
+    ranking, _ = collection.rank(parse("umbrela", inflects=True), 5)
+    assert (ranking.positions.size, ranking.corrections) == (0, {})
 
 
 def test_known_words_cost_no_round() -> None:

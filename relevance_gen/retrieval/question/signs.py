@@ -13,6 +13,7 @@ So is ``-n``, an option's name, and every sign where without what must not be th
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -22,7 +23,7 @@ from attrs import frozen
 
 from relevance_gen.caller import check_wanted
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.arrays import Flags, Ids, bounds_of, joined
+from relevance_gen.retrieval.arrays import Flags, Ids, bounds_of, find, joined
 from relevance_gen.retrieval.question.matching import inflections
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.retrieval.text.portions import BLOCK_CHARS, cut_by_size, lengths, pieces
@@ -121,6 +122,8 @@ def _read(match: re.Match[str], inflects: bool) -> Sign | None:
 def _in_a_row(row: Ids, texts: Sequence[str]) -> Flags:
     """Tell in which of some texts terms stand one behind the other, shape (number of texts,)."""
     stands = np.zeros(len(texts), bool)
+    words, numbers = np.unique(row, return_inverse=True)
+    asked = (numbers + 1).astype(np.uint8).tobytes()
     for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
         check_wanted()
         some = [text.lower() for text in texts[start:end]]
@@ -130,10 +133,7 @@ def _in_a_row(row: Ids, texts: Sequence[str]) -> Flags:
         else:
             ids = joined((cut_terms([piece], toneless=False).ids for piece in pieces(some[0], BLOCK_CHARS)), np.uint64)
             bounds = np.array([0, ids.size])
-        at = (ids == row[0]).nonzero()[0]
-        for offset in range(1, row.size):
-            at = at[at + offset < ids.size]
-            at = at[ids[at + offset] == row[offset]]
-        first, last = (bounds.searchsorted(at + offset, "right") - 1 for offset in (0, row.size - 1))
-        stands[start + first[first == last]] = True
+        # Bytes for ids: Python then looks for the row in linear time, however much it repeats itself.
+        said = (find(words, ids) + 1).astype(np.uint8).tobytes()
+        stands[start:end] = [said.find(asked, *ends) >= 0 for ends in itertools.pairwise(bounds.tolist())]
     return stands

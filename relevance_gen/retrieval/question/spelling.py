@@ -46,8 +46,10 @@ def corrected(
         unknown: these words.
         is_english: as in `parse`.
     """
-    counts: list[Counter[str]] = [sum(of_word, Counter()) for of_word in zip(*near, strict=True)]
-    taken = {word: min(n, key=lambda one: (-n[one], one)) for word, n in zip(unknown, counts, strict=True) if n}
+    counts = {word: sum(of_word, Counter[str]()) for word, *of_word in zip(unknown, *near, strict=True)}
+    taken = {word: min(n, key=lambda one: (-n[one], one)) for word, n in counts.items() if n}
+    if not taken:
+        return query
     block = cut_terms([query.text], toneless=False)
     ends = block.start + block.length
     alone = np.append(block.start[1:] >= np.maximum.accumulate(ends)[:-1], True)  # no part of an identifier

@@ -149,13 +149,20 @@ class Lexicon:
             same = self.spelling.take(first + offset) == byte
             if not same.all():
                 numbers, first = numbers[same], first[same]
-        shared = np.full(numbers.size, len(prefix))
-        open_ = np.arange(numbers.size)
-        for offset in range(len(prefix), len(word)):
-            open_ = open_[self.spelling.take(first.take(open_) + offset) == word[offset]]
-            shared[open_] += 1
+        shared = len(prefix) + self._in_common(first + len(prefix), word[len(prefix) :], 1)
         whole = np.cumsum([0, *((byte & 0xC0) != 0x80 for byte in word[1:]), True])  # letters that end so far
         return numbers, whole[shared], self.n_letters[numbers]
+
+    def _in_common(self, at: Offsets, letters: bytes, step: int) -> Offsets:
+        """Return how many bytes are the same from each of some offsets on, forwards or backwards by `step`."""
+        shared = np.zeros(at.size, np.int64)
+        open_ = np.arange(at.size)
+        for offset, byte in enumerate(letters):  # no spelling is left: there is a line end between two
+            open_ = open_[self.spelling.take(at.take(open_) + offset * step) == byte]
+            if not open_.size:
+                break
+            shared[open_] += 1
+        return shared
 
     def near(self, word: str) -> Offsets:
         """Return the numbers of the words that may have other forms and are one letter away from a word.
@@ -164,7 +171,14 @@ class Lexicon:
         """
         alike = self.inflected & (np.abs(self.n_letters - len(word)) <= 1)
         numbers: Offsets = np.flatnonzero(alike)
-        numbers = numbers[self.spelling[self.spelling_first[numbers]] == word.encode()[0]]
+        letters = word.encode()
+        first = self.spelling_first[numbers]
+        same = self.spelling[first] == letters[0]
+        numbers, first = numbers[same], first[same]
+        shared = self._in_common(first, letters, 1)
+        shared += self._in_common(self.spelling_first[numbers + 1] - 2, letters[::-1], -1)
+        # All but two letters of the word are at both ends; this leaves few words to be looked at letter by letter.
+        numbers = numbers[shared >= len(letters) - 2 * max(len(letter.encode()) for letter in word)]
         asked = np.frombuffer(word.encode("utf-32-le"), "<u4")
         return joined(
             (numbers[some][self._are_near(numbers[some], asked)] for some in steps(numbers.size, _STEP)), np.int64
