@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 import mcp_types as types
@@ -104,11 +103,11 @@ class Exchange:
     """Answers messages that come one at a time over HTTP, each in the thread that brings it.
 
     Args:
-        folders: what is searched.
+        folders: what is searched; it begins to read them.
     """
 
     def __init__(self, folders: Folders) -> None:
-        self.warm_up = partial(_warm_up, folders)
+        _warm_up(folders)
         self._server = _server(Tools(folders), "Searches the folders of a server.", _at_once)
 
     def answer(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[int, bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 from attrs import frozen
@@ -20,6 +20,9 @@ from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, PromptTask, SearchTask
 from relevance_gen.types import Explanation, ExtractionRequest, ExtractionResponse, PromptResponse, SearchResponse
+
+if TYPE_CHECKING:
+    from relevance_gen.agents.protocol import Exchange
 
 
 @frozen(kw_only=True)
@@ -45,7 +48,7 @@ class Action:
     cost: Cost
     do: Callable[[Service, Any, str], Any]
     finish: Callable[[Service, Any, Any], Awaitable[Any]] | None = None
-    check: Callable[[Service], None] = lambda _: None
+    check: Callable[[Service], object] = lambda _: None
     headers: Callable[[Any], Mapping[str, str]] = lambda _: {}
     status: Callable[[Any], int] = lambda _: 200
     count: Callable[[Metrics, Any, Any, float], None] = lambda *_: None
@@ -92,13 +95,14 @@ async def _embed(service: Service, task: EmbeddingTask, _: EmbeddingTask) -> Emb
     return await service.embedder.embed(task)
 
 
-def _check_folders(service: Service) -> None:
-    if not service.settings.folder:
+def _exchange(service: Service) -> Exchange:
+    if service.agents is None:
         raise InvalidRequestError("this server offers no folders", remedy="start it with --folder")
+    return service.agents
 
 
 def _tell_agent(service: Service, task: Message, _: str) -> Reply:
-    return service.agents.answer(task)
+    return Reply(*_exchange(service).answer(task.headers, task.body))
 
 
 def _check_model(service: Service) -> None:
@@ -129,7 +133,7 @@ PROMPT: Final = attrs.evolve(
     finish=_write_prompt,
 )
 AGENTS: Final = Action(
-    lane="agents", cost=costs.AGENTS, check=_check_folders, do=_tell_agent, status=lambda reply: reply.status
+    lane="agents", cost=costs.AGENTS, check=_exchange, do=_tell_agent, status=lambda reply: reply.status
 )
 EMBEDDING: Final = Action(
     lane="search", cost=costs.EMBEDDING, check=_check_encoder, do=lambda _, task, __: task, finish=_embed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from attrs import define, field
@@ -16,12 +17,14 @@ from relevance_gen.serve.edge.problems import WriteError
 from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.agents import Agents
 from relevance_gen.serve.work.embedding import EmbeddingService
 from relevance_gen.serve.work.extracting import Extractor
 from relevance_gen.serve.work.generating import Generator
 from relevance_gen.serve.work.searching import Searcher
 from relevance_gen.types import Stats
+
+if TYPE_CHECKING:
+    from relevance_gen.agents.protocol import Exchange
 
 
 @define
@@ -37,7 +40,7 @@ class Service:
         metrics: counts work, by whichever process it is done.
         http_metrics: counts requests; not where another process has counted them before it passed them on.
         strangers: requests without a key that may be answered at once.
-        agents: answers agents from the folders that are offered.
+        agents: answers agents, where folders are offered.
         draining: the process is ending and takes no new work.
         n_working: requests being answered now.
     """
@@ -54,7 +57,7 @@ class Service:
     http_metrics: Metrics
     forward: Callable[..., Awaitable[web.StreamResponse]] | None = None
     extractor: Extractor = field(factory=Extractor)
-    agents: Agents = field(factory=Agents)
+    agents: Exchange | None = None
     strangers: Quota = field(factory=Quota)
     draining: bool = False
     n_working: int = 0

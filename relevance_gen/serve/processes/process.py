@@ -29,7 +29,7 @@ from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.agents import Agents
+from relevance_gen.serve.work.agents import open_exchange
 from relevance_gen.serve.work.backends import Backend
 from relevance_gen.serve.work.embedding import EmbeddingService, load_encoder
 from relevance_gen.serve.work.generating import Generator
@@ -117,7 +117,6 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
         embedder.start_loading(lambda: load_encoder(settings))
     service = _service(spec, metrics, generator, forwarder, make_retrieval, embedder)
     answered = routes.OF_MODEL if spec.role == "model" else routes.ROUTES
-    await asyncio.to_thread(service.agents.warm_up)
     await asyncio.to_thread(service.searcher.warm_up)  # imports need files, which connections may use up
     most_connections = max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES)
     if spec.role != "model":
@@ -234,7 +233,7 @@ def _service(
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, make_retrieval(settings), metrics, lifting),
         embedder=embedder,
-        agents=Agents(() if is_model else settings.folder),
+        agents=None if is_model else open_exchange(settings.folder),
         generator=generator,
         stats=generator.stats if forwarder is None else forwarder.stats,
         forward=None if forwarder is None else forwarder.answer,

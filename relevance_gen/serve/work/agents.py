@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -59,28 +58,11 @@ def check_folders(paths: Sequence[str]) -> None:
         raise error.at("--folder") from None
 
 
-class Agents:
-    """Answers agents, from some folders.
+def open_exchange(paths: Sequence[str]) -> Exchange | None:
+    """Return what answers agents from some folders, which it begins to read; None where there are none."""
+    if not paths:
+        return None
+    from relevance_gen.agents.folders import Folders
+    from relevance_gen.agents.protocol import Exchange
 
-    Args:
-        paths: the folders.
-    """
-
-    def __init__(self, paths: Sequence[str] = ()) -> None:
-        self._paths = paths
-
-    @cached_property
-    def _exchange(self) -> Exchange:
-        from relevance_gen.agents.folders import Folders
-        from relevance_gen.agents.protocol import Exchange
-
-        return Exchange(Folders.open(self._paths))
-
-    def warm_up(self) -> None:
-        """Import what is needed, and begin to read the folders in a thread."""
-        if self._paths:
-            self._exchange.warm_up()
-
-    def answer(self, message: Message) -> Reply:
-        """Answer a message, in this thread."""
-        return Reply(*self._exchange.answer(message.headers, message.body))
+    return Exchange(Folders.open(paths))
