@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -14,7 +13,6 @@ from relevance_gen.generation.call import OnText
 from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.generation.turns import Conversation
-from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.serve.settings import Settings
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
@@ -44,29 +42,15 @@ class Backend(Model, Protocol):
         """Finish (`drain`) or abort what runs, and end the thread."""
 
 
+def _refuse(*_: object, **__: object) -> Any:
+    raise RunnerClosedError("this server has no model")
+
+
 class NoBackend:
-    """The backend of a server without a model."""
+    """The backend of a server without a model: it refuses whatever needs one."""
 
-    @property
-    def chat_format(self) -> ChatFormat:
-        """Refuse: there is no runner."""
-        raise RunnerClosedError("this server has no model")
-
-    def count_tokens(self, text: str) -> int:  # noqa: ARG002
-        """Refuse: there is no runner."""
-        raise RunnerClosedError("this server has no model")
-
-    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:  # noqa: ARG002
-        """Refuse: there is no runner."""
-        raise RunnerClosedError("this server has no model")
-
-    def submit(self, request: GenerationRequest, **options: Any) -> Future[GenerationResponse]:  # noqa: ARG002
-        """Refuse: there is no runner."""
-        raise RunnerClosedError("this server has no model")
-
-    def write_chat(self, *_: object, **options: object) -> tuple[GenerationRequest, AnswerFormat]:  # noqa: ARG002
-        """Refuse: there is no runner."""
-        raise RunnerClosedError("this server has no model")
+    chat_format = property(_refuse)
+    count_tokens = count_chat_tokens = submit = write_chat = _refuse
 
     def stats(self) -> Stats:
         """Return zeros."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from relevance_gen.lru import LruCache
 from relevance_gen.serve.metrics import Metrics
 
 Index = TypeVar("Index")
 
-_MAX_SEEN = 4096
-"""Digests remembered of chunks that came once: so many are some hundred kilobytes."""
+_SEEN_BYTES = 3 << 19
+"""For the digests of chunks that came once: some four thousand."""
 
 
 def content_key(texts: Sequence[str], titles: Mapping[int, str], scope: str) -> bytes:
@@ -41,49 +41,32 @@ class IndexCache(Generic[Index]):
     chunks come a second time.
     """
 
-    def __init__(self, limit_bytes: int, metrics: Metrics) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, size_of: Callable[[Index], int], metrics: Metrics) -> None:
+        self._kept = LruCache(limit_bytes, size_of)
+        self._seen = LruCache[bool](_SEEN_BYTES, lambda _: 0)
         self._metrics = metrics
-        self._kept: OrderedDict[bytes, tuple[Index, int]] = OrderedDict()
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._lock = threading.Lock()
-        self.size_bytes = 0
 
     def get(self, key: bytes) -> Index | None:
-        """Return the index kept under `key`, or ``None``."""
+        """Return the index kept under `key`, or ``None``, and count which of the two."""
+        index = self.peek(key)
         with self._lock:
-            if key not in self._kept:
-                self._metrics.add("search_index_cache_misses_total")
-                return None
-            self._metrics.add("search_index_cache_hits_total")
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            self._metrics.add("search_index_cache_misses_total" if index is None else "search_index_cache_hits_total")
+        return index
 
     def peek(self, key: bytes) -> Index | None:
-        """Return the index kept under `key`, or ``None``, and count this as no use."""
-        with self._lock:
-            return self._kept[key][0] if key in self._kept else None
+        """Return the index kept under `key`, or ``None``."""
+        return self._kept.get(key)
 
     def has_come_before(self, key: bytes) -> bool:
         """Tell whether this was asked about `key` before, and remember that it is asked now."""
         with self._lock:
-            if key in self._seen:
-                self._seen.move_to_end(key)
-                return True
-            self._seen[key] = None
-            if len(self._seen) > _MAX_SEEN:
-                self._seen.popitem(last=False)
-            return False
+            has_come = key in self._seen
+            self._seen.put(key, True)
+            return has_come
 
-    def put(self, key: bytes, index: Index, n_bytes: int) -> None:
-        """Keep `index`, which has `n_bytes` now, if it fits at all; drop those used longest ago to make room."""
+    def put(self, key: bytes, index: Index) -> None:
+        """Keep `index` by the size that it has now, if it fits at all; drop those used longest ago to make room."""
         with self._lock:
-            _, n_bytes_before = self._kept.pop(key, (None, 0))
-            self.size_bytes -= n_bytes_before
-            if n_bytes <= self._limit_bytes:
-                self._kept[key] = (index, n_bytes)
-                self.size_bytes += n_bytes
-            while self.size_bytes > self._limit_bytes:
-                _, (_, freed_bytes) = self._kept.popitem(last=False)
-                self.size_bytes -= freed_bytes
-            self._metrics.put("search_index_cache_bytes", self.size_bytes)
+            self._kept.put(key, index)
+            self._metrics.put("search_index_cache_bytes", self._kept.nbytes)

@@ -32,24 +32,29 @@ _WARM_UP_TEXT = "a text to begin with " * 60_000
 
 
 @frozen
-class SearchTask:
-    """One search to do.
+class _Task:
+    """A question to some chunks.
 
     Attributes:
         question: what is asked.
         chunks: the chunks as the client sent them, not yet checked.
         path: what the client calls the chunks; errors name ``path[3]``.
-        blank: what to do with a chunk of only white space; None refuses it.
         named: the index of a cluster that is asked instead of chunks.
-        skipped: why the encoder had no part, where it was to have one; filled in by whoever does the search.
+        skipped: why the encoder had no part, where it was to have one; filled in by whoever answers.
     """
 
     question: Question
     chunks: Sequence[object]
-    path: str = "chunk_txts"
-    blank: Blank | None = None
-    named: Named | None = None
+    path: str = field(default="chunk_txts", kw_only=True)
+    named: Named | None = field(default=None, kw_only=True)
     skipped: list[Reason] = field(factory=list, eq=False, kw_only=True)
+
+
+@frozen
+class SearchTask(_Task):
+    """One search to do; `blank` says what to do with a chunk of only white space, and None refuses it."""
+
+    blank: Blank | None = field(default=None, kw_only=True)
 
 
 @frozen
@@ -60,26 +65,11 @@ class PromptTask(SearchTask):
 
 
 @frozen
-class ExplanationTask:
-    """One score to explain.
+class ExplanationTask(_Task):
+    """One score to explain: that of the chunk at a position, from 0, which the client calls `position_path`."""
 
-    Attributes:
-        question: what is asked.
-        chunks: the chunks as the client sent them, not yet checked.
-        position: which of them to explain, from 0.
-        path: what the client calls the chunks; errors name ``path[3]``.
-        position_path: what the client calls the position.
-        named: as of a `SearchTask`.
-        skipped: as of a `SearchTask`.
-    """
-
-    question: Question
-    chunks: Sequence[object]
     position: int
-    path: str = "chunk_txts"
     position_path: str = "original_index"
-    named: Named | None = None
-    skipped: list[Reason] = field(factory=list, eq=False, kw_only=True)
 
 
 class Index(Protocol):
@@ -151,7 +141,9 @@ class Searcher:
         self._named = NamedIndexes(settings.cluster)
         self._keeping = threading.Lock()
         self._cache: IndexCache[_Kept] | None = (
-            IndexCache(settings.index_cache_bytes, metrics) if settings.index_cache_bytes else None
+            IndexCache(settings.index_cache_bytes, lambda kept: kept.index.nbytes, metrics)
+            if settings.index_cache_bytes
+            else None
         )
 
     def warm_up(self) -> None:
@@ -221,7 +213,7 @@ class Searcher:
 
     def _lifted(
         self,
-        task: SearchTask | ExplanationTask,
+        task: _Task,
         question: Question,
         do: Callable[[Question, TextEncoder | None], Found],
     ) -> Found:
@@ -255,7 +247,7 @@ class Searcher:
         if kept is not None:
             with self._keeping:
                 kept = self._cache.peek(key) or kept  # of simultaneous searches the first one's index stays
-                self._cache.put(key, kept, kept.index.nbytes)  # it remembers what it was asked, and so may have grown
+                self._cache.put(key, kept)  # it remembers what it was asked, and so may have grown
                 self._encode_later(self._cache, key, kept, chunks.texts)
 
     def _encode_later(self, cache: IndexCache[_Kept], key: bytes, kept: _Kept, texts: Sequence[str]) -> None:
@@ -276,7 +268,7 @@ class Searcher:
             index = self._retrieval.index(same, encoder=encoder)
             if wanted() is now:
                 now.index, now.encoding = index, "done"
-                cache.put(key, now, index.nbytes)
+                cache.put(key, now)
 
         kept.encoding = "waits"
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
