@@ -17,7 +17,7 @@ import time
 from bench import rendering
 
 TEXTS = ("speed", "memory", "needle")
-JUDGED = ("quality", "encoder", "answerable", "passages", "asking")
+JUDGED = ("quality", "encoder", "answerable", "passages", "asking", "compress")
 OTHERS = ("generation", "constraints", "copying", "busy", "cluster", "serve_load", "attack")
 _ONLY = {"passages": "covidqa", "asking": "xquad-en"}
 """What stands in the names of the collections that some benches are for."""

@@ -46,6 +46,7 @@ TITLES = {
     "encoder": "Search: with an encoder",
     "answerable": "Search: is there an answer",
     "passages": "Search: where is the answer",
+    "compress": "Search: sentences that fit",
     "asking": "Asking the embedded model",
     "generation": "Generation",
     "copying": "Generation that copies from its prompt",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,13 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import PrivateAttr
 
-from relevance_gen import ChunkIndex, FolderIndex, SearchResponse, search
+from relevance_gen import ChunkIndex, FolderIndex, SearchResponse, compress, search
 
 
 def found(response: SearchResponse, documents: Sequence[Document]) -> list[Document]:
     """Return the documents of the results, best first, each with its score in a copy of its metadata."""
-    return [
-        documents[one.original_index].model_copy(
-            update={"metadata": {**documents[one.original_index].metadata, "relevance_score": one.chunk_score}}
-        )
-        for one in response.best
-    ]
+    scored = [(documents[one.original_index], one.chunk_score) for one in response.best]
+    return [one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}}) for one, score in scored]
 
 
 class ChunkRetriever(BaseRetriever):
@@ -60,13 +57,18 @@ class FolderRetriever(BaseRetriever):
 
 
 class ChunkCompressor(BaseDocumentCompressor):
-    """Keeps the `top_n` best of the documents that another retriever found, without an index."""
+    """Keeps the `top_n` best of the documents that another retriever found, of these `max_tokens` in sentences."""
 
     top_n: int = 3
+    max_tokens: int | None = None
 
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> list[Document]:
-        texts = [document.page_content for document in documents]
-        return found(search(query, texts, self.top_n, blank="skip"), documents)
+        best = found(search(query, [one.page_content for one in documents], self.top_n, blank="skip"), documents)
+        if self.max_tokens is None:
+            return best
+        kept = compress(query, [one.page_content for one in best], max_tokens=self.max_tokens)
+        parts = groupby(kept, key=lambda sentence: sentence.original_index)
+        return [best[n].model_copy(update={"page_content": " ".join(one.text for one in part)}) for n, part in parts]
 
 
 if __name__ == "__main__":
@@ -77,3 +79,4 @@ if __name__ == "__main__":
         Path(folder, "dogs.md").write_text("Dogs bark.\n")
         print(FolderRetriever(root=folder, k=1).invoke("Who barks?"))
     print(ChunkCompressor(top_n=1).compress_documents(pages, "Who barks?"))
+    print(ChunkCompressor(max_tokens=4).compress_documents(pages, "What do cats do?"))

@@ -27,6 +27,8 @@ from relevance_gen.errors import (
 from relevance_gen.types import (
     Chunk,
     Completion,
+    CompressionRequest,
+    CompressionResponse,
     DocumentPart,
     Explanation,
     ExplanationRequest,
@@ -34,6 +36,7 @@ from relevance_gen.types import (
     ExtractionResponse,
     GenerationRequest,
     GenerationResponse,
+    KeptSentence,
     PromptRequest,
     PromptResponse,
     PromptSource,
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
+    from relevance_gen.retrieval.compressing import compress
     from relevance_gen.retrieval.index import ChunkIndex
     from relevance_gen.tokens import TokenCounter, token_counter
 
@@ -72,6 +76,8 @@ __all__ = [
     "ChunksMissingError",
     "ClusterError",
     "Completion",
+    "CompressionRequest",
+    "CompressionResponse",
     "DocumentPart",
     "Encoder",
     "EncoderError",
@@ -86,6 +92,7 @@ __all__ = [
     "IndexBuildError",
     "IndexFormatError",
     "InvalidRequestError",
+    "KeptSentence",
     "ModelLoadError",
     "OverloadedError",
     "PromptRequest",
@@ -114,6 +121,7 @@ __all__ = [
     "ask",
     "ask_stream",
     "chat",
+    "compress",
     "generate",
     "read_documents",
     "search",
@@ -136,6 +144,7 @@ _LOADED_WHEN_USED = {
     "ask": "relevance_gen.asking.api",
     "ask_stream": "relevance_gen.asking.api",
     "chat": "relevance_gen.generation.api",
+    "compress": "relevance_gen.retrieval.compressing",
     "generate": "relevance_gen.generation.api",
     "read_documents": "relevance_gen.documents.reading",
     "search": "relevance_gen.retrieval.api",

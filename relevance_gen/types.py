@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, get_args, overload
 
-from attrs import NOTHING, Attribute, Factory, evolve, field, fields, fields_dict, frozen
+from attrs import NOTHING, Attribute, Factory, asdict, evolve, field, fields, fields_dict, frozen
 from attrs.validators import optional
 
 from relevance_gen import checks, display
@@ -438,6 +438,84 @@ class Explanation:
 
 
 _PARTS = tuple(name for name, one in fields_dict(Explanation).items() if one.default == 0.0)
+
+
+# ── Compression ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@_shows_fields
+@frozen
+class CompressionRequest:
+    """The body of ``POST /compress``.
+
+    Args:
+        question: what the sentences are kept for; not blank.
+        chunk_txts: as in `SearchRequest`.
+        max_tokens: most tokens of the text that is kept, at least 1.
+    """
+
+    question: str = field(converter=checks.plain, validator=checks.not_blank)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
+    max_tokens: int = field(converter=checks.plain, validator=checks.integer(1))
+
+
+@frozen
+class KeptSentence:
+    """A sentence of a chunk.
+
+    Attributes:
+        original_index: position of the chunk in the input.
+        start: position of its first character in the chunk's text, in code points.
+        end: the position behind its last.
+        text: its text, as it stands there.
+        num_left_out: sentences left out between the one that was kept before it, or the first of all, and this one.
+    """
+
+    original_index: int
+    start: int
+    end: int
+    text: str
+    num_left_out: int
+
+
+@frozen(repr=False)
+class CompressionResponse(Sequence[KeptSentence]):
+    """What was kept of some chunks: a sequence of sentences, in order. It prints as a short list.
+
+    Attributes:
+        sentences: the sentences.
+        text: all of them, as they stand in the chunks where one follows the other, with ``…`` where others were left
+            out between two of a chunk, and a blank line between chunks.
+        num_tokens: tokens in the text, at most as many as were asked for.
+        num_context_tokens: tokens in all supplied chunks together, each counted alone.
+    """
+
+    sentences: tuple[KeptSentence, ...]
+    text: str
+    num_tokens: int
+    num_context_tokens: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts and lists, as the server answers."""
+        return asdict(self) | {"sentences": [asdict(one) for one in self.sentences]}
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    @overload
+    def __getitem__(self, place: int) -> KeptSentence: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[KeptSentence, ...]: ...
+    def __getitem__(self, place: int | slice) -> KeptSentence | tuple[KeptSentence, ...]:
+        return self.sentences[place]
+
+    def __repr__(self) -> str:
+        head = f"{counted(len(self), 'sentence')}, {self.num_tokens:,} of {counted(self.num_context_tokens, 'token')}"
+        return display.as_text(f"<CompressionResponse: {head}>", self.sentences, _row_of_sentence)
+
+
+def _row_of_sentence(one: KeptSentence) -> display.Row:
+    return display.Row(label=f"[{one.original_index}]  {'… ' * bool(one.num_left_out)}", cells=(), text=one.text)
 
 
 # ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────

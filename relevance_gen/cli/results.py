@@ -6,6 +6,7 @@ import argparse
 import bisect
 import os
 import re
+from collections.abc import Sequence
 from typing import TextIO
 
 from attrs import frozen
@@ -67,10 +68,16 @@ class Printer:
             shown.append(f"{found}, {cost}, {confidence_in_words(response.confidence)}\n")
         self.stream.writelines(shown)
 
-    def described(self, result: SearchResult, label: str = "") -> str:
-        """Return a result as it is printed: the label, score, file and place, and the lines from its passage on."""
+    def described(self, result: SearchResult, label: str = "", kept: Sequence[Part] | None = None) -> str:
+        """Return a result as it is printed: the label, score, file and place, and the lines from its passage on.
+
+        Where some parts of it are `kept`, lines of all these in place of the passage's.
+        """
         text = result.chunk_txt
         lines = _from_passage(_wrap(text, self.columns), result.passage, self.max_lines)
+        if kept is not None:
+            wrapped = ((start, *line) for start, end in kept for line in _wrap(text[start:end], self.columns))
+            lines = [(start + first, start + behind) for start, first, behind in wrapped]
         found = [(word.start, word.end) for word in result.words]
         source = str(result.metadata.get("path", f"chunk {result.original_index}"))
         name = "(standard input)" if source == STDIN else visible(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -14,8 +15,9 @@ from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.errors import counted
 from relevance_gen.folders.filetypes import listing
+from relevance_gen.retrieval.compressing import compress
 from relevance_gen.retrieval.question.query import Question
-from relevance_gen.types import SearchResponse, WeightingName
+from relevance_gen.types import Chunk, SearchResponse, WeightingName
 
 if TYPE_CHECKING:
     from relevance_gen.embedding.encoder import Encoder
@@ -48,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--passages",
         action="store_true",
         help="in a folder, rank passages by themselves, and not files with the best passage of each",
+    )
+    results.add_argument(
+        "--max-tokens",
+        type=_count,
+        metavar="N",
+        help="show only the sentences of the results that say most about the question, at most so many tokens",
     )
 
 
@@ -191,7 +199,9 @@ def run(args: argparse.Namespace) -> int:
         say_corrections(response, status)
     seconds = time.perf_counter() - started
     kept = args.save is None or save(corpus, args.save, status.say)
-    if args.json:
+    if response.results and args.max_tokens is not None:
+        _show_sentences(response, args)
+    elif args.json:
         from relevance_gen.wire import serialize  # imports cattrs
 
         sys.stdout.write(serialize(response).decode("ascii") + "\n")
@@ -202,6 +212,24 @@ def run(args: argparse.Namespace) -> int:
     if corpus.failed or not kept:
         return TROUBLE
     return FOUND if response.results else NOT_FOUND
+
+
+def _show_sentences(response: SearchResponse, args: argparse.Namespace) -> None:
+    """Print the sentences of the results that say most about the question, each below its result."""
+    chunks = [Chunk(result.chunk_txt, title=result.title) for result in response]
+    compressed = compress(args.query, chunks, max_tokens=args.max_tokens, encoding=args.encoding)
+    printer = Printer.of(args, sys.stdout)
+    if args.json:
+        from relevance_gen.wire import serialize  # imports cattrs
+
+        plain = compressed.to_dict()
+        for one in plain["sentences"]:
+            result = response[one["original_index"]]
+            one |= {"original_index": result.original_index, "metadata": result.metadata}
+        sys.stdout.write(serialize(plain).decode("ascii") + "\n")
+        return
+    for number, sentences in itertools.groupby(compressed, lambda one: one.original_index):
+        sys.stdout.write(printer.described(response[number], kept=[(one.start, one.end) for one in sentences]))
 
 
 def open_index(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Corpus:

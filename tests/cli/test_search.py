@@ -46,6 +46,18 @@ def test_json_is_the_wire_with_places(folder: Path, capsys: pytest.CaptureFixtur
     assert place["first_line"] == 3
 
 
+def test_shows_only_sentences_within_a_budget(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--max-tokens` shows the sentences that say most, at the place where the first of each chunk stands."""
+    Path("birds.txt").write_text("It rained.\n\nIt rained again. The heron hunts at dawn. It snowed for days.\n")
+    assert main(["search", "when does the heron hunt?", "birds.txt", "--max-tokens", "9"]) == 0
+    head, *lines = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert head.endswith("birds.txt:3")
+    assert lines == ["  The heron hunts at dawn."]
+    assert main(["search", "when does the heron hunt?", "birds.txt", "--max-tokens", "9", "--json"]) == 0
+    (kept,) = json.loads(capsys.readouterr().out)["sentences"]
+    assert (kept["text"], kept["metadata"]["path"]) == ("The heron hunts at dawn.", "birds.txt")
+
+
 def test_order_and_top_n(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The best stand first, or all in the order of the text, and no more than asked for."""
     texts = {"a": "apple pie and a lot more than that", "b": "plum", "c": "apple", "d": "apple tart"}

@@ -58,7 +58,7 @@ def test_rankers_find_what_search_finds(program: str, package: str, environment:
 def test_langchain_finds_what_search_finds() -> None:
     """The retriever and the compressor return documents, best first, with scores beside their own metadata."""
     printed = printed_by("langchain_adapter.py", "langchain_core", "langchain")
-    retrieved, of_folder, compressed = printed.splitlines()
+    retrieved, of_folder, compressed, sentences = printed.splitlines()
     assert "'path': 'dogs.md', 'first_line': 1, 'last_line': 1" in of_folder
     assert of_folder.count("page_content") == 1
     first, second = search(QUESTION, TEXTS, 2).best
@@ -67,6 +67,8 @@ def test_langchain_finds_what_search_finds() -> None:
     )
     assert "Dogs bark." in compressed
     assert compressed.count("relevance_score") == 1
+    assert "page_content='Cats purr.'" in sentences
+    assert "sleep" not in sentences
 
 
 def test_the_transformer_scores_every_text() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from relevance_gen import compress
 from tests.cli.documents import pdf
 from tests.serve.harness import JSON, KEY, KEYED, Server, request_bytes
 
@@ -94,6 +95,27 @@ def test_extract_returns_the_text(server: Server) -> None:
         answer = server.call("POST", "/extract", body, KEYED)
         assert (answer.status, answer.error["field"]) == (400, field)
     assert server.call("POST", "/extract", {"content": content}, JSON).status == 401
+
+
+def test_compress_keeps_sentences(real: Server) -> None:
+    """POST /compress answers as the library does, and names what is wrong as the client calls it."""
+    question, chunks = "Who was fun?", ["It rained. Machine learning was fun. It snowed.", {"text": "So it goes."}]
+    asked = {"question": question, "chunk_txts": chunks, "max_tokens": 7}
+    answer = real.call("POST", "/compress", asked, KEYED)
+    assert answer.json == compress(question, chunks, max_tokens=7).to_dict()
+    assert answer.json["sentences"] == [
+        {"original_index": 0, "start": 11, "end": 36, "text": "Machine learning was fun.", "num_left_out": 1}
+    ]
+    for change, field in (
+        ({"question": " "}, "question"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_token": 1}, "max_token"),
+        ({"chunk_txts": ["a", " "]}, "chunk_txts[1].text"),
+    ):
+        refused = real.call("POST", "/compress", asked | change, KEYED)
+        assert (refused.status, refused.error["field"]) == (400, field)
+    assert real.call("POST", "/compress", asked, JSON).status == 401
+    assert real.call("POST", "/compress", asked | {"chunk_txts": []}, KEYED).json["text"] == ""
 
 
 def test_prompt_writes_what_to_ask(real: Server) -> None:

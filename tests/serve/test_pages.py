@@ -94,6 +94,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "GenerationRequest": {"text": "x"},
     "SearchRequest": {"query": "x", "chunk_txts": []},
     "ExplanationRequest": {"query": "x", "chunk_txts": [], "original_index": 0},
+    "CompressionRequest": {"question": "x", "chunk_txts": [], "max_tokens": 1},
     "ExtractionRequest": {"content": ""},
     "PromptRequest": {"question": "x", "chunk_txts": []},
     "RerankRequest": {"query": "x", "documents": []},

@@ -13,6 +13,8 @@ from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.named import Named
 from relevance_gen.serve.work.searching import ExplanationTask, PromptTask, SearchTask
 from relevance_gen.types import (
+    CompressionRequest,
+    CompressionResponse,
     Explanation,
     ExplanationRequest,
     ExtractionRequest,
@@ -64,6 +66,15 @@ def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
         raise InvalidRequestError("must be left out where index names an index", "chunk_txts")
     named = wire.structure(Named, {name: body[name] for name in fields if name in body})
     return {name: value for name, value in body.items() if name not in fields} | {"chunk_txts": ()}, named
+
+
+def read_compression(body: object) -> tuple[CompressionRequest, Callable[[CompressionResponse], object]]:
+    """Read the body of ``POST /compress``.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the chunks are checked where they are compressed.
+    """
+    return wire.structure(CompressionRequest, body), CompressionResponse.to_dict
 
 
 def read_extraction(body: object) -> tuple[ExtractionRequest, Callable[[ExtractionResponse], object]]:

@@ -13,7 +13,7 @@ from relevance_gen.serve.work.agents import Reply
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask
 from relevance_gen.serve.work.searching import ExplanationTask, SearchTask
-from relevance_gen.types import GenerationResponse, PromptResponse, SearchResponse
+from relevance_gen.types import CompressionRequest, GenerationResponse, PromptResponse, SearchResponse
 
 _SPAN_BYTES: Final = 160
 """A span as Python has it."""
@@ -32,6 +32,8 @@ class Cost:
         titled: for each chunk that has a title.
         ranked: for each chunk that is ranked where one result of each value of a key is asked for.
         marked_character: for each character that is looked at together with others for spans.
+        sentence: for each sentence of the chunks.
+        cut_character: for each character of the longest chunk, all of whose sentences are sought at once.
         number: for each number of a vector: as Python has it, as JSON, and the same compressed.
         token: for each token of a response: its text, as JSON.
         told_token: for each token whose id or log probability is told: as Python has them, and as JSON.
@@ -47,6 +49,8 @@ class Cost:
     titled: int = 0
     ranked: int = 0
     marked_character: int = 0
+    sentence: int = 0
+    cut_character: int = 0
     number: int = 0
     token: int = 0
     told_token: int = 0
@@ -59,6 +63,7 @@ class Cost:
 
 
 SEARCH: Final = Cost(body_byte=9, chunk=320, index=16 << 20, titled=512, ranked=256, span=800, marked_character=110)
+COMPRESSION: Final = evolve(SEARCH, body_byte=12, sentence=800, cut_character=30)
 PROMPT: Final = evolve(SEARCH, character=1)
 EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)  # on the way into the sandbox; and at most on the way out
 AGENTS: Final = Cost(flat=64 << 20, body_byte=9, character=6)  # for a file that is read
@@ -73,6 +78,8 @@ def _counts(thing: object, task: object) -> Mapping[str, int]:
     match thing:
         case SearchTask() | ExplanationTask():
             return {"chunk": len(thing.chunks), "index": int(thing.named is not None)}
+        case CompressionRequest():
+            return {"chunk": len(thing.chunk_txts)}
         case Embeddings():
             return {"number": thing.vectors.size}
         case Reply():

@@ -23,7 +23,15 @@ from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, content_key
 from relevance_gen.serve.work.lifting import Lifting, Reason, SkippedError
 from relevance_gen.serve.work.named import Named, NamedIndexes
-from relevance_gen.types import Chunk, Explanation, PromptRequest, SearchResponse, SearchResult
+from relevance_gen.types import (
+    Chunk,
+    CompressionRequest,
+    CompressionResponse,
+    Explanation,
+    PromptRequest,
+    SearchResponse,
+    SearchResult,
+)
 
 Found = TypeVar("Found")
 
@@ -99,6 +107,9 @@ class Retrieval(Protocol):
     def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> Index:
         """Index `chunks`, for more than one question; with an encoder also their vectors."""
 
+    def compress(self, question: str, chunks: Chunks, max_tokens: int) -> CompressionResponse:
+        """Keep the sentences of `chunks` that say most about a question."""
+
 
 @frozen
 class LibraryRetrieval:
@@ -119,6 +130,12 @@ class LibraryRetrieval:
 
         weighting, encoding = self.settings.weighting, self.settings.encoding
         return ChunkIndex(chunks, weighting=weighting, encoding=encoding, encoder=encoder)
+
+    def compress(self, question: str, chunks: Chunks, max_tokens: int) -> CompressionResponse:
+        """Keep the sentences of `chunks` that say most about a question."""
+        from relevance_gen.retrieval.compressing import compress
+
+        return compress(question, chunks, max_tokens=max_tokens, encoding=self.settings.encoding)
 
 
 @define(eq=False)
@@ -210,6 +227,16 @@ class Searcher:
             return self._lifted(
                 task, task.question, lambda asked, encoder: index.explain_one(asked, task.position, encoder)
             )
+
+    def compress(self, request: CompressionRequest) -> CompressionResponse:
+        """Keep the sentences of chunks that say most about a question.
+
+        Raises:
+            TooLargeError: more chunks than the settings allow.
+            InvalidRequestError: a chunk is not allowed; the error names it.
+        """
+        chunks = self._check(request.chunk_txts, "chunk_txts")
+        return self._retrieval.compress(request.question, chunks, request.max_tokens)
 
     def _lifted(
         self,
