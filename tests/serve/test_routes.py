@@ -17,6 +17,7 @@ def test_every_path_stands_once() -> None:
 def test_the_process_of_the_model_answers_what_is_its_own() -> None:
     """It answers what is generated, and what tells of the model: workers answer the rest."""
     generation = {"/prompt", "/generate", "/generate_stream", "/v1/completions", "/v1/chat/completions"}
+    generation |= {"/v1/responses", "/v1/messages", "/v1/messages/count_tokens"}
     assert {route.path for route in routes.OF_MODEL} == {*generation, "/health", "/stats"}
 
 
