@@ -79,4 +79,4 @@ if __name__ == "__main__":
         Path(folder, "dogs.md").write_text("Dogs bark.\n")
         print(FolderRetriever(root=folder, k=1).invoke("Who barks?"))
     print(ChunkCompressor(top_n=1).compress_documents(pages, "Who barks?"))
-    print(ChunkCompressor(max_tokens=4).compress_documents(pages, "What do cats do?"))
+    print(ChunkCompressor(max_tokens=5).compress_documents(pages, "What do cats do?"))

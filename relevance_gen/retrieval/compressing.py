@@ -31,6 +31,8 @@ _OF_NEIGHBOUR: Final = 0.25
 _OF_CHUNK: Final = 0.5
 _LEFT_OUT: Final = " …"
 """What stands in the text for sentences of a chunk that were left out between two."""
+_STEP: Final = 256
+"""Sentences that are announced together."""
 
 
 class _Sentence(NamedTuple):
@@ -85,11 +87,13 @@ def _cut(texts: Sequence[str]) -> list[_Sentence]:
     announce("cut_character", max(map(len, texts), default=0))
     cut: list[_Sentence] = []
     for chunk, text in enumerate(texts):
-        check_wanted()
-        places = list(sentences(text))
-        announce("sentence", len(places))
-        ends = [0, *(end for _, end in places)]
-        cut += [_Sentence(len(cut) + n, chunk, ends[n], *place) for n, place in enumerate(places)]
+        behind_last = 0
+        for start, end in sentences(text):
+            if len(cut) % _STEP == 0:
+                check_wanted()
+                announce("sentence", _STEP)
+            cut.append(_Sentence(len(cut), chunk, behind_last, start, end))
+            behind_last = end
     return cut
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import Chunk, InvalidRequestError, compress, token_counter
+from relevance_gen import Chunk, InvalidRequestError, TooLargeError, compress, token_counter
+from relevance_gen.caller import expecting
 from relevance_gen.chunking import sentences
 from tests import strategies
 
@@ -87,6 +88,28 @@ def test_where_nothing_has_room_nothing_is_kept() -> None:
     for chunks in (["A sentence of some more words."], []):
         kept = compress("words", chunks, max_tokens=1)
         assert (len(kept), kept.text, kept.num_tokens) == (0, "", 0)
+
+
+def test_sentences_are_announced_before_they_are_made() -> None:
+    """Whoever keeps account of memory hears of all sentences, and may end the work long before the last is found."""
+    told: list[int] = []
+
+    def expect(unit: str, number: int) -> None:
+        told.append(number * (unit == "sentence"))
+
+    with expecting(expect):
+        compress("cats", ["Cats purr. " * 600, "Dogs bark."], max_tokens=5)
+    assert 601 <= sum(told) <= 601 + 256
+
+    def refuse(unit: str, number: int) -> None:
+        told.append(number)
+        if unit == "sentence":
+            raise TooLargeError("must be less", "chunks", "much")
+
+    told.clear()
+    with expecting(refuse), pytest.raises(TooLargeError):
+        compress("cats", ["Cats purr. " * 600], max_tokens=5)
+    assert len(told) == 2
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,7 @@ from relevance_gen.serve.work.agents import Message, Reply
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, PromptTask, SearchTask
-from relevance_gen.types import (
-    CompressionRequest,
-    CompressionResponse,
-    Explanation,
-    ExtractionRequest,
-    ExtractionResponse,
-    PromptResponse,
-    SearchResponse,
-)
+from relevance_gen.types import Explanation, ExtractionRequest, ExtractionResponse, PromptResponse, SearchResponse
 
 if TYPE_CHECKING:
     from relevance_gen.agents.protocol import Exchange
@@ -84,10 +76,6 @@ def _explain(service: Service, task: ExplanationTask, client: str) -> Explanatio
     return service.searcher.explain(task, client)
 
 
-def _compress(service: Service, task: CompressionRequest, _: str) -> CompressionResponse:
-    return service.searcher.compress(task)
-
-
 def _extract(service: Service, task: ExtractionRequest, _: str) -> ExtractionResponse:
     return service.extractor.extract(task)
 
@@ -136,7 +124,9 @@ async def _generate(service: Service, _: GenerationTask, written: GenerationTask
 
 SEARCH: Final = Action(lane="search", cost=costs.SEARCH, do=_search, headers=_skipped, count=_count_search)
 EXPLANATION: Final = Action(lane="search", cost=costs.SEARCH, do=_explain, headers=_skipped)
-COMPRESSION: Final = Action(lane="search", cost=costs.COMPRESSION, do=_compress)
+COMPRESSION: Final = Action(
+    lane="search", cost=costs.COMPRESSION, do=lambda service, task, _: service.searcher.compress(task)
+)
 EXTRACTION: Final = Action(lane="extraction", cost=costs.EXTRACTION, do=_extract)
 PROMPT: Final = attrs.evolve(
     SEARCH,

@@ -107,9 +107,6 @@ class Retrieval(Protocol):
     def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> Index:
         """Index `chunks`, for more than one question; with an encoder also their vectors."""
 
-    def compress(self, question: str, chunks: Chunks, max_tokens: int) -> CompressionResponse:
-        """Keep the sentences of `chunks` that say most about a question."""
-
 
 @frozen
 class LibraryRetrieval:
@@ -131,12 +128,6 @@ class LibraryRetrieval:
         weighting, encoding = self.settings.weighting, self.settings.encoding
         return ChunkIndex(chunks, weighting=weighting, encoding=encoding, encoder=encoder)
 
-    def compress(self, question: str, chunks: Chunks, max_tokens: int) -> CompressionResponse:
-        """Keep the sentences of `chunks` that say most about a question."""
-        from relevance_gen.retrieval.compressing import compress
-
-        return compress(question, chunks, max_tokens=max_tokens, encoding=self.settings.encoding)
-
 
 @define(eq=False)
 class _Kept:
@@ -153,6 +144,7 @@ class Searcher:
         self, settings: Settings, retrieval: Retrieval, metrics: Metrics, lifting: Lifting | None = None
     ) -> None:
         self._max_chunks = settings.max_chunks
+        self._encoding = settings.encoding
         self._retrieval = retrieval
         self._lifting = lifting
         self._named = NamedIndexes(settings.cluster)
@@ -235,8 +227,10 @@ class Searcher:
             TooLargeError: more chunks than the settings allow.
             InvalidRequestError: a chunk is not allowed; the error names it.
         """
+        from relevance_gen.retrieval.compressing import compress
+
         chunks = self._check(request.chunk_txts, "chunk_txts")
-        return self._retrieval.compress(request.question, chunks, request.max_tokens)
+        return compress(request.question, chunks, max_tokens=request.max_tokens, encoding=self._encoding)
 
     def _lifted(
         self,
