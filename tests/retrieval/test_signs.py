@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import relevance_gen.retrieval.question.signs as signs_module
 from relevance_gen import ChunkIndex, InvalidRequestError, search
-from relevance_gen.retrieval.question import signs as signs_module
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.query import parse
@@ -19,6 +19,7 @@ from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.text.portions import BLOCK_CHARS
+from relevance_gen.retrieval.text.terms import cut_terms
 from tests import strategies
 from tests.retrieval.asking import ALL
 
@@ -188,3 +189,21 @@ def test_too_many_words_behind_signs_are_refused() -> None:
     assert caught.value.field == "query"
     with pytest.raises(InvalidRequestError, match='syntax must be "plain" or "signs"'):
         search("cat", CHUNKS, syntax="lucene")  # type: ignore[arg-type]
+
+
+def test_texts_are_read_once_for_all_phrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every phrase has its own say, and however many there are, no text is cut into words again for each."""
+    texts = ["black cat and red dog", "red dog and cat black", "black cat", "red dog black cat", "a cat"]
+    cut: list[int] = []
+    monkeypatch.setattr(
+        signs_module, "cut_terms", lambda some, **told: cut.append(len(some)) or cut_terms(some, **told)
+    )
+    for query, kept in (
+        ('"black cat" "red dog"', {0, 3}),
+        ('"red dog" -"black cat" -"dog black"', {1}),
+        ('cat -"black cat" -"cat black" -"red cat"', {4}),
+        ('+cat "red dog" -and', {3}),
+    ):
+        cut.clear()
+        assert {result.original_index for result in search(query, texts, syntax="signs")} == kept
+        assert sum(n > 1 for n in cut) <= 1

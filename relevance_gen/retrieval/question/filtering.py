@@ -13,7 +13,7 @@ from attrs import frozen
 from relevance_gen.checks import as_list, is_integer, plain
 from relevance_gen.errors import InvalidRequestError, describe, did_you_mean, shorten
 from relevance_gen.retrieval.arrays import Flags
-from relevance_gen.retrieval.question.signs import Sign
+from relevance_gen.retrieval.question.signs import Sign, allowed
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.types import Metadata
@@ -61,11 +61,8 @@ class Filter:
         return cls(where if where is None or callable(where) else _mask(where, n_positions), signs)
 
     def allowed(self, segment: Segment, *, by_prefix: bool) -> Flags:
-        """Tell which chunks of a segment a search may return, shape (N,); `by_prefix` as in `Sign.allows`."""
-        flags = self.flags(segment.positions, segment.chunks)
-        for sign in self.signs:
-            flags = sign.allows(segment, flags, by_prefix=by_prefix)
-        return flags
+        """Tell which chunks of a segment a search may return, shape (N,); `by_prefix` as in `signs.allowed`."""
+        return allowed(self.signs, segment, self.flags(segment.positions, segment.chunks), by_prefix=by_prefix)
 
     def flags(self, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
         """Tell which of some chunks the rule allows, shape (N,).

@@ -27,7 +27,7 @@ from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.matching import Match, match_exactly, match_inflections
 from relevance_gen.retrieval.question.query import QueryTerm
 from relevance_gen.retrieval.question.ranking import at_least_as_good, best_quotients
-from relevance_gen.retrieval.question.signs import Sign
+from relevance_gen.retrieval.question.signs import Sign, allowed
 from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.retrieval.question.weighting import Weighting
 from relevance_gen.retrieval.segment.segment import BETWEEN, Segment, Statistics
@@ -273,8 +273,12 @@ class SegmentScorer:
     def broken_signs(self, position: int, signs: Sequence[Sign]) -> list[str]:
         """Return the signs that a chunk does not keep to; none if the chunk is not here."""
         only = self.segment.positions == position
-        kept = [sign.allows(self.segment, only, by_prefix=self._by_prefix).any() or not only.any() for sign in signs]
-        return [sign.said for sign, is_kept in zip(signs, kept, strict=True) if not is_kept]
+        is_here = only.any()
+        return [
+            sign.said
+            for sign in signs
+            if is_here and not allowed((sign,), self.segment, only, by_prefix=self._by_prefix).any()
+        ]
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -58,14 +58,8 @@ class Sign:
     ids: Ids
     word: str
 
-    def allows(self, segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
-        """Tell which of some chunks of a segment keep to it, shape (N,).
-
-        Args:
-            segment: the segment.
-            among: whether each of its chunks is one of them, shape (N,).
-            by_prefix: whether Latin words that share their beginning are forms of one word.
-        """
+    def stands(self, segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
+        """Tell which of some chunks of a segment have all its words, in whatever order; else as `allowed`."""
         check_wanted()
         postings, stands = segment.postings, among
         for term_id in self.ids.tolist():
@@ -75,10 +69,36 @@ class Sign:
             has = np.zeros(segment.size, bool)
             has[postings.of_terms(numbers[numbers >= 0].tolist())[0]] = True
             stands = stands & has
-        if self.ids.size > 1:
-            numbers = stands.nonzero()[0]
-            stands[numbers] = _in_a_row(self.ids, [segment.chunks.said[number] for number in numbers.tolist()])
-        return stands if self.is_wanted else among & ~stands
+        return stands
+
+
+def allowed(signs: Sequence[Sign], segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
+    """Tell which of some chunks of a segment keep to all of some signs, shape (N,).
+
+    Texts are read once, however many phrases there are.
+
+    Args:
+        signs: the signs.
+        segment: the segment.
+        among: whether each of its chunks is one of them, shape (N,).
+        by_prefix: whether Latin words that share their beginning are forms of one word.
+    """
+    phrases, has_some = [], np.zeros(segment.size, bool)
+    for sign in sorted(signs, key=lambda sign: not sign.is_wanted):
+        stands = sign.stands(segment, among, by_prefix=by_prefix)
+        if sign.ids.size > 1:
+            phrases.append(sign)
+            has_some |= stands
+        if sign.is_wanted or sign.ids.size == 1:
+            among = stands if sign.is_wanted else among & ~stands
+    if phrases:
+        numbers = (among & has_some).nonzero()[0]
+        texts = [segment.chunks.said[number] for number in numbers.tolist()]
+        found = _in_rows([sign.ids for sign in phrases], texts)
+        is_wanted = np.array([[sign.is_wanted] for sign in phrases])
+        among = among.copy()
+        among[numbers] = (found == is_wanted).all(axis=0)
+    return among
 
 
 def read_signs(query: str, *, inflects: bool) -> tuple[str, tuple[Sign, ...]]:
@@ -119,11 +139,11 @@ def _read(match: re.Match[str], inflects: bool) -> Sign | None:
     return Sign(match[0], (match["before"] or match["sign"]) != "-", has_forms, block.ids, word)
 
 
-def _in_a_row(row: Ids, texts: Sequence[str]) -> Flags:
-    """Tell in which of some texts terms stand one behind the other, shape (number of texts,)."""
-    stands = np.zeros(len(texts), bool)
-    words, numbers = np.unique(row, return_inverse=True)
-    asked = (numbers + 1).astype(np.uint8).tobytes()
+def _in_rows(rows: Sequence[Ids], texts: Sequence[str]) -> Flags:
+    """Tell in which of some texts the terms of each row stand one behind the other, shape (rows, texts)."""
+    stands = np.zeros((len(rows), len(texts)), bool)
+    words = np.unique(np.concatenate(rows))  # at most `MAX_WORDS`
+    asked = [(find(words, row) + 1).astype(np.uint8).tobytes() for row in rows]
     for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
         check_wanted()
         some = [text.lower() for text in texts[start:end]]
@@ -133,7 +153,9 @@ def _in_a_row(row: Ids, texts: Sequence[str]) -> Flags:
         else:
             ids = joined((cut_terms([piece], toneless=False).ids for piece in pieces(some[0], BLOCK_CHARS)), np.uint64)
             bounds = np.array([0, ids.size])
-        # Bytes for ids: Python then looks for the row in linear time, however much it repeats itself.
+        # Bytes for ids: Python then looks for a row in linear time, however much it repeats itself.
         said = (find(words, ids) + 1).astype(np.uint8).tobytes()
-        stands[start:end] = [said.find(asked, *ends) >= 0 for ends in itertools.pairwise(bounds.tolist())]
+        ends = list(itertools.pairwise(bounds.tolist()))
+        for place, row in enumerate(asked):
+            stands[place, start:end] = [said.find(row, *one) >= 0 for one in ends]
     return stands
