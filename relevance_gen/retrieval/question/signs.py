@@ -143,7 +143,7 @@ def _in_rows(rows: Sequence[Ids], texts: Sequence[str]) -> Flags:
     """Tell in which of some texts the terms of each row stand one behind the other, shape (rows, texts)."""
     stands = np.zeros((len(rows), len(texts)), bool)
     words = np.unique(np.concatenate(rows))  # at most `MAX_WORDS`
-    asked = [(find(words, row) + 1).astype(np.uint8).tobytes() for row in rows]
+    asked = [(words.searchsorted(row) + 1).astype(np.uint8).tobytes() for row in rows]
     for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
         check_wanted()
         some = [text.lower() for text in texts[start:end]]
