@@ -201,7 +201,16 @@ def test_a_generation_as_a_dictionary_is_what_the_server_writes() -> None:
 def test_a_data_frame_has_a_column_for_each_field(response: SearchResponse) -> None:
     """A data frame of pandas has a row for each result and a column for each field."""
     frame = pd.DataFrame(response)
-    assert list(frame.columns) == ["chunk_id", "chunk_txt", "chunk_score", "metadata", "original_index", "spans"]
+    assert list(frame.columns) == [
+        "chunk_id",
+        "chunk_txt",
+        "chunk_score",
+        "metadata",
+        "original_index",
+        "spans",
+        "title",
+        "num_similar",
+    ]
     assert list(frame["chunk_txt"]) == ["Cats purr & <sleep>.", "A cat."]
     assert list(frame["metadata"]) == [{"page": 2}, {}]
     assert frame["chunk_score"].dtype == float
