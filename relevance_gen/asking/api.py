@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, Unpack
 
 from relevance_gen import wire
 from relevance_gen.asking.answer import Answer, Source
@@ -15,6 +15,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
+from relevance_gen.generation.ticket import RequestFields
 from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.searchable import Searchable
@@ -114,7 +115,7 @@ def ask(
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
     template_variables: Mapping[str, Any] | None = None,
-    **fields: Any,
+    **fields: Unpack[RequestFields],
 ) -> Answer:
     """Answer a question from chunks: find those that say most about it, and let a model write from them.
 
@@ -197,7 +198,7 @@ def ask_stream(
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
     template_variables: Mapping[str, Any] | None = None,
-    **fields: Any,
+    **fields: Unpack[RequestFields],
 ) -> AnswerStream:
     """Answer as `ask` does, whose arguments these are, piece by piece, as the text comes.
 
@@ -221,9 +222,9 @@ def ask_stream(
         return AnswerStream(near, found.confidence, None)
     runner = default_runner() if runner is None else runner
     rendering: dict[str, Any] = {"chat_template": chat_template, "template_variables": template_variables}
-    sources, fields = prepare(question, found, runner, copy=copy, instructions=instructions, **rendering, **fields)
-    stream = runner.stream_chat(**fields) if "messages" in fields else runner.stream(fields)
-    is_free = "messages" not in fields and "choice" not in fields
+    sources, asked = prepare(question, found, runner, copy=copy, instructions=instructions, **rendering, **fields)
+    stream = runner.stream_chat(**asked) if "messages" in asked else runner.stream(asked)
+    is_free = "messages" not in asked and "choice" not in asked
     return AnswerStream(sources, found.confidence, stream, only_first_sentence=is_free)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import attrs
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.runner import Runner
-from relevance_gen.generation.ticket import Request, as_request
+from relevance_gen.generation.runner import ChatOptions, Runner
+from relevance_gen.generation.ticket import Request, RequestFields, as_request
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationResponse
 
@@ -19,7 +19,9 @@ _lock = threading.Lock()
 _default: Runner | None = None
 
 
-def generate(request: Request | None = None, *, runner: Runner | None = None, **fields: Any) -> GenerationResponse:
+def generate(
+    request: Request | None = None, *, runner: Runner | None = None, **fields: Unpack[RequestFields]
+) -> GenerationResponse:
     """Continue a text with a language model: ``generate("Once upon a time", max_tokens=16)``.
 
     Args:
@@ -44,7 +46,9 @@ def generate(request: Request | None = None, *, runner: Runner | None = None, **
     return _runner_of(runner).generate(asked)
 
 
-def chat(messages: Sequence[Mapping[str, Any]], *, runner: Runner | None = None, **options: Any) -> GenerationResponse:
+def chat(
+    messages: Sequence[Mapping[str, Any]], *, runner: Runner | None = None, **options: Unpack[ChatOptions]
+) -> GenerationResponse:
     """Answer a conversation: ``chat([{"role": "user", "content": "Hello!"}], max_tokens=100)``.
 
     Args:

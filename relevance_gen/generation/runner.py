@@ -29,7 +29,7 @@ from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.syntaxes import MARKERS
-from relevance_gen.generation.ticket import PLAIN, Manner, Request, Ticket, as_request, check_bounds
+from relevance_gen.generation.ticket import PLAIN, Manner, Request, RequestFields, Ticket, as_request, check_bounds
 from relevance_gen.generation.turns import Conversation, Tool, ToolChoice, choice_of, tools_of
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama import model_file
@@ -41,6 +41,17 @@ from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 DEFAULT_MAX_QUEUE = 256
 DEFAULT_PREFIX_CACHE_BYTES = 512 << 20
 _CHAT = Manner(is_chat=True, stops_itself=True)
+
+
+class ChatOptions(RequestFields, total=False):
+    """The types of the options of `Runner.submit_chat`, for type checkers of code that passes them by keyword."""
+
+    tools: Sequence[Tool | Mapping[str, Any]]
+    tool_choice: str | Mapping[str, Any] | ToolChoice
+    parallel_tool_calls: bool
+    chat_template: str | None
+    template_variables: Mapping[str, Any] | None
+    continues: bool
 
 
 @shows_options
@@ -111,7 +122,7 @@ class Runner:
         *,
         on_text: OnText | None = None,
         manner: Manner = PLAIN,
-        **fields: Any,
+        **fields: Unpack[RequestFields],
     ) -> Future[GenerationResponse]:
         """Accept a request and return at once.
 
@@ -139,7 +150,7 @@ class Runner:
         ticket = Ticket(next(self._ids), request, seed, time.time(), manner)
         return self._backlog.put(ticket, on_text)
 
-    def generate(self, request: Request | None = None, **fields: Any) -> GenerationResponse:
+    def generate(self, request: Request | None = None, **fields: Unpack[RequestFields]) -> GenerationResponse:
         """Submit a request, with `fields` as in `submit`, and wait for its response.
 
         Raises:
@@ -159,7 +170,7 @@ class Runner:
             future.cancel()  # after an interrupt in this thread nobody waits for it any more
             del future  # it holds the exception, whose traceback holds this frame
 
-    def stream(self, request: Request | None = None, **fields: Any) -> TextStream:
+    def stream(self, request: Request | None = None, **fields: Unpack[RequestFields]) -> TextStream:
         """Submit a request, with `fields` as in `submit`, and return its text piece by piece, as it comes.
 
         Raises:
@@ -178,7 +189,7 @@ class Runner:
         template_variables: Mapping[str, Any] | None = None,
         continues: bool = False,
         on_part: OnText | None = None,
-        **fields: Any,
+        **fields: Unpack[RequestFields],
     ) -> Future[GenerationResponse]:
         """Submit a conversation, which takes milliseconds to write as the model's template has it, 5 seconds at most.
 
@@ -226,7 +237,7 @@ class Runner:
         """
         return writing.write(conversation, request, self.chat_format, chat_template, client)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResponse:
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> GenerationResponse:
         """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.
 
         Raises:
@@ -234,7 +245,7 @@ class Runner:
         """
         return self._wait_for(lambda: self.submit_chat(messages, **options))
 
-    def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> TextStream:
+    def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> TextStream:
         """Answer a conversation piece by piece, as the text comes. `options` are those of `submit_chat`.
 
         Raises:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 import attrs
 from attrs import field, frozen
@@ -121,6 +121,38 @@ class Reports(Protocol):
 
     def done(self, ticket: Ticket, outcome: GenerationResponse | BaseException) -> None:
         """Take the response, or why there is none."""
+
+
+class RequestFields(TypedDict, total=False):
+    """The types of the fields of a `GenerationRequest`, for type checkers of code that passes them by keyword."""
+
+    text: str
+    max_tokens: int
+    min_tokens: int
+    eos_token_ids: Sequence[int]
+    max_input_tokens: int
+    num_samples: int
+    stop: str | Sequence[str]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: Mapping[int, float]
+    allowed_token_ids: Sequence[int]
+    json_schema: Mapping[str, Any] | str | type | None
+    regex: str | None
+    grammar: str | None
+    choice: Sequence[str] | None
+    prompt_lookup: int
+    logprobs: bool
+    top_logprobs: int
+    prompt_logprobs: bool
+    return_tokens: bool
+    seed: int | None
 
 
 def as_request(request: object, fields: Mapping[str, Any] = _NO_FIELDS) -> GenerationRequest:

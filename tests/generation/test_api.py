@@ -1,14 +1,19 @@
 """`generate()`, in processes of its own where the environment matters."""
 
+import inspect
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import generate
+from relevance_gen.generation.runner import ChatOptions, Runner
+from relevance_gen.generation.ticket import RequestFields
 from relevance_gen.types import GenerationRequest
 from small_models import BIGRAM, STORY
 
@@ -129,3 +134,12 @@ def test_the_example_runs(tmp_path):
     ended = run(f"import runpy, sys; sys.argv[1:] = [{str(BIGRAM)!r}]; runpy.run_path({str(example)!r})", tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "tokens in" in ended.stdout
+
+
+def test_the_types_of_fields_name_every_field() -> None:
+    """What type checkers know of keyword arguments is what the request and `Runner.submit_chat` take."""
+    fields = set(attrs.fields_dict(GenerationRequest))
+    assert set(typing.get_type_hints(RequestFields)) == fields
+    parameters = inspect.signature(Runner.submit_chat).parameters.values()
+    options = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY} - {"on_part"}
+    assert set(ChatOptions.__annotations__) - fields == options
