@@ -127,8 +127,13 @@ def answer_once(
         wanted = None if weigher.needs_all_terms else parse(question.query, inflects=weigher.inflects).beginnings
         segment = build(kept, positions, keep_occurrences=False, wanted=wanted, progress=report)
         collection = Collection([segment], weigher)
-        query, _, df = collection.match(collection.read(question)[0])
-        if wanted is not None and misspelt(query, df):  # the word that is meant may begin otherwise
+        if wanted is not None and _is_misspelt(question, collection):  # the word that is meant may begin otherwise
             collection = Collection([build(kept, positions, keep_occurrences=False)], weigher)
         token_counts = SearchMetadata.counted_later(n_query_tokens, counted().__int__ if counts_now else later)
     return answer(question, collection, len(checked.texts), token_counts, rerankings)
+
+
+def _is_misspelt(question: Question, collection: Collection) -> bool:
+    """Tell whether a question has a word that may be misspelt; short words are not looked for to know that."""
+    query, _ = collection.read(question)
+    return bool(misspelt(query, [0] * len(query.terms)) and misspelt(query, collection.match(query)[2]))

@@ -38,6 +38,7 @@ from tests.serve.harness import (
 
 GENERATION = {"text": "x", "max_tokens": 1}
 SEARCH = {"query": "x", "chunk_txts": ["x"]}
+LARGE_SEARCH = {"query": "x", "chunk_txts": [{"text": "x " * (1 << 20), "metadata": {"a": 1}}] * 2, "where": {"a": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def test_no_more_files() -> None:
             for _ in range(100):
                 stack.enter_context(server.raw())
             time.sleep(2.2)
-            for body in (SEARCH, {"query": "x", "chunk_txts": ["x " * (1 << 20)] * 2, "where": {"a": 1}}):
+            for body in (SEARCH, LARGE_SEARCH):
                 first.sendall(request_bytes("POST", "/search", json.dumps(body).encode(), KEYED))
                 with http.client.HTTPResponse(first) as response:
                     response.begin()

@@ -115,7 +115,7 @@ def test_a_file_of_the_version_before_has_no_titles(folder: Path, monkeypatch: p
     """Files that were written before chunks had titles are read as ever."""
     index = ChunkIndex(["Cats purr.", "Dogs bark."])
     with monkeypatch.context() as before:
-        before.setattr(arrayfile, "_VERSION", 4)
+        before.setattr(arrayfile, "VERSION", 4)
         before.setattr(layout, "TYPES", {name: one for name, one in layout.TYPES.items() if "title" not in name})
         index.save(folder / "before")
     assert ChunkIndex.load(folder / "before").search("cats") == index.search("cats")
@@ -267,7 +267,7 @@ def refused_or_searched(path: Path, header: dict[str, Any], body: bytearray) -> 
 
 def with_checksum(header: bytes, body: bytes | bytearray) -> bytes:
     checked = len(header).to_bytes(8, "little") + header + body
-    return b"RelGenIx" + (4).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
+    return b"RelGenIx" + (5).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
 
 
 @pytest.mark.parametrize("header", [b"", b"[]", b"{}", b"null", b"[" * 100_000, b'{"arrays": []}', b"\xff"])

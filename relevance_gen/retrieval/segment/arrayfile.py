@@ -31,8 +31,8 @@ Types: TypeAlias = Mapping[str, str]
 
 MAGIC: Final = b"RelGenIx"
 PREFIX_BYTES: Final = 24
-_VERSION: Final = 5
-_READABLE: Final = (4, _VERSION)
+VERSION: Final = 5
+_READABLE: Final = (4, VERSION)
 """Files of version 4 lack some arrays."""
 _ALIGNMENT: Final = 64
 _CRC_AT: Final = 12
@@ -45,7 +45,7 @@ def write(file: BinaryIO, types: Types, settings: Mapping[str, Any], arrays: Map
     header = json.dumps({**settings, "arrays": layout}).encode("ascii")
     header += b" " * (-(PREFIX_BYTES + len(header)) % _ALIGNMENT)
 
-    file.write(MAGIC + _VERSION.to_bytes(4, "little"))
+    file.write(MAGIC + VERSION.to_bytes(4, "little"))
     file.write(bytes(4))
     crc = 0
     for part in _parts(header, types, arrays):
@@ -81,6 +81,11 @@ def _parts(header: bytes, types: Types, arrays: Mapping[str, npt.NDArray[Any]]) 
         yield bytes(-array.nbytes % _ALIGNMENT)
 
 
+def version_of(content: npt.NDArray[np.uint8]) -> int:
+    """Return the format version that a file says it has."""
+    return int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
+
+
 def check(content: npt.NDArray[np.uint8], name: object, *, content_too: bool = True) -> None:
     """Check that a file is one of these, of this version, and, with its content too, as it was written.
 
@@ -89,7 +94,7 @@ def check(content: npt.NDArray[np.uint8], name: object, *, content_too: bool = T
     """
     if content[:8].tobytes() != MAGIC:
         raise IndexFormatError(f"{name} is not a saved index: it does not begin as one")
-    version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
+    version = version_of(content)
     if version not in _READABLE:
         raise IndexFormatError(
             f"{name} has format version {version}, and this version of relevance_gen reads "

@@ -189,6 +189,8 @@ def _read(content: npt.NDArray[np.uint8], name: object, *, check: bool = True) -
 
 def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     header, arrays = arrayfile.read(content, layout.TYPES)
+    if ("titles" in arrays) != (arrayfile.version_of(content) == arrayfile.VERSION):
+        raise ValueError("its arrays are those of another format version")
     arrays = _no_titles(arrays["positions"].size) | arrays
     n_positions, n_context_tokens = header["n_positions"], header["n_context_tokens"]
     if not (is_integer(n_positions) and is_integer(n_context_tokens) and n_context_tokens >= 0):

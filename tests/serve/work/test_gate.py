@@ -172,7 +172,9 @@ def test_a_client_has_only_its_share_of_the_threads() -> None:
         tried = Gate("extraction", 3, max_waiting=12, max_wait_s=60, metrics=Metrics.alone(), share=1)
         done: list[str] = []
         held = threading.Event()
-        slow = asyncio.create_task(tried.run(held.wait, "greedy"))
+        begun = threading.Event()
+        slow = asyncio.create_task(tried.run(lambda: (begun.set(), held.wait()), "greedy"))
+        await asyncio.to_thread(begun.wait)
         more = [asyncio.create_task(tried.run(lambda: done.append("greedy"), "greedy")) for _ in range(4)]
         await tried.run(lambda: done.append("modest"), "modest")
         assert (tried.n_running, tried.n_waiting) == (1, 4)
