@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 TINY = Path(__file__).parent / "tiny.gguf"
 BIGRAM = Path(__file__).parent / "bigram.gguf"
 ENCODER = Path(__file__).parent / "encoder.gguf"
+RERANKER = Path(__file__).parent / "reranker.gguf"
 
 STORY = "Once upon a café, ends 🙂! "
 """What the model writes greedily, round and round, after the letter z."""

@@ -8,6 +8,7 @@ All use the same byte-level BPE vocabulary idea: ids 0 and 1 are control tokens,
   feed-forward of zeros unchanged, RMSNorm scales it by √V, and the output matrix is TABLEᵀ/√V. Greedy text, log
   probabilities and every sampling distribution then have closed forms.
 - *encoder*: a BERT of random weights, which reads and does not generate.
+- *reranker*: a cross-encoder of the same kind.
 - *trial*: zeros. It ships with the package, for `relevance_gen.llama.trial`.
 """
 
@@ -23,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relevance_gen.llama.trial import TRIAL_MODEL
-from small_models import BIGRAM, BIGRAM_TOKENS, ENCODER, TINY, bigram_table
+from small_models import BIGRAM, BIGRAM_TOKENS, ENCODER, RERANKER, TINY, bigram_table
+from tools.convert_bert import DOCUMENT_OFFSET
 
 CONTROL = ("<|begin|>", "<|end|>")
 _MERGED_WORDS = ("the", "and", "ing", "ion", "ent", "er", "re", "on", "at", "is", "or", "es", "st", "an", "en")
@@ -173,10 +175,21 @@ def write_bigram(path: Path) -> None:
 
 def write_encoder(path: Path) -> None:
     """Write a BERT of random weights with a vocabulary of letters: a model that reads, and does not generate."""
-    n_embd, n_ff, n_ctx = 32, 32, 32
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    _write_bert(path, [*("▁" + letter for letter in letters), *letters], gguf.PoolingType.MEAN, n_ctx=32, scale=0.1)
+
+
+def write_reranker(path: Path) -> None:
+    """Write a cross-encoder of the same kind, as `tools.convert_bert` would: with a second copy of the vocabulary."""
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    _write_bert(path, [*("▁" + letter for letter in letters), *letters], gguf.PoolingType.RANK, n_ctx=64, scale=0.3)
+
+
+def _write_bert(path: Path, words: list[str], pooling: gguf.PoolingType, *, n_ctx: int, scale: float) -> None:
+    n_embd, n_ff = 32, 32
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokens = [*special, *("▁" + letter for letter in letters), *letters]
+    tokens, kinds = special + words, [gguf.TokenType.CONTROL] * len(special) + [gguf.TokenType.NORMAL] * len(words)
+    n_tokens, ranks = len(tokens), pooling == gguf.PoolingType.RANK
     writer = gguf.GGUFWriter(path, "bert")
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
@@ -185,24 +198,34 @@ def write_encoder(path: Path) -> None:
     writer.add_head_count(2)
     writer.add_layer_norm_eps(1e-12)
     writer.add_causal_attention(False)
-    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_pooling_type(pooling)
+    if ranks:
+        writer.add_uint32(DOCUMENT_OFFSET, n_tokens)
+        tokens = [*tokens, *(f"[second {token}]" for token in tokens)]
+        kinds = [*kinds, *[gguf.TokenType.UNUSED] * n_tokens]
     writer.add_tokenizer_model("bert")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL] * len(special) + [gguf.TokenType.NORMAL] * 2 * len(letters))
+    writer.add_token_types(kinds)
     writer.add_token_type_count(2)
     writer.add_pad_token_id(0)
     writer.add_unk_token_id(1)
     writer.add_bos_token_id(2)
     writer.add_sep_token_id(3)
     writer.add_mask_token_id(4)
-    shapes = {"token_embd": (len(tokens), n_embd), "position_embd": (n_ctx, n_embd), "token_types": (2, n_embd)}
+    shapes = {"token_embd": (n_tokens, n_embd), "position_embd": (n_ctx, n_embd), "token_types": (2, n_embd)}
     shapes |= {f"blk.0.attn_{name}": (n_embd, n_embd) for name in ("q", "k", "v", "output")}
     shapes |= {"blk.0.ffn_up": (n_ff, n_embd), "blk.0.ffn_down": (n_embd, n_ff)}
+    if ranks:
+        shapes |= {"cls": (n_embd, n_embd), "cls.output": (1, n_embd)}
     chance = np.random.default_rng(0)
-    for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", chance.normal(0, 0.1, shape).astype(np.float32))
-        if name.startswith("blk"):
-            writer.add_tensor(f"{name}.bias", np.zeros(shape[0], np.float32))
+    tensors = {name: chance.normal(0, scale, shape).astype(np.float32) for name, shape in shapes.items()}
+    if ranks:
+        types = tensors["token_types"]
+        tensors["token_embd"] = np.concatenate((tensors["token_embd"], tensors["token_embd"] + types[1] - types[0]))
+    for name, tensor in tensors.items():
+        writer.add_tensor(f"{name}.weight", tensor)
+        if name.startswith(("blk", "cls")):
+            writer.add_tensor(f"{name}.bias", np.zeros(len(tensor), np.float32))
     for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
         writer.add_tensor(f"{name}.weight", np.ones(n_embd, np.float32))
         writer.add_tensor(f"{name}.bias", np.zeros(n_embd, np.float32))
@@ -227,4 +250,5 @@ if __name__ == "__main__":
     write_random(TINY, n_vocab=512, n_embd=64, n_ff=128, n_layer=2, n_head=2, n_ctx=2048)
     write_bigram(BIGRAM)
     write_encoder(ENCODER)
+    write_reranker(RERANKER)
     write_trial(TRIAL_MODEL)

@@ -1,8 +1,12 @@
 """Turn a BERT of the Hugging Face layout into a GGUF file: ``python tools/convert_bert.py FOLDER OUTPUT.gguf``.
 
 For models whose ``config.json`` says ``"model_type": "bert"`` and whose weights are safetensors: all-MiniLM, bge, e5,
-gte and their like. Other families are converted by llama.cpp's own ``convert_hf_to_gguf.py``, as are these. It needs
-the package `gguf`, and neither PyTorch nor transformers.
+gte and their like, and cross-encoders such as ms-marco-MiniLM. Other families are converted by llama.cpp's own
+``convert_hf_to_gguf.py``, as are these, but for cross-encoders: of those it drops the pooler, and llama.cpp gives every
+token the type 0, also those of the text, which have the type 1. So the file has a second copy of the vocabulary, whose
+vectors have the difference of the two types added, and `relevance_gen.Reranker` reads the text in its tokens.
+
+It needs the package `gguf`, and neither PyTorch nor transformers.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ TYPES: Final = {
     "f16": (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
     "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
 }
+DOCUMENT_OFFSET: Final = "relevance_gen.document_offset"
+"""The key that tells a reranker where the second copy of the vocabulary begins."""
 POOLINGS: Final = {"mean": gguf.PoolingType.MEAN, "cls": gguf.PoolingType.CLS}
 
 _NUMPY_TYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8"}
@@ -45,7 +51,8 @@ _BLOCK: Final = {
     "output.dense": "ffn_down",
     "output.LayerNorm": "layer_output_norm",
 }
-_ALWAYS_F32: Final = ("position_embd.weight", "token_types.weight")
+_RANKING: Final = {"pooler.dense": "cls", "classifier": "cls.output"}
+_ALWAYS_F32: Final = ("position_embd.weight", "token_types.weight", "cls.output.weight")
 
 
 def convert(folder: Path, output: Path, *, kind: str = "f16", pooling: str | None = None) -> None:
@@ -55,7 +62,7 @@ def convert(folder: Path, output: Path, *, kind: str = "f16", pooling: str | Non
         folder: holds ``config.json``, ``model.safetensors``, and ``vocab.txt`` or ``tokenizer.json``.
         output: the GGUF file.
         kind: the type of the matrices, a key of `TYPES`.
-        pooling: a key of `POOLINGS`; None reads it from the files of sentence-transformers.
+        pooling: a key of `POOLINGS`; None reads it from the files of sentence-transformers. A cross-encoder has none.
 
     Raises:
         ValueError: the model is of another family, or its pooling is not known.
@@ -64,6 +71,13 @@ def convert(folder: Path, output: Path, *, kind: str = "f16", pooling: str | Non
     config = _read(folder / "config.json")
     if config.get("model_type") != "bert" or config.get("position_embedding_type", "absolute") != "absolute":
         raise ValueError(f"{folder} holds no BERT with absolute positions; use llama.cpp's convert_hf_to_gguf.py")
+    ranks = "BertForSequenceClassification" in config.get("architectures", ())
+    tensors = _tensors(folder / "model.safetensors")
+    if ranks and len(tensors["classifier.weight"]) != 1:
+        raise ValueError(
+            f"{folder} holds a classifier of {len(tensors['classifier.weight'])} labels; a reranker has one"
+        )
+    pooling_type = gguf.PoolingType.RANK if ranks else POOLINGS[pooling or _pooling(folder)]
     writer = gguf.GGUFWriter(output, "bert")
     writer.add_name(folder.name)
     writer.add_context_length(config["max_position_embeddings"])
@@ -73,10 +87,10 @@ def convert(folder: Path, output: Path, *, kind: str = "f16", pooling: str | Non
     writer.add_head_count(config["num_attention_heads"])
     writer.add_layer_norm_eps(config["layer_norm_eps"])
     writer.add_causal_attention(False)
-    writer.add_pooling_type(POOLINGS[pooling or _pooling(folder)])
+    writer.add_pooling_type(pooling_type)
     writer.add_file_type(TYPES[kind][1])
-    _add_vocabulary(writer, folder, config["type_vocab_size"])
-    for name, tensor in _renamed(_tensors(folder / "model.safetensors"), config["num_hidden_layers"]):
+    _add_vocabulary(writer, folder, config["type_vocab_size"], twice=ranks)
+    for name, tensor in _renamed(tensors, config["num_hidden_layers"], ranks=ranks):
         if kind == "f32" or tensor.ndim < 2 or name in _ALWAYS_F32:
             writer.add_tensor(name, tensor)
         else:
@@ -109,7 +123,7 @@ def _pooling(folder: Path) -> str:
 # ── The vocabulary ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, folder: Path, n_token_types: int) -> None:
+def _add_vocabulary(writer: gguf.GGUFWriter, folder: Path, n_token_types: int, *, twice: bool) -> None:
     """Add the tokens, by llama.cpp's custom: it marks where a word begins, and Hugging Face where one goes on."""
     tokens = _tokens(folder)
     names, kinds = [], []
@@ -121,6 +135,10 @@ def _add_vocabulary(writer: gguf.GGUFWriter, folder: Path, n_token_types: int) -
         else:
             names.append(token[2:] if token.startswith("##") else "▁" + token)
             kinds.append(gguf.TokenType.NORMAL)
+    if twice:  # no text has a token of the second copy: brackets are cut from words
+        writer.add_uint32(DOCUMENT_OFFSET, len(tokens))
+        names += [f"[second {name}]" for name in names]
+        kinds += [gguf.TokenType.UNUSED] * len(tokens)
     writer.add_tokenizer_model("bert")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(names)
@@ -165,10 +183,17 @@ def _tensors(path: Path) -> dict[str, NDArray[np.float32]]:
     return tensors
 
 
-def _renamed(tensors: Tensors, n_blocks: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
+def _renamed(tensors: Tensors, n_blocks: int, *, ranks: bool) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yield each tensor under llama.cpp's name; what BERT's other uses need is left out."""
     for name, renamed in _EMBEDDINGS.items():
-        yield renamed, tensors[name]
+        tensor = tensors[name]
+        if ranks and renamed == "token_embd.weight":
+            types = tensors["embeddings.token_type_embeddings.weight"]
+            tensor = np.concatenate((tensor, tensor + types[-1] - types[0]))
+        yield renamed, tensor
+    for name, renamed in _RANKING.items() if ranks else ():
+        for part in ("weight", "bias"):
+            yield f"{renamed}.{part}", tensors[f"{name}.{part}"]
     for block in range(n_blocks):
         for name, renamed in _BLOCK.items():
             for part in ("weight", "bias"):

@@ -1,4 +1,4 @@
-"""The texts that wait for an encoder: many jobs, served in turn, a text of each.
+"""The texts that wait for a model: many jobs, served in turn, a text of each.
 
 So a single question waits for one text of every job before it, and not for an index of 20,000 chunks.
 """
@@ -8,18 +8,19 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
-from relevance_gen.errors import EncoderError
+from relevance_gen.errors import RelevanceGenError
 
 Vectors: TypeAlias = NDArray[np.float32]
+Outcome = TypeVar("Outcome")
 
 
 class Embeddings(NamedTuple):
@@ -30,35 +31,32 @@ class Embeddings(NamedTuple):
 
 
 @define(eq=False)
-class Job:
-    """Some texts to encode, and the future of whoever wants their vectors.
+class Job(Generic[Outcome]):
+    """Some texts to read, and the future of whoever wants to know what they become.
 
     Attributes:
-        texts: what to encode, prefixes included.
-        n_done: texts that are encoded.
-        future: cancelling it drops the job before its next text.
+        texts: what to read.
+        outcome: what they become: arrays, filled by `reading`.
+        reading: given the model, reads the texts, and after each part of one yields how many are read.
+        n_done: texts that are read.
+        future: cancelling it drops the job before its next step.
     """
 
     texts: Sequence[str]
+    outcome: Outcome
+    reading: Callable[[Any], Iterator[int]]
     n_done: int = 0
-    future: Future[Embeddings] = field(factory=Future)
-    _vectors: list[Vectors] = field(factory=list)
-    _n_tokens: list[int] = field(factory=list)
+    future: Future[Outcome] = field(factory=Future)
+    _steps: Iterator[int] | None = None
 
-    @property
-    def next_text(self) -> str:
-        """The text to encode next."""
-        return self.texts[self.n_done]
-
-    def give(self, vector: Vectors, n_tokens: int) -> None:
-        """Take the vector of `next_text`, and how many of its tokens were read."""
-        self._vectors.append(vector)
-        self._n_tokens.append(n_tokens)
-        self.n_done += 1
+    def step(self, model: Any) -> None:
+        """Have the model read as much as it reads at once; settle when all is read."""
+        self._steps = self._steps or self.reading(model)
+        self.n_done = next(self._steps)
         if self.n_done == len(self.texts):
-            self.settle(Embeddings(np.stack(self._vectors), np.array(self._n_tokens, np.int64)))
+            self.settle(self.outcome)
 
-    def settle(self, outcome: Embeddings | BaseException) -> None:
+    def settle(self, outcome: Outcome | BaseException) -> None:
         """End the job, well or with an error."""
         with suppress(InvalidStateError):  # it was cancelled a moment ago
             if isinstance(outcome, BaseException):
@@ -70,13 +68,18 @@ class Job:
 class Jobs:
     """A queue from which jobs are taken in turn. Safe to share between threads.
 
+    Args:
+        owner: whose jobs they are, for people.
+        failure: the error that stands for whatever goes wrong.
+
     Attributes:
         closed: why no job is taken any more; None while jobs are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str, failure: type[RelevanceGenError]) -> None:
+        self.owner, self.failure = owner, failure
         self._changed = threading.Condition()
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Job[Any]] = deque()
         self._pid = os.getpid()
         self.closed: BaseException | None = None
 
@@ -85,20 +88,25 @@ class Jobs:
         """Whether this process was forked from the one that made this: who takes jobs did not come along."""
         return self._pid != os.getpid()
 
-    def put(self, job: Job) -> None:
+    def put(self, job: Job[Any]) -> None:
         """Queue a job.
 
         Raises:
-            EncoderError: no job is taken any more.
+            RelevanceGenError: no job is taken any more; it is a `failure`.
         """
+        if self.forked:
+            raise self.failure(
+                f"this {self.owner} belongs to the process that this one was forked from, and its thread did not come "
+                f"along; start processes with the 'spawn' method, or make the {self.owner} after the fork"
+            )
         with self._changed:
             if self.closed is not None:
                 # A new error each time: one object raised often would keep all its callers' texts in its traceback.
-                raise EncoderError(str(self.closed)) from self.closed.__cause__
+                raise self.failure(str(self.closed)) from self.closed.__cause__
             self._waiting.append(job)
             self._changed.notify()
 
-    def take(self) -> Job | None:
+    def take(self) -> Job[Any] | None:
         """Return the job whose turn it is, when there is one; None once closed."""
         with self._changed:
             while True:
@@ -110,7 +118,7 @@ class Jobs:
                         return job
                 self._changed.wait()
 
-    def put_back(self, job: Job) -> None:
+    def put_back(self, job: Job[Any]) -> None:
         """Queue a job behind the others, if any of its texts is left."""
         with self._changed:
             if self.closed is None and not job.future.done():

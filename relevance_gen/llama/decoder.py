@@ -17,6 +17,7 @@ from relevance_gen.llama.free_memory import FreeMemory, free_memory_for
 from relevance_gen.llama.language_model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.llama.library import lib, pointer, reasons
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.pace import Pace, Way
 from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 
@@ -49,6 +50,7 @@ class Decoder(OpenContext):
         slice_multiple: slices are padded to a multiple of so many tokens, so that neighbours change no bit of them; 1
             for a model that cannot forget the padding.
         copies_on_device: whether `copy` leaves data where it is: by default where that is a GPU.
+        n_threads: threads that computed last.
     """
 
     def __init__(
@@ -78,6 +80,13 @@ class Decoder(OpenContext):
             template = lib.llama_model_chat_template(model, None)
             self.chat_format = tokenizer.chat_format(template, copies_only=weights.copies_only)
             self.n_threads = options.n_threads or weights.default_n_threads
+            # Threads share a sequence's attention where it is computed by flash attention, and its bits with it.
+            is_free = options.n_threads is None and not options.flash_attention and not weights.uses_gpu
+            fewest = 1 if is_free else self.n_threads
+            self._pace, self._pace_of_slices = Pace(self.n_threads, fewest), Pace(self.n_threads, fewest)
+            self._may_cut = self.can_rewind and not weights.uses_gpu
+            self._same: set[int] = set()
+            self._differing: set[int] = set()
             self._open_context(path, options.flash_attention)
             self._warm_up()
         except BaseException:
@@ -161,7 +170,11 @@ class Decoder(OpenContext):
         wanted[ends] = True
         # The last matrix multiplies as many rows as logits are wanted of, so these are padded as well.
         wanted[np.flatnonzero(~wanted)[: -len(slices) % self.slice_multiple]] = True
-        logits = self._compute(wanted)
+        pace, n_rows = self._pace_of_slices, len(wanted)
+        way = pace.way(n_rows)
+        self._use(way)
+        with pace.timing(n_rows, way):
+            logits = self._compute(wanted)
         self._forget_padding(slots, slices, starts, length)
         return logits[np.searchsorted(np.flatnonzero(wanted), ends)]
 
@@ -204,8 +217,41 @@ class Decoder(OpenContext):
             Interrupted: `interrupt` was called; `rewind` the slots before going on.
             GenerationError: llama.cpp failed.
         """
-        self._batch.fill(tokens, positions, slots)
-        return self._compute()
+        n_rows = len(slots)
+        # Only slots without gaps, a row of each: llama.cpp splits other batches, whose bits were not compared.
+        is_plain = n_rows == len(set(slots)) == max(slots) - min(slots) + 1
+        way = self._pace.way(n_rows, may_cut=self._may_cut and is_plain and n_rows not in self._differing)
+        if way.one_by_one and n_rows not in self._same:
+            self._compare(slots, tokens, positions)
+            return self._decode(slots, tokens, positions, Way(way.n_threads))
+        with self._pace.timing(n_rows, way):
+            return self._decode(slots, tokens, positions, way)
+
+    def _decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int], way: Way) -> Logits:
+        """Do what `decode` does in this way."""
+        self._use(way)
+        if not way.one_by_one:
+            self._batch.fill(tokens, positions, slots)
+            return self._compute()
+        logits = np.empty((len(slots), self.n_vocab), np.float32)
+        for row, one in enumerate(zip(tokens, positions, slots, strict=True)):
+            self._batch.fill(*([each] for each in one))
+            logits[row] = self._compute()[0]
+        return logits
+
+    def _compare(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> None:
+        """Note whether so many rows have the same bits one by one as together; the slots hold what they held."""
+        bits = []
+        for one_by_one in (False, True):
+            bits.append(self._decode(slots, tokens, positions, Way(self.n_threads, one_by_one)).tobytes())
+            for slot, position in zip(reversed(slots), reversed(positions), strict=True):
+                self.rewind(slot, position)
+        (self._same if bits[0] == bits[1] else self._differing).add(len(slots))
+
+    def _use(self, way: Way) -> None:
+        if way.n_threads != self.n_threads:
+            self.n_threads = way.n_threads
+            lib.llama_set_n_threads(self._context, self.n_threads, self.n_threads)
 
     def _compute(self, wanted: OutputMask = True) -> Logits:
         """Decode the batch; return the logits after the tokens where `wanted` is true."""

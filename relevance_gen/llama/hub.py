@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
-from relevance_gen.errors import ModelLoadError
+from relevance_gen.errors import ModelLoadError, to_install
 
 _NAME = re.compile(
     r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<path>[\w./-]+\.gguf)|:(?P<wanted>[\w./-]+))?", re.ASCII | re.IGNORECASE
@@ -52,8 +52,7 @@ class HubModel:
             hub = importlib.import_module("huggingface_hub")
         except ImportError:
             raise ModelLoadError(
-                f"{self.repository} is no file here; to download it from the Hugging Face hub, "
-                "pip install 'relevance_gen[hub]'"
+                f"{self.repository} is no file here; to download it from the Hugging Face hub, {to_install('hub')}"
             ) from None
         # The hub is asked only where the cache does not hold what it would be asked for.
         file = self._cached(hub, self.wanted or _PREFERRED[0])
@@ -79,7 +78,7 @@ class HubModel:
         siblings = hub.HfApi().model_info(self.repository, timeout=_TIMEOUT_S).siblings
         file = choose_file([each.rfilename for each in siblings or ()], self.wanted)
         _log.info("downloading %s of %s from the Hugging Face hub", file, self.repository)
-        first, *_ = [Path(hub.hf_hub_download(self.repository, part)) for part in _parts(file)]
+        first, *_ = [Path(hub.hf_hub_download(self.repository, part)) for part in parts(file)]
         return first
 
     def _cached(self, hub: Any, wanted: str | None) -> Path | None:
@@ -89,7 +88,7 @@ class HubModel:
             file = choose_file([str(path.relative_to(folder)) for path in folder.rglob("*.gguf")], wanted)
         except Exception:  # nothing of this repository is there
             return None
-        return folder / file if all((folder / part).exists() for part in _parts(file)) else None
+        return folder / file if all((folder / part).exists() for part in parts(file)) else None
 
 
 def choose_file(names: Sequence[str], wanted: str | None = None) -> str:
@@ -130,7 +129,7 @@ def _has_part(name: str, wanted: str) -> bool:
     return re.search(rf"(?:^|[-._/]){re.escape(wanted)}(?=[-._/])", name) is not None
 
 
-def _parts(file: str) -> list[str]:
+def parts(file: str) -> list[str]:
     """Return the names of all parts of a file that is in several, the first first; llama.cpp finds the others by it."""
     part = _PART.search(file)
     if part is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from relevance_gen.checks import check_path
 from relevance_gen.errors import ModelLoadError
-from relevance_gen.llama.hub import HubModel
+from relevance_gen.llama.hub import HubModel, parts
 
 MODEL_VARIABLE = "RELEVANCE_GEN_MODEL"
 NO_MODEL = "none"
@@ -57,6 +57,12 @@ def check_is_gguf(path: Path) -> None:
         raise ModelLoadError(f"{path} cannot be read: {error.strerror}") from None
     if magic != _MAGIC:
         raise ModelLoadError(f"{path} is no GGUF file: it begins with {magic!r}, not {_MAGIC!r}")
+
+
+def files_of(model: str | None) -> list[Path]:
+    """Return the parts of a GGUF file, None being the embedded one; of what is no file here there are none."""
+    path = EMBEDDED_MODEL if model is None else Path(model)
+    return [part for name in parts(path.name) if (part := path.parent / name).is_file()]
 
 
 def resolve(

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from relevance_gen.errors import ModelLoadError, RelevanceGenError
 from relevance_gen.llama import aborts
@@ -53,7 +53,7 @@ class ModelThread(ABC):
         thread: where the model is loaded and computes.
     """
 
-    failure: ClassVar[type[RelevanceGenError]]
+    failure: type[RelevanceGenError]
 
     def __init__(self, owner: str) -> None:
         self.state = ThreadState.LOADING

@@ -52,7 +52,8 @@ class ModelOptions:
         integer(1),
     )
     n_threads: int | None = _option(
-        "CPU threads that decode; by default the physical cores, and one for a model of less than 8 MiB",
+        "CPU threads that decode; by default the physical cores, or fewer while these are faster, and one for a model "
+        "of less than 8 MiB",
         integer(1, _MAX_THREADS),
     )
     n_gpu_layers: int | None = _option("layers on the GPU, -1 for all; by default all if there is one", integer(-1))

@@ -69,13 +69,25 @@ class Tokenizer:
         Args:
             text: any string; lone surrogates count as "?".
         """
+        before, behind = self.around()
+        inside = self.tokenize_plain(text[: MOST_BYTES_PER_TOKEN * self._n_ctx + _SPARE_BYTES])
+        return np.concatenate((before, inside[: self._n_ctx - len(before) - len(behind)], behind))
+
+    def around(self) -> tuple[Tokens, Tokens]:
+        """Return the tokens that begin a text and those that end it."""
         around = self._tokenize(b"", add_special=True, parse_special=False)
         n_before = 1 if len(around) == 2 else int(lib.llama_vocab_get_add_bos(self._handle))
-        before, behind = around[:n_before], around[n_before:]
-        encoded = text[: MOST_BYTES_PER_TOKEN * self._n_ctx + _SPARE_BYTES].encode(errors="replace")
-        parts = [self._tokenize(part, add_special=False, parse_special=False) for part in self._parts(encoded)]
-        inside = np.concatenate(parts)[: self._n_ctx - len(around)]
-        return np.concatenate((before, inside, behind))
+        return around[:n_before], around[n_before:]
+
+    def tokenize_plain(self, text: str, *, parse_special: bool = False) -> Tokens:
+        """Return the tokens of `text`, of whatever length, and none that begins or ends one.
+
+        Args:
+            text: any string; lone surrogates count as "?".
+            parse_special: whether what reads like a control token is one.
+        """
+        parts = self._parts(text.encode(errors="replace"))
+        return np.concatenate([self._tokenize(part, add_special=False, parse_special=parse_special) for part in parts])
 
     def _tokenize_all(self, texts: list[str], max_tokens: int, *, add_special: bool) -> Tokens:
         """Tokenize each of `texts` for itself, and return the tokens of all, or the last `max_tokens`."""

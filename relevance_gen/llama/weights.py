@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama.gpus import check_gpus
@@ -67,7 +67,7 @@ class Weights:
         if not self.handle:
             raise ModelLoadError(f"{path} cannot be loaded: {reasons()}")
         self.vocabulary = lib.llama_model_get_vocab(self.handle)
-        self.copies_only = _metadata(self.handle, "relevance_gen.copies_only") == "true"
+        self.copies_only = metadata(self.handle, "relevance_gen.copies_only") == "true"
         self.n_bytes = lib.llama_model_size(self.handle)
         self.token_bytes = _token_bytes(self.handle)
         self.n_vocab = lib.llama_vocab_n_tokens(self.vocabulary)
@@ -80,18 +80,33 @@ class Weights:
             self.handle = None
 
 
-def _metadata(model: int, key: str) -> str:
-    """Return what the file says under `key`; empty where it says nothing."""
+def metadata(model: int | None, key: str) -> str:
+    """Return what a model's file says under `key`, 255 bytes of it at most; empty where it says nothing."""
     text = ctypes.create_string_buffer(_LONGEST_VALUE)
     lib.llama_model_meta_val_str(model, key.encode(), text, len(text))
     return text.value.decode(errors="replace")
 
 
+class _GGUFParameters(ctypes.Structure):
+    _fields_ = (("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p))
+
+
+def has_tensor(path: str | os.PathLike[str], name: str) -> bool:
+    """Tell whether a GGUF file has a tensor of some name."""
+    library: Any = lib._lib
+    library.gguf_init_from_file.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(library.gguf_init_from_file(os.fsencode(path), _GGUFParameters(True, None)))
+    try:
+        return bool(file) and library.gguf_find_tensor(file, name.encode()) >= 0
+    finally:
+        library.gguf_free(file)
+
+
 def _token_bytes(model: int) -> int:
     n_heads = max(1, lib.llama_model_n_head(model))
     usual = lib.llama_model_n_embd(model) // n_heads
-    architecture = _metadata(model, "general.architecture")
-    widths = [int(_metadata(model, f"{architecture}.attention.{of}_length") or usual) for of in ("key", "value")]
+    architecture = metadata(model, "general.architecture")
+    widths = [int(metadata(model, f"{architecture}.attention.{of}_length") or usual) for of in ("key", "value")]
     return int(_HALF_BYTES * sum(widths) * lib.llama_model_n_head_kv(model) * lib.llama_model_n_layer(model))
 
 

@@ -102,13 +102,17 @@ def test_many_threads_share_an_encoder(encoder):
 
 def test_who_wants_little_does_not_wait_for_who_wants_much():
     """Jobs are served in turn, a text of each: of two, the short one ends when the long one has done as many texts."""
-    jobs = Jobs()
-    long, short = Job(["long"] * 100), Job(["short"] * 3)
+
+    def read(n):
+        return lambda _: iter(range(1, n + 1))
+
+    jobs = Jobs("encoder", EncoderError)
+    long, short = Job(["long"] * 100, None, read(100)), Job(["short"] * 3, None, read(3))
     jobs.put(long)
     jobs.put(short)
     while not short.future.done():
         job = jobs.take()
-        job.give(np.zeros(2, np.float32), 1)
+        job.step(None)
         jobs.put_back(job)
     assert (long.n_done, short.n_done) == (3, 3)
 

@@ -150,7 +150,7 @@ def test_a_hub_that_cannot_answer_is_asked_once(hub: Hub, tmp_path: Path) -> Non
 def test_a_repository_needs_the_hub_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """owner/name without huggingface_hub is an error that says what to install."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModelLoadError, match=r"pip install 'relevance_gen\[hub\]'"):
+    with pytest.raises(ModelLoadError, match=r"pip install 'huggingface-hub>="):
         resolve("owner/name")
 
 

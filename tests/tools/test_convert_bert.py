@@ -8,20 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relevance_gen import Encoder
+from relevance_gen import Encoder, Reranker
+from tests.reference_ranking import ReferenceBert
 from tools.convert_bert import convert
 
 ROOT = Path(__file__).parents[2]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "cat", "##s", "dog", "b", "##a"]
-WIDTH, BLOCKS = 32, 2
+WIDTH, BLOCKS, N_CTX = 32, 2, 64
 
 
-def layout(folder, *, stored="F32", **config):
-    """Write a random BERT as Hugging Face lays one out."""
+def layout(folder, *, stored="F32", n_labels=0, **config):
+    """Write a random BERT as Hugging Face lays one out; one with labels is a classifier."""
     folder.mkdir(exist_ok=True)
     facts = {
         "model_type": "bert", "hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": BLOCKS,
-        "num_attention_heads": 2, "max_position_embeddings": 16, "layer_norm_eps": 1e-12, "type_vocab_size": 2,
+        "num_attention_heads": 2, "max_position_embeddings": N_CTX, "layer_norm_eps": 1e-12, "type_vocab_size": 2,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(facts | config))
     (folder / "vocab.txt").write_text("\n".join(TOKENS) + "\n")
@@ -36,7 +37,7 @@ def layout(folder, *, stored="F32", **config):
     (folder / "1_Pooling").mkdir(exist_ok=True)
     pooling = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    shapes = {"word_embeddings": (len(TOKENS), WIDTH), "position_embeddings": (16, WIDTH)}
+    shapes = {"word_embeddings": (len(TOKENS), WIDTH), "position_embeddings": (N_CTX, WIDTH)}
     shapes = {f"embeddings.{name}.weight": shape for name, shape in shapes.items()}
     shapes["embeddings.token_type_embeddings.weight"] = (2, WIDTH)
     shapes |= {f"embeddings.LayerNorm.{part}": (WIDTH,) for part in ("weight", "bias")}
@@ -49,6 +50,11 @@ def layout(folder, *, stored="F32", **config):
             shapes |= {f"{base}.{name}.weight": shape, f"{base}.{name}.bias": shape[:1]}
         for name in ("attention.output.LayerNorm", "output.LayerNorm"):
             shapes |= {f"{base}.{name}.{part}": (WIDTH,) for part in ("weight", "bias")}
+    if n_labels:
+        config["architectures"] = ["BertForSequenceClassification"]
+        shapes |= {"pooler.dense.weight": (WIDTH, WIDTH), "pooler.dense.bias": (WIDTH,)}
+        shapes |= {"classifier.weight": (n_labels, WIDTH), "classifier.bias": (n_labels,)}
+        (folder / "config.json").write_text(json.dumps(facts | config))
     chance = np.random.default_rng(0)
     tensors = {f"bert.{name}": chance.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()}
     write_safetensors(folder / "model.safetensors", tensors, stored)
@@ -131,6 +137,27 @@ def test_other_families_are_refused(tmp_path, config, message):
     """What is no BERT is refused, with the name of what converts it."""
     with pytest.raises(ValueError, match=message):
         convert(layout(tmp_path / "model", **config), tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
+def test_a_cross_encoder_scores_as_plain_numpy_does(tmp_path, kind):
+    """With its pooler, and the text's tokens of type 1; F16 and Q8_0 differ by their rounding alone."""
+    folder = layout(tmp_path / "model", n_labels=1)
+    for each in dict.fromkeys(("f32", kind)):
+        convert(folder, tmp_path / f"{each}.gguf", kind=each)
+    reference = ReferenceBert(tmp_path / "f32.gguf", len(TOKENS))
+    cls, sep, cat, dog, b = (TOKENS.index(token) for token in ("[CLS]", "[SEP]", "cat", "dog", "b"))
+    texts = {"dog": [dog], "b cat b": [b, cat, b], "": []}
+    pairs = [[cls, cat, sep, *(token + len(TOKENS) for token in [*text, sep])] for text in texts.values()]
+    with Reranker(tmp_path / f"{kind}.gguf") as reranker:
+        found = reranker.score("cat", list(texts), raw=True)
+    np.testing.assert_allclose(found, [reference.logit(pair) for pair in pairs], atol=5e-3 if kind == "f32" else 0.05)
+
+
+def test_a_cross_encoder_of_several_labels_is_refused(tmp_path):
+    """A classifier of three labels says nothing of a text's rank."""
+    with pytest.raises(ValueError, match="holds a classifier of 3 labels; a reranker has one"):
+        convert(layout(tmp_path / "model", n_labels=3), tmp_path / "out.gguf")
 
 
 def test_a_layer_that_a_file_cannot_hold_is_refused(tmp_path):
