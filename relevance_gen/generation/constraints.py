@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from attrs import define, frozen
 
-from relevance_gen.errors import InvalidRequestError, shorten
+from relevance_gen.errors import InvalidRequestError, shorten, to_install
 from relevance_gen.generation.sampling import Mask
 from relevance_gen.generation.schemas import paths_of, without_unknown_formats
 from relevance_gen.generation.ticket import GRAMMAR_FIELDS
@@ -36,6 +36,8 @@ _SHARE_S, _TOKEN_SHARE_S = 0.5, 0.002
 NAMED_FOR = "// of {}\n"
 """Begins a grammar that was made of another field, which errors name."""
 _CALLED = re.compile(NAMED_FOR.format(r"(\w+)"))
+_PART = re.compile(NAMED_FOR.format(r"(\S+)") + ".*?%json ")
+"""Stands before a schema within a grammar, and tells the field that it is of."""
 _BITS = (1 << np.arange(8)).astype(np.uint8)
 
 
@@ -63,12 +65,12 @@ class Constraint(ABC):
 
     Attributes:
         complete: whether the text is complete and nothing may follow.
-        token_s: the processor's time that its last token took.
+        is_quick: whether its last mask took little time.
     """
 
     def __init__(self, field: str, n_vocab: int, ends: Collection[int], effort: Effort) -> None:
         self.complete = False
-        self.token_s = 0.0
+        self.is_quick = True
         self._field = field
         self._effort = effort
         self._ends = np.array([token for token in ends if token < n_vocab], np.intp)
@@ -82,10 +84,10 @@ class Constraint(ABC):
         Args:
             may_end: whether an end token may come although others may, where the text is complete.
         """
-        self.token_s = 0.0
-        mask = self._mask
+        mask, before_s = self._mask, self._effort.seconds
         with self._measured():
             is_complete = self._fill(mask)
+        self.is_quick = self._effort.seconds - before_s < _TOKEN_SHARE_S
         if self._effort.is_too_much:
             mask[:] = 0
             return mask
@@ -125,9 +127,7 @@ class Constraint(ABC):
         """Count the time that this thread spends inside this context."""
         began_s = time.thread_time()
         yield
-        seconds = time.thread_time() - began_s
-        self.token_s += seconds
-        self._effort.seconds += seconds
+        self._effort.seconds += time.thread_time() - began_s
 
 
 class Form(Protocol):
@@ -221,6 +221,12 @@ class GrammarSource:
                 lark = self.text
         return lark
 
+    def parts(self) -> Iterator[GrammarSource]:
+        """Yield the schemas that this was made of, where it was made of several fields."""
+        for found in _PART.finditer(self.text):
+            schema, _ = json.JSONDecoder().raw_decode(self.text, found.end())
+            yield GrammarSource("json_schema", json.dumps(schema), found[1])
+
     def uncompilable(self, why: str) -> InvalidRequestError:
         """Return the error that says `why` it cannot be compiled, of a schema also where, and what can be done."""
         what = why.rpartition("JSON schema: ")[2]
@@ -232,7 +238,9 @@ class GrammarSource:
         remedy = (
             'leave it out, or put "x-guidance": {"lenient": true} into the schema, which ignores what is not done here'
         )
-        return InvalidRequestError(f"cannot be compiled: {what}{where}", self.field, remedy=remedy if places else None)
+        return InvalidRequestError(
+            f"cannot be compiled: {what}{where}", self.called or self.field, remedy=remedy if places else None
+        )
 
     def refused(self, why: str) -> InvalidRequestError:
         """Return the error that says `why` it cannot be followed."""
@@ -253,9 +261,7 @@ def source_of(request: GenerationRequest) -> GrammarSource:
     try:
         guidance_module()
     except ImportError:
-        raise source.refused(
-            "needs the extra 'constrained', which is not installed: pip install 'relevance_gen[constrained]'"
-        ) from None
+        raise source.refused(f"needs a package that is not installed: {to_install('constrained')}") from None
     return source
 
 

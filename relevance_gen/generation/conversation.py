@@ -50,14 +50,21 @@ class Renderer:
             InvalidRequestError: the template is wrong, refuses the messages, or takes too much time or memory.
             GenerationError: the sandbox cannot be started.
         """
+        return str(self._ask(template, variables)["text"])
+
+    def variables_of(self, template: str) -> list[str]:
+        """Return the names of the variables that `template` reads; it raises what `render` raises."""
+        return list(self._ask(template, None)["names"])
+
+    def _ask(self, template: str, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         try:
             reply = self._sandbox.ask({"template": template, "variables": variables})
         except TimeoutError:
             raise _refused(f"must be rendered within {self._timeout_s:g} seconds") from None
         except EOFError:
             raise _refused("must not end the process that renders it") from None
-        if "text" in reply:
-            return str(reply["text"])
+        if "error" not in reply:
+            return reply
         field = _FIELDS[reply["kind"]]
         wrong = "do not fit the chat template" if field == "messages" else "cannot be rendered"
         raise InvalidRequestError(f"{wrong}: {reply['error'][:500]}", field)
@@ -152,7 +159,7 @@ def _left_out(messages: Sequence[Mapping[str, Any]], write: Callable[[Sequence[M
     return [at for at, mark in marks.items() if mark not in text]
 
 
-def texts_of(message: Mapping[str, Any]) -> list[str]:
+def said_in(message: Mapping[str, Any]) -> list[str]:
     """Return what a message says, in parts."""
     content = message.get("content")
     texts = [content]
@@ -163,7 +170,7 @@ def texts_of(message: Mapping[str, Any]) -> list[str]:
 
 def _is_system(message: Mapping[str, Any]) -> bool:
     """Tell whether a message is a system's that says something, and not the one to be continued."""
-    said = "".join(texts_of(message))
+    said = "".join(said_in(message))
     return message["role"] == "system" and bool(said.strip()) and not said.endswith(_END)
 
 
@@ -185,7 +192,7 @@ def _said_by_users(messages: Sequence[Mapping[str, Any]], places: Sequence[int])
     before: defaultdict[int, str] = defaultdict(str)
     behind: defaultdict[int, str] = defaultdict(str)
     for place in places:
-        text = "\n".join(texts_of(messages[place]))
+        text = "\n".join(said_in(messages[place]))
         if not users:
             why = "is left out by the chat template, and there is no user's message that could hold it"
             raise InvalidRequestError(why, f"messages[{place}]", remedy="say it as a user")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.compilation import Compilation
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.drawing import Rows, draw
-from relevance_gen.generation.mask_time import MaskTime
 from relevance_gen.generation.prompt import Prompt
 from relevance_gen.generation.sampling import NO_TOKEN
 from relevance_gen.generation.sequence import Sequence
@@ -55,7 +55,7 @@ class Engine:
         self._reports = reports
         self._clock = clock
         self._compilation = Compilation(model)
-        self._masks = MaskTime()
+        self._masks = {is_open: ThreadPoolExecutor(1, "relevance_gen-masks") for is_open in (True, False)}
         self._queue: list[Prompt] = []
         self._running: dict[int, tuple[Sequence, Prompt]] = {}
         self._paused: list[tuple[Sequence, Prompt, SavedState]] = []
@@ -287,9 +287,10 @@ class Engine:
             self._advance(slots, logits)
 
     def _decode(self, slots: Items[int]) -> None:
-        of_strangers = {slot: one for slot, (one, prompt) in self._running.items() if prompt.ticket.manner.is_open}
-        late = self._masks.late(of_strangers, n_running=len(slots))
-        sequences = {slot: self._running[slot][0] for slot in slots if slot not in late}
+        in_time = [
+            slot for slot in slots if (of := self._running[slot])[0].is_masked or not of[1].ticket.manner.is_open
+        ]  # nobody waits for strangers whose masks are slow
+        sequences = {slot: self._running[slot][0] for slot in in_time or slots[:1]}
         rows = Rows(sequences)
         logits = self._model.decode(rows.slots, rows.tokens, rows.positions)
         self.counters.decode_steps += 1
@@ -305,7 +306,10 @@ class Engine:
             self._model.rewind(slot, sequences[slot].position)
 
     def _advance(self, slots: Items[int], logits: Logits) -> None:
-        """Draw, append and retire: row i of `logits` belongs to ``slots[i]``."""
+        """Draw, append and retire: row i of `logits` belongs to ``slots[i]``.
+
+        The masks of the next tokens are computed in threads, while the model computes.
+        """
         batch = [self._running[slot] for slot in slots]
         self.counters.generated_tokens += len(batch)
         tokens = draw([sequence for sequence, _ in batch], logits)
@@ -318,11 +322,9 @@ class Engine:
                 self._reports.done(prompt.ticket, sequence.constraint.dead_end())
                 continue
             released = sequence.accept(drawn.token, self._model.piece(drawn.token), drawn.logprob, drawn.alternatives)
+            sequence.begin_mask(self._masks[prompt.ticket.manner.is_open])
             if released:
                 self._reports.text(prompt.ticket, sequence.index, released)
-        for sequence, prompt in batch:  # those that just failed as well
-            if sequence.constraint is not None and prompt.ticket.manner.is_open:
-                self._masks.charge(sequence.constraint.token_s)
         self._end_finished(slots)
 
     def _end_finished(self, slots: Items[int]) -> None:

@@ -51,7 +51,8 @@ def grammar_of(
         rules.append("turn: answer")
     else:
         is_checked = must_call or any(tool.strict for tool in tools)
-        rules += _calls(tools, syntax, is_parallel=choice.is_parallel, is_checked=is_checked)
+        fields = conversation.schema_fields if is_checked else None
+        rules += _calls(tools, syntax, fields, is_parallel=choice.is_parallel)
         rules += _turn(syntax, must_call=must_call, has_answer=field is not None)
     named = "tools" if tools else str(field)
     text = NAMED_FOR.format(named) + "\n".join(rules)
@@ -60,13 +61,17 @@ def grammar_of(
     return {**dict.fromkeys(GRAMMAR_FIELDS), "grammar": text}
 
 
-def _calls(tools: tuple[Tool, ...], syntax: Syntax, *, is_parallel: bool, is_checked: bool) -> list[str]:
-    """Return the rules of calls, of which the first lacks what leads to it: that is the rule ``lead``."""
+def _calls(
+    tools: tuple[Tool, ...], syntax: Syntax, fields: Mapping[str, str] | None, *, is_parallel: bool
+) -> list[str]:
+    """Return the rules of calls, the first without the rule ``lead``; with `fields` they fit the schemas so called."""
     more = f"({_quoted(syntax.separator + syntax.before)} one)*" if is_parallel else ""
     rules = [f"rest: one {more} {_quoted(syntax.closing)}", f"lead: {_quoted(syntax.opening + syntax.before)}"]
     rules.append("one: " + " | ".join(f"one{place}" for place in range(len(tools))))
     for place, tool in enumerate(tools):
-        schema = json.dumps(_schema(tool) if is_checked else {"type": "object", "x-guidance": _AS_PYTHON})
+        schema = json.dumps({"type": "object", "x-guidance": _AS_PYTHON} if fields is None else _schema(tool))
+        if fields is not None:
+            rules.append(NAMED_FOR.format(fields.get(tool.name, "tools")).rstrip())
         rules.append(
             f"one{place}: {_quoted(tool.name + syntax.between)} %json {schema} {_quoted(syntax.after)}".rstrip()
         )

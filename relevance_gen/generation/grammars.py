@@ -167,10 +167,16 @@ class _Lane:
             compiled_s = time.thread_time() - began_s
             seconds += compiled_s
             why = guidance.reason(matcher)
+        blamed = source
+        for part in source.parts() if why else ():
+            if blamed is source and seconds < _TRIAL_S:
+                _, why_not, more_s = self._try(part.lark())
+                seconds += more_s
+                blamed, why = (part, why_not) if why_not else (blamed, why)
         if client is not None:
             self._seconds.charge(seconds, client)
         if why:
-            raise source.uncompilable(why)
+            raise blamed.uncompilable(why)
         grammar = Grammar(source, matcher, self._n_vocab, guidance)
         if compiled_s <= _KNOWN_S:
             self._known.put((client, source), grammar)

@@ -10,6 +10,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling
 from relevance_gen.generation.constraints import Effort, Form
 from relevance_gen.generation.lookup import Lookup
+from relevance_gen.generation.reading import ThoughtCount
 from relevance_gen.generation.sequence import Sequence
 from relevance_gen.generation.stopping import NO_STOPS, StopStrings
 from relevance_gen.generation.ticket import MAX_ALTERNATIVES, Ticket
@@ -172,6 +173,7 @@ class Prompt:
             constraint=None if self.grammar is None else self.grammar.begin(self.ends, self.effort),
             lookup=Lookup(self.tokens, n_guessed, min(room, self.ticket.request.max_tokens)) if n_guessed else None,
             allowed=self.allowed,
+            thoughts=None if (form := self.ticket.manner.answer) is None else ThoughtCount(form),
         )
 
     def vacate(self) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import hashlib
 import re
-from collections.abc import Collection, Sequence
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
+from relevance_gen.generation.arguments import BareArguments, TaggedArguments
 from relevance_gen.generation.syntaxes import Head, Syntax, Thoughts
 from relevance_gen.types import Part, PartKind
 
@@ -18,7 +20,7 @@ ID_CHARACTERS = 9
 _STEP = 1 << 12
 """Characters that are read together: what is read is taken off their beginning, so more of them take longer each."""
 _JSON = re.compile(r'["\\{}\[\]]')
-_MARKER = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
+_MARKER = re.compile(r"<(?:(?!NAME)[^<>\s])+>?|\[[A-Z_]+\]")
 
 
 def call_id(text: str) -> str:
@@ -35,16 +37,43 @@ class AnswerFormat:
         syntax: how it does so; ``None`` where it may not.
         thoughts: how it thinks; ``None`` where it does not.
         is_thinking: whether it does so from the beginning, as its prompt ends with what leads to that.
+        schemas: of the arguments of each tool, by their names if they are any, where they are not written as JSON.
     """
 
     tools: frozenset[str] = frozenset()
     syntax: Syntax | None = None
     thoughts: Thoughts | None = None
     is_thinking: bool = False
+    schemas: Mapping[str, Any] = field(factory=dict)
 
     def reader(self, nonce: str) -> Reader:
         """Return what reads one turn; the `nonce` makes the ids of its calls unique."""
         return Reader(self, nonce)
+
+
+class ThoughtCount:
+    """Counts the tokens that a model writes while it thinks: from behind the mark that begins that to its end.
+
+    The last token of the mark counts, and so does all of the one that ends it.
+
+    Args:
+        form: how it thinks.
+
+    Attributes:
+        n_tokens: so far.
+    """
+
+    def __init__(self, form: AnswerFormat) -> None:
+        self.n_tokens = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._reader = form.reader("") if form.thoughts else None
+
+    def note(self, piece: bytes) -> None:
+        """Take the next token, as it is printed."""
+        if self._reader is not None:
+            was_thinking = self._reader.is_thinking
+            self._reader.push(self._decoder.decode(piece))
+            self.n_tokens += was_thinking or self._reader.is_thinking
 
 
 class Reader:
@@ -71,11 +100,17 @@ class Reader:
         self._place = -1
         self._n_calls = 0
         self._depth, self._outer, self._in_string, self._is_own = 0, 0, False, False
+        self._arguments: TaggedArguments | BareArguments | None = None
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether what comes next is thought."""
+        return self._state == "thought"
 
     def push(self, text: str, *, is_whole: bool = False) -> list[Part]:
         """Return the pieces that more of the text releases; all that is left where this `is_whole`."""
         pieces: list[Part] = []
-        steps = {"text": self._read_text, "thought": self._read_thought, "call": self._read_arguments}
+        steps = {"text": self._read_text, "thought": self._read_thought, "call": self._read_noted}
         for start in range(0, len(text) or 1, _STEP):
             self._buffer += text[start : start + _STEP]
             while self._buffer and steps[self._state](pieces, is_whole):
@@ -161,14 +196,29 @@ class Reader:
 
     def _follow(self, pieces: list[Part], head: Head, end: int, name: str) -> bool:
         """Go on behind a head."""
-        is_call = head.leads_to == "call"
-        self._take(end - is_call)
+        self._take(end)
         self._close(head.leads_to)
-        if is_call:
-            self._depth, self._outer, self._in_string, self._is_own = 0, 1 - head.text.count("{"), False, True
+        if head.leads_to == "call":
+            syntax, self._arguments = self._form.syntax, None
+            if syntax and syntax.tags and not self._buffer.startswith("{"):
+                self._arguments = TaggedArguments(syntax.tags, self._form.schemas.get(name))
+            elif syntax and syntax.mark:
+                self._arguments = BareArguments(syntax.mark)
+            self._depth, self._outer, self._in_string, self._is_own = 0, -head.text.count("{"), False, True
             self._place, self._n_calls = self._place + 1, self._n_calls + 1
             pieces.append(Part("tool_call", "", self._place, name, call_id(f"{self._nonce} {self._n_calls}")))
         return True
+
+    def _read_noted(self, pieces: list[Part], is_whole: bool) -> bool:
+        """Take arguments in a notation that is not JSON, where there is one."""
+        if self._arguments is None:
+            return self._read_arguments(pieces, is_whole)
+        n_read, told, is_over = self._arguments.read(self._buffer, is_whole=is_whole)
+        self._take(n_read)
+        pieces += [Part("tool_call", told, self._place)] if told else []
+        if is_over:
+            self._close("text")
+        return is_over or n_read > 0
 
     def _read_arguments(self, pieces: list[Part], is_whole: bool) -> bool:
         """Take the arguments as they come, up to the brace that closes them, and skip the rest of their object."""

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -68,10 +68,16 @@ def compiled(template: str) -> jinja2.Template:
     return environment().from_string(template)
 
 
-def answer(request: dict[str, Any]) -> dict[str, str]:
-    """Return the ``text`` that a ``template`` makes of ``variables``, or an ``error`` and of which ``kind`` it is."""
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the ``text`` that a ``template`` makes of ``variables``, or an ``error`` and of which ``kind`` it is.
+
+    Without variables, return the ``names`` of those that it reads.
+    """
     try:
         template = compiled(request["template"])
+        if request["variables"] is None:
+            read = meta.find_undeclared_variables(environment().parse(request["template"]))
+            return {"names": sorted(read - environment().globals.keys())}
     except (MemoryError, RecursionError) as error:
         return {"error": type(error).__name__, "kind": "limit"}
     except Exception as error:

@@ -215,7 +215,9 @@ class Runner:
         known = tools_of(tools)
         choice = choice_of(tool_choice, known, is_parallel=parallel_tool_calls)
         variables = {} if template_variables is None else template_variables
-        conversation = Conversation(messages, known, choice, variables, continues=continues)
+        given = [f"tools[{place}]{'' if isinstance(tool, Tool) else '.function'}" for place, tool in enumerate(tools)]
+        named = {tool.name: f"{path}.parameters" for tool, path in zip(known, given, strict=True)}
+        conversation = Conversation(messages, known, choice, variables, {}, continues, named)
         request, answer = self.write_chat(conversation, request, chat_template=chat_template)
         return self.submit(request, on_text=on_part, manner=attrs.evolve(_CHAT, answer=answer))
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+
 import numpy as np
 
 from relevance_gen.generation.adjustment import Adjustment
 from relevance_gen.generation.constraints import Constraint
 from relevance_gen.generation.lookup import Lookup
+from relevance_gen.generation.reading import ThoughtCount
 from relevance_gen.generation.sampling import Mask
 from relevance_gen.generation.stopping import StopStrings, TextAssembler
 from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob
@@ -27,6 +31,7 @@ class Sequence:
         constraint: what the text must be, if not anything.
         lookup: guesses what comes next, if that is wanted.
         allowed: the tokens that may be drawn, if these are not all.
+        thoughts: counts the tokens of thoughts, in a conversation.
 
     Attributes:
         tokens: generated so far, the end token included.
@@ -51,6 +56,7 @@ class Sequence:
         constraint: Constraint | None = None,
         lookup: Lookup | None = None,
         allowed: Mask | None = None,
+        thoughts: ThoughtCount | None = None,
     ) -> None:
         self.index = index
         self.tokens: list[int] = []
@@ -58,6 +64,8 @@ class Sequence:
         self.constraint = constraint
         self.lookup = lookup
         self._allowed = allowed
+        self._mask: Future[Mask] | None = None
+        self._thoughts = thoughts
         # A constraint itself keeps end tokens back.
         self.adjustment = Adjustment(request, () if constraint else ends, n_vocab)
         self.wants_logprobs = request.logprobs
@@ -82,11 +90,23 @@ class Sequence:
         """Whether the next token may be an end token."""
         return len(self.tokens) >= self.request.min_tokens
 
+    @property
+    def is_masked(self) -> bool:
+        """Whether what `begin_mask` has begun is done, or will be soon, as it was the last time."""
+        return self._mask is None or self._mask.done() or (self.constraint is None or self.constraint.is_quick)
+
+    def begin_mask(self, thread: Executor) -> None:
+        """Compute in another thread what `mask` will return."""
+        if self.constraint is not None and self.finish_reason is None:
+            with suppress(RuntimeError):  # the interpreter ends, or there is no thread: then `mask` computes it
+                self._mask = thread.submit(self.constraint.mask, may_end=self.may_end)
+
     def mask(self) -> Mask | None:
         """Return which tokens may be drawn next, where not all may; valid until the next call."""
         if self.constraint is None:
             return self._allowed
-        mask = self.constraint.mask(may_end=self.may_end)
+        begun, self._mask = self._mask, None
+        mask = self.constraint.mask(may_end=self.may_end) if begun is None else begun.result()
         return mask if self._allowed is None else mask[: len(self._allowed)] & self._allowed
 
     def draw(self) -> float:
@@ -105,6 +125,8 @@ class Sequence:
         self.adjustment.count(token)
         if self.lookup is not None:
             self.lookup.note(token)
+        if self._thoughts is not None and token not in self._ends:
+            self._thoughts.note(piece)
         if token in self._ends:
             released = self._assembler.flush()
             self.finish_reason = "eos"
@@ -148,4 +170,5 @@ class Sequence:
             logprobs=tuple(self._logprobs) if self.request.logprobs else None,
             top_logprobs=tuple(self._alternatives) if self.request.top_logprobs else None,
             stopped_by=self._assembler.stopped_by,
+            reasoning_tokens=None if self._thoughts is None else self._thoughts.n_tokens,
         )

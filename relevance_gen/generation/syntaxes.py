@@ -10,7 +10,9 @@ from attrs import frozen
 
 Found: TypeAlias = tuple[int, str] | Literal["partly"] | None
 """Where a head ends, and the tool's name in it; or that it may stand there when more of the text is known."""
-_WORD: Final = re.compile(r'(?:<[^<>\s]+>|\[/?[A-Z_]+\]|"(?!NAME)\w+"|NAME|```|(?:(?!NAME)[\w.=])+|[^\s\w])~?')
+_WORD: Final = re.compile(
+    r'(?:<(?:(?!NAME)[^<>\s])+>|\[/?[A-Z_]+\]|"(?!NAME|ANY)\w+"|NAME|ANY|```|(?:(?!NAME|ANY)[\w.=])+|[^\s\w])~?'
+)
 _NAME: Final = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _SPACE: Final = re.compile(r"\s{0,200}")
 _ALIKE: Final = dict.fromkeys(('"arguments"', '"parameters"'), ('"arguments"', '"parameters"'))
@@ -29,25 +31,28 @@ class Head:
     """What a model writes before it calls, thinks or speaks.
 
     Args:
-        text: words, with white space between them or none; NAME is a tool's name, and what a tilde follows may lack.
-        leads_to: what follows; the arguments of a call begin with the brace that ends its head.
+        text: words, with white space between them or none; NAME is a tool's name, ANY any other, and what a tilde
+            follows may lack.
+        leads_to: what follows.
+        ahead: what has to stand behind it; of a call what its arguments begin with.
     """
 
     text: str
     leads_to: Literal["call", "thought", "text"] = "call"
+    ahead: tuple[str, ...] = ()
 
     def find(self, text: str, start: int) -> Found:
         """Tell whether it stands at `start` of a text."""
         at, name = start, ""
         for word in _words(self.text):
             at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-            if word == "NAME":
+            if word in ("NAME", "ANY"):
                 named = _NAME.match(text, at)
                 if at == len(text) or (named is not None and named.end() == len(text)):
                     return "partly"
                 if named is None:
                     return None
-                name, at = name or named[0], named.end()
+                name, at = named[0] if word == "NAME" else name, named.end()
                 continue
             alike = _ALIKE.get(word, (word.rstrip("~"),))
             if given := next((one for one in alike if text.startswith(one, at)), ""):
@@ -56,7 +61,10 @@ class Head:
                 return "partly"
             elif not word.endswith("~"):
                 return None
-        return at, name
+        start = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        if not self.ahead or text.startswith(self.ahead, start):
+            return start if self.leads_to == "call" else at, name
+        return "partly" if any(one.startswith(text[start:]) for one in self.ahead) else None
 
 
 @frozen
@@ -68,6 +76,9 @@ class Syntax:
         before, between, after: what stands around the name and the arguments of a call.
         opening, separator, closing: what stands around all calls of a turn, and between two.
         others: further heads of calls, which are read and not written.
+        tags: what stands before, between and behind the name and the value of an argument, where arguments are no JSON;
+            a line's end there belongs to neither, and JSON is read in their place, too.
+        mark: what stands around texts in arguments whose names are bare.
     """
 
     signs: tuple[str, ...]
@@ -78,19 +89,28 @@ class Syntax:
     separator: str = ""
     closing: str = ""
     others: tuple[str, ...] = ()
+    tags: tuple[str, str, str] | None = None
+    mark: str = ""
+
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        """The words that close a call."""
+        return _words((self.after.removeprefix("}") if self.before.endswith('"') else self.after) + self.closing)
+
+    def _head(self, text: str) -> Head:
+        return Head(text, ahead=("{",) if self.tags is None else ("{", self.tags[0], self._ends[0]))
 
     @property
     def heads(self) -> tuple[Head, ...]:
         """What leads to a call anywhere; what has no word of its own does so only where a turn begins."""
         written = f"{self.opening}{self.before}NAME{self.between}"
-        return tuple(Head(text + "{") for text in (written, *self.others))
+        return tuple(map(self._head, (written, *self.others)))
 
     @property
     def behind(self) -> tuple[Head, ...]:
         """What may stand behind a call: another one, or what closes this one."""
-        after = self.after.removeprefix("}") if self.before.endswith('"') else self.after
-        ends = (Head(word, "text") for word in _words(after + self.closing))
-        return Head(f"{self.separator}{self.before}NAME{self.between}{{"), *ends
+        another = (f"{self.before}NAME{self.between}", *self.others)
+        return *(self._head(self.separator + text) for text in another), *(Head(word, "text") for word in self._ends)
 
     def call(self, name: str, arguments: str) -> str:
         """Return a call as it is written."""
@@ -127,6 +147,10 @@ HERMES: Final = Syntax(
     *("<tool_call>\n" + _OBJECT[0], _OBJECT[1], "}\n</tool_call>"),
     separator="\n",
 )
+_ACTION: Final = [id_ + '"tool_name":"NAME","parameters":' for id_ in ('{"tool_call_id":"ANY",', "{")]
+_ONE, _GIVEN = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
+_FUNCTION: Final = f"{_ONE}functions.~NAME:ANY{_GIVEN}"
+_SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 SYNTAXES: Final = (
     Syntax(
         *(("<|channel|>", "functions."), "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"),
@@ -134,7 +158,7 @@ SYNTAXES: Final = (
             text for one in _CHANNELS for text in (f"{one} {_FOR}{_JSON}", f"<|start|>~assistant~{_FOR}{one}{_JSON}")
         ),
     ),
-    Syntax(("[TOOL_CALLS]", "[ARGS]"), "[TOOL_CALLS]", "[ARGS]", others=("[TOOL_CALLS]NAME[CALL_ID]NAME[ARGS]~",)),
+    Syntax(("[TOOL_CALLS]", "[ARGS]"), "[TOOL_CALLS]", "[ARGS]", others=("[TOOL_CALLS]NAME[CALL_ID]ANY[ARGS]~",)),
     Syntax(("[TOOL_CALLS]",), *_OBJECT, "[TOOL_CALLS] [", ", ", "]", others=("[TOOL_CALLS]NAME[ARGS]~",)),
     Syntax(
         *((_ALL_BEGIN, "```json"), f"{_BEGIN}function{_SEP}", "\n```json\n", f"\n```{_END}"),
@@ -148,9 +172,37 @@ SYNTAXES: Final = (
         separator="; ",
         others=(f"<|python_tag|>{_NAMED}",),
     ),
+    Syntax(
+        *(("<|START_ACTION|>",), '{"tool_call_id": "0", "tool_name": "', '", "parameters": ', "}"),
+        *("<|START_ACTION|>[\n    ", ",\n    ", "\n]<|END_ACTION|>"),
+        others=(*("<|START_ACTION|>[" + text for text in _ACTION), *_ACTION),
+    ),
+    Syntax(
+        *(("tool_declare",), f"{_ONE}functions.", f":0{_GIVEN}", "<|tool_call_end|>", _SECTION, "", _SECTION_END),
+        others=(_SECTION + _FUNCTION, _FUNCTION),
+    ),
+    Syntax(("<|tool_call>", "call:"), "<|tool_call>call:", "", "<tool_call|>", mark='<|"|>'),
+    Syntax(
+        *(("<minimax:tool_call>",), '<invoke name="', '">\n', "</invoke>\n"),
+        *("<minimax:tool_call>\n", "", "</minimax:tool_call>"),
+        tags=('<parameter name="', '">', "</parameter>"),
+    ),
+    *(
+        Syntax(
+            *((f"<{tag}>", "<function="), f"<{tag}>\n<function=", ">\n", f"</function>\n</{tag}>", "", "\n"),
+            others=("<function=NAME>",),
+            tags=("<parameter=", ">\n", "\n</parameter>"),
+        )
+        for tag in ("tool_call", "seed:tool_call")
+    ),
+    Syntax(
+        *(("<tool_call>", "<arg_key>"), "<tool_call>", "\n", "\n</tool_call>", "", "\n"),
+        tags=("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+    ),
 )
 """The syntaxes; of several that a template may be of, the first counts. Sources: the chat templates of gpt-oss, Mistral
-7B v0.3 to Small 3.2, DeepSeek R1, V3 and V3.1, Granite 3, Qwen 2.5 and 3, Hermes 2 Pro, and Llama 3.1 to 3.3."""
+7B v0.3 to Small 3.2, DeepSeek R1, V3 and V3.1, Granite 3, Qwen 2.5 and 3, Hermes 2 Pro, Llama 3.1 to 3.3, Command R7B
+and A, Kimi K2, Gemma 4, MiniMax M2, Seed-OSS, Qwen3-Coder and 3.5, and GLM 4.5 to 4.7."""
 
 _SPOKEN: Final = (
     f"<|channel|>final{_JSON}",
@@ -160,6 +212,7 @@ _SPOKEN: Final = (
     "<|call|>",
 )
 _PAIRS: Final = (
+    ("<|channel>thought", "<channel|>"),
     ("[THINK]", "[/THINK]"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<seed:think>", "</seed:think>"),
@@ -174,13 +227,14 @@ THOUGHTS: Final = (
     ),
     *(Thoughts(begin, (Head(begin, "thought"),), (end,)) for begin, end in _PAIRS),
 )
-"""How gpt-oss, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek and most others think."""
+"""How gpt-oss, Gemma 4, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek and most others think."""
 
 _HEADS: Final = [head for row in SYNTAXES for head in (*row.heads, *row.behind)]
 _HEADS.extend(head for row in THOUGHTS for head in row.heads)
+_AROUND: Final = [text for row in SYNTAXES for text in (row.mark, *(row.tags or ()))]
 MARKERS: Final = frozenset(
     word.rstrip("~")
-    for text in (*(head.text for head in _HEADS), *(end for _, end in _PAIRS))
+    for text in (*(head.text for head in _HEADS), *(end for _, end in _PAIRS), *_AROUND)
     for word in _words(text)
     if re.match(r"<.|\[/?[A-Z]", word)
 )

@@ -85,6 +85,7 @@ class Conversation:
         variables: what else the template reads.
         required: those of them that the template must know, as the answer depends on them, and what clients call each.
         continues: whether the last message is to be continued.
+        schema_fields: what the caller calls the parameters of each tool, by its name, for errors.
     """
 
     messages: Sequence[Message]
@@ -93,6 +94,7 @@ class Conversation:
     variables: Mapping[str, Any] = field(factory=dict)
     required: Mapping[str, str] = field(factory=dict)
     continues: bool = False
+    schema_fields: Mapping[str, str] = field(factory=dict)
 
     @property
     def callable(self) -> tuple[Tool, ...]:
@@ -244,6 +246,14 @@ def joined(pieces: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def finish_reason_of(reason: FinishReason, parts: Sequence[Part]) -> FinishReason:
-    """Return why a turn ended whose sample ended for a `reason`: calls end it, unless there was no more room."""
+    """Return why a turn ended whose sample ended for a `reason`: calls end it, unless something cut it off."""
     is_called = reason != "length" and any(part.kind == "tool_call" for part in parts)
-    return "tool_calls" if is_called else reason
+    return "tool_calls" if is_called and _is_whole(parts[-1]) else reason
+
+
+def _is_whole(part: Part) -> bool:
+    """Tell whether a part is not a call whose arguments were cut off."""
+    try:
+        return part.kind != "tool_call" or isinstance(wire.parse(part.text.encode(errors="replace")), dict)
+    except InvalidRequestError:
+        return False

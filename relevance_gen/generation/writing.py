@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 
 from relevance_gen.errors import InvalidRequestError, did_you_mean
-from relevance_gen.generation.conversation import check_messages, prompt_of, renderer_for, texts_of
+from relevance_gen.generation.conversation import check_messages, prompt_of, renderer_for, said_in
 from relevance_gen.generation.forcing import grammar_of
 from relevance_gen.generation.reading import ID_CHARACTERS, AnswerFormat, call_id
 from relevance_gen.generation.syntaxes import HERMES, Syntax, syntax_of, thoughts_of
@@ -23,10 +23,12 @@ _MAX_VALUES: Final = 1 << 16
 _THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking")
 """What templates call the thoughts of a turn."""
 _READS_OBJECTS: Final = re.compile(
-    r"""(arguments|tool_calls?(\.function|\['function'\])?)['"\])]*\s*"""
+    r"""(arguments|_args|tool_calls?(\.function|\['function'\])?)['"\])]*\s*"""
     r"""(\|\s*(tojson|items)|is\s+(not\s+)?(string|mapping)|\.items)"""
 )
 _WANTS_IDS: Final = re.compile(r"length\s*(!=|==|<)\s*9\b")
+_IDS_TELL_NAMES: Final = "<|tool_call_begin|>"
+"""Stands before the id of a call in Kimi's templates, which write no other name of it."""
 _DESCRIPTION: Final = """\
 You may call these tools. Of each you are told its name, what it does, and the JSON schema of its arguments:
 {tools}
@@ -62,7 +64,7 @@ def write(
     words = set(re.findall(r"\w+", template))
     for name, called in conversation.required.items():
         if name not in words:
-            remedy = did_you_mean(name, words, "leave it out")
+            remedy = did_you_mean(name, renderer_for(client).variables_of(template), "leave it out")
             raise InvalidRequestError("is not known to the chat template of this model", called, remedy=remedy)
     known, thoughts = syntax_of(template), thoughts_of(template)
     syntax = known or HERMES
@@ -82,7 +84,8 @@ def write(
     )
     is_thinking = thoughts is not None and not thoughts.is_kept and text.rstrip().endswith(thoughts.sign)
     tools = frozenset(tool.name for tool in conversation.callable)
-    answer = AnswerFormat(tools, syntax if tools else None, thoughts, is_thinking)
+    schemas = {tool.name: tool.parameters.get("properties") for tool in conversation.callable if syntax.tags}
+    answer = AnswerFormat(tools, syntax if tools else None, thoughts, is_thinking, schemas)
     end = thoughts.ends[0] if thoughts is not None and is_thinking else ""
     return attrs.evolve(request, text=text, **grammar_of(conversation, request, answer.syntax, end)), answer
 
@@ -91,11 +94,13 @@ def _as_read(messages: Sequence[Message], template: str) -> list[dict[str, Any]]
     """Return messages with their thoughts, calls and results as a template reads them."""
     thoughts = [name for name in _THOUGHTS if re.search(rf"\b{name}\b", template)]
     takes_objects, wants_ids = _READS_OBJECTS.search(template), _WANTS_IDS.search(template)
-    names: dict[str, str] = {}
+    names: dict[str, tuple[str, int]] = {}
     n_values = 0
     turns = []
 
     def known_as(given: str) -> str:
+        if _IDS_TELL_NAMES in template and given in names:
+            return "functions.{}:{}".format(*names[given])
         return call_id(given) if wants_ids and len(given) != ID_CHARACTERS else given
 
     for place, message in enumerate(messages):
@@ -116,11 +121,11 @@ def _as_read(messages: Sequence[Message], template: str) -> list[dict[str, Any]]
                 raise InvalidRequestError(f"must hold at most {_MAX_VALUES:,} values in calls' arguments", "messages")
             arguments = _object_of(arguments) if takes_objects else _text_of(arguments)
             given = call.get("id") or f"call{len(names)}"
-            names[given] = name
+            names[given] = name, len(names)
             function = {"name": name, "arguments": arguments}
             turn["tool_calls"].append({"id": known_as(given), "type": "function", "function": function})
         if message.get("role") == "tool" and (given := message.get("tool_call_id")):
-            turn = {"name": names.get(given, ""), **turn, "tool_call_id": known_as(given)}
+            turn = {"name": names[given][0] if given in names else "", **turn, "tool_call_id": known_as(given)}
         turns.append(turn)
     return turns
 
@@ -144,7 +149,7 @@ def _in_words(messages: Sequence[dict[str, Any]], syntax: Syntax) -> list[dict[s
     turns: list[dict[str, Any]] = []
     is_result = False
     for message in messages:
-        content, was_result = "\n".join(texts_of(message)), is_result
+        content, was_result = "\n".join(said_in(message)), is_result
         if is_result := message["role"] == "tool" and "tool_call_id" in message:
             text = f"<tool_response>\n{content}\n</tool_response>"
             said = f"{turns.pop()['content']}\n" if was_result else ""
@@ -165,5 +170,5 @@ def _described(messages: Sequence[dict[str, Any]], tools: Sequence[Tool], syntax
     text = _DESCRIPTION.format(tools="\n".join(told), call=call)
     first = messages[0]
     if first["role"] == "system":
-        return [{**first, "content": "\n\n".join((*texts_of(first), text))}, *messages[1:]]
+        return [{**first, "content": "\n\n".join((*said_in(first), text))}, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]

@@ -1,6 +1,7 @@
 """The engine on a scripted model: whatever comes when, each request gets what it would get alone."""
 
 import itertools
+import threading
 import weakref
 from concurrent.futures import wait
 
@@ -10,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.errors import GenerationError, InvalidRequestError
+from relevance_gen.generation import constraints
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
 from relevance_gen.generation.stopping import NO_STOPS
 from relevance_gen.generation.ticket import STRANGERS, Manner, Ticket
-from relevance_gen.quota import Quota
 from relevance_gen.types import GenerationRequest
 from tests.generation.scripted import ScriptedModel, next_logits
 from tests.profiles import costly
@@ -390,7 +391,7 @@ def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
             engine.add(ticket)
         engine.step()
 
-    request = GenerationRequest("a", max_tokens=100, num_samples=n_samples, seed=1)
+    request = GenerationRequest("a", max_tokens=40, num_samples=n_samples, seed=1)
     strangers = [
         backlog.put(Ticket(number, request, 1, 0.0, Manner(client=STRANGERS))) for number in range(256 // n_samples)
     ]
@@ -407,6 +408,26 @@ def test_strangers_with_all_slots_give_way_within_a_step(n_samples):
     for stranger in strangers:
         for one, other in zip(stranger.result(timeout=0).responses, expected, strict=False):
             assert one.text.startswith(other.text)
+
+
+def test_nobody_waits_for_the_slow_masks_of_a_stranger(monkeypatch):
+    """While one is computed, others get their tokens, strangers among them; then its samples are what they would be."""
+    monkeypatch.setattr(constraints, "_TOKEN_SHARE_S", 0.0)  # so that every mask is slow
+    engine, recorder = make_engine(ScriptedModel(5))
+    gate = threading.Event()
+    engine._masks[True].submit(gate.wait, 60)
+    masked = GenerationRequest("a", regex="[a-p]{9}", max_tokens=9, num_samples=2, seed=1)
+    engine.add(recorder.ticket(masked, STRANGERS))
+    wait(engine._compilation._futures, 60)
+    for client in ("me", STRANGERS, None):
+        engine.add(recorder.ticket(GenerationRequest("b", max_tokens=20), client))
+    while not all(recorder.outcomes[1:]):
+        engine.step()
+    assert [len(text) for text in recorder.texts[0]] == [1, 1]  # of which its prompt gave the logits
+    gate.set()
+    run(engine, [])
+    texts = [[sample.text for sample in response.responses] for response in (recorder.outcomes[0][0], alone(masked))]
+    assert texts[0] == texts[1]
 
 
 def fill(puller, engine):
@@ -453,15 +474,3 @@ def test_requests_for_several_samples_of_one_client_keep_no_others_waiting(regex
             engine.step()
     assert not any(future.done() for future in many)
     engine.clear()
-
-
-def test_the_time_of_a_mask_that_ends_a_strangers_request_is_strangers_time():
-    """Where no token may come, finding that out took as much time as any other mask."""
-    engine, recorder = make_engine(ScriptedModel(2))
-    engine._masks._quota = used = Quota(regained_per_s=1.0, clock=lambda: 0.0)
-    engine.add(recorder.ticket(GenerationRequest("a", regex="[a-p]{2}[^a-p]", num_samples=2), STRANGERS))
-    (prompt,) = engine._compilation.prompts
-    run(engine, [])
-    ((refused,),) = recorder.outcomes
-    assert "allows no token here" in str(refused)
-    assert used.held == pytest.approx(prompt.effort.seconds)

@@ -1,4 +1,4 @@
-"""Turns, read as models of nine families write them, wherever their texts are cut."""
+"""Turns, read as models of sixteen families write them, wherever their texts are cut."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from relevance_gen.generation.reading import AnswerFormat
+from relevance_gen.generation.arguments import as_json
+from relevance_gen.generation.reading import AnswerFormat, ThoughtCount
 from relevance_gen.generation.syntaxes import HERMES, SYNTAXES, THOUGHTS, syntax_of, thoughts_of
 from relevance_gen.generation.turns import joined
 
 TOOLS = frozenset({"search", "get_weather", "special_function"})
+SCHEMAS = {name: {"type": kind} for name, kind in (("q", "string"), ("city", "string"), ("n", "number"))}
+SCHEMAS |= {"on": {"type": "boolean"}, "o": {"anyOf": [{"type": "string"}, {"type": "null"}]}}
 SIGNS = {
     "harmony": "<|channel|>commentary functions. <|message|>",
     "mistral": "[TOOL_CALLS] [/INST]",
@@ -25,13 +28,22 @@ SIGNS = {
     "granite": "<|tool_call|> <think>",
     "hermes": "<tool_call> <think>",
     "llama": '"parameters" <|start_header_id|>',
+    "command": "<|START_ACTION|> <|START_THINKING|>",
+    "kimi": "tool_declare <think>",
+    "gemma 4": "<|tool_call> call: <|channel>thought",
+    "minimax": "<minimax:tool_call> <think>",
+    "qwen3-coder": "<tool_call> <function= <think>",
+    "seed": "<seed:tool_call> <function= <seed:think>",
+    "glm": "<tool_call> <arg_key> <think>",
 }
 """What stands in the templates of each family."""
 
 
 def form_of(family, *, is_thinking=False):
     """Return how the models of a family write turns."""
-    return AnswerFormat(TOOLS, syntax_of(SIGNS[family]), thoughts_of(SIGNS[family]), is_thinking)
+    return AnswerFormat(
+        TOOLS, syntax_of(SIGNS[family]), thoughts_of(SIGNS[family]), is_thinking, dict.fromkeys(TOOLS, SCHEMAS)
+    )
 
 
 def read(form, *cuts):
@@ -59,7 +71,10 @@ def thought(said):
 
 
 TURNS = json.loads((Path(__file__).parent / "turns.json").read_text())
-"""What models of these families write, and the parts that it has: ``text``, ``reasoning``, or a tool's name."""
+"""What models of these families write, and the parts that it has: ``text``, ``reasoning``, or a tool's name.
+
+Sources of what is written so: the tests of the parsers of vLLM and llama.cpp, and the models' templates.
+"""
 
 
 @pytest.mark.parametrize("turn", TURNS, ids=lambda turn: f"{turn['family']}: {turn['written'][:30]!r}")
@@ -113,6 +128,28 @@ def test_arguments_stream():
     assert [piece.text for piece in reader.push('d"}')] == ['d"}']
 
 
+@pytest.mark.parametrize(
+    ("family", "is_thinking", "tokens", "n"),
+    [
+        ("hermes", False, ["<think>", "Hm", ".", "</think>", "Yes", "."], 4),
+        ("hermes", False, ["<thi", "nk>Hm", ".</", "think> Yes"], 3),
+        ("hermes", True, ["Hm", ".", "</think>", "Yes"], 3),
+        ("hermes", False, ["Yes", "<think>", "Hm"], 0),
+        ("hermes", False, ["<think>", "\xc3", "\xa4", "</think>"], 4),
+        ("harmony", False, ["<|channel|>", "analysis", "<|message|>", "Hm", "<|end|>", "<|start|>assistant", "x"], 3),
+    ],
+)
+def test_the_tokens_of_thoughts_are_counted(family, is_thinking, tokens, n):
+    """From the one that completes the mark to the one that completes the end, also where characters are cut."""
+    count = ThoughtCount(form_of(family, is_thinking=is_thinking))
+    for token in tokens:
+        count.note(token.encode("latin-1"))
+    assert count.n_tokens == n
+    none = ThoughtCount(AnswerFormat(TOOLS, HERMES, None))
+    none.note(b"<think>")
+    assert none.n_tokens == 0
+
+
 scalars = st.none() | st.booleans() | st.integers() | st.text()
 values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
 some_arguments = st.dictionaries(st.text(), values, max_size=3)
@@ -143,8 +180,86 @@ def test_what_is_written_is_read(place, calls, ascii_only, spaced, cuts):
     written += syntax.closing
     form = AnswerFormat(TOOLS, syntax, None)
     whole = read(form, written)
+    if syntax.mark:  # whose white space is not kept
+        arguments = [json.dumps(given, ensure_ascii=ascii_only) for _, given in calls]
     assert told(whole) == [(name, one) for (name, _), one in zip(calls, arguments, strict=True)]
     assert read(form, *cut(written, cuts)) == whole
+
+
+names = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=5)
+
+
+@given(
+    syntax=st.sampled_from([syntax for syntax in SYNTAXES if syntax.tags]),
+    arguments=st.dictionaries(names, values, max_size=3),
+    cuts=st.sets(st.integers(0, 200)),
+)
+def test_arguments_between_tags_are_read(syntax, arguments, cuts):
+    """Texts are told as they are, lines' ends included, and all else as JSON, whatever tags stand in it."""
+    before, between, after = syntax.tags
+    schemas = {
+        name: {"type": "string" if isinstance(value, str) else ["array", "object"]} for name, value in arguments.items()
+    }
+    said = {name: value if isinstance(value, str) else json.dumps(value) for name, value in arguments.items()}
+    assume(not any(after.strip() in value or "\r" in value for value in said.values()))
+    written = "\n".join(before + name + between + value + after for name, value in said.items())
+    written = syntax.opening + syntax.call("search", f"{written}\n") + syntax.closing
+    form = AnswerFormat(TOOLS, syntax, None, schemas={"search": schemas})
+    whole = read(form, written)
+    ((name, read_as),) = told(whole)
+    assert (name, json.loads(read_as)) == ("search", arguments)
+    assert read(form, *cut(written, cuts)) == whole
+
+
+def bare(value):
+    """Write a value as Gemma does."""
+    match value:
+        case str():
+            return f'<|"|>{value}<|"|>'
+        case dict():
+            return "{" + ",".join(f"{name}:{bare(each)}" for name, each in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(bare, value)) + "]"
+    return json.dumps(value)
+
+
+@given(arguments=st.dictionaries(names, values, max_size=3), cuts=st.sets(st.integers(0, 200)))
+def test_arguments_with_bare_names_are_read(arguments, cuts):
+    """Whatever their texts hold but the mark itself: quotation marks, braces, and beginnings of the mark."""
+    written = f"<|tool_call>call:search{bare(arguments)}<tool_call|>"
+    assume(json.dumps(arguments).count("|>") == 0 and all(name.isalnum() for name in names_in(arguments)))
+    form = form_of("gemma 4")
+    whole = read(form, written)
+    assert [(name, json.loads(read_as)) for name, read_as in told(whole)] == [("search", arguments)]
+    assert read(form, *cut(written, cuts)) == whole
+
+
+def names_in(value):
+    """Yield all names in a value."""
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from names_in(each)
+    if isinstance(value, dict):
+        yield from value
+
+
+@pytest.mark.parametrize(
+    ("written", "schema", "json_text"),
+    [
+        ("5", {"type": "integer"}, "5"),
+        ("5", {"type": ["integer", "string"]}, '"5"'),
+        ('"5"', {}, '"\\"5\\""'),
+        ("None", {"oneOf": [{"anyOf": [{"type": "string"}]}, {"type": ["null"]}]}, "null"),
+        (" False ", True, "false"),
+        ("NaN", None, '"NaN"'),
+        ("[1, x]", {"type": "array"}, '"[1, x]"'),
+        ('{"a": 1}', {"$ref": "#"}, '{"a": 1}'),
+        ("7", {"type": 7, "anyOf": 7, "oneOf": [7]}, "7"),
+    ],
+    ids=str,
+)
+def test_what_a_value_is(written, schema, json_text):
+    """JSON, as the model or as Python writes it, unless its schema allows a text; one that is none allows anything."""
+    assert as_json(written, schema) == json_text
 
 
 WORDS = """
@@ -185,7 +300,8 @@ def test_a_long_text_is_read_as_its_parts_are():
 
 def test_templates_choose():
     """Each family's row is found by what stands in its templates, and a template without any finds none."""
-    assert [SYNTAXES.index(syntax_of(signs)) for signs in SIGNS.values()] == [0, 2, 1, 3, 4, 5, 6, 7]
-    assert syntax_of("<tool_call><function=") is syntax_of("{{ messages }}") is None
+    places = [0, 2, 1, 3, 4, 5, 6, 7, *range(8, len(SYNTAXES))]
+    assert [SYNTAXES.index(syntax_of(signs)) for signs in SIGNS.values()] == places
+    assert syntax_of("{{ messages }}") is None
     assert thoughts_of("{{ messages }}") is None
     assert thoughts_of("<think>") is THOUGHTS[-1]

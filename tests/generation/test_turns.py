@@ -130,8 +130,12 @@ def test_pieces_put_together_are_the_parts(told):
 
 
 def test_calls_end_a_turn():
-    """Unless it was cut off, which may have cut off a call."""
+    """Unless it was cut off by the length, or within a call: by a stop string, or because the model left it there."""
     call = Part("tool_call", "{}", 0, "search", "1")
     assert finish_reason_of("eos", [call]) == finish_reason_of("stop", [call]) == "tool_calls"
     assert finish_reason_of("length", [call]) == "length"
+    for text in ("", '{"query": "a', '"a"'):
+        cut = Part("tool_call", text, 1, "search", "2")
+        assert [finish_reason_of(reason, [call, cut]) for reason in ("stop", "eos")] == ["stop", "eos"]
+        assert finish_reason_of("stop", [cut, Part("text", "So.", 2)]) == "tool_calls"
     assert finish_reason_of("eos", [Part("text", "")]) == "eos"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema_rs
 import pytest
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation import backlog
 from relevance_gen.generation.conversation import prompt_of
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.syntaxes import SYNTAXES, syntax_of
@@ -17,13 +19,8 @@ from relevance_gen.generation.writing import write
 from relevance_gen.llama.language_model import BREAK, ChatFormat
 from relevance_gen.types import GenerationRequest
 from small_models import TINY
+from tests.conversations import HERMES, SCHEMA, SEARCH, tokens_of
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"query": {"type": "string", "maxLength": 3}, "n": {"enum": [1, 22]}},
-    "required": ["query", "n"],
-}
-SEARCH = {"type": "function", "function": {"name": "search", "description": "Find texts.", "parameters": SCHEMA}}
 FETCH = {"type": "function", "function": {"name": "fetch"}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"query": "a", "n": 1}'}}
 USER, RESULT = {"role": "user", "content": "hi"}, {"role": "tool", "tool_call_id": "call_1", "content": "found"}
@@ -31,15 +28,6 @@ CALLED = {"role": "assistant", "content": None, "reasoning_content": "Hm.", "too
 
 TURN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
 PLAIN = f"{TURN}<assistant>"
-HERMES = (
-    "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}"
-    "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}"
-    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
-    "{% for call in m.tool_calls or [] %}"
-    '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": '
-    "{% set arguments = call.function.arguments %}{{ arguments | tojson }}}\n</tool_call>"
-    "{% endfor %}</{{ m.role }}>{% endfor %}<assistant>{% if enable_thinking %}<think>\n{% endif %}"
-)
 TEXTUAL = (  # as DeepSeek's first template: tools are not told of, and arguments are texts
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m['tool_calls'] is defined %}"
     "{% for tool in m['tool_calls'] %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ tool['type'] }}<｜tool▁sep｜>"
@@ -61,6 +49,19 @@ HARMONY = (
 ALL = {"plain": PLAIN, "hermes": HERMES, "deepseek": TEXTUAL, "mistral": MISTRAL, "llama": LLAMA, "granite": GRANITE}
 ALL |= {"harmony": HARMONY, "mistral with arguments": MISTRAL + "{# [ARGS] #}"}
 ALL["deepseek v3.1"] = TEXTUAL.replace("```json", "")
+SIGNS = {
+    "command": "<|START_ACTION|>",
+    "kimi": "tool_declare",
+    "gemma 4": "<|tool_call> call:",
+    "minimax": "<minimax:tool_call>",
+    "qwen3-coder": "<tool_call><function=",
+    "seed": "<seed:tool_call><function=",
+    "glm": "<tool_call><arg_key>",
+}
+ALL |= {
+    family: signs + "{{ tools | length }}{% for m in messages %}{{ m.tool_calls }}{% endfor %}"
+    for family, signs in SIGNS.items()
+}
 FORMS = {"regex": "ab+", "json_schema": {"const": "ab"}, "choice": ["ab", "abc"], "grammar": 'start: "ab" | "b" start'}
 
 
@@ -130,11 +131,30 @@ def test_a_template_of_a_known_family_may_lack_a_part():
         ("respond with <|tool_call|> followed by a JSON list of tools used", 5),
         ("return a json object within <tool_call></tool_call> XML tags", 6),
         ('<|start_header_id|> Respond in the format {"name": function name, "parameters": dictionary}', 7),
+        ('1. Action: write <|START_ACTION|> followed by a list, each with "tool_name" and "parameters"', 8),
+        ("{{ '<|im_system|>tool_declare<|im_middle|>' -}}{{- tools | tojson -}}", 9),
+        ("{{- '<|tool_call>call:' + function['name'] + '{' -}}", 10),
+        ("{%- set toolcall_begin_token = '<minimax:tool_call>' -%}<invoke name=\"tool-name-1\">", 11),
+        ("{{- '\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' }}", 12),
+        ("{%- set toolcall_begin_token = '<seed:tool_call>' -%}<function=example_function_name>", 13),
+        ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>", 14),
     ],
 )
 def test_the_words_of_templates_tell_their_family(template, place):
     """As the templates of these families write them, in pieces that are put together, too."""
     assert syntax_of(template) is SYNTAXES[place]
+
+
+def test_ids_of_calls_tell_their_names_where_nothing_else_does():
+    """Kimi's templates write a call's id and no name: it has to be the one that its models write."""
+    calls = "{% for call in m.tool_calls or [] %}<|tool_call_begin|>{{ call.id }};{% endfor %}"
+    template = f"tool_declare {{{{ tools }}}}{{% for m in messages %}}{calls}[{{{{ m.tool_call_id }}}}]{{% endfor %}}"
+    second = {**CALL, "id": "call_2", "function": {"name": "fetch", "arguments": {}}}
+    messages = [USER, {**CALLED, "tool_calls": [CALL, second]}, {**RESULT, "tool_call_id": "call_2"}, RESULT]
+    text = written(messages, template)[0].text
+    ids = ["functions.search:0", "functions.fetch:1"]
+    assert re.findall(r"call_begin\|>(.*?);", text) == ids
+    assert text.endswith(f"[{ids[1]}][{ids[0]}]")
 
 
 def test_templates_get_what_they_read():
@@ -184,6 +204,21 @@ def test_what_is_wrong_is_named(messages, field):
     with pytest.raises(InvalidRequestError) as caught:
         written(messages, HERMES)
     assert caught.value.field == field
+
+
+def test_variables_that_a_template_does_not_know_are_refused():
+    """What is suggested is a variable that the template reads: no word of Jinja's, and none that it sets itself."""
+    template = HERMES + "{% set reasoning = 1 %}{# reasoning_efforts #}{{ raise_exception }}"
+
+    def refused(name):
+        conversation = Conversation([USER], required={name: f"chat_template_kwargs.{name}"})
+        with pytest.raises(InvalidRequestError) as caught:
+            write(conversation, GenerationRequest(""), ChatFormat(), template)
+        return str(caught.value)
+
+    assert refused("enable_thinkin").endswith("did you mean enable_thinking?")
+    for name in ("endfo", "reasonings", "reasoning_effort", "raise_exceptions"):
+        assert refused(name).endswith("of this model; leave it out")
 
 
 # ── What a turn must be ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -288,11 +323,15 @@ def test_one_call_at_most(runner):
 
 
 def test_a_schema_that_cannot_be_followed_is_the_tools_fault(runner):
-    """The error names the tools, and not a grammar that nobody has written."""
+    """The error names the tool whose schema it is, and not a grammar that nobody has written."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
     with pytest.raises(InvalidRequestError) as caught:
         runner.chat([USER], tools=[tool], tool_choice="required", chat_template=HERMES)
-    assert caught.value.field == "tools"
+    assert caught.value.field == "tools[0].function.parameters"
+    broken = Tool("f", "", {"type": "object", "not": {}})
+    with pytest.raises(InvalidRequestError, match=r"at not; leave it out") as caught:
+        runner.chat([USER], tools=[SEARCH, FETCH, broken], tool_choice="required", chat_template=HERMES)
+    assert caught.value.field == "tools[2].parameters"
     for options in (5, {"item_separator": "x"}):
         odd = Tool("f", "", {"type": "object", "properties": {}, "x-guidance": options})
         (sample,) = runner.chat([USER], tools=[odd], tool_choice="required", chat_template=HERMES, seed=1).responses
@@ -322,29 +361,20 @@ def test_counting_counts_tools(runner):
 
 
 @pytest.mark.parametrize("template", [PLAIN, HERMES], ids=["described", "hermes"])
-def test_a_turn_computes_only_what_is_new(template):
-    """In ten turns with calls, results and thoughts every token of the conversation is computed about once."""
-    with Runner(TINY, n_slots=2, n_ctx=8192, n_threads=1) as runner:
-        messages, n_once = [USER], 0
-        for turn in range(10):
-            choice = "none" if turn % 2 else "required"
-            asked = {"tools": [SEARCH], "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 60}
-            response = runner.chat(messages, chat_template=template, temperature=0.5, seed=turn, **asked)
-            (sample,) = response.responses
-            n_once = response.prompt_tokens
-            calls = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
-                for call in sample.tool_calls
-            ]
-            messages.append(
-                {"role": "assistant", "content": sample.text, "tool_calls": calls, "reasoning_content": "Hm."}
-            )
-            messages += [{"role": "tool", "tool_call_id": call["id"], "content": f"result {turn}"} for call in calls]
-            messages += [] if calls else [{"role": "user", "content": f"question {turn}"}]
-        counters = runner.counters()
-        n_computed = counters.prompt_tokens - counters.prompt_tokens_reused
-        assert counters.prompt_tokens > 4 * n_once
-        assert n_computed <= 1.1 * n_once, (n_computed, n_once)
+@pytest.mark.parametrize(("devices", "n_conversations"), [(None, 1), ([0, 1], 3)], ids=["one", "two"])
+def test_a_turn_computes_only_what_is_new(template, devices, n_conversations, monkeypatch):
+    """In ten turns with calls, results and thoughts every token of a conversation is computed about once.
+
+    Also where there are several devices, for then a turn goes to the one that has computed those before it.
+    """
+    monkeypatch.setattr(backlog, "PATIENCE_S", 60.0)  # on a busy machine it may come late
+    with (
+        Runner(TINY, n_slots=4, n_ctx=8192, n_threads=1, n_gpu_layers=0, devices=devices) as runner,
+        ThreadPoolExecutor(n_conversations) as threads,
+    ):
+        told = list(threads.map(lambda number: tokens_of(runner, number, template), range(n_conversations)))
+        assert all(n_computed <= 1.1 * n_once for n_computed, n_once in told), told
+        assert runner.counters().prompt_tokens > 4 * sum(n_once for _, n_once in told)
 
 
 def test_prompts_without_tools_are_as_before():
