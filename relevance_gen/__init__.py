@@ -13,11 +13,13 @@ from relevance_gen.errors import (
     GenerationError,
     IndexBuildError,
     IndexFormatError,
+    IndexUnavailableError,
     InvalidRequestError,
     ModelLoadError,
     OverloadedError,
     RelevanceGenError,
     RequestCancelledError,
+    RerankerError,
     RunnerClosedError,
     ShuttingDownError,
     TimedOutError,
@@ -26,6 +28,9 @@ from relevance_gen.errors import (
 )
 from relevance_gen.types import (
     Chunk,
+    CitationRequest,
+    CitedPlace,
+    CitedSentence,
     Completion,
     CompressionRequest,
     CompressionResponse,
@@ -56,11 +61,13 @@ if TYPE_CHECKING:
     from relevance_gen.chunking import split
     from relevance_gen.documents.reading import read_documents, split_document
     from relevance_gen.embedding.encoder import Encoder
+    from relevance_gen.embedding.reranker import Reranker
     from relevance_gen.folders.index import FolderIndex
     from relevance_gen.generation.api import chat, generate
     from relevance_gen.generation.runner import Runner
     from relevance_gen.generation.stream import TextPiece, TextStream
     from relevance_gen.retrieval.api import search
+    from relevance_gen.retrieval.citing import cite
     from relevance_gen.retrieval.compressing import compress
     from relevance_gen.retrieval.index import ChunkIndex
     from relevance_gen.tokens import TokenCounter, token_counter
@@ -74,6 +81,9 @@ __all__ = [
     "Chunk",
     "ChunkIndex",
     "ChunksMissingError",
+    "CitationRequest",
+    "CitedPlace",
+    "CitedSentence",
     "ClusterError",
     "Completion",
     "CompressionRequest",
@@ -91,6 +101,7 @@ __all__ = [
     "GenerationResponse",
     "IndexBuildError",
     "IndexFormatError",
+    "IndexUnavailableError",
     "InvalidRequestError",
     "KeptSentence",
     "ModelLoadError",
@@ -100,6 +111,8 @@ __all__ = [
     "PromptSource",
     "RelevanceGenError",
     "RequestCancelledError",
+    "Reranker",
+    "RerankerError",
     "Runner",
     "RunnerClosedError",
     "SearchMetadata",
@@ -121,6 +134,7 @@ __all__ = [
     "ask",
     "ask_stream",
     "chat",
+    "cite",
     "compress",
     "generate",
     "read_documents",
@@ -136,6 +150,7 @@ _LOADED_WHEN_USED = {
     "ChunkIndex": "relevance_gen.retrieval.index",
     "Encoder": "relevance_gen.embedding.encoder",
     "FolderIndex": "relevance_gen.folders.index",
+    "Reranker": "relevance_gen.embedding.reranker",
     "Runner": "relevance_gen.generation.runner",
     "Source": "relevance_gen.asking.answer",
     "TextPiece": "relevance_gen.generation.stream",
@@ -144,6 +159,7 @@ _LOADED_WHEN_USED = {
     "ask": "relevance_gen.asking.api",
     "ask_stream": "relevance_gen.asking.api",
     "chat": "relevance_gen.generation.api",
+    "cite": "relevance_gen.retrieval.citing",
     "compress": "relevance_gen.retrieval.compressing",
     "generate": "relevance_gen.generation.api",
     "read_documents": "relevance_gen.documents.reading",

@@ -95,6 +95,11 @@ def one_of(*names: str) -> Validator:
     return must_be(" or ".join(f'"{name}"' for name in names), lambda v: isinstance(v, str) and v in names)
 
 
+def short(most: int) -> Validator:
+    """Return a validator for strings of at most so many characters."""
+    return must_be(f"a string of at most {most:,} characters", lambda v: isinstance(v, str) and len(v) <= most)
+
+
 def integer(low: int, high: int | None = None) -> Validator:
     """Make a validator of integers in [low, high]."""
 
@@ -154,7 +159,10 @@ def token_numbers(low: float, high: float, n_most: int) -> Validator:
 
 string = must_be("a string", lambda v: isinstance(v, str))
 not_blank = must_be("a string that is not blank", lambda v: isinstance(v, str) and not is_blank(v))
+how_many = must_be("an integer of at least 0 or None", lambda v: v is None or (is_integer(v) and v >= 0))
 flag = must_be("true or false", lambda v: isinstance(v, bool))
+an_object = must_be("an object", lambda v: isinstance(v, dict))
+a_list = must_be("a list", lambda v: isinstance(v, list | tuple))
 
 
 # ── attrs converters ─────────────────────────────────────────────────────────────────────────────────────────────────

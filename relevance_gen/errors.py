@@ -13,6 +13,8 @@ _LIKENESS = 0.65
 """How like a name must be to be suggested: ``meta`` for ``metadata``, and not ``prompt`` for ``prompt_lookup``."""
 _FURTHER_FIELD = re.compile(r"(?<=beside )\w+|[a-z]+(?:_[a-z]+)+")
 """How rules and remedies name further fields."""
+_OF_EXTRA = re.compile(r"""([^;]+?) *;.*\bextra *== *["'](\w+)["']""")
+"""A requirement in a package's metadata, and the extra that has it."""
 _IN_JSON = {"None": "null", "True": "true", "False": "false"}
 
 
@@ -63,6 +65,18 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """Return a remedy that suggests the nearest of some known names, or `otherwise` if none is near."""
     name = nearest(word, known)
     return otherwise if name is None else f"did you mean {name}?"
+
+
+def to_install(extra: str) -> str:
+    """Return the command that installs the packages of an extra, and nothing that is compiled for another."""
+    from importlib.metadata import PackageNotFoundError, requires  # takes long to import, for few errors
+
+    try:
+        named = [found.groups() for found in map(_OF_EXTRA.match, requires("relevance_gen") or ()) if found]
+    except PackageNotFoundError:  # the folder was copied, and nothing says what it needs
+        named = []
+    packages = [package for package, of in named if of == extra] or [f"relevance_gen[{extra}]"]
+    return "pip install " + " ".join(f"'{package}'" for package in packages)
 
 
 class RelevanceGenError(Exception):
@@ -183,6 +197,10 @@ class EncoderError(RelevanceGenError, RuntimeError):
     """Report that an encoder failed, or was closed before it had encoded a text."""
 
 
+class RerankerError(RelevanceGenError, RuntimeError):
+    """Report that a reranker failed, or was closed before it had read a text."""
+
+
 class RunnerClosedError(RelevanceGenError, RuntimeError):
     """Report that a runner was closed, or has died, and takes no more requests."""
 
@@ -205,6 +223,12 @@ class UnknownIndexError(ClusterError, LookupError):
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+
+
+class IndexUnavailableError(RelevanceGenError, RuntimeError):
+    """Report that an index that is offered by name cannot be searched now: it is damaged, gone, or still being read."""
+
+    field = "index"
 
 
 class ChunksMissingError(ClusterError):

@@ -98,6 +98,10 @@ class SearchRequest:
             ``+word`` stand there and ``-word`` does not.
         corrections: whether a word of seven letters or more that no chunk has is taken for the chunks' most frequent
             word one letter away.
+        reranked: how many of the best the server's reranker reads, to put them in its own order, such as 20; null for
+            as many as it may.
+        keep: keep an index of the chunks, and tell its name in the header ``X-Index``: what asks the same chunks again
+            names that index instead of bringing them.
     """
 
     query: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -111,6 +115,8 @@ class SearchRequest:
     distinct: str | None = field(default=None, validator=optional(checks.string))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
     corrections: bool = field(default=True, validator=checks.flag)
+    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.how_many)
+    keep: bool = field(default=False, validator=checks.flag)
 
 
 @frozen
@@ -338,6 +344,8 @@ class ExplanationRequest:
         original_index: position of the chunk to explain, at least 0.
         syntax: as in `SearchRequest`.
         corrections: as in `SearchRequest`.
+        reranked: as in `SearchRequest`.
+        keep: as in `SearchRequest`.
     """
 
     query: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -345,6 +353,8 @@ class ExplanationRequest:
     original_index: int = field(converter=checks.plain, validator=checks.integer(0))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
     corrections: bool = field(default=True, validator=checks.flag)
+    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.how_many)
+    keep: bool = field(default=False, validator=checks.flag)
 
 
 @frozen
@@ -402,7 +412,10 @@ class Explanation:
         name: what the file's name gave.
         definitions: what names gave that the file defines.
         exact: what these gave where the query holds one of them as an identifier.
+        reranking: what the reranker gave or, where it is below 0, took; of a chunk that it did not read, what that
+            stands lower for standing behind those that it read.
         passage: the passage that is nearest in meaning, of a chunk that the encoder looked at.
+        relevance: how relevant the reranker found a chunk that it read.
         left_out: the quotes and signs of the question that keep the chunk out of the results, as they were written.
         corrections: as in `SearchMetadata`; the terms are those of the query as it was corrected.
     """
@@ -421,7 +434,9 @@ class Explanation:
     name: float = 0.0
     definitions: float = 0.0
     exact: float = 0.0
+    reranking: float = 0.0
     passage: Passage | None = None
+    relevance: float | None = None
     left_out: tuple[str, ...] = ()
     corrections: Mapping[str, str] = field(factory=dict, hash=False)
 
@@ -518,6 +533,56 @@ def _row_of_sentence(one: KeptSentence) -> display.Row:
     return display.Row(label=f"[{one.original_index}]  {'… ' * bool(one.num_left_out)}", cells=(), text=one.text)
 
 
+# ── Citations ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@_shows_fields
+@frozen
+class CitationRequest:
+    """The body of ``POST /cite``.
+
+    Args:
+        text: what is to be supported, such as an answer.
+        chunk_txts: what may support it, as in `SearchRequest`.
+    """
+
+    text: str = field(converter=checks.plain, validator=checks.string)
+    chunk_txts: Sequence[str | Metadata | Chunk] = field(validator=_is_list)
+
+
+@frozen
+class CitedPlace(Span):
+    """A sentence of a source that supports one of an answer; its score is the share of that one's words' weight.
+
+    Attributes:
+        source: which source, from 0; the places are those of its chunk.
+    """
+
+    source: int
+
+
+@frozen
+class CitedSentence:
+    """A sentence of an answer, with what supports it.
+
+    Attributes:
+        start: position of its first character in the answer, in code points.
+        end: the position behind its last.
+        places: the places that support it, the one of the greatest share first, then what adds most; none where the
+            sources do not.
+    """
+
+    start: int
+    end: int
+    places: tuple[CitedPlace, ...]
+
+    @property
+    def mark(self) -> str:
+        """What stands behind the sentence: the numbers of its sources, from 1, or that there are none."""
+        numbers = dict.fromkeys(place.source + 1 for place in self.places)
+        return "".join(f"[{number}]" for number in numbers) or "[not found in the sources]"
+
+
 # ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -581,6 +646,8 @@ class PromptRequest:
         min_confidence: below this confidence of the search there is no answer, in [0, 1].
         syntax: as in `SearchRequest`.
         corrections: as in `SearchRequest`.
+        reranked: as in `SearchRequest`.
+        keep: as in `SearchRequest`.
     """
 
     question: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -590,6 +657,8 @@ class PromptRequest:
     min_confidence: float = field(default=MIN_CONFIDENCE, converter=checks.as_float, validator=checks.number(0, 1))
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)))
     corrections: bool = field(default=True, validator=checks.flag)
+    reranked: int | None = field(default=0, converter=checks.plain, validator=checks.how_many)
+    keep: bool = field(default=False, validator=checks.flag)
 
 
 @frozen
@@ -787,6 +856,8 @@ class Completion:
             depends on the draw; ``None`` unless ``top_logprobs``.
         parts: of a turn in a conversation what it says, thinks and calls, in order; ``None`` of any other sample.
         stopped_by: the stop string that ended it; empty where none did. Not on the documented wire.
+        reasoning_tokens: of the generated tokens those of a turn's thoughts, with the mark that ends them; ``None`` of
+            any other sample.
     """
 
     text: str
@@ -798,6 +869,7 @@ class Completion:
     top_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
     parts: tuple[Part, ...] | None = None
     stopped_by: str = ""
+    reasoning_tokens: int | None = None
 
     @property
     def reasoning(self) -> str:

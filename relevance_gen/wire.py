@@ -31,7 +31,10 @@ _if_asked = override(omit_if_default=True)
 _converter.register_unstructure_hook(Completion, Completion.to_dict)
 _converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_dict)
 _SELDOM: Any = dict.fromkeys(
-    ("title", "meaning", "chunks", "name", "definitions", "exact", "passage", "left_out", "corrections"),
+    (
+        *("title", "meaning", "chunks", "name", "definitions", "exact", "reranking"),
+        *("passage", "relevance", "left_out", "corrections"),
+    ),
     _if_asked,
 )
 _converter.register_unstructure_hook(
@@ -180,6 +183,11 @@ def unstructure(value: object) -> Any:
 def serialize(value: object) -> bytes:
     """Write a type, or plain dicts and lists, as JSON bytes: ASCII, so that lone surrogates leave as they came."""
     return "".join(_encode(unstructure(value), 0)).encode("ascii")
+
+
+def event(value: object, name: str = "") -> bytes:
+    """Write a type as a server-sent event; one without a name is a message."""
+    return (f"event: {name}\n" if name else "").encode() + b"data: " + serialize(value) + b"\n\n"
 
 
 _LONG_TEXT = 1 << 18

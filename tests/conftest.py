@@ -1,14 +1,19 @@
-"""What holds for all tests: how often laws are tried, that ^C is heard, and where indexes of folders are kept."""
+"""What holds for all tests: how often laws are tried, who runs what, that ^C is heard, and where indexes are kept."""
 
 import os
 import shutil
 import signal
 import sys
 import tempfile
+from typing import Any
 
 import pytest
 
 import tests.profiles  # noqa: F401 - loads the profile that the settings of all laws come from
+from relevance_gen.machine import usable_cpus
+
+CLUSTER = "tests/cluster/"
+"""Where tests share three nodes, which are started once for all of them."""
 
 # A job in the background ignores ^C, and one under nohup its terminal's end; so would all that the tests start.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -18,11 +23,28 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 os.environ["RELEVANCE_GEN_CACHE"] = tempfile.mkdtemp()  # before any test copies the environment for a process
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _remove_kept_indexes():
+def pytest_unconfigure() -> None:
     """Leave no indexes behind."""
-    yield
     shutil.rmtree(os.environ["RELEVANCE_GEN_CACHE"], ignore_errors=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Have one process more than processors, as tests often wait; of many, each starts what tests share again."""
+    return min(usable_cpus() + 1, 4)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the tests of a file, which share fixtures, and all those of the cluster to one process."""
+    # xdist's own groups are lost: it writes them into a name that pytest 9 has no more.
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return CLUSTER if nodeid.startswith(CLUSTER) else nodeid.split("::")[0]
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

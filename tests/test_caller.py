@@ -68,3 +68,29 @@ def test_spans_are_announced_before_they_are_made() -> None:
 
     with expecting(refuse), pytest.raises(MemoryError):
         search("cats", CHUNKS, spans=True)
+
+
+def test_what_a_phrase_is_sought_in_is_announced() -> None:
+    """Of the texts that have all of its words the most that are cut at once; nothing where no phrase is asked."""
+    for texts, n_announced in ((["black cat", "cat", "a black " + "cat " * 10], 9 + 48), (["cat"], 0)):
+        told: Counter[str] = Counter()
+
+        def tell(unit: str, number: int, told: Counter[str] = told) -> None:
+            told[unit] += number
+
+        with expecting(tell):
+            search('"black cat"', texts, syntax="signs")
+        assert told["phrase_character"] == n_announced
+
+
+def test_a_phrase_holds_few_texts_at_a_time() -> None:
+    """Of many texts no more is announced than of one block, and of a long one a part, for it is cut in pieces."""
+    for texts in (["a black cat " * 50] * 1000, ["a black cat " * 50_000]):
+        told: Counter[str] = Counter()
+
+        def tell(unit: str, number: int, told: Counter[str] = told) -> None:
+            told[unit] += number
+
+        with expecting(tell):
+            assert search('"black cat"', texts, syntax="signs").results
+        assert 200_000 < told["phrase_character"] < 350_000

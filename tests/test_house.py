@@ -1,6 +1,8 @@
 """The package as a whole: light to import, complete to import from, and whole when it is built."""
 
 import importlib
+import importlib.metadata
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import relevance_gen
+from relevance_gen.errors import to_install
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"aiohttp", "cattrs", "gigatoken", "llama_cpp", "numpy", "pathspec", "pypdfium2", "ray", "sklearn", "tiktoken"}
@@ -82,8 +85,31 @@ def test_the_server_says_which_extra_is_missing() -> None:
     script = without("aiohttp") + "from relevance_gen.serve.__main__ import main; sys.exit(main([]))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "pip install 'relevance_gen[server]'" in done.stderr
+    assert "pip install 'aiohttp" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
+def test_what_an_extra_lacks_is_named_by_its_packages(extra: str) -> None:
+    """Whoever lacks a package is told to install the packages of the extra, with their bounds, and nothing else."""
+    command = to_install(extra)
+    named = [{*re.split("(?=[<>=]=?)|,", one)} for one in re.findall(r"'(.*?)'", command)]
+    asked = [{*re.split("(?=[<>=]=?)|,", one)} for one in PROJECT["optional-dependencies"][extra]]
+    assert command.startswith("pip install '")
+    assert named == asked
+
+
+def test_an_extra_is_named_where_nothing_tells_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copied folder has no metadata: then the extra itself is what can be named."""
+
+    def unknown(name: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", unknown)
+    assert to_install("hub") == "pip install 'relevance_gen[hub]'"
 
 
 def test_there_is_one_version() -> None:
@@ -94,11 +120,11 @@ def test_there_is_one_version() -> None:
 
 
 def test_search_alone_has_the_dependencies_of_the_library() -> None:
-    """The group for search alone is the library's dependencies without those of a model."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    """The group for search alone is the library's dependencies without a model's, and what counts tokens quickly."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
     for_models = ("llama-cpp-python", "jinja2")
-    wanted = [d for d in project["project"]["dependencies"] if not d.startswith(for_models)]
-    assert project["dependency-groups"]["search"] == wanted
+    wanted = [d for d in PROJECT["dependencies"] if not d.startswith(for_models)]
+    assert groups["search"] == sorted([*wanted, *PROJECT["optional-dependencies"]["fast"]])
 
 
 def test_names_are_sorted_and_there() -> None:
@@ -135,6 +161,7 @@ def test_wheel_holds_the_package(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if not name.startswith("relevance_gen-")}
-    package = (path for path in (ROOT / "relevance_gen").rglob("*") if path.is_file() and path.suffix != ".pyc")
-    assert packed == {str(path.relative_to(ROOT)) for path in package}
+    package = {str(path.relative_to(ROOT)) for path in (ROOT / "relevance_gen").rglob("*") if path.is_file()}
+    # Other processes that run tests may be writing theirs.
+    assert packed == {path for path in package if "__pycache__" not in path}
     assert {"relevance_gen/py.typed", "relevance_gen/assets/embedded.tiktoken"} <= packed

@@ -77,6 +77,8 @@ def test_the_documented_defaults() -> None:
         "distinct": None,
         "syntax": "plain",
         "corrections": True,
+        "reranked": 0,
+        "keep": False,
     }
     assert attrs.asdict(Chunk("x")) == {"text": "x", "metadata": {}, "original_index": None, "title": ""}
 

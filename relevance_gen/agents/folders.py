@@ -9,8 +9,8 @@ from typing import Final
 from attrs import field, frozen
 
 from relevance_gen.errors import InvalidRequestError, describe
-from relevance_gen.folders.index import FolderIndex, Lines
-from relevance_gen.folders.snapshot import FolderSnapshot
+from relevance_gen.folders.index import FolderIndex
+from relevance_gen.folders.snapshot import FolderSnapshot, Lines
 from relevance_gen.folders.walker import matching
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import SearchResult
@@ -119,7 +119,8 @@ class Folders:
             InvalidRequestError: there is no such file, it cannot be read, or it has no such line.
         """
         name, inside = self._placed(path, "path")
-        files = self._snapshot(name).files
+        snapshot = self._snapshot(name)
+        files = snapshot.files
         if inside not in files:
             inside = next((one for one in files if shown(one) == inside), inside)
         if inside not in files:
@@ -127,7 +128,7 @@ class Folders:
             alike = next((_joined(name, one) for one in files if ("/" + one).endswith(ending)), None)
             remedy = f"did you mean {shown(alike)}?" if alike else "the tool files lists them"
             raise InvalidRequestError.must_be("path", "the path of a file that is searched", path, remedy=remedy)
-        return self.indexes[name].read(inside, first_line, last_line)
+        return snapshot.read(inside, first_line, last_line)
 
     def _chosen(self, folder: str, glob: str) -> Iterator[tuple[str, FolderSnapshot, Sequence[str]]]:
         """Yield what is to be searched: the name of a folder, its state now, and those of its files that are wanted."""

@@ -197,7 +197,7 @@ class Tools:
         chunks = [Chunk(one.chunk_txt, one.metadata, title=one.title) for one in found.results]
         answer = ask(call.question, chunks, runner=self._runner, top_n=call.top_n)
         places = [f"[{number}] {_place(source.result.metadata)}" for number, source in enumerate(answer.sources, 1)]
-        return "\n".join([answer.text, *places])
+        return "\n".join([answer.marked, *places])
 
     def _fitting(self, lines: Sequence[str], best: int, most: int) -> tuple[int, int, int]:
         """Return which lines to show within a number of tokens: from the best on, and then those before it.

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import frozen
 
-from relevance_gen import display
+from relevance_gen import display, wire
 from relevance_gen.errors import counted
-from relevance_gen.types import RESULT_COLUMNS, FinishReason, GenerationResponse, SearchResult, Serialized, row_of
+from relevance_gen.retrieval.citing import Citer
+from relevance_gen.types import (
+    RESULT_COLUMNS,
+    CitedSentence,
+    FinishReason,
+    GenerationResponse,
+    SearchResult,
+    Serialized,
+    row_of,
+)
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
 """The text of an answer without a source: no model was asked."""
@@ -50,9 +61,16 @@ class Source(Serialized):
         return {**self.result.to_dict(), "shown": {"start": self.start, "end": self.end}}
 
 
+def citer_of(sources: Sequence[Source]) -> Citer:
+    """Return what cites from the parts of chunks that were shown."""
+    return Citer([source.text for source in sources], [source.start for source in sources])
+
+
 @frozen(repr=False)
 class Answer(Serialized):
-    """What a model answered. It prints as the text with a line for each source, in a notebook as text and table.
+    """What a model answered. It prints as its text, with numbers behind sentences, and a line for each source.
+
+    In a notebook it shows as text and table.
 
     Attributes:
         text: the answer; `NOTHING_FOUND` or `NO_ANSWER_FOUND` where no model was asked.
@@ -80,6 +98,23 @@ class Answer(Serialized):
         """Whether there is an answer; False where no model was asked, and the text says so."""
         return self.response is not None
 
+    @cached_property
+    def citations(self) -> tuple[CitedSentence, ...]:
+        """The sentences of the text that have words, each with the places that support it, as `cite` tells them.
+
+        The ``source`` of a place is a number in `sources`, from 0, and it stands in that one's ``result.chunk_txt``.
+        There are none where no model was asked.
+        """
+        return citer_of(self.sources).cite(self.text) if self.found else ()
+
+    @property
+    def marked(self) -> str:
+        """The text with the numbers of its sources, from 1, behind each sentence, or that there are none."""
+        text = self.text
+        for one in reversed(self.citations):
+            text = f"{text[: one.end]} {one.mark}{text[one.end :]}"
+        return text
+
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why the answer ended: ``"length"`` if for lack of room; ``None`` where no model was asked."""
@@ -91,18 +126,19 @@ class Answer(Serialized):
             "text": self.text,
             "found": self.found,
             "sources": [source.to_dict() for source in self.sources],
+            "citations": wire.unstructure(self.citations),
             "prompt": self.prompt,
             "confidence": self.confidence,
             "finish_reason": self.finish_reason,
         }
 
     def __repr__(self) -> str:
-        head = f"<Answer: {self._summary}>\n  {display.one_line(self.text)}"
+        head = f"<Answer: {self._summary}>\n  {display.one_line(self.marked)}"
         return display.as_text(head, list(enumerate(self.sources, 1)), _row_of)
 
     def _repr_html_(self) -> str:
         table = display.as_html(self._summary, RESULT_COLUMNS, list(enumerate(self.sources, 1)), _row_of)
-        return f'<p style="white-space: pre-wrap">{display.escaped(self.text)}</p>{table}'
+        return f'<p style="white-space: pre-wrap">{display.escaped(self.marked)}</p>{table}'
 
     @property
     def _summary(self) -> str:

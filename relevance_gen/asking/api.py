@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self, TypeAlias, Unpack
 
 from relevance_gen import wire
-from relevance_gen.asking.answer import Answer, Source
+from relevance_gen.asking.answer import Answer, Source, citer_of
 from relevance_gen.asking.preparation import prepare
-from relevance_gen.asking.selection import first_sentence, passage_of
+from relevance_gen.asking.selection import passage_of
 from relevance_gen.asking.wording import INSTRUCTIONS
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
@@ -17,12 +18,15 @@ from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
 from relevance_gen.generation.ticket import RequestFields
 from relevance_gen.retrieval.api import search
+from relevance_gen.retrieval.citing import CitedStream
 from relevance_gen.retrieval.question.filtering import Where
+from relevance_gen.retrieval.question.stages.relevance import TextReranker
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import (
     MIN_CONFIDENCE,
     Chunk,
+    CitedSentence,
     GenerationRequest,
     Metadata,
     PromptRequest,
@@ -36,9 +40,13 @@ Chunks: TypeAlias = Searchable | Iterable[str | Metadata | Chunk]
 class AnswerStream(Iterator[str]):
     """The text of an answer piece by piece, then `answer`. One that is dropped before its end cancels the generation.
 
+    A piece ends where a sentence does.
+
     Attributes:
         sources: what the model is shown, there from the start.
         confidence: how likely it is that the chunks hold what was asked, in [0, 1].
+        citations: as of `Answer`, of the sentences that have ended: each is there before the piece behind it, or at the
+            end. Where sentences end, the whole answer may tell better.
         answer: the whole answer, once iteration has ended.
     """
 
@@ -52,11 +60,12 @@ class AnswerStream(Iterator[str]):
     ) -> None:
         self.sources = sources
         self.confidence = confidence
+        self.citations: tuple[CitedSentence, ...] = ()
         self.answer: Answer | None = None
         self._stream = stream
         self._text = ""
         pieces = (piece.text for piece in stream or () if piece.part is None or piece.part.kind == "text")
-        self._pieces = first_sentence(pieces) if only_first_sentence else pieces
+        self._pieces = self._cite(pieces, only_first_sentence)
 
     def __next__(self) -> str:
         if self.answer is not None:
@@ -65,15 +74,27 @@ class AnswerStream(Iterator[str]):
             self.answer = Answer.none_found(self.sources, self.confidence)
             return self.answer.text
         for piece in self._pieces:
-            text = piece if self._text else piece.lstrip()
-            self._text += text
-            if text:
-                return text
+            self._text += piece
+            return piece
         response = self._stream.response
         if response is None:  # it failed, and says so again to whoever asks again
             return next(self._stream).text
         self.answer = Answer(self._text.strip(), self.sources, response.prompt, self.confidence, response)
         raise StopIteration
+
+    def _cite(self, pieces: Iterable[str], only_first: bool) -> Iterator[str]:
+        """Yield pieces that end where sentences do, and note what supports these; the first alone, or all."""
+        cited = CitedStream(citer_of(self.sources))
+        for piece in itertools.chain(pieces, [None]):
+            if only_first and self.citations:
+                continue
+            for part in cited.add((piece or "") if self._text else (piece or "").lstrip(), is_last=piece is None):
+                if isinstance(part, str):
+                    yield part
+                    continue
+                self.citations += (part,)
+                if only_first:
+                    break
 
     def result(self) -> Answer:
         """Wait for the end and return the answer.
@@ -107,6 +128,7 @@ def ask(
     min_share: float = 0.0,
     distinct: str | None = None,
     encoder: TextEncoder | None = None,
+    reranker: TextReranker | None = None,
     syntax: Syntax = "plain",
     corrections: bool = True,
     only_from_sources: bool = True,
@@ -134,6 +156,7 @@ def ask(
         syntax: as in `search`.
         corrections: as in `search`.
         encoder: as in `search`; None takes the one that an index has.
+        reranker: as in `search`.
         only_from_sources: whether no model is asked where no answer was found; otherwise it answers all the same, from
             what it knows.
         min_confidence: below this confidence of the search no answer was found, in [0, 1].
@@ -158,25 +181,9 @@ def ask(
     >>> answer.text, answer.sources
     ('Nothing was found that the question asks for.', ())
     """
-    with ask_stream(
-        question,
-        chunks,
-        runner=runner,
-        top_n=top_n,
-        where=where,
-        min_share=min_share,
-        distinct=distinct,
-        encoder=encoder,
-        syntax=syntax,
-        corrections=corrections,
-        only_from_sources=only_from_sources,
-        min_confidence=min_confidence,
-        copy=copy,
-        instructions=instructions,
-        chat_template=chat_template,
-        template_variables=template_variables,
-        **fields,
-    ) as stream:
+    arguments: dict[str, Any] = {**locals(), **fields}
+    del arguments["fields"]
+    with ask_stream(**arguments) as stream:
         return stream.result()
 
 
@@ -190,6 +197,7 @@ def ask_stream(
     min_share: float = 0.0,
     distinct: str | None = None,
     encoder: TextEncoder | None = None,
+    reranker: TextReranker | None = None,
     syntax: Syntax = "plain",
     corrections: bool = True,
     only_from_sources: bool = True,
@@ -215,7 +223,7 @@ def ask_stream(
         chunks.search if isinstance(chunks, Searchable) else partial(search, chunks=chunks)
     )
     options: dict[str, Any] = {"where": where, "min_share": min_share, "distinct": distinct, "encoder": encoder}
-    options |= {"syntax": syntax, "corrections": corrections}
+    options |= {"reranker": reranker, "syntax": syntax, "corrections": corrections}
     found = find(question, top_n=top_n, true_order=False, spans=True, **options)
     if only_from_sources and (not found.results or found.confidence < min_confidence):
         near = tuple(passage_of(Source.whole(result)) for result in found.results)

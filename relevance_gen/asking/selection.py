@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from relevance_gen.asking.answer import Source
@@ -47,21 +47,6 @@ def sentences_of(sources: Sequence[Source]) -> list[str]:
     ends = itertools.accumulate(len(line) + 1 for line in lines)
     kept = [line for line, end in zip(lines, ends, strict=True) if end <= MAX_GRAMMAR_CHARACTERS // 2]
     return kept[: MAX_CHOICES // 2]
-
-
-def first_sentence(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield a text piece by piece up to the end of its first sentence, and read the rest without a word."""
-    text, n_yielded, is_over = "", 0, False
-    for piece in pieces:
-        if is_over:
-            continue
-        text += piece
-        places = list(itertools.islice(sentences(text), 2))
-        is_over = len(places) > 1
-        end = places[0][1] if is_over else len(text)
-        if end > n_yielded:
-            yield text[n_yielded:end]
-            n_yielded = end
 
 
 def _parts_that_fit(source: Source, shown: Sequence[Source], fits: Fits) -> list[Source]:

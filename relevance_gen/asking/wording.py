@@ -8,8 +8,8 @@ from relevance_gen.asking.answer import Source
 from relevance_gen.llama.language_model import ChatFormat
 
 INSTRUCTIONS = (
-    "Answer the question in a few sentences, from the sources below and nothing else. Behind what you take from a "
-    "source put its number, as in [1]. If the sources do not answer the question, say that they do not."
+    "Answer the question in a few sentences, from the sources below and nothing else. If the sources do not answer the "
+    "question, say that they do not."
 )
 COPYING_INSTRUCTIONS = "Answer the question with the one sentence of the sources below that answers it, word for word."
 """In place of those, where the answer is to be copied."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from contextlib import ExitStack
 from typing import Any, Final
@@ -17,13 +18,13 @@ from relevance_gen.cli.search import (
     NOT_FOUND,
     TROUBLE,
     add_search_arguments,
-    encoder_of,
+    models_of,
     nothing_found,
     open_index,
     say_corrections,
     wanted_metadata,
 )
-from relevance_gen.cli.terminal import StatusLine, WordWrap
+from relevance_gen.cli.terminal import StatusLine, WordWrap, visible
 from relevance_gen.llama.model_file import is_embedded
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import MIN_CONFIDENCE, GenerationRequest, PromptRequest
@@ -56,16 +57,16 @@ def run(args: argparse.Namespace) -> int:
     fields = given_parameters(args)
     GenerationRequest("", **fields)
     status = StatusLine(sys.stderr)
-    with encoder_of(args) as encoder:
-        corpus = open_index(args, status, encoder)
+    with models_of(args) as models:
+        corpus = open_index(args, status, models.encoder)
         kept = args.save is None or save(corpus, args.save, status.say)
         where = wanted_metadata(args)
         chosen: dict[str, Any] = {"where": where, "syntax": question.syntax, "corrections": question.corrections}
         found = corpus.index.search(question.query, 1, candidates=0, **chosen)  # no vectors: is there anything?
         say_corrections(found, status)
         is_found = bool(found.results) and found.confidence >= args.min_confidence
-        asked = {"top_n": args.top_n, "distinct": args.distinct, "encoder": encoder, **chosen, **fields}
-        asked |= {"copy": args.copy, "min_confidence": args.min_confidence}
+        asked = {"top_n": args.top_n, "distinct": args.distinct, "encoder": models.encoder, **chosen, **fields}
+        asked |= {"reranker": models.reranker, "copy": args.copy, "min_confidence": args.min_confidence}
         with ExitStack() as stack:
             if is_found:
                 if is_embedded(args.model):
@@ -87,11 +88,15 @@ def _show(stream: AnswerStream, args: argparse.Namespace) -> None:
         output.write(serialize(stream.result().to_dict()).decode("ascii") + "\n")
         return
     written = WordWrap(output)
-    for piece in stream:
+    n_marked = 0
+    for piece in itertools.chain(stream, ["\n\n"]):
+        for sentence in stream.citations[n_marked:]:
+            written.write(f" {sentence.mark}")
+        n_marked = len(stream.citations)
         written.write(piece)
-    written.write("\n\n")
     printer = Printer.of(args, output)
     for rank, source in enumerate(stream.sources, 1):
-        output.write(printer.described(source.result, f"[{rank}] "))
+        _, _, headings = source.result.title.partition(" > ")  # behind the file's name
+        output.write(printer.described(source.result, f"[{rank}] ", note="  " * bool(headings) + visible(headings)))
     if output.isatty():
         output.write(f"{confidence_in_words(stream.confidence)}\n")

@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from attrs import frozen
 
@@ -21,10 +21,8 @@ from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.folders.walker import Selection, Walker
 from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.retrieval.segment.storage import check_target
-
-if TYPE_CHECKING:
-    from relevance_gen.embedding.encoder import Encoder
 
 _HERE: Final = "."
 _MAX_FILES: Final = 1_000_000
@@ -54,7 +52,7 @@ class Corpus:
     in_folders: bool = False
 
 
-def load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Corpus:
+def load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None) -> Corpus:
     """Open the saved index that `args` name; without its vectors, where these are not the encoder's.
 
     Raises:
@@ -81,7 +79,7 @@ def load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None =
     return Corpus(index, args.index, failed=bool(cut))
 
 
-def _load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None) -> ChunkIndex:
+def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None) -> ChunkIndex:
     if encoder is not None:
         try:
             return ChunkIndex.load(args.index, encoding=args.encoding, encoder=encoder)
@@ -92,7 +90,7 @@ def _load(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None)
     return ChunkIndex.load(args.index, encoding=args.encoding)
 
 
-def build(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Corpus:
+def build(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None) -> Corpus:
     """Read the files that `args` name and make an index of them; with vectors of all chunks, if it is to be kept.
 
     Raises:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from relevance_gen.agents.folders import Folders
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.generate import add_model, load_runner
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, to_install
 
 _PACKAGE = "mcp"
 
@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until the standard input ends; without a model there is no tool that asks one."""
     if find_spec(_PACKAGE) is None:
-        raise InvalidRequestError("this command needs a package: pip install 'relevance_gen[mcp]'")
+        raise InvalidRequestError(f"this command needs a package: {to_install('mcp')}")
+    folders = Folders.open(args.folders or ["."])
     from relevance_gen.agents.protocol import serve_stdio
 
-    folders = Folders.open(args.folders or ["."])
     with nullcontext() if args.model is None else load_runner(args, num_samples=1) as runner:
         serve_stdio(folders, runner)
     return 0

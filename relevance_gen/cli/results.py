@@ -68,8 +68,10 @@ class Printer:
             shown.append(f"{found}, {cost}, {confidence_in_words(response.confidence)}\n")
         self.stream.writelines(shown)
 
-    def described(self, result: SearchResult, label: str = "", kept: Sequence[Part] | None = None) -> str:
-        """Return a result as it is printed: the label, score, file and place, and the lines from its passage on.
+    def described(
+        self, result: SearchResult, label: str = "", kept: Sequence[Part] | None = None, *, note: str = ""
+    ) -> str:
+        """Return a result as it is printed: the label, score, file and place, the note, and the lines of its passage.
 
         Where some parts of it are `kept`, lines of all these in place of the passage's.
         """
@@ -85,7 +87,7 @@ class Printer:
         place = visible(_place(result, text.count("\n", 0, lines[0][0])))
         cut = "  (not read whole)" if INCOMPLETE in result.metadata else ""
         similar = f"  (and {result.num_similar} more)" if result.num_similar else ""
-        head = f"{label}{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}{similar}{cut}"
+        head = f"{label}{score}  {self._coloured(name, _PATH)}:{self._coloured(place, _LINE)}{similar}{cut}{note}"
         return "\n".join([head, *(f"{_INDENT}{self._marked(text, span, found)}" for span in lines), "\n"])
 
     def _marked(self, text: str, line: Part, found: list[Part]) -> str:

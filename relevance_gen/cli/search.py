@@ -6,8 +6,9 @@ import argparse
 import itertools
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, get_args
 
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.corpus import Corpus, build, load, save
@@ -16,11 +17,10 @@ from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.errors import counted
 from relevance_gen.folders.filetypes import listing
 from relevance_gen.retrieval.compressing import compress
+from relevance_gen.retrieval.question.models import Models
 from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import Chunk, SearchResponse, WeightingName
-
-if TYPE_CHECKING:
-    from relevance_gen.embedding.encoder import Encoder
 
 _MAX_DIGITS = 19
 FOUND, NOT_FOUND, TROUBLE = 0, 1, 2
@@ -146,6 +146,12 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
         help="a GGUF embedding model, to lift what says in other words what is asked; with --save its vectors are kept",
     )
     group.add_argument(
+        "--reranker",
+        type=not_empty,
+        metavar="FILE",
+        help="a GGUF reranker, which reads the best 20 together with the question and puts them in its own order",
+    )
+    group.add_argument(
         "--no-corrections",
         dest="corrections",
         action="store_false",
@@ -192,10 +198,10 @@ def run(args: argparse.Namespace) -> int:
     question = Question(args.query, args.top_n, in_text_order, where=where, **more)
     started = time.perf_counter()
     status = StatusLine(sys.stderr)
-    with encoder_of(args) as encoder:
-        corpus = open_index(args, status, encoder)
+    with models_of(args) as models:
+        corpus = open_index(args, status, models.encoder)
         index = corpus.index
-        response = index.answer_all([question], encoder)[0]
+        response = index.answer_all([question], models)[0]
         say_corrections(response, status)
     seconds = time.perf_counter() - started
     kept = args.save is None or save(corpus, args.save, status.say)
@@ -232,18 +238,26 @@ def _show_sentences(response: SearchResponse, args: argparse.Namespace) -> None:
         sys.stdout.write(printer.described(response[number], kept=[(one.start, one.end) for one in sentences]))
 
 
-def open_index(args: argparse.Namespace, status: StatusLine, encoder: Encoder | None = None) -> Corpus:
+def open_index(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None) -> Corpus:
     """Make the index of the files that `args` name, or open the saved one."""
     return build(args, status, encoder) if args.index is None else load(args, status, encoder)
 
 
-def encoder_of(args: argparse.Namespace) -> AbstractContextManager[Encoder | None]:
-    """Load the encoder that `args` name, if they name one."""
-    if args.encoder is None:
-        return nullcontext()
-    from relevance_gen.embedding.encoder import Encoder  # imports what llama.cpp needs, for few searches
+@contextmanager
+def models_of(args: argparse.Namespace) -> Iterator[Models]:
+    """Load the models that `args` name."""
+    # Imported here, as they import what llama.cpp needs, for few searches.
+    with ExitStack() as stack:
+        encoder = reranker = None
+        if args.encoder is not None:
+            from relevance_gen.embedding.encoder import Encoder
 
-    return Encoder(args.encoder)
+            encoder = stack.enter_context(Encoder(args.encoder))
+        if args.reranker is not None:
+            from relevance_gen.embedding.reranker import Reranker
+
+            reranker = stack.enter_context(Reranker(args.reranker))
+        yield Models(encoder, reranker)
 
 
 def say_corrections(response: SearchResponse, status: StatusLine) -> None:

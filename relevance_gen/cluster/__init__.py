@@ -9,6 +9,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
+from relevance_gen.errors import to_install
+
 if TYPE_CHECKING:
     from relevance_gen.cluster.index import ClusterIndex
     from relevance_gen.cluster.runner import ClusterRunner
@@ -30,4 +32,4 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise ModuleNotFoundError(f"{name} needs Ray: pip install 'relevance_gen[cluster]'", name="ray") from None
+        raise ModuleNotFoundError(f"{name} needs Ray: {to_install('cluster')}", name="ray") from None

@@ -18,8 +18,10 @@ from attrs import field, frozen
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.retrieval.index import ChunkIndex, opened
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
+from relevance_gen.tokens import Encoding, counter_of_saved
 from relevance_gen.types import WeightingName
 
 _MANIFEST: Final = "index.json"
@@ -103,7 +105,24 @@ def read_index(address: str) -> storage.SavedIndex:
         IndexFormatError: it is damaged or foreign.
         OSError: it cannot be read.
     """
-    return storage.from_bytes(_read(address)) if "://" in address else storage.read(address)
+    path = address.removeprefix("file://")
+    return storage.from_bytes(_read(address)) if "://" in path else storage.read(path)
+
+
+def open_index(folder: str, manifest: Manifest, encoding: Encoding | None = None) -> ChunkIndex:
+    """Open all shards of a saved index in this process, without a cluster; `encoding` is as for `ChunkIndex.load`.
+
+    Raises:
+        IndexFormatError: it is damaged.
+        InvalidRequestError: it was saved with another encoding.
+        OSError: it cannot be read.
+    """
+    counter = counter_of_saved(manifest.encoding, manifest.fingerprint, encoding, folder)
+    parts = [read_index(join(folder, name)) for name in manifest.shards]
+    for name, part in zip(manifest.shards, parts, strict=True):
+        if part.n_context_tokens != manifest.shards[name]:
+            raise IndexFormatError(f"{name} is not the file that belongs to this index")
+    return opened(parts, counter)
 
 
 def holds(folder: str, names: Iterable[str]) -> bool:

@@ -34,9 +34,10 @@ from relevance_gen.cluster.state import IndexStats, ShardStats
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.positions import check_position
-from relevance_gen.retrieval.question.answering import answer, rerankings_of
+from relevance_gen.retrieval.question.answering import answer
 from relevance_gen.retrieval.question.explaining import explain
 from relevance_gen.retrieval.question.filtering import Where
+from relevance_gen.retrieval.question.models import NO_MODELS, Models
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.searchable import Searchable
@@ -237,22 +238,22 @@ class ClusterIndex(Searchable):
     # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer_all(
-        self, asked: Sequence[Question], encoder: TextEncoder | None = None, *, allow_partial: bool = False
+        self, asked: Sequence[Question], models: Models = NO_MODELS, *, allow_partial: bool = False
     ) -> list[SearchResponse]:
-        """Answer questions, several of them side by side."""
-        _check_no_encoder(encoder)
+        """Answer questions, several of them side by side. What a reranker reads, it reads in this process."""
+        _check_no_encoder(models.encoder)
         if len(asked) == 1:
-            return [self._answer(asked[0], allow_partial)]
+            return [self._answer(asked[0], models, allow_partial)]
         self._fresh()
-        return list(self._pool.map(lambda question: self._answer(question, allow_partial), asked))
+        return list(self._pool.map(lambda question: self._answer(question, models, allow_partial), asked))
 
-    def _answer(self, question: Question, allow_partial: bool) -> SearchResponse:
-        rerankings_of(question.candidates, None)
+    def _answer(self, question: Question, models: Models, allow_partial: bool) -> SearchResponse:
+        rerankings = models.rerankings(question)
 
         def ask(collection: ClusterCollection) -> SearchResponse:
             state = collection.state
             counts = SearchMetadata(state.counter.count(question.query), state.n_tokens)
-            response = answer(question, collection, state.n_positions, counts)
+            response = answer(question, collection, state.n_positions, counts, rerankings)
             missing = state.n_missing_chunks
             return (
                 evolve(response, metadata=evolve(response.metadata, num_missing_chunks=missing))
@@ -262,14 +263,14 @@ class ClusterIndex(Searchable):
 
         return self._ask(ask, allow_partial)
 
-    def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
-        """Show what each term of the query gave to the score of a chunk."""
-        _check_no_encoder(encoder)
-        rerankings_of(question.candidates, None)
+    def explain_one(self, question: Question, chunk: int, models: Models = NO_MODELS) -> Explanation:
+        """Show what each term of the query, and a reranker, gave to the score of a chunk."""
+        _check_no_encoder(models.encoder)
+        rerankings = models.rerankings(question)
 
         def ask(collection: ClusterCollection) -> Explanation:
             at = check_position("chunk", chunk, collection.state.n_positions, collection.holds)
-            return explain(collection, question, at)
+            return explain(collection, question, at, rerankings)
 
         return self._ask(ask)
 

@@ -15,24 +15,24 @@ from functools import partial
 from os import PathLike
 from typing import Any, Final
 
-from attrs import asdict, evolve, frozen
+from attrs import asdict, evolve
 
 import relevance_gen
 from relevance_gen.checks import as_texts, check_integer
 from relevance_gen.documents.extraction import why_not
 from relevance_gen.documents.reading import title_of
-from relevance_gen.errors import InvalidRequestError, counted, did_you_mean
+from relevance_gen.errors import InvalidRequestError, counted
 from relevance_gen.folders.cache import Fingerprint, Kept, cache_of, fingerprint
-from relevance_gen.folders.files import File, Skipped, as_records, from_records, read_file
-from relevance_gen.folders.snapshot import FolderSnapshot
+from relevance_gen.folders.files import File, Skipped, as_records, from_records
+from relevance_gen.folders.snapshot import FolderSnapshot, Lines
 from relevance_gen.folders.walker import Selection, Walker, matching
 from relevance_gen.progress import draw_bar
 from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.question.models import NO_MODELS, Models
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.tokens import Encoding, token_counter
 from relevance_gen.types import Explanation, SearchResponse, WeightingName
 
@@ -40,25 +40,6 @@ _FORMAT: Final = 2
 """Raised when what is read of a file, or how it is cut, changes."""
 _WORTH_KEEPING: Final = 50
 """An index is kept anew when more than one in so many of its files or chunks had to be read."""
-
-
-@frozen
-class Lines:
-    """Some lines of a file.
-
-    Attributes:
-        path: the file.
-        first_line: number of the first, from 1.
-        last_line: number of the last.
-        n_lines: lines of the whole file.
-        text: the lines, without the end of the last.
-    """
-
-    path: str
-    first_line: int
-    last_line: int
-    n_lines: int
-    text: str
 
 
 class FolderIndex(Searchable):
@@ -139,7 +120,12 @@ class FolderIndex(Searchable):
         reading = [_FORMAT, relevance_gen.__version__, why_not("PDF") is None]
         options = [asdict(self._selection), self._max_chars, weighting, counter.name, counter.fingerprint]
         self._cache = cache_of(cache, [self.root, *reading, *options])
-        self._shown: dict[str, Any] = {"shown_as": os.path.join(shown_as, ""), "by_file": by_file}
+        self._shown: dict[str, Any] = {
+            "root": self.root,
+            "follow": follow,
+            "shown_as": os.path.join(shown_as, ""),
+            "by_file": by_file,
+        }
         self._failed: dict[str, str] = {}
         self._looking = threading.Lock()
         self._seen: FolderSnapshot | None = None
@@ -168,14 +154,14 @@ class FolderIndex(Searchable):
     # ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer_all(
-        self, asked: Sequence[Question], encoder: TextEncoder | None = None, *, allow_partial: bool = False
+        self, asked: Sequence[Question], models: Models = NO_MODELS, *, allow_partial: bool = False
     ) -> list[SearchResponse]:
         """Answer questions from one state of the folder. With an encoder, the best by their words are encoded now."""
-        return self.snapshot().answer_all(asked, encoder, allow_partial=allow_partial)
+        return self.snapshot().answer_all(asked, models, allow_partial=allow_partial)
 
-    def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
+    def explain_one(self, question: Question, chunk: int, models: Models = NO_MODELS) -> Explanation:
         """Explain the score of the chunk that was at a position at the last look."""
-        return self._last.explain_one(question, chunk, encoder)
+        return self._last.explain_one(question, chunk, models)
 
     def files(self, glob: str | Sequence[str] = ()) -> list[str]:
         """Return the paths of the files that are there now, those of a folder before those of the folders in it.
@@ -201,19 +187,7 @@ class FolderIndex(Searchable):
         Raises:
             InvalidRequestError: there is no such file, it cannot be read, or it has no such line.
         """
-        files = self.snapshot().files
-        if not isinstance(path, str) or (path := os.path.normpath(path)) not in files:
-            remedy = did_you_mean(str(path), files, "files() lists them")
-            raise InvalidRequestError.must_be("path", "the path of a file that is searched", path, remedy=remedy)
-        reading, _ = read_file(os.path.join(self.root, path), follow=self._selection.follow)
-        if reading.trouble is not None and not reading.parts:
-            raise InvalidRequestError(f"cannot be read: {path} {reading.trouble}", "path")
-        lines = "\n".join(text for _, text in reading.parts).split("\n")
-        n_lines = len(lines) - (not lines[-1])
-        first_line = check_integer("first_line", first_line, 1, max(n_lines, 1))
-        end = n_lines if last_line is None else check_integer("last_line", last_line, first_line)
-        last_line = min(end, n_lines)
-        return Lines(path, first_line, last_line, n_lines, "\n".join(lines[first_line - 1 : last_line]))
+        return self.snapshot().read(path, first_line, last_line)
 
     # ── Looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

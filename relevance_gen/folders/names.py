@@ -48,7 +48,7 @@ _TYPES: Final = (
     "|actor|newtype|data|mixin"
 )
 _ADDITIONS: Final = "impl|extension|instance|defimpl"
-_FUNCTIONS: Final = "def|defp|defmacrop?|defguard|func|fn|fun|function|sub|macro_rules!|macro|subroutine"
+_FUNCTIONS: Final = "def|defp|defmacro|defmacrop|defguard|func|fn|fun|function|sub|macro_rules!|macro|subroutine"
 _MODIFIERS: Final = (
     r"(?:(?:export|default|declare|public|private|protected|internal|fileprivate|open|static|final|abstract|sealed"
     r"|partial|async|override|virtual|inline|extern|unsafe|const|constexpr|pub(?:\([^)\n]*\))?|indirect|readonly|inner"
@@ -96,12 +96,14 @@ _BY_LANGUAGE: Final = tuple(
         ("sh bash bats", r"^([ \t]*)([A-Za-z_][\w:.-]*)[ \t]*\(\)[ \t]*\{", 1.0),
     )
 )
+_FUNCTION_WORDS: Final = frozenset(_FUNCTIONS.split("|"))
+_ADDING_WORDS: Final = frozenset(_ADDITIONS.split("|"))
 _KEYWORDS: Final = (
     "if for while switch return else do case catch and or not is as in of the self this from import function new try"
     " throw elif unless until when match await with print sizeof defined super yield foreach elseif using lock fixed"
     " after"
 )
-_NO_NAMES: Final = ENGLISH.union(f"{_TYPES}|{_ADDITIONS}|{_FUNCTIONS}".split("|"), _KEYWORDS.split())
+_NO_NAMES: Final = ENGLISH.union(_FUNCTION_WORDS, _ADDING_WORDS, _TYPES.split("|"), _KEYWORDS.split())
 
 
 def name_parts(name: str) -> tuple[str, ...]:
@@ -176,10 +178,9 @@ def _definitions(text: str, extension: str) -> tuple[Definition, ...]:
             level = factor * (1.0 if not columns else 0.8 if columns <= 4 else 0.6)
             levels[name, is_type] = max(level, levels.get((name, is_type), 0.0))
 
-    functions, additions = _FUNCTIONS.split("|"), _ADDITIONS.split("|")
     for indent, word, name, behind in _INTRODUCED.findall(text):
         if word not in ("struct", "union", "enum") or not _USE.match(behind):
-            add(indent, name, 0.5 if word in additions else 1.0, is_type=word not in functions)
+            add(indent, name, 0.5 if word in _ADDING_WORDS else 1.0, is_type=word not in _FUNCTION_WORDS)
     for indent, modifier, name in [] if extension in _NO_VALUES else _VALUES.findall(text):
         if modifier or not indent:
             add(indent, name, 0.7)

@@ -226,6 +226,7 @@ class FileRanking(Reranking):
     bounds: Offsets
 
     n_candidates = 300
+    parts = _PARTS[1:]
 
     def score(self, table: Table) -> None:
         """Give the candidates the scores of their files, and the other results what their own words are worth."""
@@ -250,9 +251,7 @@ class FileRanking(Reranking):
         values[:, places], table.scores[places] = shares, scores
         table.columns.update(zip(_PARTS, values, strict=True))
 
-    def explain(self, table: Table, place: int) -> dict[str, float]:
-        """Return what is left of the words, and what the file gave."""
-        if _PARTS[0] not in table.columns:
-            return {}
-        words, *given = (float(table.columns[part][place]) for part in _PARTS)
-        return {"words": words} | dict(zip(_PARTS[1:], given, strict=True))
+    def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, float]:
+        """Return what the file gave."""
+        del before, after
+        return {part: float(table.columns[part][place]) for part in self.parts if part in table.columns}

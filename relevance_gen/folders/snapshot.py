@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, Final
 
 import numpy as np
 from attrs import evolve, field, frozen
 
-from relevance_gen.folders.files import File, Skipped
+from relevance_gen.checks import check_integer
+from relevance_gen.errors import InvalidRequestError, did_you_mean
+from relevance_gen.folders.files import File, Skipped, read_file
 from relevance_gen.folders.ranking import FileRanking
-from relevance_gen.retrieval.arrays import Offsets, bounds_of, ragged_ranges
+from relevance_gen.retrieval.arrays import Flags, Offsets, bounds_of, joined, ragged_ranges
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.question.distinct import Labels
-from relevance_gen.retrieval.question.filtering import Filter, check_keys
+from relevance_gen.retrieval.question.filtering import Filter, check_keys, mask_of
+from relevance_gen.retrieval.question.models import NO_MODELS, Models
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import Explanation, Metadata, SearchResponse, SearchResult
+
+_OF_ONE: Final = {"first_line", "last_line", "start", "end"}
+"""Keys under which a chunk has what others of its file do not have."""
+
+
+@frozen
+class Lines:
+    """Some lines of a file.
+
+    Attributes:
+        path: the file.
+        first_line: number of the first, from 1.
+        last_line: number of the last.
+        n_lines: lines of the whole file.
+        text: the lines, without the end of the last.
+    """
+
+    path: str
+    first_line: int
+    last_line: int
+    n_lines: int
+    text: str
 
 
 @frozen(eq=False)
@@ -27,6 +53,8 @@ class FolderSnapshot(Searchable):
     Attributes:
         index: the chunks, those of a file behind those of the file before it.
         files: what is known of each file, by its path, in the order of the walk.
+        root: the folder, without links.
+        follow: whether links to files are followed.
         shown_as: what stands in front of paths in results.
         by_file: whether files are ranked, with one result for each, and not chunks by themselves.
         skipped: what is not searched.
@@ -36,6 +64,8 @@ class FolderSnapshot(Searchable):
 
     index: ChunkIndex
     files: Mapping[str, File] = field(repr=False)
+    root: str
+    follow: bool
     shown_as: str = ""
     by_file: bool = True
     skipped: Skipped = field(factory=Skipped)
@@ -59,20 +89,37 @@ class FolderSnapshot(Searchable):
         return self.index.nbytes + sum(file.cuts.nbytes for file in self.files.values())
 
     def answer_all(
-        self, asked: Sequence[Question], encoder: TextEncoder | None = None, *, allow_partial: bool = False
+        self, asked: Sequence[Question], models: Models = NO_MODELS, *, allow_partial: bool = False
     ) -> list[SearchResponse]:
         """Answer questions. With an encoder, the best by their words are encoded now: no vectors are kept."""
         asked = [*map(self._asked, asked)]
-        answers = self.index.answer_all(asked, encoder, allow_partial=allow_partial, rerankings=self._rankings)
+        answers = self.index.answer_all(asked, models, allow_partial=allow_partial, rerankings=self._rankings)
         return [evolve(answer, results=tuple(map(self._told, answer.results))) for answer in answers]
 
-    def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
+    def explain_one(self, question: Question, chunk: int, models: Models = NO_MODELS) -> Explanation:
         """Explain the score that a question gives to the chunk at a position."""
-        return self.index.explain_one(self._asked(question), chunk, encoder, rerankings=self._rankings)
+        return self.index.explain_one(self._asked(question), chunk, models, rerankings=self._rankings)
 
     @property
     def _rankings(self) -> tuple[FileRanking, ...]:
         return (FileRanking(self.paths, self.bounds),) if self.by_file else ()
+
+    def read(self, path: str, first_line: int = 1, last_line: int | None = None) -> Lines:
+        """Return some lines of one of the files, as `FolderIndex.read` does, without another look at the folder."""
+        if not isinstance(path, str) or (path := os.path.normpath(path)) not in self.files:
+            folder, name = os.path.split(str(path))  # its neighbours and namesakes: to compare all would take seconds
+            near = [one for one in self.paths if one.rpartition("/")[0] == folder or one.rpartition("/")[2] == name]
+            remedy = did_you_mean(str(path), near, "files() lists them")
+            raise InvalidRequestError.must_be("path", "the path of a file that is searched", path, remedy=remedy)
+        reading, _ = read_file(os.path.join(self.root, path), follow=self.follow)
+        if reading.trouble is not None and not reading.parts:
+            raise InvalidRequestError(f"cannot be read: {path} {reading.trouble}", "path")
+        lines = "\n".join(text for _, text in reading.parts).split("\n")
+        n_lines = len(lines) - (not lines[-1])
+        first_line = check_integer("first_line", first_line, 1, max(n_lines, 1))
+        end = n_lines if last_line is None else check_integer("last_line", last_line, first_line)
+        last_line = min(end, n_lines)
+        return Lines(path, first_line, last_line, n_lines, "\n".join(lines[first_line - 1 : last_line]))
 
     def positions(self, paths: Iterable[str]) -> Offsets:
         """Return the positions of all chunks of some files, file after file."""
@@ -91,27 +138,50 @@ class FolderSnapshot(Searchable):
     def _asked(self, question: Question) -> Question:
         """Return a question that asks of positions what this one asks of metadata, which the index knows nothing of."""
         where, distinct = question.where, question.distinct
-        if isinstance(where, Mapping) or callable(where):
-            keys = where.keys() if isinstance(where, Mapping) else None
-            chunks, counts = self._described(keys)
-            chosen = Filter.read(where, counts.size).flags(np.arange(counts.size), chunks)
-            if keys is not None and len(self) and not chosen.any():
-                check_keys(keys, set().union(*self._described(None)[0].metadata.values()))
-            where = chosen.repeat(counts)
+        if isinstance(where, Mapping):
+            where = self._having(where)
+        elif callable(where):
+            where = Filter.read(where, len(self)).flags(np.arange(len(self)), self._described(np.arange(len(self))))
         if isinstance(distinct, str):
-            chunks, counts = self._described({distinct})
+            chunks, counts = self._alike({distinct})
             distinct = Labels(Labels.of(distinct, chunks).hashes.repeat(counts))
         elif self.by_file:
             counts = np.diff(self.bounds)
             distinct = Labels(np.arange(1, counts.size + 1, dtype=np.uint64).repeat(counts))
         return evolve(question, where=where, distinct=distinct)
 
-    def _described(self, keys: Set[str] | None) -> tuple[Chunks, Offsets]:
-        """Return chunks with the metadata of all, under some keys or all, and for how many chunks each stands."""
-        every: list[Metadata]
-        if keys == {"path"}:  # a look at each file is enough
-            every, counts = [{"path": self.shown_as + path} for path in self.paths], np.diff(self.bounds)
-        else:
-            every = [self._metadata(position) for position in range(len(self))]
-            counts = np.ones(len(every), np.int64)
-        return Chunks([""] * len(every), dict(enumerate(every))), counts
+    def _having(self, where: Mapping[str, Any]) -> Flags:
+        """Tell which chunks have some metadata. What many chunks have alike is looked at once for all of them."""
+        own = {key: value for key, value in where.items() if key in _OF_ONE}
+        shared = {key: value for key, value in where.items() if key not in _OF_ONE}
+        chunks, counts = self._alike(shared.keys())
+        chosen = mask_of(shared, chunks).repeat(counts)
+        if own:
+            at = chosen.nonzero()[0]
+            chosen[at] = mask_of(own, self._described(at))
+        if len(self) and not chosen.any():
+            check_keys(where, set().union(*self._alike(None)[0].metadata.values()))
+        return chosen
+
+    def _alike(self, keys: Set[str] | None) -> tuple[Chunks, Offsets]:
+        """Return a chunk for each run of chunks that have the same under some keys, and the runs' lengths, shape (R,).
+
+        Without keys a run's chunks have the same keys at all.
+        """
+        if keys is not None and keys <= {"path"}:
+            every: list[Metadata] = [{"path": self.shown_as + path} for path in self.paths]
+            return _with_metadata(every), np.diff(self.bounds)
+        firsts = np.arange(len(self))
+        if keys is None or not keys & _OF_ONE:  # all chunks of a page, or of a text, have the same
+            begins = np.diff(joined((file.cuts[:, 0] for file in self.files.values()), np.int32), prepend=-1) != 0
+            begins[self.bounds[:-1][np.diff(self.bounds) > 0]] = True
+            firsts = firsts[begins]
+        return self._described(firsts), np.diff(firsts, append=len(self))
+
+    def _described(self, positions: Offsets) -> Chunks:
+        """Return chunks with the metadata of those at some positions."""
+        return _with_metadata(list(map(self._metadata, positions.tolist())))
+
+
+def _with_metadata(every: Sequence[Metadata]) -> Chunks:
+    return Chunks([""] * len(every), dict(enumerate(every)))

@@ -119,6 +119,8 @@ class Walker:
     _globs: _Patterns = field(init=False)
     _suffixes: tuple[str, ...] = field(init=False)
     _read: dict[str, tuple[bytes, _Patterns]] = field(factory=dict, init=False)
+    _known: dict[str, tuple[bytes, _Patterns]] = field(factory=dict, init=False)
+    """What the walk before has read."""
     _decided: dict[str, _Decisions] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -139,6 +141,7 @@ class Walker:
         """
         real = os.path.realpath(top)
         before, self._decided = self._decided, {}
+        self._known, self._read = self._read, {}
         waiting = [_Folder(path, real, self._rules_above(real))]
         while waiting:
             files, folders = self._wanted(folder := waiting.pop(), before.get(folder.real))
@@ -235,11 +238,12 @@ class Walker:
         """Read the patterns of an ignore file; they are the same object while it says the same."""
         path = os.path.join(folder, name)
         content = _content(path)
-        before = self._read.get(path)
+        before = self._known.get(path)
         if before is None or before[0] != content:
             lines = content.decode("utf-8-sig", "surrogateescape").split("\n")
             patterns = tuple(pattern for line in lines if (pattern := _pattern(line)) is not None)
-            self._read[path] = before = content, _Patterns(folder, patterns)
+            before = content, _Patterns(folder, patterns)
+        self._read[path] = before
         return before[1]
 
     def _fail(self, path: str, why: str | None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -10,15 +11,17 @@ from typing import Any
 from relevance_gen.checks import as_list
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.question.answering import answer, rerankings_of
+from relevance_gen.retrieval.question.answering import answer
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.filtering import Where
-from relevance_gen.retrieval.question.query import N_CANDIDATES, Question, parse
-from relevance_gen.retrieval.question.spelling import misspelt
-from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.question.models import NO_MODELS, Models
+from relevance_gen.retrieval.question.query import N_CANDIDATES, N_RERANKED, Question, parse
+from relevance_gen.retrieval.question.stages.relevance import TextReranker
+from relevance_gen.retrieval.question.weighting import Weighting, weighting_named
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
-from relevance_gen.retrieval.segment.passages import TextEncoder, checked_encoder
+from relevance_gen.retrieval.segment.passages import TextEncoder
+from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.tokens import Encoding, token_counter
 from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse, Syntax, WeightingName
 
@@ -35,6 +38,8 @@ def search(
     spans: bool = False,
     encoder: TextEncoder | None = None,
     candidates: int | None = N_CANDIDATES,
+    reranker: TextReranker | None = None,
+    reranked: int | None = N_RERANKED,
     syntax: Syntax = "plain",
     corrections: bool = True,
     blank: Blank = "error",
@@ -64,6 +69,9 @@ def search(
         encoder: an `Encoder`, which lifts chunks that say in other words what the query asks; None goes by words alone.
         candidates: how many of the best by their words the encoder looks at; None encodes every chunk, and finds those,
             too, that share no word with the query; 0 goes by words alone.
+        reranker: a `Reranker`, which reads the best together with the query and puts them in its own order.
+        reranked: how many of the best the reranker reads; None reads every chunk, and finds those, too, that share no
+            word with the query; 0 reads none.
         syntax: ``"plain"`` takes quotes and signs of the query for text. With ``"signs"`` an ``"exact phrase"`` must
             stand in a chunk, a ``+word`` in any of its forms must, and a ``-word`` must not; the rules stand in
             `relevance_gen.retrieval.question.signs`.
@@ -84,6 +92,7 @@ def search(
     Raises:
         InvalidRequestError: an argument is not allowed; the error names it.
         EncoderError: the encoder failed.
+        RerankerError: the reranker failed.
 
     >>> found = search("What do cats do?", ["Dogs bark.", {"text": "Cats purr.", "metadata": {"page": 2}}])
     >>> [(result.chunk_txt, result.metadata, result.original_index) for result in found.results]
@@ -93,18 +102,17 @@ def search(
         allowed, remedy = "a string that is not blank", "to ask several questions, make a ChunkIndex"
         raise InvalidRequestError.must_be("query", allowed, query, remedy=remedy)
     more: dict[str, Any] = {"where": where, "min_share": min_share, "spans": spans, "syntax": syntax}
-    more |= {"distinct": distinct, "candidates": candidates, "corrections": corrections}
+    more |= {"distinct": distinct, "candidates": candidates, "reranked": reranked, "corrections": corrections}
     question = Question(query, top_n, true_order, **more)
-    return answer_once(
-        question, chunks, encoder=encoder, blank=blank, weighting=weighting, encoding=encoding, progress=progress
-    )
+    options: dict[str, Any] = {"blank": blank, "weighting": weighting, "encoding": encoding, "progress": progress}
+    return answer_once(question, chunks, Models(encoder, reranker), **options)
 
 
 def answer_once(
     question: Question,
     chunks: Iterable[str | Metadata | Chunk],
+    models: Models = NO_MODELS,
     *,
-    encoder: TextEncoder | None = None,
     blank: Blank = "error",
     weighting: WeightingName = "pivoted",
     encoding: Encoding | None = None,
@@ -115,7 +123,7 @@ def answer_once(
 
     The chunks' tokens are counted when somebody asks how many there are, or, with `counts_now`, beside the search.
     """
-    rerankings = rerankings_of(question.candidates, checked_encoder(encoder))
+    rerankings = models.rerankings(question)
     weigher = weighting_named(weighting)
     counter = token_counter(encoding)
     checked = Chunks.read(chunks, blank=blank)
@@ -127,13 +135,26 @@ def answer_once(
         wanted = None if weigher.needs_all_terms else parse(question.query, inflects=weigher.inflects).beginnings
         segment = build(kept, positions, keep_occurrences=False, wanted=wanted, progress=report)
         collection = Collection([segment], weigher)
-        if wanted is not None and _is_misspelt(question, collection):  # the word that is meant may begin otherwise
-            collection = Collection([build(kept, positions, keep_occurrences=False)], weigher)
+        if wanted is not None:
+            collection = _OneQuestion([segment], weigher, partial(build, kept, positions, keep_occurrences=False))
         token_counts = SearchMetadata.counted_later(n_query_tokens, counted().__int__ if counts_now else later)
     return answer(question, collection, len(checked.texts), token_counts, rerankings)
 
 
-def _is_misspelt(question: Question, collection: Collection) -> bool:
-    """Tell whether a question has a word that may be misspelt; short words are not looked for to know that."""
-    query, _ = collection.read(question)
-    return bool(misspelt(query, [0] * len(query.terms)) and misspelt(query, collection.match(query)[2]))
+class _OneQuestion(Collection):
+    """Chunks of which, for one question, the words that may be meant were read; where one is misspelt, all are.
+
+    Args:
+        segments: the chunks.
+        weighting: how to score.
+        build: reads all words of the chunks.
+    """
+
+    def __init__(self, segments: Sequence[Segment], weighting: Weighting, build: Callable[[], Segment]) -> None:
+        super().__init__(segments, weighting)
+        self._build = build
+
+    def near(self, unknown: Sequence[str]) -> Sequence[Sequence[Counter[str]]]:
+        """Read the chunks again: the word that is meant may begin otherwise."""
+        super().__init__([self._build()], self.weighting)
+        return super().near(unknown)

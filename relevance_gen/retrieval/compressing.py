@@ -77,9 +77,10 @@ def compress(
     cut = _cut(checked.texts)
     n_context_tokens = counter.count_all(checked.texts)
     text = _joined(checked.texts, cut) if n_context_tokens <= max_tokens else ""
-    if cut and (not text or counter.count(text) > max_tokens):
-        cut, text = _chosen(request.question, checked, cut, request.max_tokens, counter)
-    return CompressionResponse(_kept(checked.texts, cut), text, counter.count(text), n_context_tokens)
+    n_tokens = counter.count(text)
+    if cut and (not text or n_tokens > max_tokens):
+        cut, text, n_tokens = _chosen(request.question, checked, cut, request.max_tokens, counter)
+    return CompressionResponse(_kept(checked.texts, cut), text, n_tokens, n_context_tokens)
 
 
 def _cut(texts: Sequence[str]) -> list[_Sentence]:
@@ -119,8 +120,8 @@ def _scores(question: str, chunks: Chunks) -> Floats:
 
 def _chosen(
     question: str, chunks: Chunks, cut: Sequence[_Sentence], max_tokens: int, counter: TokenCounter
-) -> tuple[list[_Sentence], str]:
-    """Return the sentences to keep, in order, and their text, which has at most `max_tokens`."""
+) -> tuple[list[_Sentence], str, int]:
+    """Return the sentences to keep, in order, and their text with its number of tokens, at most `max_tokens`."""
     n_of_mark, left = counter.count(_LEFT_OUT), max_tokens
     kept: dict[int, int] = {}  # the numbers of sentences and what each takes, the one that is worth most first
     for number in np.argsort(-_worths(question, chunks, cut), kind="stable").tolist():
@@ -136,9 +137,10 @@ def _chosen(
     while True:  # tokens of a whole may be more than those of its parts
         chosen = [cut[number] for number in sorted(kept)]
         text = _joined(chunks.texts, chosen)
-        excess = counter.count(text) - max_tokens
-        if excess <= 0:
-            return chosen, text
+        n_tokens = counter.count(text)
+        if n_tokens <= max_tokens:
+            return chosen, text, n_tokens
+        excess = n_tokens - max_tokens
         while excess > 0:
             excess -= kept.popitem()[1]
 

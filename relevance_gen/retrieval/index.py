@@ -18,10 +18,11 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.arrays import different, joined
 from relevance_gen.retrieval.positions import ChunkList, check_position, check_positions, chunks_at, positions_to_remove
-from relevance_gen.retrieval.question.answering import answer, rerankings_of
+from relevance_gen.retrieval.question.answering import answer
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.explaining import explain
 from relevance_gen.retrieval.question.filtering import Where
+from relevance_gen.retrieval.question.models import NO_MODELS, Models
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.stage import Reranking
 from relevance_gen.retrieval.question.weighting import weighting_named
@@ -30,7 +31,7 @@ from relevance_gen.retrieval.segment import pool, storage
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.retrieval.segment.merger import in_tiers, merge, without
-from relevance_gen.retrieval.segment.passages import Passages, TextEncoder, checked_encoder
+from relevance_gen.retrieval.segment.passages import Passages, TextEncoder
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.retrieval.text.stems import stem_all
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
@@ -103,7 +104,7 @@ class ChunkIndex(Searchable):
         checked = Chunks.read(chunks, blank=blank)
         kept, positions = checked.without_blank()
         weigher = weighting_named(weighting)
-        encoder = checked_encoder(encoder)
+        encoder = Models(encoder).encoder
         counter = token_counter(encoding)
         n_processes = pool.n_processes(n_jobs, kept)
         with reporting(progress) as report:
@@ -219,39 +220,37 @@ class ChunkIndex(Searchable):
     def answer_all(
         self,
         asked: Sequence[Question],
-        encoder: TextEncoder | None = None,
+        models: Models = NO_MODELS,
         *,
         allow_partial: bool = False,
         rerankings: Sequence[Reranking] = (),
     ) -> list[SearchResponse]:
-        """Answer questions from one state of the index, which always has all its chunks; `rerankings` come last."""
+        """Answer questions from one state of the index, which always has all its chunks.
+
+        `rerankings` come behind the encoder and before the reranker.
+        """
         del allow_partial
-        state, encoder = self._state, self._encoder_of(encoder)
-        return [self._answer(state, one, (*rerankings_of(one.candidates, encoder), *rerankings)) for one in asked]
+        state, models = self._state, self._with_encoder(models)
+        return [self._answer(state, one, models.rerankings(one, rerankings)) for one in asked]
 
     def _answer(self, state: _State, question: Question, rerankings: Sequence[Reranking]) -> SearchResponse:
         token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
         return answer(question, state.collection, state.n_positions, token_counts, rerankings)
 
     def explain_one(
-        self,
-        question: Question,
-        chunk: int,
-        encoder: TextEncoder | None = None,
-        *,
-        rerankings: Sequence[Reranking] = (),
+        self, question: Question, chunk: int, models: Models = NO_MODELS, *, rerankings: Sequence[Reranking] = ()
     ) -> Explanation:
-        """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk."""
+        """Show what each term of the query, an encoder and a reranker gave to the score of a chunk."""
         state = self._state
-        rerankings = (*rerankings_of(question.candidates, self._encoder_of(encoder)), *rerankings)
+        rerankings = self._with_encoder(models).rerankings(question, rerankings)
         at = check_position("chunk", chunk, state.n_positions, state.collection.holds)
         return explain(state.collection, question, at, rerankings)
 
-    def _encoder_of(self, encoder: TextEncoder | None) -> TextEncoder | None:
-        """Return the encoder of a search: the one that it brings, or the index's own."""
-        encoder, own = checked_encoder(encoder), self._encoder
+    def _with_encoder(self, models: Models) -> Models:
+        """Return the models of a search: with the encoder that it brings, or the index's own."""
+        encoder, own = models.encoder, self._encoder
         if encoder is None or own is None or encoder is own or encoder.fingerprint == own.fingerprint:
-            return own if encoder is None else encoder
+            return evolve(models, encoder=own) if encoder is None else models
         raise InvalidRequestError("must be the one that the index was made with, or None", "encoder")
 
     # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -395,7 +394,7 @@ class ChunkIndex(Searchable):
         """
         saved = storage.read(path, check=check)
         counter = counter_of_saved(saved.encoding, saved.fingerprint, encoding, path)
-        encoder = checked_encoder(encoder)
+        encoder = Models(encoder).encoder
         if encoder is not None and encoder.fingerprint != saved.encoder:
             what = "holds no vectors" if saved.encoder is None else "holds the vectors of another model or prefix"
             raise InvalidRequestError(
@@ -403,16 +402,20 @@ class ChunkIndex(Searchable):
                 "encoder",
                 remedy="build it again, or pass none",
             )
-        return _opened(saved, counter, encoder)
+        return opened([saved], counter, encoder)
 
 
 def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | None) -> ChunkIndex:
-    return _opened(storage.from_bytes(content), counter, encoder)
+    return opened([storage.from_bytes(content)], counter, encoder)
 
 
-def _opened(saved: storage.SavedIndex, counter: TokenCounter, encoder: TextEncoder | None) -> ChunkIndex:
+def opened(
+    parts: Sequence[storage.SavedIndex], counter: TokenCounter, encoder: TextEncoder | None = None
+) -> ChunkIndex:
+    """Return the index of what was saved, in one file or more, each chunk at the position that it was saved with."""
     index = ChunkIndex.__new__(ChunkIndex)
-    segment = saved.segment if encoder is not None else evolve(saved.segment, passages=None)
-    collection = Collection([segment], weighting_named(saved.weighting))
-    index._keep(collection, counter, encoder, n_positions=saved.n_positions, n_tokens=saved.n_context_tokens)
+    segments = [one.segment if encoder is not None else evolve(one.segment, passages=None) for one in parts]
+    n_positions, n_tokens = max(one.n_positions for one in parts), sum(one.n_context_tokens for one in parts)
+    collection = Collection(segments, weighting_named(parts[0].weighting))
+    index._keep(collection, counter, encoder, n_positions=n_positions, n_tokens=n_tokens)
     return index

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 from relevance_gen.retrieval.question.filtering import Where
-from relevance_gen.retrieval.question.query import N_CANDIDATES, Question, questions
+from relevance_gen.retrieval.question.models import NO_MODELS, Models
+from relevance_gen.retrieval.question.query import N_CANDIDATES, N_RERANKED, Question, questions
+from relevance_gen.retrieval.question.stages.relevance import TextReranker
 from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import Explanation, SearchResponse, Syntax
 
@@ -28,6 +30,8 @@ class Searchable(ABC):
         spans: bool = False,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
+        reranker: TextReranker | None = None,
+        reranked: int | None = N_RERANKED,
         syntax: Syntax = "plain",
         corrections: bool = True,
         allow_partial: bool = False,
@@ -45,6 +49,8 @@ class Searchable(ABC):
         spans: bool = False,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
+        reranker: TextReranker | None = None,
+        reranked: int | None = N_RERANKED,
         syntax: Syntax = "plain",
         corrections: bool = True,
         allow_partial: bool = False,
@@ -61,6 +67,8 @@ class Searchable(ABC):
         spans: bool = False,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
+        reranker: TextReranker | None = None,
+        reranked: int | None = N_RERANKED,
         syntax: Syntax = "plain",
         corrections: bool = True,
         allow_partial: bool = False,
@@ -83,6 +91,9 @@ class Searchable(ABC):
                 An index of a cluster goes by words alone, and refuses it.
             candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
                 finds those, too, that share no word with the query; 0 goes by words alone.
+            reranker: a `Reranker`, which reads the best together with the query and puts them in its own order.
+            reranked: with a reranker, how many of the best it reads; None reads every chunk, and finds those, too, that
+                share no word with the query; 0 reads none.
             syntax: as in `relevance_gen.search`.
             corrections: as in `relevance_gen.search`.
             allow_partial: in a cluster, answer from the shards that live while others are lost;
@@ -92,21 +103,22 @@ class Searchable(ABC):
             InvalidRequestError: an argument is not allowed; the error names it, one of several queries as in
                 ``query[3]``.
             EncoderError: the encoder failed.
+            RerankerError: the reranker failed.
             ChunksMissingError: a shard of a cluster is lost, and not restored yet.
             ClusterError: the index of a cluster was closed, or the cluster is gone.
         """
         more: dict[str, object] = {"where": where, "min_share": min_share, "spans": spans, "syntax": syntax}
-        more |= {"distinct": distinct, "candidates": candidates, "corrections": corrections}
-        asked = questions(query, top_n, true_order, **more)
+        more |= {"distinct": distinct, "candidates": candidates, "reranked": reranked, "corrections": corrections}
+        asked, models = questions(query, top_n, true_order, **more), Models(encoder, reranker)
         if isinstance(asked, Question):
-            return self.answer_all([asked], encoder, allow_partial=allow_partial)[0]
-        return self.answer_all(asked, encoder, allow_partial=allow_partial)
+            return self.answer_all([asked], models, allow_partial=allow_partial)[0]
+        return self.answer_all(asked, models, allow_partial=allow_partial)
 
     @abstractmethod
     def answer_all(
-        self, asked: Sequence[Question], encoder: TextEncoder | None = None, *, allow_partial: bool = False
+        self, asked: Sequence[Question], models: Models = NO_MODELS, *, allow_partial: bool = False
     ) -> list[SearchResponse]:
-        """Answer questions from one state of the index; `encoder` and `allow_partial` as in `search`."""
+        """Answer questions from one state of the index; the other arguments are those of `search`."""
 
     def explain(
         self,
@@ -115,16 +127,20 @@ class Searchable(ABC):
         *,
         encoder: TextEncoder | None = None,
         candidates: int | None = N_CANDIDATES,
+        reranker: TextReranker | None = None,
+        reranked: int | None = N_RERANKED,
         syntax: Syntax = "plain",
         corrections: bool = True,
     ) -> Explanation:
-        """Show what each term of the query, and with an encoder its meaning, gave to the score of a chunk.
+        """Show what each term of the query, an encoder and a reranker gave to the score of a chunk.
 
         Args:
             query: a question, not blank.
             chunk: the chunk's position.
             encoder: as in `search`.
             candidates: as in `search`.
+            reranker: as in `search`.
+            reranked: as in `search`.
             syntax: as in `search`; what leaves the chunk out is told, beside the score that it would have.
             corrections: as in `search`.
 
@@ -132,9 +148,10 @@ class Searchable(ABC):
             InvalidRequestError: an argument is not allowed.
             ChunksMissingError: a shard of a cluster is lost, and not restored yet.
         """
-        question = Question(query, candidates=candidates, syntax=syntax, corrections=corrections)
-        return self.explain_one(question, chunk, encoder)
+        more: dict[str, Any] = {"candidates": candidates, "reranked": reranked}
+        question = Question(query, **more, syntax=syntax, corrections=corrections)
+        return self.explain_one(question, chunk, Models(encoder, reranker))
 
     @abstractmethod
-    def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
+    def explain_one(self, question: Question, chunk: int, models: Models = NO_MODELS) -> Explanation:
         """Explain the score that a question gives to the chunk at a position."""

@@ -6,6 +6,8 @@ import importlib
 import os
 import sys
 
+from relevance_gen.errors import to_install
+
 FAILED = 2
 
 
@@ -14,7 +16,7 @@ def main(arguments: list[str]) -> int:
     try:
         command = importlib.import_module("relevance_gen.serve.processes.command")
     except ModuleNotFoundError as error:
-        sys.stderr.write(f"relevance-gen serve: {error}; install it with: pip install 'relevance_gen[server]'\n")
+        sys.stderr.write(f"relevance-gen serve: {error}; install it with: {to_install('server')}\n")
         return FAILED
     return int(command.main(arguments, os.environ))
 

@@ -8,6 +8,7 @@ before it is imported: some for each process id that there ever was. This server
 
 from __future__ import annotations
 
+import json
 import mmap
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +17,9 @@ from attrs import field, frozen
 
 LANES = ("search", "generation", "open_generation", "extraction", "agents")
 """The classes of callers, each with threads, a queue and memory of its own: see `edge.lanes`."""
+
+STATES = ("loaded", "loading", "failed")
+"""In which a model may be, the best first; otherwise it is unloaded."""
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of every histogram's buckets, in seconds."""
@@ -69,11 +73,15 @@ _FAMILIES = (
     Family("generated_tokens_total", "Tokens generated; its rate is tokens per second."),
     Family("generation_cancelled_total", "Generations whose client left."),
     Family("searches_without_encoder_total", "Searches by words alone, though there is or is to be an encoder."),
-    Family("encoders", "Processes whose encoder is loaded.", "gauge"),
     Family("encoder_texts_waiting", "Texts that wait to be encoded, or are.", "gauge"),
     Family("encoding_seconds", "From a request for vectors to all of them.", "histogram"),
     Family("encoded_texts_total", "Texts encoded."),
     Family("encoded_tokens_total", "Tokens of texts encoded."),
+    Family("searches_without_reranker_total", "Searches without the reranker that they were to have."),
+    Family("reranker_passages_waiting", "Passages that wait to be read by the reranker, or are.", "gauge"),
+    Family("reranking_seconds", "From a search's request to read texts to all of their scores.", "histogram"),
+    Family("reranked_texts_total", "Texts read by the reranker."),
+    Family("reranked_tokens_total", "Tokens read by the reranker."),
 )
 
 PREFIX = "relevance_gen_"
@@ -85,6 +93,7 @@ class Layout:
     Args:
         endpoints: the endpoints whose requests are counted.
         statuses: the statuses that they may answer with.
+        models: what each model is for, and its name.
 
     Attributes:
         families: every metric.
@@ -92,13 +101,19 @@ class Layout:
         width: columns of a row.
     """
 
-    def __init__(self, endpoints: Sequence[str] = (), statuses: Sequence[int] = ()) -> None:
+    def __init__(
+        self, endpoints: Sequence[str] = (), statuses: Sequence[int] = (), models: Sequence[tuple[str, str]] = ()
+    ) -> None:
         answers = tuple((endpoint, str(status)) for endpoint in endpoints for status in statuses)
+        of, states = ("task", "model"), tuple((*model, state) for model in models for state in STATES)
         seconds = "From the request's head to the end of its response."
         self.families = (
             Family("http_requests_total", "Requests answered.", labels=("endpoint", "status"), series=answers),
             Family("http_request_seconds", seconds, "histogram", ("endpoint",), _of_each(endpoints)),
             *_FAMILIES,
+            Family("models", "Processes that have a model in a state.", "gauge", (*of, "state"), states),
+            Family("model_requests_total", "Requests that asked for a model.", "counter", of, tuple(models)),
+            Family("model_load_seconds", "Loading a model.", "histogram", of, tuple(models)),
         )
         self.columns: dict[tuple[str, tuple[str, ...]], int] = {}
         self.width = 0
@@ -156,6 +171,10 @@ class Metrics:
         self.table[self.row, start + int(_BOUNDS.searchsorted(seconds))] += 1
         self.table[self.row, start + len(_BOUNDS) + 1] += seconds
 
+    def total(self, name: str, *series: str) -> float:
+        """Return a counter or a gauge of all processes together."""
+        return float(self.table[:, self.layout.columns[name, series]].sum())
+
     def exposition(self, gauges: dict[str, tuple[str, float]]) -> str:
         """Write all series in Prometheus' text format.
 
@@ -175,7 +194,7 @@ class Metrics:
 
 
 def _series_lines(family: Family, series: tuple[str, ...], numbers: Sequence[float]) -> Iterator[str]:
-    pairs = [f'{label}="{value}"' for label, value in zip(family.labels, series, strict=True)]
+    pairs = [f"{label}={json.dumps(value)}" for label, value in zip(family.labels, series, strict=True)]
     if family.kind != "histogram":
         if numbers[0] or len(pairs) < 2:  # of the many statuses only those that were given
             yield f"{PREFIX}{family.name}{_braced(pairs)} {numbers[0]:.17g}"

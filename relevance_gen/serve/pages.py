@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 import relevance_gen
-from relevance_gen.serve.edge.route import Route, name_of
+from relevance_gen.serve.edge.route import ROUTE, Route, name_of
 
 _STATIC = files("relevance_gen.serve").joinpath("static")
 
@@ -33,6 +33,17 @@ async def describe(routes: tuple[Route, ...]) -> web.StreamResponse:
 async def docs() -> web.StreamResponse:
     """Answer GET /docs: a page that needs nothing but this server."""
     return _page("docs.html")
+
+
+async def part(request: web.BaseRequest) -> web.StreamResponse:
+    """Answer GET /static/{name}: the page's style, or one of its scripts."""
+    name = request[ROUTE].rest_of(request.path)
+    content = _parts().get(name)
+    if content is None:
+        raise web.HTTPNotFound
+    content_type = "text/css" if name.endswith(".css") else "text/javascript"
+    headers = {"Content-Type": f"{content_type}; charset=utf-8", "Cache-Control": "no-cache"}
+    return web.Response(body=content, headers=headers)
 
 
 async def front(request: web.BaseRequest, routes: tuple[Route, ...]) -> web.StreamResponse:
@@ -103,18 +114,28 @@ def _content(name: str) -> bytes:
 
 
 @cache
+def _parts() -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in _STATIC.joinpath("page").iterdir()}
+
+
+@cache
 def _policy(name: str) -> str:
     """Return a page's Content-Security-Policy: its own script, style and icon, this server, and nothing else.
 
-    Trusted Types, of which there are none, make the browser refuse every text that a script would have it parse.
+    What stands in the page itself is known by its hash, else it comes from this server. A frame shows a file that the
+    reader opened. Trusted Types, of which there are none, make the browser refuse every text that a script would have
+    it parse.
     """
     script, style = (
-        base64.b64encode(hashlib.sha256(found).digest()).decode()
-        for tag in (b'script(?: type="module")?', b"style")
-        for found in re.findall(b"<%s>(.*?)</" % tag, _content(name), re.DOTALL)
+        " ".join(
+            f"'sha256-{base64.b64encode(hashlib.sha256(found).digest()).decode()}'"
+            for found in re.findall(b"<%s>(.*?)</" % tag, _content(name), re.DOTALL)
+        )
+        or "'self'"
+        for tag in (b"script", b"style")
     )
     return (
-        f"default-src 'none'; connect-src 'self'; img-src data:; script-src 'sha256-{script}'; "
-        f"style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        f"default-src 'none'; connect-src 'self'; img-src data:; script-src {script}; style-src {style}; "
+        "frame-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )

@@ -6,10 +6,10 @@ from relevance_gen.serve import pages
 from relevance_gen.serve.dialects import cohere, mcp, own, tei
 from relevance_gen.serve.dialects.anthropic import blocks, messages
 from relevance_gen.serve.dialects.openai import chat, completions, embeddings, errors, responses
-from relevance_gen.serve.dialects.openai.models import found, listed
 from relevance_gen.serve.edge.actions import (
     AGENTS,
     CHAT,
+    CITATION,
     COMPLETION,
     COMPRESSION,
     EMBEDDING,
@@ -23,14 +23,16 @@ from relevance_gen.serve.edge.actions import (
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.problems import STATUSES
 from relevance_gen.serve.edge.route import Guest, Route, Work
-from relevance_gen.serve.edge.status import health, metrics, model, models, stats
+from relevance_gen.serve.edge.status import health, indexes, metrics, model, models, stats
 from relevance_gen.serve.metrics import Layout
+from relevance_gen.serve.settings import Settings
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/", lambda _, request: pages.front(request, ROUTES)),
     Route("POST", "/search", Work(own.read_search, SEARCH), key="always", aliases=("/distributor/search",)),
     Route("POST", "/explain", Work(own.read_explanation, EXPLANATION), key="always"),
     Route("POST", "/compress", Work(own.read_compression, COMPRESSION), key="always"),
+    Route("POST", "/cite", Work(own.read_citation, CITATION), key="always"),
     Route("POST", "/extract", Work(own.read_extraction, EXTRACTION), key="always"),
     Route("POST", "/prompt", Work(own.read_prompt, PROMPT), key="always"),
     Route("POST", "/generate", Work(own.read_generation, GENERATION), key="setting", is_exact=True),
@@ -58,17 +60,22 @@ ROUTES: tuple[Route, ...] = (
         key="always",
         write_error=mcp.error,
     ),
-    Route("GET", "/v1/models", models(listed), key="setting", write_error=errors.error),
-    Route("GET", "/v1/models/{id}", model(found), key="setting", write_error=errors.error),
+    Route("GET", "/v1/models", models, key="setting", write_error=errors.error),
+    Route("GET", "/v1/models/{id}", model, key="setting", write_error=errors.error),
+    Route("GET", "/indexes", indexes, key="always"),
     Route("GET", "/health", health, tells_of_model=True),
     Route("GET", "/stats", stats, key="setting", tells_of_model=True),
     Route("GET", "/metrics", metrics),
     Route("GET", "/openapi.json", lambda _, __: pages.describe(ROUTES)),
     Route("GET", "/docs", lambda _, __: pages.docs()),
+    Route("GET", "/static/{name}", lambda _, request: pages.part(request)),
 )
 
-LAYOUT = Layout((*(route.endpoint for route in ROUTES), OTHER), STATUSES)
-"""Where the processes of the server count requests."""
+
+def layout(settings: Settings) -> Layout:
+    """Return where the processes of a server count requests, and what becomes of its models."""
+    models = [(task, one.name) for task, several in settings.models.items() for one in several]
+    return Layout((*(route.endpoint for route in ROUTES), OTHER), STATUSES, models)
 
 
 OF_MODEL = tuple(route for route in ROUTES if route.lane == "generation" or route.tells_of_model)

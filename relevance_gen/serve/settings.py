@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
 from attrs.validators import optional
@@ -30,12 +31,58 @@ def _size(text: str) -> int:
     return int(found[1]) * _SIZES[found[2].upper()]
 
 
+Task: TypeAlias = Literal["generate", "embed", "rerank"]
+"""What a model is for; each kind has names of its own."""
+
+DEFAULT_NAME = "relevance_gen"
+"""What the embedded model is called, and any where neither the operator nor the client has said a name."""
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.:@+/-]{0,127}"
+
+
+@frozen
+class NamedModel:
+    """A model as the operator names it.
+
+    Attributes:
+        name: what clients call it.
+        file: a GGUF file, or a model of the hub; None for the embedded one.
+    """
+
+    name: str
+    file: str | None
+
+
+def named_models(text: str) -> tuple[NamedModel, ...]:
+    """Read models, comma-separated: ``NAME=FILE``, or of one alone a file, whose name without its ending is the name.
+
+    >>> [model.name for model in named_models("small=/models/q.gguf,big=owner/name")], named_models("q.gguf")[0].name
+    (['small', 'big'], 'q')
+    """
+    return tuple(map(_named, re.split(rf",(?={_NAME}=)", text)))
+
+
+def _named(text: str) -> NamedModel:
+    found = re.fullmatch(rf"(?:({_NAME})=)?(.+)", text, re.DOTALL)
+    if not found:
+        raise ValueError("a GGUF file, owner/name of the hub, or NAME=FILE")
+    file = found[2]
+    return NamedModel(found[1] or (Path(file).stem if file.endswith(".gguf") else file), file)
+
+
 def _hosts(text: str) -> tuple[str, ...]:
     return tuple(name.strip().lower().rstrip(".") for name in text.split(",") if name.strip())
 
 
 def _paths(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(os.pathsep)))
+
+
+def _pairs(text: str, value: str, what: str) -> tuple[tuple[str, str], ...]:
+    """Read names with what each stands for, separated by commas; of a pair the value may have commas, too."""
+    pairs = re.split(r",(?=[\w.-]+=)", text)
+    if not all(re.fullmatch(rf"[\w.-]{{1,256}}={value}", pair) for pair in pairs):
+        raise ValueError(f"{what}, a name being letters, digits, dots, dashes and underscores")
+    return tuple((name, said) for name, _, said in (pair.partition("=") for pair in pairs))
 
 
 def _rate(text: str) -> str:
@@ -56,8 +103,9 @@ def _setting(
     return field(default=default, validator=checked, metadata=metadata, kw_only=True)
 
 
-_listening, _access, _search, _encoder, _generation, _limits, _log = (
-    partial(_setting, group) for group in ("Listening", "Access", "Search", "Encoder", "Generation", "Limits", "Log")
+_listening, _access, _search, _encoder, _reranker, _generation, _limits, _log = (
+    partial(_setting, group)
+    for group in ("Listening", "Access", "Search", "Encoder", "Reranker", "Generation", "Limits", "Log")
 )
 
 
@@ -108,12 +156,26 @@ class Settings:
     folder: tuple[str, ...] = _search(
         (), "a folder that agents may search at /mcp; may be given more than once", parse=_paths
     )
+    index: tuple[tuple[str, str], ...] = _search(
+        (),
+        "NAME=PLACE, an index that clients may ask by its name: a file that ChunkIndex.save wrote, a folder of files, "
+        "or the folder or address where an index of a cluster was saved; may be given more than once",
+        parse=partial(_pairs, value=".+", what="NAME=FILE, NAME=FOLDER or NAME=ADDRESS"),
+    )
+    index_key: tuple[tuple[str, str], ...] = _search(
+        (),
+        "NAME=KEY-ID, a key that may ask the index, which then no others may; may be given more than once",
+        parse=partial(_pairs, value="[0-9a-f]{12}", what="NAME=KEY-ID, an id of 12 hexadecimal digits as in the log"),
+    )
     index_cache_bytes: int = _search(
         256 << 20, "memory for indexes of chunks already seen, in each worker; 0 keeps none", parse=_size
     )
 
-    encoder: str | None = _encoder(
-        None, "GGUF file of an embedding model; without one there are no vectors, and search goes by words alone"
+    encoder: tuple[NamedModel, ...] = _encoder(
+        (),
+        "GGUF file of an embedding model; without one there are no vectors, and search goes by words alone; may be "
+        "given more than once, as NAME=FILE: searches have the first",
+        parse=named_models,
     )
     encoder_threads: int = _encoder(
         0, "CPU threads that encode in one worker; 0 divides the cores among the workers", integer(0, 512)
@@ -132,10 +194,32 @@ class Settings:
         50_000, "passages of chunks that came twice that are encoded in the background", integer(0, 100_000_000)
     )
 
-    model: str | None = _generation(
-        None,
+    reranker: tuple[NamedModel, ...] = _reranker(
+        (),
+        "GGUF file of a reranker, which reads documents to rerank, and the best of searches that ask for it",
+        parse=named_models,
+    )
+    reranker_threads: int = _reranker(
+        0, "CPU threads that read in one worker; 0 divides the cores among the workers", integer(0, 512)
+    )
+    reranker_texts: int = _reranker(100, "texts that it may read for one search: the best", integer(1, 10_000))
+    reranker_timeout_s: float = _reranker(30.0, "seconds a search may wait for the reranker; then it goes without")
+
+    model: tuple[NamedModel, ...] = _generation(
+        (),
         f"GGUF file, or owner/name[:quantization] of the Hugging Face hub; the embedded model if not given; "
-        f"{NO_MODEL} to serve search alone",
+        f"{NO_MODEL} to serve search alone; may be given more than once, as NAME=FILE: the first is the default",
+        parse=named_models,
+    )
+    model_idle_s: float | None = _generation(
+        None, "seconds after which a model, or an encoder, that nobody asks is unloaded, until somebody does"
+    )
+    model_bytes: int | None = _generation(
+        None,
+        "most bytes of the files of all models and encoders that are loaded at once in one process; the one that was "
+        "not asked for longest makes room",
+        integer(1),
+        _size,
     )
     cluster: str | None = _generation(
         None,
@@ -168,6 +252,16 @@ class Settings:
     log_format: Literal["json", "text"] = _log("json", "form of the log on standard error: json or text")
     log_level: Literal["debug", "info", "warning", "error"] = _log("info", "least severe line logged")
     access_log: bool = _log(True, "log one line for each request")
+
+    @property
+    def models(self) -> Mapping[Task, tuple[NamedModel, ...]]:
+        """The models of each kind, the default first: the embedded one generates where none is named."""
+        generating = self.model or (NamedModel(DEFAULT_NAME, None),)
+        return {
+            "generate": () if generating[0].file == NO_MODEL else generating,
+            "embed": self.encoder,
+            "rerank": self.reranker,
+        }
 
     @property
     def n_search_threads(self) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.tokens.encodings import CL100K_PATTERN, O200K_PATTERN, Definition
@@ -77,12 +78,22 @@ class ByGigatoken:
         self._renew()
 
     def _renew(self) -> None:
+        """Load a new tokenizer.
+
+        Its first count imports parts of numpy. An interrupt in there would end as a panic of Rust; none reaches a thread.
+        """
+        with ThreadPoolExecutor(1) as thread:
+            backend = thread.submit(self._load).result()
+        self._encode, self._encode_batch = backend.encode, backend.encode_batch
+        self._tokens_left = _RENEW_AFTER_TOKENS
+
+    def _load(self) -> Any:
         from gigatoken import Tokenizer
 
         with _as_file(self._rank_file) as path:
             backend = Tokenizer.from_tiktoken(path, self._scheme).backend
-        self._encode, self._encode_batch = backend.encode, backend.encode_batch
-        self._tokens_left = _RENEW_AFTER_TOKENS
+        backend.encode("numpy")
+        return backend
 
     def __call__(self, texts: list[str]) -> int:
         """Return the number of tokens in all texts together."""

@@ -155,6 +155,7 @@ def test_names_that_are_no_text_come_back(project: Path) -> None:
     assert tools.call("read", {"path": listed}).startswith("1\tEspresso is strong.")
 
 
+@costly
 @given(st.text())
 def test_shown_paths_can_be_printed(path: str) -> None:
     """Whatever a name is, what is shown of it is one line of printable text, and printable names are themselves."""
@@ -222,6 +223,7 @@ def test_ask_answers_from_the_files(project: Path) -> None:
         tools = Tools(Folders.open([str(project)]), runner)
         answer = tools.call("ask", {"question": "Where do bananas ripen?"})
     assert "dark" in answer.splitlines()[0]
+    assert answer.splitlines()[0].endswith(" [1]")
     assert "[1] notes.txt:1-3" in answer
     assert "ask" not in tools_for(project).by_name
 

@@ -1,18 +1,21 @@
 """Asking: search, fit, prompt, generate; with the embedded model, and with random ones and a template."""
 
 import json
+import pickle
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from relevance_gen import (
+    AnswerStream,
     ChunkIndex,
     Encoder,
     InvalidRequestError,
     ModelLoadError,
     RequestCancelledError,
     Runner,
+    TextPiece,
     ask,
     ask_stream,
     search,
@@ -22,6 +25,7 @@ from relevance_gen.chunking import sentences
 from relevance_gen.wire import serialize
 from small_models import BIGRAM, ENCODER, STORY, TINY
 from tests.profiles import costly
+from tests.retrieval.test_relevance import HashReranker
 
 CHUNKS = [
     "The lighthouse was built in 1831 by a family of masons. Its lamp burned whale oil.",
@@ -81,6 +85,18 @@ def test_an_encoder_chooses_what_is_shown(embedded):
         (found,) = search(question, CHUNKS, 1, spans=True, encoder=encoder)
     assert [source.result for source in answer.sources] == [found]
     assert found.chunk_score > search(question, CHUNKS, 1)[0].chunk_score
+
+
+def test_a_reranker_chooses_what_is_shown(embedded):
+    """The source is the chunk that it finds most relevant, and the confidence is that of the words."""
+    question = "When does the ferry leave, and who built the lighthouse?"
+    words = search(question, CHUNKS)
+    last = words.best[-1].chunk_txt
+    told = {result.chunk_txt: 0.5 for result in words} | {last: 0.75}
+    answer = ask(question, CHUNKS, runner=embedded, reranker=HashReranker(told), top_n=1)
+    assert len(words) > 1
+    assert [(source.result.chunk_txt, source.result.chunk_score) for source in answer.sources] == [(last, 0.75)]
+    assert answer.confidence == words.confidence
 
 
 def test_where_nothing_is_found_no_model_is_asked(bigram):
@@ -248,6 +264,67 @@ def test_a_stream_has_its_sources_first_and_its_answer_last(bigram):
     assert stream.result() is stream.answer
 
 
+def test_what_is_copied_is_cited_from_its_place(embedded):
+    """Its places stand in the chunk, also where only a part was shown; it prints with its number; silence has none."""
+    chunks = [f"The old pier was long and grey. {CHUNKS[1]['text']}", CHUNKS[0], CHUNKS[2]]
+    answer = ask("How do bees find flowers?", chunks, runner=embedded)
+    (cited,) = answer.citations
+    source, place = answer.sources[0], cited.places[0]
+    assert (place.source, place.score, cited.mark) == (0, 1.0, "[1]")
+    assert source.result.chunk_txt[place.start : place.end] == answer.text[cited.start : cited.end] == source.text
+    assert source.start == place.start > 0
+    assert answer.marked == f"{answer.text} [1]"
+    assert answer.marked in repr(answer)
+    assert answer.marked in answer._repr_html_()
+    again = pickle.loads(pickle.dumps(answer))
+    assert (again, again.citations) == (answer, answer.citations)
+    assert ask("Who sells sharks?", chunks, runner=embedded).citations == ()
+
+
+def test_what_the_sources_do_not_say_is_marked(bigram):
+    """What a model writes from elsewhere has no places, and says so."""
+    answer = ask("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12)
+    assert answer.text == STORY.strip()
+    assert [one.places for one in answer.citations] == [()]
+    assert answer.marked == f"{answer.text} [not found in the sources]"
+
+
+def test_a_stream_cites_each_sentence_before_the_next_begins(embedded):
+    """Pieces end where sentences do; at the end the citations are those of the answer."""
+    chunks = ["Bees tell each other where flowers are by dancing. Bees dance when they find flowers."]
+    with ask_stream("How do bees find flowers?", chunks, runner=embedded) as stream:
+        seen, text = [], ""
+        for piece in stream:
+            assert all(one.end <= len(text) for one in stream.citations)
+            seen.append(len(stream.citations))
+            text += piece
+    assert len(seen) > 2
+    assert (seen[0], seen[-1]) == (0, len(stream.citations) - 1)
+    assert stream.citations == stream.answer.citations
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (["Cats", " purr.", " Dogs bark.", " Cows"], ["Cats", " purr."]),
+        ([" Cats purr. Do", "gs"], ["Cats purr."]),
+        (["Cats ", "purr"], ["Cats ", "purr"]),
+        (["It is v1.", "2 now."], ["It is v1.", "2 now."]),
+        ([], []),
+    ],
+)
+def test_one_sentence_is_enough(pieces: list[str], shown: list[str]):
+    """A sentence is over when another begins; what follows is read, so that whoever generates it comes to an end."""
+    left = iter(pieces)
+    stream = AnswerStream((), 1.0, (TextPiece(0, piece) for piece in left), only_first_sentence=True)
+    told = []
+    for piece in stream._pieces:
+        stream._text += piece
+        told.append(piece)
+    assert told == shown
+    assert list(left) == []
+
+
 def test_a_cancelled_stream_raises(bigram):
     """Nobody mistakes a part for the answer, however often it is asked for."""
     stream = ask_stream("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=500)
@@ -263,8 +340,11 @@ def test_an_answer_can_be_written_as_json(embedded):
     """`to_dict` has plain values alone, and each source says what was shown of it."""
     answer = ask("How do bees find flowers?", CHUNKS, runner=embedded, top_n=1)
     read = json.loads(serialize(answer.to_dict()))
-    assert set(read) == {"text", "found", "sources", "prompt", "confidence", "finish_reason"}
+    assert set(read) == {"text", "found", "sources", "citations", "prompt", "confidence", "finish_reason"}
     (source,) = read["sources"]
+    assert read["citations"] == [
+        {"start": 0, "end": 54, "places": [{"start": 0, "end": 54, "score": 1.0, "source": 0}]}
+    ]
     shown = source["chunk_txt"][source["shown"]["start"] : source["shown"]["end"]]
     assert (shown, source["metadata"]) == (answer.sources[0].text, {"page": 3})
 

@@ -1,12 +1,11 @@
 """What a model is shown: the best first, whole where there is room, cut at sentences where there is little."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import search
 from relevance_gen.asking.answer import Source
-from relevance_gen.asking.selection import first_sentence, fit, passage_of
+from relevance_gen.asking.selection import fit, passage_of
 from relevance_gen.chunking import sentences
 
 TEXT = "Cows moo all day.  Cats purr at night.\n\nDogs bark.\nSheep bleat in spring."
@@ -64,23 +63,6 @@ def test_a_passage_is_shown_with_its_sentences():
     """The words found are in it, and it begins and ends with a sentence."""
     (source,) = found("Do cats purr and dogs bark?", TEXT)
     assert passage_of(source).text == "Cats purr at night.\n\nDogs bark."
-
-
-@pytest.mark.parametrize(
-    ("pieces", "shown"),
-    [
-        (["Cats", " purr.", " Dogs bark.", " Cows"], ["Cats", " purr."]),
-        ([" Cats purr. Do", "gs"], [" Cats purr."]),
-        (["Cats ", "purr"], ["Cats ", "purr"]),
-        (["It is v1.", "2 now."], ["It is v1.", "2 now."]),
-        ([], []),
-    ],
-)
-def test_one_sentence_is_enough(pieces: list[str], shown: list[str]):
-    """A sentence is over when another begins; what follows is read, so that whoever generates it comes to an end."""
-    left = iter(pieces)
-    assert list(first_sentence(left)) == shown
-    assert list(left) == []
 
 
 @given(

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from relevance_gen import Reranker
 from relevance_gen.cli import main
-from small_models import BIGRAM, ENCODER
+from small_models import BIGRAM, ENCODER, RERANKER
 
 SENTENCE = "Bees tell each other where the flowers are by dancing."
 NOTES = f"The lighthouse was built in 1831 by a family of masons.\n\n{SENTENCE} The treaty was signed.\n"
@@ -25,11 +26,22 @@ def test_the_answer_comes_first_and_its_sources_below(notes, capsys):
     assert main(["ask", QUESTION, "notes.txt", "--max-chars", "60"]) == 0
     out, err = capsys.readouterr()
     answer, blank, source, text, *_ = out.splitlines()
-    assert (answer, blank, text) == (SENTENCE, "", f"  {SENTENCE}")
+    assert (answer, blank, text) == (f"{SENTENCE} [1]", "", f"  {SENTENCE}")
     assert source.startswith("[1] 0.")
     assert source.endswith("  notes.txt:3")
     assert err.startswith(EMBEDDED)
     assert err.count("\n") == 1
+
+
+def test_each_sentence_is_marked_and_sources_have_their_headings(folder, capsys):
+    """A number behind what a source says, words behind what none does; the source has its line and its headings."""
+    (folder / "animals.md").write_text(f"# Animals\n\nA text about many of them.\n\n## Insects\n\n{SENTENCE}\n")
+    assert main(["ask", QUESTION, "animals.md", "--max-chars", "70"]) == 0
+    answer, _, source, *_ = capsys.readouterr().out.splitlines()
+    assert answer == f"{SENTENCE} [1]"
+    assert source.endswith("  animals.md:7  Animals > Insects")
+    assert main(["ask", QUESTION, "animals.md", "--no-copy", "--max-tokens", "3", "--model", str(BIGRAM)]) == 0
+    assert capsys.readouterr().out.split("\n\n")[0].endswith(" [not found in the sources]")
 
 
 def test_a_named_model_answers_without_a_word_about_the_embedded_one(notes, capsys, monkeypatch):
@@ -42,6 +54,20 @@ def test_a_named_model_answers_without_a_word_about_the_embedded_one(notes, caps
     assert capsys.readouterr() == by_name
     assert by_name.err == ""
     assert json.loads(by_name.out)["finish_reason"] in ("length", "stop", "eos")
+
+
+def test_a_reranker_scores_the_sources(notes, capsys):
+    """--reranker gives each source the score that search gives it, which is that of `search(reranker=)`."""
+    by_reranker = [QUESTION, "notes.txt", "--reranker", str(RERANKER), "--json"]
+    assert main(["ask", *by_reranker]) == 0
+    (source,) = json.loads(capsys.readouterr().out)["sources"]
+    assert main(["search", *by_reranker]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    with Reranker(RERANKER) as reranker:
+        (score,) = reranker.score(QUESTION, [f"{found['title']}\n{found['chunk_txt']}"])
+    assert source["chunk_score"] == found["chunk_score"] == float(score)
+    assert main(["ask", QUESTION, "--reranker", "missing.gguf"]) == 2
+    assert capsys.readouterr() == ("", "relevance-gen: missing.gguf does not exist\n")
 
 
 def test_an_encoder_scores_the_sources(notes, capsys):

@@ -22,9 +22,9 @@ WHERE = cloudpickle.dumps((lambda _: os.getpid(), (), {}))
 """The question which process answers."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def state(cluster: Any) -> Iterator[IndexState]:
-    """Two shards, with two replicas each."""
+    """Two shards, with two replicas each, which only the last test kills."""
     with ClusterIndex(texts(20), n_shards=2, replicas=2) as index:
         yield index._fresh().state
 
@@ -39,24 +39,6 @@ def test_a_question_asks_the_same_replicas_in_all_rounds(state: IndexState) -> N
         assert one.ask(state.shards[1:], WHERE) == first[1:]
         seen.add(tuple(first))
     assert len(seen) > 1
-
-
-def test_another_replica_answers_for_one_that_is_stopped(state: IndexState) -> None:
-    """Where a process is stopped, or dead, the question goes to the other replica, and stays there."""
-    one = Calls(state, Pace())
-    first = one.ask(state.shards, WHERE)
-    os.kill(first[0], signal.SIGSTOP)
-    second = one.ask(state.shards, WHERE)
-    assert second[0] != first[0]
-    assert second[1] == first[1]
-    os.kill(first[1], signal.SIGKILL)
-    third = one.ask(state.shards, WHERE)
-    assert third[0] == second[0]
-    assert third[1] != second[1]
-    for pid in third:
-        os.kill(pid, signal.SIGKILL)
-    with pytest.raises(OutdatedError):
-        Calls(state, Pace()).ask(state.shards[1:], WHERE)
 
 
 def test_who_answers_too_late_is_named(state: IndexState, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,3 +67,21 @@ def test_patience_follows_the_usual_time() -> None:
     for _ in range(100):
         pace.note(0.0)
     assert pace.patience_s > 0.0
+
+
+def test_another_replica_answers_for_one_that_is_stopped(state: IndexState) -> None:
+    """Where a process is stopped, or dead, the question goes to the other replica, and stays there."""
+    one = Calls(state, Pace())
+    first = one.ask(state.shards, WHERE)
+    os.kill(first[0], signal.SIGSTOP)
+    second = one.ask(state.shards, WHERE)
+    assert second[0] != first[0]
+    assert second[1] == first[1]
+    os.kill(first[1], signal.SIGKILL)
+    third = one.ask(state.shards, WHERE)
+    assert third[0] == second[0]
+    assert third[1] != second[1]
+    for pid in third:
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(OutdatedError):
+        Calls(state, Pace()).ask(state.shards[1:], WHERE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -24,6 +25,9 @@ from relevance_gen.retrieval.question.answering import answer
 from relevance_gen.retrieval.question.query import Question
 from tests import strategies
 from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
+from tests.profiles import costly
+from tests.retrieval.test_meaning import LetterEncoder
+from tests.retrieval.test_relevance import HashReranker
 
 
 def told(index: Any, query: str, **options: Any) -> tuple[Any, ...]:
@@ -53,6 +57,7 @@ def test_shards_are_spread(pair: tuple[ClusterIndex, ChunkIndex]) -> None:
     assert all(shard.size_bytes > 0 for shard in stats.shards)
 
 
+@costly
 @given(data=st.data())
 def test_the_law_of_segments_over_nodes(pair: tuple[ClusterIndex, ChunkIndex], data: st.DataObject) -> None:
     """However chunks come and go, all that an index tells is what one on one machine tells."""
@@ -111,21 +116,40 @@ class Counted(ClusterCollection):
         return super()._call(shards, function, *args, **kwargs)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"spans": True}, {"where": {"page": [1, 2]}, "spans": True}, {"syntax": "signs"}]
-)
-def test_a_question_takes_three_rounds(cluster: Any, options: dict[str, Any]) -> None:
+ASKED: list[dict[str, Any]] = [
+    {},
+    {"spans": True},
+    {"where": {"page": [1, 2]}, "spans": True},
+    {"syntax": "signs"},
+]
+
+
+def test_a_question_takes_three_rounds(cluster: Any) -> None:
     """Whatever is asked, a question takes three rounds, and one more where texts are long; the bits are the same."""
     pages = enumerate(["cat naps", "Москва сон", "кот nap", "dogs bark"])
     chunks = [{"text": text, "metadata": {"page": page}} for page, text in pages]
     three = ["match", "candidates", "tell"]
     one = ChunkIndex(chunks)
     with ClusterIndex(chunks, n_shards=2) as ours:
-        for query in ("cat naps", "Москва сон"):
-            assert rounds(ours, one, query, options) == three
+        for query, options in itertools.product(("cat naps", "Москва сон"), ASKED):
+            assert rounds(ours, one, query, options) == three, options
         for index in (ours, one):
             index.add([{**chunk, "text": f"{chunk['text']} {'on and on ' * 4000}"} for chunk in chunks])
-        assert rounds(ours, one, "naps", options) == [*three, "tell"]
+        for options in ASKED:
+            assert rounds(ours, one, "naps", options) == [*three, "tell"], options
+
+
+def test_a_reranker_reads_where_it_is(pair: tuple[ClusterIndex, ChunkIndex]) -> None:
+    """It reads the same texts for an index of a cluster, long ones too, and answers and explanations are the same."""
+    ours, one = pair
+    for query in (QUERIES[0], [*QUERIES]):
+        read, read_here = HashReranker(), HashReranker()
+        assert ours.search(query, reranker=read, reranked=5) == one.search(query, reranker=read_here, reranked=5)
+        assert sorted(read.read) == sorted(read_here.read)
+    best = one.search(QUERIES[0], 1)[0].original_index
+    told = ours.explain(QUERIES[0], best, reranker=HashReranker())
+    assert told == one.explain(QUERIES[0], best, reranker=HashReranker())
+    assert told.relevance is not None
 
 
 def rounds(ours: ClusterIndex, one: ChunkIndex, query: str, options: dict[str, Any]) -> list[str]:
@@ -254,6 +278,9 @@ def test_an_empty_index_can_grow(cluster: Any) -> None:
         (lambda _: ClusterIndex(["a"], name=""), "name must be"),
         (lambda _: ClusterIndex(["a"], weighting="bm25"), "weighting must be"),
         (lambda _: ClusterIndex(["a"], encoder=object()), "encoder must be None"),
+        (lambda index: index.search("a", encoder=LetterEncoder()), "encoder must be None"),
+        (lambda index: index.search("a", reranker="a.gguf"), "reranker must be a Reranker"),
+        (lambda index: index.search("a", reranked=None), "reranked must be an integer where there is no reranker"),
     ],
 )
 def test_bad_input_is_named(pair: tuple[ClusterIndex, ChunkIndex], call: Any, said: str) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 from relevance_gen import search
 from tests.environments import ROOT, interpreter_with
@@ -74,6 +73,8 @@ def test_langchain_finds_what_search_finds() -> None:
 def test_the_transformer_scores_every_text() -> None:
     """Rows are search's scores, 0 for the texts that it does not return; it clones and has parameters."""
     interpreter_with("sklearn")
+    from sklearn.base import clone
+
     scorer = loaded(EXAMPLES / "sklearn_adapter.py").ChunkScorer(weighting="cosine")
     texts = [*TEXTS, " "]
     questions = [QUESTION, "", "Who barks?"]

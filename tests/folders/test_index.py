@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from relevance_gen import ChunkIndex, InvalidRequestError
 from relevance_gen.folders import files as files_module
 from relevance_gen.folders.index import FolderIndex
+from tests.cli.documents import pptx
 from tests.profiles import costly
 
 _WORDS = ["apple", "pear", "plum", "red", "green"]
@@ -24,13 +25,15 @@ _TEXTS = st.lists(st.sampled_from([*_WORDS, "\n", "\n\n", "é"]), max_size=12).m
 _QUESTIONS = ("red apple", "green plums and pears", "é")
 
 
-def answers(index: FolderIndex) -> list[Any]:
-    """All that searches tell, bit for bit."""
+_FILTERS = (None, {"path": ["a.txt", "a/b.txt"]}, lambda data: data["first_line"] > 1)
+
+
+def answers(index: FolderIndex, turn: int) -> list[Any]:
+    """All that searches tell, bit for bit: every question in a way that comes in its turn."""
     return [
         (list(found), found.confidence, found.metadata)
-        for question in _QUESTIONS
-        for where in (None, {"path": ["a.txt", "a/b.txt"]}, lambda data: data["first_line"] > 1)
-        for distinct in (None, "path")
+        for number, question in enumerate(_QUESTIONS, turn)
+        for where, distinct in [(_FILTERS[number % 3], (None, "path")[number % 2])]
         for found in [index.search(question, 5, spans=True, where=where, distinct=distinct)]
     ]
 
@@ -46,6 +49,7 @@ class Changes(RuleBasedStateMachine):
         self.root.mkdir()
         (self.root / ".gitignore").write_text("*.log\n")
         self.index = FolderIndex(self.root, max_chars=12, cache=self.cache)
+        self.turn = 0
 
     def teardown(self) -> None:
         """Remove the folder."""
@@ -113,9 +117,10 @@ class Changes(RuleBasedStateMachine):
     def answers_as_one_built_anew(self) -> None:
         """Compare with an index of nothing but what is there."""
         fresh = FolderIndex(self.root, max_chars=12, cache=False)
-        assert answers(self.index) == answers(fresh)
+        self.turn += 1
+        assert answers(self.index, self.turn) == answers(fresh, self.turn)
         assert (len(self.index), self.index.files(), self.index.skipped) == (len(fresh), fresh.files(), fresh.skipped)
-        for position in range(len(fresh)):
+        for position in range(self.turn % 4, len(fresh), 4):
             assert self.index.explain("red apples", position) == fresh.explain("red apples", position)
 
 
@@ -164,6 +169,43 @@ def test_one_result_for_each_file(root: Path) -> None:
     for option in ({"distinct": "pth"}, {"where": {"pth": "notes.txt"}}):
         with pytest.raises(InvalidRequestError, match="must name keys that chunks have, got 'pth'; did you mean path"):
             index.search("apple", **option)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"path": ["notes.txt", "talk.pptx"]},
+        {"slide": 2},
+        {"slide": [1, 2], "path": "talk.pptx", "start": 0},
+        {"first_line": [1, 3]},
+        {"path": "src/fruit.py", "first_line": 1, "start": 0},
+        {"slide": 1, "first_line": 1},
+    ],
+)
+def test_a_filter_by_metadata_is_one_of_every_chunk(root: Path, where: dict[str, Any]) -> None:
+    """However many chunks are described together, those are found that have what is wanted, one by one."""
+    said = [" ".join(f"Apple number {number * place} is red." for place in range(9)) for number in (1, 2)]
+    (root / "talk.pptx").write_bytes(pptx(*said))
+    (root / "empty.txt").touch()
+    index = FolderIndex(root, max_chars=30, by_file=False)
+    lists = {key: value if isinstance(value, list) else [value] for key, value in where.items()}
+
+    def has_all(data: dict[str, Any]) -> bool:
+        return all(data.get(key) in values for key, values in lists.items())
+
+    found = index.search("red apples and pears", 50, where=where)
+    assert list(found) == list(index.search("red apples and pears", 50, where=has_all))
+    assert bool(found) == (where != {"slide": 1, "first_line": 1})
+
+
+def test_an_unknown_path_is_compared_with_few(root: Path) -> None:
+    """A path that is misspelt is taken for one in the same folder, or of the same name."""
+    index = FolderIndex(root)
+    for path, meant in (("src/friut.py", "src/fruit.py"), ("lib/fruit.py", "src/fruit.py"), ("note.txt", "notes.txt")):
+        with pytest.raises(InvalidRequestError, match=rf"did you mean {meant}\?"):
+            index.read(path)
+    with pytest.raises(InvalidRequestError, match=r"files\(\) lists them"):
+        index.read("elsewhere/other.rs")
 
 
 def test_only_what_is_searched_can_be_read(root: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from relevance_gen import ChunkIndex, FolderIndex, InvalidRequestError
 from relevance_gen.folders import names
 from relevance_gen.folders.names import Definition, FileName, definitions, name_parts
 from relevance_gen.folders.ranking import AskedNames, rank_files
+from tests.retrieval.test_meaning import LetterEncoder
+from tests.retrieval.test_relevance import HashReranker, sum_of
 
 PARTS = st.sampled_from(["get", "user", "users", "session", "store", "s", "getuser"])
 DEFINITIONS = st.builds(
@@ -100,6 +103,13 @@ def test_long_chunks_are_not_remembered() -> None:
     assert names._definitions.cache_info().currsize == before + 1
 
 
+def test_macros_are_no_types() -> None:
+    """What a keyword of functions introduces is no type, in whichever language."""
+    text = "defmodule Plug do\n  defmacro wrap(x) do\n  defmacrop keep(x) do\n  def go do\n"
+    assert {one.name for one in definitions(text, "ex") if one.is_type} == {"Plug"}
+    assert {one.name for one in definitions(text, "ex") if not one.is_type} == {"wrap", "keep", "go"}
+
+
 def test_files_say_what_they_are_by_their_path() -> None:
     """A file that stands for its folder has that one's name; tests are known by the customs of their language."""
     assert FileName.of("src/HttpServer/__init__.py").parts == ("http", "server") == name_parts("HTTPServer")[:2]
@@ -148,14 +158,42 @@ def test_a_file_is_one_result(root: Path) -> None:
         FolderIndex(root, by_file=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("more", [{"encoder": LetterEncoder()}, {"reranker": HashReranker()}, {}])
+def test_a_rank_with_models_is_explained(root: Path, more: dict[str, Any]) -> None:
+    """With an encoder before and a reranker behind the ranking of files, what all of them gave adds up."""
+    index = FolderIndex(root, cache=False, max_chars=30)
+    models: dict[str, Any] = more or {"encoder": LetterEncoder(), "reranker": HashReranker(), "reranked": 2}
+    found = index.search("SessionStore save", true_order=False, **models)
+    assert found != index.search("SessionStore save", true_order=False)
+    for result in found:
+        told = index.explain("SessionStore save", result.original_index, **models)
+        assert told.score == result.chunk_score
+        assert math.isclose(sum_of(told), told.score, abs_tol=1e-12)
+        assert bool(told.meaning) == ("encoder" in models)
+
+
+def test_files_stand_in_the_order_of_a_reranker(root: Path) -> None:
+    """It reads the best passages with the names of their files, and has the last word on which file comes first."""
+    index = FolderIndex(root, cache=False, max_chars=30)
+    found = index.search("session store", true_order=False)
+    assert len(found) > 1
+    last, reranker = found[-1], HashReranker()
+    index.search("session store", reranker=reranker)
+    (of_last,) = {text for text in reranker.read if text.endswith(f"\n{last.chunk_txt}")}
+    assert last.metadata["path"].rpartition("/")[2].rpartition(".")[0] in of_last
+    told = dict.fromkeys(reranker.read, 0.25) | {of_last: 0.75}
+    again = index.search("session store", true_order=False, reranker=HashReranker(told))
+    assert (again[0].metadata["path"], again[0].chunk_score) == (last.metadata["path"], 0.75)
+    assert {one.chunk_score for one in again[1:]} == {0.25}
+    assert again.confidence == found.confidence
+
+
 def test_a_rank_is_explained(root: Path) -> None:
     """All that is explained adds up to the score that search gives, with what the file gave by name."""
     index = FolderIndex(root, cache=False, max_chars=30)
     for result in index.search("SessionStore save", true_order=False):
         told = index.explain("SessionStore save", result.original_index)
         assert told.score == result.chunk_score
-        parts = [told.pairs, told.coverage, told.head, told.run, told.title, told.letters, told.likeness]
-        of_file = [told.chunks, told.name, told.definitions, told.exact]
-        assert math.isclose(math.fsum([*(one.share for one in told.terms), *parts, *of_file]), told.score, rel_tol=1e-9)
+        assert math.isclose(sum_of(told), told.score, rel_tol=1e-9)
         if result.metadata["path"] == "src/session.py":
             assert min(told.name, told.definitions, told.exact) > 0.0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.folders.filetypes import listing
 from relevance_gen.folders.walker import Selection, Walker
+from tests.profiles import costly
 
 
 def walk(top: str = ".", **wanted: object) -> list[str]:
@@ -70,6 +71,7 @@ def git(folder: str, *arguments: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is the reference")
+@costly
 @given(paths=st.sets(_PATHS, max_size=12), ignored=_FILES_OF_PATTERNS, excluded=st.lists(patterns(), max_size=2))
 def test_a_walk_finds_what_git_lists(paths: set[str], ignored: dict[str, list[str]], excluded: list[str]) -> None:
     """In any tree, with any .gitignore files in it, the files found are those that `git ls-files` lists."""
@@ -237,3 +239,14 @@ def test_a_deep_tree(tmp_path: Path) -> None:
     for folder in reversed(folders):  # pytest removes what is left of a test, and cannot do it of this
         os.rmdir(folder)
     assert found == [f"{deep}/a"]
+
+
+def test_ignore_files_that_are_gone_are_forgotten() -> None:
+    """A walker that walks again remembers the ignore files that are there, and no others."""
+    plant("a/one.txt", "b/two.txt", **{"a/.gitignore": "*.log", "b/.gitignore": "*.tmp"})
+    walker = Walker(Selection(), lambda *_: None)
+    assert list(walker.files(".")) == ["a/one.txt", "b/two.txt"]
+    shutil.rmtree("a")
+    for _ in range(2):
+        assert list(walker.files(".")) == ["b/two.txt"]
+    assert [Path(path).parts[-2:] for path in (*walker._read, *walker._known)] == [("b", ".gitignore")] * 2

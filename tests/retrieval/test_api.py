@@ -24,6 +24,7 @@ from relevance_gen.retrieval.api import answer_once
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
+from tests.profiles import costly
 from tests.retrieval.asking import ALL, WEIGHTINGS, ranking
 
 weightings = st.sampled_from(WEIGHTINGS)
@@ -61,6 +62,7 @@ def test_true_order_only_reorders(query: str, chunks: list[str], top_n: int, wei
         assert [result.chunk_id for result in results] == list(range(len(results)))
 
 
+@costly
 @given(strategies.queries, strategies.chunk_lists, st.integers(1, 9), weightings)
 def test_top_n_results_are_the_first_of_all(
     query: str, chunks: list[str], top_n: int, weighting: WeightingName
@@ -167,6 +169,7 @@ def test_one_character_is_found(text: str) -> None:
     assert {result.original_index for result in found} == {1, 2, 3}
 
 
+@costly
 @given(
     st.lists(st.builds(Chunk, strategies.chunk_texts, st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)))
 )
@@ -177,6 +180,7 @@ def test_metadata_comes_back_as_the_same_object(chunks: list[Chunk]) -> None:
         assert result.metadata is metadata if metadata else result.metadata == {}
 
 
+@costly
 @given(strategies.queries, st.lists(strategies.chunk_texts, max_size=5), st.lists(strategies.chunk_texts, max_size=5))
 def test_token_counts_add_up(query: str, chunks: list[str], more: list[str]) -> None:
     """The tokens of all chunks are the sum of each one's, whatever else is searched."""

@@ -19,6 +19,7 @@ from relevance_gen.retrieval.text import portions
 from relevance_gen.retrieval.text.ids import BEGINNINGS, beginnings
 from relevance_gen.retrieval.text.terms import cut_terms
 from tests import reference, strategies
+from tests.profiles import costly
 
 text_lists = st.lists(strategies.texts, max_size=10)
 
@@ -47,7 +48,7 @@ def postings_of(segment: Segment) -> dict[int, dict[int, int]]:
     }
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(costly, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text_lists, st.integers(1, 60), st.integers(1, 4))
 def test_block_borders_do_not_show(
     monkeypatch: pytest.MonkeyPatch, texts: list[str], block_chars: int, block_chunks: int

@@ -10,12 +10,14 @@ from relevance_gen import Chunk, InvalidRequestError, TooLargeError, compress, t
 from relevance_gen.caller import expecting
 from relevance_gen.chunking import sentences
 from tests import strategies
+from tests.profiles import costly
 
 prose = st.lists(strategies.chunk_texts, min_size=1, max_size=6).map(". ".join)
 chunk_lists = st.lists(prose.filter(lambda text: not text.isspace()), max_size=5)
 COUNTER = token_counter()
 
 
+@costly
 @given(strategies.queries, chunk_lists, st.integers(1, 60))
 def test_what_is_kept_are_sentences_in_order_within_the_budget(question: str, chunks: list[str], budget: int) -> None:
     """Each is a sentence of a chunk, word for word; none is kept twice; the text is theirs and has no more tokens."""
@@ -34,6 +36,7 @@ def test_what_is_kept_are_sentences_in_order_within_the_budget(question: str, ch
         place = kept.text.index(one.text, place) + len(one.text)
 
 
+@costly
 @given(strategies.queries, chunk_lists)
 def test_all_is_kept_where_there_is_room(question: str, chunks: list[str]) -> None:
     """With room for everything, every sentence is kept, whatever is asked, and each chunk stands as it is."""
@@ -44,6 +47,7 @@ def test_all_is_kept_where_there_is_room(question: str, chunks: list[str]) -> No
     assert kept.text == "\n\n".join(text.strip() for text in chunks)
 
 
+@costly
 @given(strategies.queries, chunk_lists, st.integers(1, 60))
 def test_chunks_of_every_kind_are_compressed_alike(question: str, chunks: list[str], budget: int) -> None:
     """Of strings, mappings and `Chunk` objects the same is kept."""

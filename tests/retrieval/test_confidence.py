@@ -15,6 +15,7 @@ from relevance_gen.retrieval.question.query import parse
 from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
+from tests.profiles import costly
 from tests.retrieval.asking import ALL, WEIGHTINGS
 
 PETS = ["Cats purr and sleep.", "Dogs bark at cats.", "Birds sing.", "A fish swims in the sea."]
@@ -24,6 +25,7 @@ def plan_of(query: str, chunks: list[str] = PETS) -> Plan:
     return ChunkIndex(chunks)._state.collection.plan(parse(query, inflects=True))
 
 
+@costly
 @given(strategies.queries, strategies.chunk_lists, st.sampled_from(WEIGHTINGS), st.integers(1, 4), st.booleans())
 def test_confidence_is_one_number_for_all_ways_to_ask(
     query: str, chunks: list[str], weighting: WeightingName, top_n: int, true_order: bool
@@ -47,6 +49,7 @@ def test_more_evidence_is_more_confidence(one: float, other: float, same: float)
     assert 0.0 <= confidence(same, low, plan) <= confidence(same, high, plan) <= 1.0
 
 
+@costly
 @given(strategies.queries, strategies.chunk_lists.filter(bool), st.data())
 def test_it_is_the_same_bits_however_chunks_are_cut(query: str, chunks: list[str], data: st.DataObject) -> None:
     """Chunks added in any portions have the confidence of those that came at once, also where a filter allows a few."""

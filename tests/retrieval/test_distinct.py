@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, SearchResult, search
 from tests import corpus, strategies
+from tests.profiles import costly
 from tests.retrieval.asking import ALL
 
 values = st.sampled_from([None, "a", "b", 1, 1.0, True, "1", [1, "a"], [], {"x": [1]}])
@@ -33,6 +34,7 @@ def one_of_each(results: list[SearchResult], top_n: int) -> list[tuple[int, int]
     return [(position, n) for position, _, n in kept][:top_n]
 
 
+@costly
 @given(strategies.queries, chunk_lists, st.integers(1, 5), st.sampled_from([0.0, 0.8]))
 def test_the_best_stands_for_the_others(query: str, chunks: list[Chunk], top_n: int, min_share: float) -> None:
     """The results are those of a search for everything, without those whose value a better one has."""

@@ -17,12 +17,13 @@ from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.text import portions
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
+from tests.profiles import costly
 from tests.retrieval.asking import WEIGHTINGS
 
 weightings = st.sampled_from(WEIGHTINGS)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(costly, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(strategies.queries, strategies.chunk_lists, st.integers(1, 9), st.booleans(), weightings, st.integers(1, 50))
 def test_an_index_answers_as_search_does(
     monkeypatch: pytest.MonkeyPatch,

@@ -14,6 +14,7 @@ from relevance_gen.retrieval.question.bags import MAX_CHUNKS, Bag, Sample
 from relevance_gen.retrieval.question.stages.letters import letter_share
 from relevance_gen.retrieval.question.stages.likeness import likeness
 from tests import reference
+from tests.profiles import costly
 from tests.retrieval.asking import ranking, scores
 
 bags = st.lists(st.lists(st.integers(0, 6), max_size=9), min_size=1, max_size=7)
@@ -62,6 +63,7 @@ def test_letters_are_those_of_the_reference(chunks: list[list[int]], asked: list
     assert found == pytest.approx(expected)
 
 
+@costly
 @given(st.lists(st.text("abžстคक猫1_ .", max_size=12), min_size=1, max_size=5), st.text("abžстคक猫1 ", min_size=1))
 def test_letters_in_a_row_are_cut_as_in_the_reference(texts: list[str], query: str) -> None:
     """The 4-grams that a segment tells of some chunks are those of their words, letter by letter."""

@@ -264,6 +264,7 @@ def test_however_an_index_came_about_it_answers_the_same(
         assert index.explain(query, at, candidates=n) == whole.explain(query, number, candidates=n)
 
 
+@costly
 @given(strategies.queries, strategies.chunk_lists.filter(bool), candidates)
 def test_an_explanation_adds_up(query: str, chunks: list[str], n: int | None) -> None:
     """The words' shares and the meaning's are the score that search returns, and the passage is the nearest."""
@@ -304,6 +305,7 @@ def test_the_nearest_passage_counts_and_is_told() -> None:
     assert told.passage.cosine == pytest.approx(1.0, abs=1e-3)
 
 
+@costly
 @given(strategies.queries, strategies.chunk_lists.filter(bool), candidates)
 def test_a_search_may_bring_its_encoder(query: str, chunks: list[str], n: int | None) -> None:
     """An index without vectors answers and explains with an encoder as one with vectors does."""
@@ -367,6 +369,7 @@ def test_progress_counts_chunks_while_they_are_encoded() -> None:
 # ── Saving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@costly
 @given(st.lists(strategies.chunk_texts, max_size=6), strategies.queries, candidates)
 def test_a_saved_index_keeps_its_vectors(chunks: list[str], query: str, n: int | None) -> None:
     """Loaded with the same encoder, pickled or copied, it answers the same and encodes no passage again."""

@@ -12,6 +12,7 @@ from relevance_gen.retrieval.text import portions
 from relevance_gen.retrieval.text.portions import blocks, pieces
 from relevance_gen.retrieval.text.terms import cut_terms
 from tests import strategies
+from tests.profiles import costly
 
 mixed = st.text("ab Az0_-.\n\x00猫が黒タﾞ゙한국ᆨ人กขคงัำက ီខ្😀🏽𠮷tiếơ\u0301é،।་", max_size=80)
 
@@ -48,7 +49,7 @@ def test_blocks_hold_about_so_many_characters(monkeypatch: pytest.MonkeyPatch) -
     assert [*blocks(["one two three four five"])] == [["one two three "], ["four five"]]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(costly, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(strategies.queries, strategies.chunk_lists, st.integers(1, 12))
 def test_answers_do_not_depend_on_the_block_size(
     monkeypatch: pytest.MonkeyPatch, query: str, chunks: list[str], block_chars: int

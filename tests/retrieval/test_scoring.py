@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from relevance_gen import ChunkIndex, search
 from relevance_gen.types import Explanation, WeightingName
@@ -51,6 +50,8 @@ def test_scores_of_many_chunks_are_those_of_the_reference(weighting: WeightingNa
 @given(strategies.plain_texts, st.lists(strategies.plain_texts, min_size=1, max_size=8))
 def test_the_textbook_cosine_is_that_of_scikit_learn(query: str, chunks: list[str]) -> None:
     """Where the terms are the same, the cosine is that of TfidfVectorizer, unknown words of the query included."""
+    from sklearn.feature_extraction.text import TfidfVectorizer  # takes long
+
     vectorizer = TfidfVectorizer(sublinear_tf=True)
     matrix = vectorizer.fit_transform(chunks)
     expected = (matrix @ vectorizer.transform([query]).T).toarray().ravel()
@@ -63,6 +64,8 @@ def test_the_textbook_cosine_of_prose_is_that_of_scikit_learn() -> None:
     words = [f"{a}{b}" for a in "bcdfgh" for b in ("a", "e", "ile", "ound", "x")] + ["a", "i"]
     weights = [1 / (rank + 1) for rank in range(len(words))]
     chunks = [" ".join(rng.choices(words, weights, k=rng.randint(1, 200))) for _ in range(400)]
+    from sklearn.feature_extraction.text import TfidfVectorizer  # takes long
+
     vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")  # noqa: S106
     matrix = vectorizer.fit_transform(chunks)
     index = ChunkIndex(chunks, weighting="cosine")
@@ -113,6 +116,7 @@ def test_permuting_chunks_permutes_scores(
     assert shuffled == [original[place] for place in order]
 
 
+@costly
 @given(strategies.word_texts(max_words=5), strategies.chunk_lists, st.booleans(), weightings)
 @example("cats purr", ["cats purr", "cats purr cats purr", "zebra"], True, "pivoted")
 def test_a_word_that_no_chunk_has_changes_no_order(

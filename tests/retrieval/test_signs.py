@@ -21,6 +21,7 @@ from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.text.portions import BLOCK_CHARS
 from relevance_gen.retrieval.text.terms import cut_terms
 from tests import strategies
+from tests.profiles import costly
 from tests.retrieval.asking import ALL
 
 CHUNKS = [
@@ -92,6 +93,7 @@ def obviously_stands(phrase: list[str], chunk: list[str]) -> bool:
 few_words = st.lists(st.sampled_from("cat dog The runs x1 naïve".split()), min_size=1, max_size=8)
 
 
+@costly
 @given(st.lists(few_words, max_size=8), few_words, few_words, few_words, st.booleans())
 def test_quotes_keep_what_a_slow_search_keeps(
     chunks: list[list[str]], asked: list[str], wanted: list[str], unwanted: list[str], is_wanted: bool
@@ -131,6 +133,7 @@ def test_the_law_of_segments(chunks: list[str], query: str, said: list[str], dat
     assert rankings[0] == rankings[1]
 
 
+@costly
 @given(strategies.chunk_lists, strategies.queries, st.lists(signs, max_size=3))
 def test_an_explanation_names_the_signs_that_leave_a_chunk_out(chunks: list[str], query: str, said: list[str]) -> None:
     """A chunk is among the results if its score is above 0 and no sign leaves it out; the score stays what it was."""

@@ -17,6 +17,7 @@ from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.lexicon import Lexicon
+from tests.profiles import costly
 from tests.retrieval.asking import ALL
 
 CHUNKS = [
@@ -76,6 +77,7 @@ def test_near_words_are_those_of_the_slow_rule(word: str, words: list[str]) -> N
     assert set(lexicon.spell(lexicon.near(word))) - {word} == {one for one in words if one_letter_away(word, one)}
 
 
+@costly
 @given(st.lists(st.text("ab", min_size=7, max_size=8), min_size=1, max_size=12), st.integers(1, 5))
 def test_a_correction_is_the_corrected_question(words: list[str], at: int) -> None:
     """Results, scores, spans and explanations are those of the question with the word that is meant, however cut."""

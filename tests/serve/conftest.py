@@ -33,6 +33,13 @@ def real() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def by_words() -> Iterator[Server]:
+    """The real server without a model and without an encoder."""
+    with Server("--model", "none", "--rate-limit", "off", program=REAL) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
 def chatting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The real server with the bigram model, whose template says of a conversation the last message alone."""
     with chat_server(BIGRAM, tmp_path_factory.mktemp("chat")) as started:

@@ -27,7 +27,7 @@ from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.serve.processes import process
 from relevance_gen.serve.processes.command import main
 from relevance_gen.serve.processes.process import ProcessSpec
-from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.settings import NamedModel, Settings
 from relevance_gen.types import (
     Completion,
     Explanation,
@@ -210,7 +210,12 @@ class ScriptedBackend:
             samples = sum(job.request.num_samples for job in self._jobs)
             return Stats(backlog=max(0, samples - self.slots), num_total_runners=int(self._open))
 
-    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:  # noqa: ARG002
+    @property
+    def closed(self) -> bool:
+        """Tell whether the thread has ended."""
+        return not self._open
+
+    def close(self) -> None:
         """End the thread."""
         with self._wake:
             self._open = False
@@ -272,21 +277,22 @@ def _response(job: _Job) -> GenerationResponse:
     return GenerationResponse(job.created, now, *counts, (one,) * n_samples, prompt_logprobs, spelling)
 
 
-def load(settings: Settings) -> ScriptedBackend:
+def load(_: Settings, model: NamedModel) -> ScriptedBackend:
     """Load nothing.
 
-    The model ``hold FILE`` loads while the file is there, ``fast`` takes no time for a step, ``slow`` ten times the
+    The file ``hold FILE`` loads while the file is there, ``fast`` takes no time for a step, ``slow`` ten times the
     usual, and ``chat`` has a template.
     """
-    while settings.model is not None and is_held(settings.model):
+    file = model.file or ""
+    while is_held(file):
         time.sleep(0.005)
-    step_s = {"fast": 0.0, "slow": 0.05}.get(settings.model or "", 0.005)
-    return ScriptedBackend(step_s, is_chat=settings.model == "chat")
+    step_s = {"fast": 0.0, "slow": 0.05}.get(file, 0.005)
+    return ScriptedBackend(step_s, is_chat=file == "chat")
 
 
 def run(spec: ProcessSpec) -> None:
     """Be one process of a scripted server; the model ``"exit"`` is a process that cannot live."""
-    if spec.settings.model == "exit":
+    if [model.file for model in spec.settings.model] == ["exit"]:
         sys.exit(3)
     process.run(spec, ObviousRetrieval, load)
 

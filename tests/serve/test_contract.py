@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import zstandard
 
-from relevance_gen import compress
+from relevance_gen import cite, compress
+from relevance_gen.wire import unstructure
 from tests.cli.documents import pdf
 from tests.serve.harness import JSON, KEY, KEYED, Server, request_bytes
 
@@ -116,6 +117,29 @@ def test_compress_keeps_sentences(real: Server) -> None:
         assert (refused.status, refused.error["field"]) == (400, field)
     assert real.call("POST", "/compress", asked, JSON).status == 401
     assert real.call("POST", "/compress", asked | {"chunk_txts": []}, KEYED).json["text"] == ""
+
+
+def test_cite_says_what_supports_each_sentence(real: Server) -> None:
+    """POST /cite answers as the library does, and names what is wrong as the client calls it."""
+    text, chunks = "Cats purr. Cows moo loudly.", ["It rained.", {"text": "Dogs bark. Cats purr."}]
+    asked = {"text": text, "chunk_txts": chunks}
+    answer = real.call("POST", "/cite", asked, KEYED)
+    assert answer.json == {"citations": unstructure(cite(text, chunks))}
+    place = {"start": 11, "end": 21, "score": 1.0, "source": 1}
+    assert answer.json["citations"] == [
+        {"start": 0, "end": 10, "places": [place]},
+        {"start": 11, "end": 27, "places": []},
+    ]
+    for change, field in (
+        ({"text": None}, "text"),
+        ({"texts": "x"}, "texts"),
+        ({"chunk_txts": "x"}, "chunk_txts"),
+        ({"chunk_txts": ["a", " "]}, "chunk_txts[1].text"),
+    ):
+        refused = real.call("POST", "/cite", asked | change, KEYED)
+        assert (refused.status, refused.error["field"]) == (400, field)
+    assert real.call("POST", "/cite", asked, JSON).status == 401
+    assert real.call("POST", "/cite", asked | {"text": "\ud800 –"}, KEYED).json == {"citations": []}
 
 
 def test_prompt_writes_what_to_ask(real: Server) -> None:

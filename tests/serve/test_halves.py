@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -138,13 +137,6 @@ def test_a_damaged_model_leaves_search(tmp_path: Path) -> None:
         assert server.call("GET", "/health").status == 503
         assert server.generate(GREEDY).status == 503
         assert server.search({"query": "fruit", "chunk_txts": ["red fruit"]}).status == 200
-
-
-@pytest.fixture(scope="module")
-def by_words() -> Iterator[Server]:
-    """The real server without an encoder."""
-    with Server("--model", "none", "--rate-limit", "off", program=REAL) as started:
-        yield started
 
 
 def test_search_over_http_is_search(real: Server, by_words: Server) -> None:

@@ -287,33 +287,33 @@ def test_what_asks_for_nothing_is_ignored(server: Server) -> None:
 # ── Both ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_models_are_listed(server: Server) -> None:
+def test_models_are_listed(server: Server, by_words: Server) -> None:
     """The model is listed under its file's name, the embedded one under the project's, and none where there is none."""
     (model,) = server.call("GET", "/v1/models").json["data"]
     assert (model["id"], model["object"], model["owned_by"]) == ("relevance_gen", "model", "relevance_gen")
     assert model["created"] > 1.7e9
-    with Server("--model", "none", program=REAL) as silent:
-        assert silent.call("GET", "/v1/models").json == {"object": "list", "data": []}
-        answer = silent.call("POST", CHAT, HELLO, JSON)
-        assert (answer.status, peer_error(answer.json)["param"]) == (400, "model")
+    assert by_words.call("GET", "/v1/models").json == {"object": "list", "data": []}
+    answer = by_words.call("POST", CHAT, HELLO, JSON)
+    assert (answer.status, peer_error(answer.json)["param"]) == (400, "model")
 
 
-def test_a_model_is_described_by_its_name() -> None:
+def test_a_model_is_described_by_its_name(server: Server, by_words: Server) -> None:
     """The path that ends with a model's name tells what the list tells, also of a name with a slash; others are 404."""
-    for name, given in (("relevance_gen", ()), ("owner/name", ("--model", "owner/name"))):
-        with Server(*given) as server:
-            (model,) = server.call("GET", "/v1/models").json["data"]
+    not_found = 'http_requests_total{endpoint="v1_models_id",status="404"}'
+    with Server("--model", "owner/name") as slashed:
+        for name, asked in (("relevance_gen", server), ("owner/name", slashed)):
+            before = asked.metric(not_found)
+            (model,) = asked.call("GET", "/v1/models").json["data"]
             for written in (name, quote(name, safe="")):
-                answer = server.call("GET", f"/v1/models/{written}")
+                answer = asked.call("GET", f"/v1/models/{written}")
                 assert (answer.status, answer.json) == (200, model)
             for other in ("another", f"{name}x", f"{name}/x", "%00", "%F0%9F%98%80", "{id}"):
-                answer = server.call("GET", f"/v1/models/{other}")
+                answer = asked.call("GET", f"/v1/models/{other}")
                 assert (answer.status, peer_error(answer.json)["code"]) == (404, "model_not_found"), other
                 assert peer_error(answer.json)["param"] == "model"
-            assert server.call("POST", f"/v1/models/{name}", {}).headers["Allow"] == "GET, HEAD, OPTIONS"
-            assert server.metric('http_requests_total{endpoint="v1_models_id",status="404"}') == 6
-    with Server("--model", "none", program=REAL) as silent:
-        assert silent.call("GET", "/v1/models/relevance_gen").status == 404
+            assert asked.call("POST", f"/v1/models/{name}", {}).headers["Allow"] == "GET, HEAD, OPTIONS"
+            assert asked.metric(not_found) == before + 6
+    assert by_words.call("GET", "/v1/models/relevance_gen").status == 404
 
 
 def test_failures_have_the_clients_form() -> None:

@@ -23,7 +23,7 @@ if CHROMIUM is None:
     pytest.skip("Chromium is not installed: apt-get install chromium", allow_module_level=True)
 playwright: Any = pytest.importorskip("playwright.sync_api")
 
-QUESTION = "How do desert ants find their way home?"
+QUESTION = "How do desert ants know how far they have gone?"
 
 WATCH = """
 window.troubles = [];
@@ -62,9 +62,11 @@ WHERE = """() => {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server with real search, that writes a word every 5 ms."""
-    with Server("--rate-limit", "off", program=HALF_SCRIPTED) as started:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with real search and a folder of its own, that writes a word every 5 ms."""
+    folder = tmp_path_factory.mktemp("harbour")
+    (folder / "fees.md").write_text("The fee for a boat is three crowns a night.\n\nShips pay by their length.")
+    with Server("--rate-limit", "off", "--index", f"harbour={folder}", program=HALF_SCRIPTED) as started:
         assert eventually(lambda: started.call("GET", "/health").status == 200)
         yield started
 
@@ -134,6 +136,12 @@ class Visit:
         """Return the texts that are marked in the documents, by the name of the mark."""
         found: dict[str, list[str]] = json.loads(self.page.evaluate(MARKS))
         return found
+
+    def open_why(self) -> None:
+        """Ask why the best passage scored, once the answer above it is complete and moves it no more."""
+        self.wait_for_end()
+        self.page.click(".under summary >> nth=0")
+        self.page.wait_for_selector("#found table")
 
     def wait_for_end(self) -> None:
         """Wait until the answer is complete, was stopped, or has failed."""
@@ -229,8 +237,7 @@ def test_a_click_goes_there(visit: Visit) -> None:
 def test_it_says_why(visit: Visit) -> None:
     """On demand, the parts of a score are shown, largest first, and are those that the library gives."""
     visit.ask(QUESTION)
-    visit.page.click("summary >> nth=0")
-    visit.page.wait_for_selector("#found table")
+    visit.open_why()
     shown = [float(text) for text in visit.page.locator("tbody td.number:nth-child(3)").all_inner_texts()]
     chunks = visit.chunks()
     position = next(place for place, chunk in enumerate(chunks) if "Desert ants" in chunk)
@@ -264,6 +271,72 @@ def test_nothing_found_is_said(visit: Visit) -> None:
     assert visit.page.inner_text("#trouble") == "Add a document first."
 
 
+def test_what_is_not_sure_is_faint(visit: Visit) -> None:
+    """Where search is not sure of an answer that is said, nothing is much shaded, and no word of it is marked."""
+    visit.ask("Who won the cup of the readers in Chile?")
+    visit.wait_for_end()
+    assert "No answer was found" in visit.page.inner_text("#answers")
+    assert visit.page.inner_text("#found-title").lower() == "passages that come near it"
+    marks = visit.marks()
+    assert any(marks.get(f"shade-{level}") for level in (1, 2))
+    assert not any(marks.get(name) for name in ("shade-3", "shade-4", "shade-5", "passage", "word"))
+
+
+def test_one_document_or_all_and_from_mark_to_mark(visit: Visit) -> None:
+    """A question may be put to one document; `n` and `p` go through the marks in the order of the text."""
+    visit.add("The ants of the second document eat leaves.\n\n" + "Filler. " * 40)
+    visit.ask("What do ants eat?")
+    assert visit.page.locator(".from").all_inner_texts()[0].startswith("The ants of the second")
+    places = visit.page.evaluate("[...document.querySelectorAll('#strip i')].map((mark) => parseFloat(mark.style.top))")
+    assert len(places) > 1
+    visit.page.evaluate("document.activeElement.blur()")
+    here = "() => document.querySelector('#step').textContent"
+    last = f"{len(places)} of {len(places)}"
+    assert visit.page.evaluate(here) == last
+    for key, told in (("n", f"1 of {len(places)}"), ("p", last), ("p", f"{len(places) - 1} of {len(places)}")):
+        visit.page.keyboard.press(key)
+        assert visit.page.evaluate(here) == told
+    visit.page.select_option("#scope", index=1)
+    visit.ask("What do ants eat?")
+    visit.page.wait_for_selector("#earlier-turns li")
+    assert set(visit.page.locator(".from").all_inner_texts()) == {"How things are found"}
+
+
+def test_an_index_of_the_server_is_asked_in_place_of_documents(visit: Visit) -> None:
+    """What the server offers can be chosen; what was found there is shown, explained, and marked as documents are."""
+    visit.page.select_option("#scope", "index:harbour")
+    visit.ask("What is the fee for a boat?")
+    visit.wait_for_end()
+    assert visit.page.inner_text(".from >> nth=0") == "fees.md"
+    assert any("fee" in text for text in visit.marks()["word"])
+    assert visit.page.inner_text(".sheet:last-child h2").lower() == "harbour: what was found"
+    visit.open_why()
+    visit.page.select_option("#scope", "all")
+    visit.ask(QUESTION)
+    visit.page.wait_for_selector("#earlier-turns li")
+    assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
+
+
+def test_chunks_end_with_sentences_and_code_stays_whole(visit: Visit) -> None:
+    """A long paragraph ends with a sentence though its lines are broken; blocks of code are not cut at blank lines."""
+    cut = """async ([text, options]) => {
+      const { chunksOf, isHeading } = await import("/static/chunking.js");
+      return [[...chunksOf(text, options)].map(([start, end]) => text.slice(start, end)), isHeading(text)];
+    }"""
+    lines = "\n".join(f"The keeper of light {n} wrote that the\nweather was fair. He had soup." for n in range(40))
+    (chunks, _) = visit.page.evaluate(cut, [lines, {}])
+    assert len(chunks) > 2
+    assert all(chunk.endswith(".") for chunk in chunks)
+    block = "```python\nfirst()\n\n# a comment\n\nsecond()\n```"
+    (chunks, _) = visit.page.evaluate(cut, [f"{'Before. ' * 40}\n\n{block}\n\n{'After. ' * 40}", {}])
+    assert chunks[1] == block
+    for text, told in (
+        *(("# A head", True), ("Fees and tolls", True), ("2.1 Fees", True), ("name,fee,toll", False)),
+        *((">>> print(1)", False), ("x = 3", False), ("It rains.", False), ("วันนี้ฝนตก", False)),
+    ):
+        assert visit.page.evaluate(cut, [text, {}])[1] is told, text
+
+
 # ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -278,7 +351,7 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
     ):
         visit.page.evaluate(DROP, [name, list(content)])
         visit.page.wait_for_selector(f"#names >> text={name}")
-    assert visit.chunks() == ["# Größe\n\nÄpfel", "Öl 😀", "Süd", "Apples are red\n\nPears are green"]
+    assert visit.chunks() == ["# Größe\n\nÄpfel", "Öl 😀", "Süd", "Apples are red", "Pears are green"]
     for name, content in (("e.bin", b"\0\1\2"), ("f.pdf", b"%PDF-1.7")):
         visit.page.evaluate(DROP, [name, list(content)])
         visit.page.wait_for_selector(f"#trouble >> text={name}")
@@ -289,7 +362,68 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
     visit.page.fill("#pasted", "Written by hand\n\nand added")
     visit.page.click("#text-dialog .main")
     visit.page.wait_for_selector("#names >> text=Written by hand")
-    assert visit.chunks()[4:] == ["chosen", "Written by hand\n\nand added"]
+    assert visit.chunks()[5:] == ["chosen", "Written by hand\n\nand added"]
+
+
+def test_a_pdf_has_its_pages(visit: Visit) -> None:
+    """Passages tell their page, which opens the file itself there; an empty file is named, and then forgotten."""
+    visit.forget_example()
+    visit.page.evaluate(DROP, ["empty.txt", []])
+    visit.page.wait_for_selector("text=empty.txt is empty.")
+    visit.page.evaluate(DROP, ["report.pdf", list(pdf("Apples are red", "Pears are green and sweet"))])
+    visit.page.wait_for_selector("#names >> text=report.pdf")
+    assert not visit.page.is_visible("#trouble")
+    visit.ask("Which fruit is sweet, pears or apples?")
+    visit.page.locator(".where button >> text=page 2").click()
+    frame = visit.page.wait_for_selector("#file iframe")
+    assert "#page=2" in frame.get_attribute("src")
+    assert visit.page.inner_text("#viewer-name") == "report.pdf, page 2"
+    visit.page.click("#viewer-close")
+    assert visit.page.is_visible("#text")
+    visit.errors[:] = [error for error in visit.errors if "sessionStorage" not in error and "setItem" not in error]
+
+
+def test_a_reload_loses_nothing_and_all_can_be_forgotten(browser: Any, server: Server) -> None:
+    """Documents, questions and answers are there after a reload, and Back leads to the question before."""
+    visit = Visit(browser, server.url)
+    visit.add("The ferry to the island leaves at noon.\n\n" + "More filler. " * 30)
+    for question in (QUESTION, "When does the ferry leave?"):
+        visit.ask(question)
+        visit.page.wait_for_function(
+            "([asked]) => document.querySelector('#asked').innerText === asked", arg=[question]
+        )
+        visit.wait_for_end()
+    visit.page.reload()
+    visit.page.wait_for_selector("#asked:text('ferry')")
+    assert visit.page.locator("#names li").count() == 2
+    assert "q=When%20does" in visit.page.url
+    assert "word0 word1 " in visit.page.inner_text("#answers")
+    assert any("ferry" in text for text in visit.marks()["word"])
+    visit.open_why()
+    assert "“ferry”" in visit.page.inner_text(".under p >> nth=0")
+    with visit.page.expect_download() as saved:
+        visit.page.click("#save")
+    text = saved.value.path().read_text()
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        f"## {QUESTION}",
+        "## When does the ferry leave?",
+    ]
+    assert "> The ferry to the island leaves at noon." in text
+    visit.page.click(".asked-before")
+    visit.page.click("text=Show its passages")
+    assert visit.page.inner_text("#asked") == QUESTION
+    assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
+    visit.page.click("#names [aria-label^=Remove] >> nth=1")
+    visit.page.wait_for_selector("#names li >> nth=1", state="detached")
+    assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
+    visit.page.click("#forget")
+    visit.page.click("#forget-dialog .main")
+    visit.page.wait_for_selector("#empty")
+    visit.page.wait_for_function("indexedDB.databases !== undefined && !location.hash")
+    visit.page.reload()
+    visit.page.wait_for_selector("#names >> text=How things are found")
+    assert visit.page.inner_text("#asked") == ""
+    visit.close()
 
 
 def test_a_pasted_text_is_named_by_whole_words_of_its_first_line(visit: Visit) -> None:
@@ -362,8 +496,7 @@ def test_markup_stays_text(visit: Visit) -> None:
     visit.page.evaluate(DROP, [f"{attack}.md".replace("/", "∕"), list(f"# {attack} ants\n\n{attack}".encode())])
     visit.page.wait_for_selector("#names li >> nth=1")
     visit.ask(f"ants {attack}")
-    visit.page.click("summary >> nth=0")
-    visit.page.wait_for_selector("#found table")
+    visit.open_why()
     assert visit.page.locator("img, main script").count() == 0
     assert visit.page.title() == "relevance_gen"
     refused = visit.page.evaluate(
@@ -424,8 +557,65 @@ def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
         visit.wait_for_end()
         assert [text[:12] for text in visit.page.locator(".sample").all_inner_texts()] == ["word0 word1 "] * 2
         assert re.search(r"1,024 tokens · \d+ a second · ended at its longest", visit.page.inner_text("#pace"))
-        assert asked == ["/search", "/prompt", "/v1/chat/completions", "/prompt", "/v1/chat/completions"]
+        answered = ["/prompt", "/v1/models", "/v1/chat/completions"]
+        assert asked == ["/search", *answered, *answered, "/cite", "/cite"]
+        bodies: list[dict[str, Any]] = []
+        visit.page.on("request", lambda request: bodies.append(json.loads(request.post_data or "{}")))
+        visit.page.select_option("#samples", "1")
+        visit.wait_for_end()
+        visit.page.fill("#question", "And who found that out about the ants?")
+        visit.page.press("#question", "Enter")
+        visit.page.wait_for_selector("#earlier-turns li")
+        visit.wait_for_end()
+        assert {body["index"][:5] for body in bodies if "query" in body or "question" in body} == {"kept:"}
+        told = [body["messages"] for body in bodies if "messages" in body][-1]
+        assert [one["role"] for one in told] == ["user", "assistant", "user"]
+        assert told[0]["content"] == QUESTION
         visit.close()
+
+
+def test_markdown_becomes_elements_and_nothing_else(visit: Visit) -> None:
+    """A small part of Markdown is shown, numbers of sources lead there, and markup stays text."""
+    written = visit.page.evaluate(
+        """async (text) => {
+          const { markdown } = await import("/static/markdown.js");
+          const made = document.createElement("div");
+          const sup = (number) => Object.assign(document.createElement("sup"), { textContent: number });
+          const cite = { source: (number) => number < 3 ? sup(number) : null, mark: () => sup("?") };
+          made.append(...markdown(text, cite));
+          return made.innerHTML;
+        }""",
+        "# Ants\nThey **count** `a_b_c` *steps* [1, 2] and [3]; 2 * 3 * 4.\n\n- one\n- two <b>x</b>\n\n3. third\n\n"
+        "```py\n**a**\n\nb\n```\nend",
+    )
+    assert written == (
+        "<p><strong>Ants</strong></p><p>They <strong>count</strong> <code>a_b_c</code> <em>steps</em> "
+        "<sup>1</sup><sup>2</sup> and [3]; 2 * 3 * 4.</p><ul><li>one</li><li>two &lt;b&gt;x&lt;/b&gt;</li></ul>"
+        '<ol start="3"><li>third</li></ol><pre><code>**a**\n\nb</code></pre><p>end</p>'
+    )
+
+
+def test_sentences_say_what_they_are_from(visit: Visit) -> None:
+    """Behind a sentence stand the numbers of its sources, which show theirs and lead there; or that it has none."""
+    visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    said = "They count their steps, the desert ants. Cows moo at night."
+    end = {"created": 1, "finished": 2, "responses": [{"generated_tokens": 9, "finish_reason": "eos"}]}
+    events = (("text", {"sample": 0, "text": said}), ("response", end))
+    stream = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
+    visit.page.route("**/generate_stream", lambda route: route.fulfill(body=stream, content_type="text/event-stream"))
+    visit.ask(QUESTION)
+    visit.wait_for_end()
+    assert visit.page.inner_text(".sample") == "They count their steps, the desert ants.1 Cows moo at night.?"
+    visit.page.hover(".sample .cite")
+    assert "they count their steps" in visit.page.inner_text("#peek")
+    visit.page.click(".sample .cite")
+    assert not visit.page.is_visible("#peek")
+    assert "Desert ants" in visit.page.evaluate(WHERE)["text"]
+    visit.page.click("#copy")
+    visit.page.wait_for_selector("text=Copied")
+    copied = visit.page.evaluate("navigator.clipboard.readText()")
+    assert "the desert ants. [1] Cows moo at night. [not found in the passages]" in copied
+    assert "[1] How things are found\n\n> Desert ants go out" in copied
 
 
 def test_samples_stand_side_by_side(visit: Visit) -> None:
@@ -468,12 +658,26 @@ def test_a_wrong_key_is_asked_for_again(browser: Any, server: Server) -> None:
         if key == "wrong":
             visit.page.wait_for_selector("text=does not know this key")
     visit.wait_for_end()
-    assert "401" in visit.errors.pop()
+    assert visit.errors
+    assert all("401" in error for error in visit.errors)
+    visit.errors.clear()
     visit.page.evaluate("sessionStorage.clear()")
     visit.page.click("#ask button")
     visit.page.click("#key-cancel")
     visit.page.wait_for_function("document.querySelector('#status').innerText === ''")
     assert not visit.page.is_visible("#trouble")
+    visit.close()
+
+
+def test_a_key_in_the_address_is_taken(browser: Any, server: Server) -> None:
+    """The link that the server prints opens the page with the key, which does not stay in the address."""
+    visit = Visit(browser, f"{server.url}/#key={KEY}", key=None)
+    assert visit.page.url == f"{server.url}/"
+    visit.ask(QUESTION)
+    assert not visit.page.is_visible("#key-dialog")
+    visit.page.hover("#given button >> nth=0")
+    assert "Desert ants go out" in visit.page.inner_text("#peek")
+    visit.wait_for_end()
     visit.close()
 
 
@@ -489,7 +693,9 @@ def test_a_server_that_goes_is_noticed(browser: Any) -> None:
         assert "word9 " in visit.page.inner_text(".sample")
         visit.page.click("#ask button")
         visit.page.wait_for_selector("text=The server does not answer. Is it still running?")
-        assert visit.page.locator("#found li").count() > 2
+        visit.page.click(".asked-before")
+        visit.page.wait_for_selector("#earlier-turns .sample")
+        assert "word9 " in visit.page.inner_text("#earlier-turns")
         assert all(error.startswith("Failed to load resource") for error in visit.errors)
         visit.errors.clear()
         visit.close()
@@ -534,14 +740,38 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
         assert serious == []
 
     check()
-    visit.page.click("#add") if width > 700 else None
+    visit.page.click("#forget")
     check()
     visit.page.keyboard.press("Escape")
+    visit.page.fill("#question", "zzyzx")
+    visit.page.press("#question", "Enter")
+    visit.page.wait_for_selector("#nothing")
+    check()
     visit.ask(QUESTION)
-    visit.page.click("summary >> nth=0")
-    visit.page.wait_for_selector("#found table")
+    visit.open_why()
     visit.wait_for_end()
     check()
+    visit.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+def test_everybody_can_use_the_description(browser: Any, server: Server, scheme: str, width: int) -> None:
+    """axe-core finds nothing in /docs; nothing overflows, links open what they name, and the tab's key is used."""
+    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}, "bypass_csp": True}
+    visit = Visit(browser, server.url, **options)
+    visit.page.goto(f"{server.url}/docs#search")
+    visit.page.wait_for_selector("#search[open]")
+    assert "a word of seven letters" in visit.page.inner_text("#search")
+    assert visit.page.get_attribute("#key", "type") == "password"
+    visit.page.click("#search button")
+    visit.page.wait_for_selector("#search pre:has-text('200 OK')")
+    visit.page.evaluate("location.hash = 'SearchRequest'")
+    visit.page.wait_for_selector("#SearchRequest[open]")
+    visit.page.evaluate(axe)
+    found = visit.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == width
     visit.close()
 
 
@@ -549,8 +779,7 @@ def test_it_fits_a_phone(browser: Any, server: Server) -> None:
     """At 360 pixels nothing overflows, and answer and documents are two views; a passage leads to the second."""
     visit = Visit(browser, server.url, viewport={"width": 360, "height": 740}, has_touch=True)
     visit.ask(QUESTION)
-    visit.page.click("summary >> nth=0")
-    visit.page.wait_for_selector("#found table")
+    visit.open_why()
     assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
     assert visit.page.evaluate(
         "document.querySelector('#right').scrollWidth <= document.querySelector('#right').clientWidth"
@@ -559,6 +788,8 @@ def test_it_fits_a_phone(browser: Any, server: Server) -> None:
     visit.page.click(".hit >> nth=0")
     assert visit.page.is_visible("#text")
     assert eventually(lambda: visit.page.evaluate(WHERE)["inView"])
-    visit.page.click("nav [data-view=found]")
-    assert visit.page.is_visible("#found")
+    visit.page.go_back()
+    visit.page.wait_for_selector("#found")
+    visit.page.click("nav [data-view=document]")
+    assert visit.page.is_visible("#text")
     visit.close()

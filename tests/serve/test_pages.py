@@ -55,10 +55,11 @@ def test_schemas_are_the_types(name: str) -> None:
     if name == "GenerationResponse":
         del fields["spelling"], fields["reused_tokens"]  # for other dialects
     if name == "Completion":
-        del fields["parts"], fields["stopped_by"]  # likewise
+        del fields["parts"], fields["stopped_by"], fields["reasoning_tokens"]  # likewise
     if name == "Explanation":
         fields = {field: one for field, one in fields.items() if field not in OF_FOLDERS}
-    assert list(schema["properties"]) == list(fields)
+    named = ["model"] if name in ("GenerationRequest", "PromptRequest") else []  # which of the server's is asked
+    assert list(schema["properties"]) == [*fields, *named]
     if not name.endswith(("Request", "Chunk")):
         required = {field for field, attribute in fields.items() if attribute.default is attrs.NOTHING}
         if name == "Explanation":  # parts that gave nothing are written, too
@@ -95,6 +96,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "SearchRequest": {"query": "x", "chunk_txts": []},
     "ExplanationRequest": {"query": "x", "chunk_txts": [], "original_index": 0},
     "CompressionRequest": {"question": "x", "chunk_txts": [], "max_tokens": 1},
+    "CitationRequest": {"text": "x", "chunk_txts": []},
     "ExtractionRequest": {"content": ""},
     "PromptRequest": {"question": "x", "chunk_txts": []},
     "RerankRequest": {"query": "x", "documents": []},
@@ -108,6 +110,8 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "MessagesRequest": {"messages": [{"role": "user", "content": "x"}]},
 }
 READERS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "GenerationRequest": own.read_generation,
+    "PromptRequest": own.read_prompt,
     "CompletionRequest": completions.read,
     "ChatRequest": chat.read,
     "EmbeddingsRequest": embeddings.read,
@@ -115,6 +119,8 @@ READERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "MessagesRequest": messages.read,
     "IndexSearchRequest": own.read_search,
     "IndexExplanationRequest": own.read_explanation,
+    "IndexPromptRequest": own.read_prompt,
+    "IndexCompressionRequest": own.read_compression,
     "AgentMessage": lambda body: mcp.read(body, ()),
 }
 """What reads a body of which a type checks a part alone."""
@@ -197,14 +203,28 @@ def test_the_pages_need_nothing_from_elsewhere(server: Server, path: str) -> Non
     """Both pages load from this server alone: no address of another, and a policy that would not let them."""
     answer = server.call("GET", path, headers={"Accept": "text/html,*/*;q=0.8"})
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    without_icon = re.sub(rb'href="data:[^"]*"', b"", answer.body)
-    assert not re.search(rb"https?://|//[a-z]|@import|url\(", without_icon.replace(b"// ", b""))
+    parts = {name: server.call("GET", f"/static/{name}") for name in pages._parts()}
+    for name, part in parts.items():
+        kind = "css" if name.endswith(".css") else "javascript"
+        assert (part.status, part.headers["Content-Type"]) == (200, f"text/{kind}; charset=utf-8")
+    texts = (answer.body, *(part.body for part in parts.values())) if path == "/" else (answer.body,)
+    for text in texts:
+        without_icon = re.sub(rb'href="data:[^"]*"', b"", text)
+        assert not re.search(rb"https?://|//[a-z]|@import|url\(", without_icon.replace(b"// ", b""))
+    assert set(re.findall(rb'"static/([^"]+)"', answer.body)) == ({b"page.css", b"main.js"} if path == "/" else set())
     directives = dict(one.split(" ", 1) for one in answer.headers["Content-Security-Policy"].split("; "))
     assert [directives.pop(name) for name in ("default-src", "connect-src", "img-src")] == ["'none'", "'self'", "data:"]
-    assert [directives.pop(name)[:8] for name in ("script-src", "style-src")] == ["'sha256-"] * 2
-    assert directives.pop("require-trusted-types-for") == "'script'"
+    own = "'self'" if path == "/" else "'sha256-"
+    assert [directives.pop(name)[: len(own)] for name in ("script-src", "style-src")] == [own] * 2
+    assert (directives.pop("frame-src"), directives.pop("require-trusted-types-for")) == ("blob:", "'script'")
     assert set(directives) == {"base-uri", "form-action", "frame-ancestors", "trusted-types"}
     assert set(directives.values()) == {"'none'"}
+
+
+@pytest.mark.parametrize("name", ["", "none.js", "../page.html", "..%2Fpage.html", "page/main.js", "\0"])
+def test_no_other_file_is_sent(server: Server, name: str) -> None:
+    """Of the files in the package only the page's parts have a path."""
+    assert server.call("GET", f"/static/{name.replace(chr(0), '%00')}").status == 404
 
 
 def test_programs_find_a_list_at_the_root(server: Server) -> None:
@@ -252,8 +272,9 @@ def test_the_document_is_served(server: Server) -> None:
 
 def test_the_page_names_every_part_of_a_score() -> None:
     """Whatever an explanation can say a score comes from has a name in the page's table."""
-    parts = set(attrs.fields_dict(types.Explanation)) - {"score", "terms", "passage", "left_out", "corrections"}
+    parts = set(attrs.fields_dict(types.Explanation))
+    parts -= {"score", "terms", "passage", "relevance", "left_out", "corrections"}
     parts -= OF_FOLDERS
-    named = re.search(r"const PARTS = \{(.*?)\};", pages._content("page.html").decode(), re.DOTALL)
+    named = re.search(r"const PARTS = \{(.*?)\};", pages._parts()["passages.js"].decode(), re.DOTALL)
     assert named
     assert set(re.findall(r'(\w+): "', named[1])) == parts

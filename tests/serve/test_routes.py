@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from relevance_gen.serve import routes
-from relevance_gen.serve.routes import LAYOUT, ROUTES
+from relevance_gen.serve.routes import ROUTES
+from relevance_gen.serve.settings import Settings
 from tests.serve.harness import Server
 
 
@@ -25,8 +26,11 @@ def test_every_route_is_counted_and_answers(server: Server) -> None:
     """Every path of the table answers its method, and is counted under its endpoint's name."""
     for route in ROUTES:
         for path in route.paths:
-            answer = server.call(route.method, path.replace("{id}", "relevance_gen"))
+            answer = server.call(route.method, path.replace("{id}", "relevance_gen").replace("{name}", "page.css"))
             assert answer.status == {"always": 401}.get(route.key, 415 if route.method == "POST" else 200)
             series = f'http_requests_total{{endpoint="{route.endpoint}",status="{answer.status}"}}'
             assert server.metric(series) >= 1
-    assert {endpoint for endpoint, _ in LAYOUT.families[0].series} == {*(r.endpoint for r in ROUTES), "other"}
+    assert {endpoint for endpoint, _ in routes.layout(Settings()).families[0].series} == {
+        *(r.endpoint for r in ROUTES),
+        "other",
+    }

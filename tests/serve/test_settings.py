@@ -28,7 +28,7 @@ def refusal(capsys: pytest.CaptureFixture[str], argv: list[str], environ: dict[s
 
 def test_the_documented_names_and_defaults() -> None:
     """Host, port and model have the names and defaults that clients and scripts rely on."""
-    assert (read([], {}).host, read([], {}).port, read([], {}).model) == ("127.0.0.1", 8000, None)
+    assert (read([], {}).host, read([], {}).port, read([], {}).model) == ("127.0.0.1", 8000, ())
     flags = ["--host", "0.0.0.0", "--port", "9000", "--model", "a.gguf"]  # noqa: S104
     environ = {"RELEVANCE_GEN_HOST": "0.0.0.0", "RELEVANCE_GEN_PORT": "9000", "RELEVANCE_GEN_MODEL": "a.gguf"}  # noqa: S104
     assert read(flags, {}) == read([], environ)
@@ -46,7 +46,7 @@ def test_an_empty_variable_is_none_and_an_empty_flag_is_refused(capsys: pytest.C
     """What is empty in the environment counts as not set, as for `generate`; on the command line it is a slip."""
     environ = {setting.variable: "" for setting in SETTINGS}
     assert read([], environ) == Settings()
-    assert "--model must be a string that is not empty" in refusal(capsys, ["--model="], {})
+    assert "--model must be a GGUF file, owner/name of the hub, or NAME=FILE" in refusal(capsys, ["--model="], {})
 
 
 def test_every_setting_is_a_flag_a_variable_and_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:

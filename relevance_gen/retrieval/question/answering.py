@@ -9,7 +9,6 @@ import numpy as np
 from attrs import evolve
 
 from relevance_gen.caller import announce
-from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Ids, Offsets
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.distinct import Labels, first_of_each, hashes_of
@@ -18,22 +17,7 @@ from relevance_gen.retrieval.question.filtering import Filter, check_keys
 from relevance_gen.retrieval.question.highlighting import highlight
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.stage import Reranking
-from relevance_gen.retrieval.question.stages.meaning import Meaning
-from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import SearchMetadata, SearchResponse, SearchResult, Span
-
-
-def rerankings_of(candidates: int | None, encoder: TextEncoder | None) -> tuple[Reranking, ...]:
-    """Return what an encoder adds to a score: nothing if it is not asked.
-
-    Raises:
-        InvalidRequestError: `candidates` asks for an encoder, and there is none.
-    """
-    if encoder is None and candidates is None:
-        raise InvalidRequestError.must_be(
-            "candidates", "an integer where there is no encoder", None, remedy="pass encoder, or leave it out"
-        )
-    return () if encoder is None or candidates == 0 else (Meaning(encoder, candidates),)
 
 
 def _hashes(distinct: str | Labels, collection: Collection, positions: Offsets) -> Ids:

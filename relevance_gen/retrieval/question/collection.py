@@ -7,6 +7,7 @@ whatever the stages want to know. Nothing here depends on how the chunks are cut
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -207,11 +208,15 @@ class Collection:
         """Return a query, weighed against all chunks: the first round, and where a word is corrected a second."""
         query, matches, df = self.match(query)
         if unknown := misspelt(query, df):
-            near = self.ask(SegmentScorer.near, unknown)
+            near = self.near(unknown)
             better = corrected(query, near, unknown, is_english=self.statistics.is_english)
             if better is not query:
                 query, matches, df = self.match(better)
         return self.weighting.weigh(query, matches, df, self.statistics)
+
+    def near(self, unknown: Sequence[str]) -> Sequence[Sequence[Counter[str]]]:
+        """Return for each segment the words near each of some that no chunk has, by the number of chunks."""
+        return self.ask(SegmentScorer.near, unknown)
 
     def match(self, query: Query) -> tuple[Query, tuple[Match, ...], tuple[int, ...]]:
         """Return a query with what each of its terms stands for in any chunk, and in how many."""
@@ -244,6 +249,7 @@ class Collection:
         table.columns["words"] = table.scores
         for reranking in rerankings:
             check_wanted()
+            table.before.append(table.scores)
             reranking.score(table)
         return table
 

@@ -10,7 +10,7 @@ from typing import Any
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.scorer import SegmentScorer
-from relevance_gen.retrieval.question.stage import Reranking
+from relevance_gen.retrieval.question.stage import Reranking, Table
 from relevance_gen.types import Explanation, TermShare
 
 
@@ -28,10 +28,7 @@ def explain(
     is_found = place < table.positions.size and int(table.positions[place]) == position
     row = {part: float(column[place]) for part, column in table.columns.items()} if is_found else {"words": 0.0}
     words = row["words"]
-    parts: dict[str, Any] = {"words": words}
-    for reranking in rerankings if is_found else ():
-        parts.update(reranking.explain(table, place))
-    kept = parts.pop("words") / (words or 1.0)
+    parts, kept = _given(table, rerankings, place) if is_found else ({}, 0.0)
     added: dict[str, float] = {}
     lifted: dict[str, float] = {}
     for stage in plan.stages if kept else ():
@@ -52,3 +49,18 @@ def explain(
         parts["left_out"] = tuple(chain.from_iterable(collection.ask(SegmentScorer.broken_signs, position, signs)))
     score = float(table.scores[place]) if is_found else 0.0
     return Explanation(score, terms, corrections=plan.terms.query.corrections, **parts)
+
+
+def _given(table: Table, rerankings: Sequence[Reranking], place: int) -> tuple[dict[str, Any], float]:
+    """Return what rerankings gave the chunk at a place, and the share of the words' score that it still has."""
+    scores = [float(one[place]) for one in (*table.before, table.scores)]
+    told: dict[str, Any] = {}
+    shares: dict[str, float] = {}
+    kept = float(scores[0] > 0.0)
+    for reranking, before, after in zip(rerankings, scores, scores[1:], strict=False):
+        told |= reranking.explain(table, place, before, after)
+        given = {part: told.pop(part) for part in reranking.parts if part in told}
+        share = (after - math.fsum(given.values())) / (before or 1.0)
+        shares = {part: one * share for part, one in shares.items()} | given
+        kept *= share
+    return told | shares, kept

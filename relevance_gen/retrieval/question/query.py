@@ -28,6 +28,8 @@ from relevance_gen.types import Syntax
 
 N_CANDIDATES: Final = 50
 """How many of the best by their words an encoder looks at, unless the caller says."""
+N_RERANKED: Final = 20
+"""How many of the best so far a reranker reads, unless the caller says."""
 REMEMBERED_CHARS: Final = 1024
 """Longer queries are not remembered, nor what was found for them."""
 _REMEMBERED_QUERIES: Final = 256
@@ -54,6 +56,7 @@ class Question:
         min_share: least share of the best score that a result has, in [0, 1].
         spans: whether to say where in each result the answer stands.
         candidates: how many of the best by their words an encoder looks at; None lets it look at all, and 0 at none.
+        reranked: how many of the best so far a reranker reads; None has it read all, and 0 none.
         distinct: a key of metadata, of each value of which at most one result is wanted, or the values of all chunks
             under it by position; None for none.
         syntax: ``"plain"`` takes quotes and signs of the query for text, ``"signs"`` as `signs` says.
@@ -70,13 +73,9 @@ class Question:
     min_share: float = field(default=0.0, converter=checks.as_float, validator=checks.number(0, 1), kw_only=True)
     spans: bool = field(default=False, converter=checks.plain, validator=checks.flag, kw_only=True)
     candidates: int | None = field(
-        default=N_CANDIDATES,
-        converter=checks.plain,
-        validator=checks.must_be(
-            "an integer of at least 0 or None", lambda v: v is None or (checks.is_integer(v) and v >= 0)
-        ),
-        kw_only=True,
+        default=N_CANDIDATES, converter=checks.plain, validator=checks.how_many, kw_only=True
     )
+    reranked: int | None = field(default=N_RERANKED, converter=checks.plain, validator=checks.how_many, kw_only=True)
     distinct: str | Labels | None = field(
         default=None,
         validator=checks.must_be("a string or None", lambda v: isinstance(v, str | Labels | None)),

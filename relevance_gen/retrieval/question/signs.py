@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.caller import check_wanted
+from relevance_gen.caller import announce, check_wanted
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Flags, Ids, bounds_of, find, joined
 from relevance_gen.retrieval.question.matching import inflections
 from relevance_gen.retrieval.segment.segment import Segment
-from relevance_gen.retrieval.text.portions import BLOCK_CHARS, cut_by_size, lengths, pieces
+from relevance_gen.retrieval.text.portions import BLOCK_CHARS, pieces
 from relevance_gen.retrieval.text.scripts import PAIRED, TRIPLED
 from relevance_gen.retrieval.text.stems import is_fragment
 from relevance_gen.retrieval.text.stop_words import ENGLISH
@@ -34,6 +34,8 @@ from relevance_gen.retrieval.text.terms import cut_terms
 
 MAX_WORDS: Final = 64
 """Most words behind all signs and in all quotes of a question: it bounds the work for each chunk."""
+_IN_PIECES: Final = 8
+"""How much less memory a character takes of a text that is cut in pieces than of a block that is cut at once."""
 _SIGN: Final = (
     rf"(?:(?<![^\s(])(?P<before>[-+])|(?<!\w)|(?<=[{PAIRED}{TRIPLED}]))[\"“„«](?P<phrase>[^\"“”„«»]+)[\"”“»]"
     r"|(?<![^\s(])(?P<sign>[-+])(?!(?<=-)[A-Za-z](?![^\s\"()]))(?P<word>[^\W\d_][^\s\"()]*)"
@@ -93,8 +95,8 @@ def allowed(signs: Sequence[Sign], segment: Segment, among: Flags, *, by_prefix:
             among = stands if sign.is_wanted else among & ~stands
     if phrases:
         numbers = (among & has_some).nonzero()[0]
-        texts = [segment.chunks.said[number] for number in numbers.tolist()]
-        found = _in_rows([sign.ids for sign in phrases], texts)
+        said = segment.chunks.said
+        found = _in_rows([sign.ids for sign in phrases], numbers.size, (said[number] for number in numbers.tolist()))
         is_wanted = np.array([[sign.is_wanted] for sign in phrases])
         among = among.copy()
         among[numbers] = (found == is_wanted).all(axis=0)
@@ -139,23 +141,43 @@ def _read(match: re.Match[str], inflects: bool) -> Sign | None:
     return Sign(match[0], (match["before"] or match["sign"]) != "-", has_forms, block.ids, word)
 
 
-def _in_rows(rows: Sequence[Ids], texts: Sequence[str]) -> Flags:
+def _in_rows(rows: Sequence[Ids], n_texts: int, texts: Iterable[str]) -> Flags:
     """Tell in which of some texts the terms of each row stand one behind the other, shape (rows, texts)."""
-    stands = np.zeros((len(rows), len(texts)), bool)
+    stands = np.zeros((len(rows), n_texts), bool)
     words = np.unique(np.concatenate(rows))  # at most `MAX_WORDS`
     asked = [(words.searchsorted(row) + 1).astype(np.uint8).tobytes() for row in rows]
-    for start, end in cut_by_size(lengths(texts), BLOCK_CHARS):
+    end = n_announced = 0
+    for some in _blocks(texts):
         check_wanted()
-        some = [text.lower() for text in texts[start:end]]
+        n_chars = sum(map(len, some))
+        n_chars = min(n_chars, BLOCK_CHARS + n_chars // _IN_PIECES)  # a long text is cut in pieces
+        announce("phrase_character", max(n_chars - n_announced, 0))
+        n_announced = max(n_chars, n_announced)
         if len(some) > 1:
-            block = cut_terms(some, toneless=False)
+            block = cut_terms([text.lower() for text in some], toneless=False)
             ids, bounds = block.ids, bounds_of(block.counts)
         else:
-            ids = joined((cut_terms([piece], toneless=False).ids for piece in pieces(some[0], BLOCK_CHARS)), np.uint64)
+            cut = (cut_terms([piece], toneless=False).ids for piece in pieces(some[0].lower(), BLOCK_CHARS))
+            ids = joined(cut, np.uint64)
             bounds = np.array([0, ids.size])
         # Bytes for ids: Python then looks for a row in linear time, however much it repeats itself.
         said = (find(words, ids) + 1).astype(np.uint8).tobytes()
+        start, end = end, end + len(some)
         ends = list(itertools.pairwise(bounds.tolist()))
         for place, row in enumerate(asked):
             stands[place, start:end] = [said.find(row, *one) >= 0 for one in ends]
     return stands
+
+
+def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield texts in lists of about `BLOCK_CHARS` characters, a longer one by itself; no others are held meanwhile."""
+    block: list[str] = []
+    n_chars = 0
+    for text in texts:
+        if block and n_chars + len(text) > BLOCK_CHARS:
+            yield block
+            block, n_chars = [], 0
+        block.append(text)
+        n_chars += len(text) + 1
+    if block:
+        yield block

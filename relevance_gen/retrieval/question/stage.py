@@ -130,6 +130,8 @@ class Stage(ABC):
 class Reranking(Stage):
     """A part of a score that looks again at the best results, once their words have said all that they can.
 
+    It gives the table new scores, and leaves the array of those before as it is, which explanations read.
+
     Attributes:
         n_candidates: how many of the best by their words it looks at, and all that are as good as the last of them;
             None looks at every chunk.
@@ -147,10 +149,16 @@ class Reranking(Stage):
         return best if best.size <= n + MAX_CHUNKS else best[table.scores[best] > table.scores[best].min()]
 
     @abstractmethod
-    def explain(self, table: Table, place: int) -> dict[str, Any]:
-        """Return what the chunk at a place was given, by the names of `Explanation`.
+    def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, Any]:
+        """Return what the chunk at a place was given, by the names of `Explanation`, those of `parts` among them.
 
-        `words` is what it still has for its own words, where that is not the score that these gave it.
+        What these do not add up to is what is left of the score before, and each part of that has its share in it.
+
+        Args:
+            table: the table.
+            place: of the chunk.
+            before: the chunk's score before this reranking.
+            after: its score after it.
         """
 
 
@@ -201,6 +209,7 @@ class Table:
         source: tells what is asked of the chunks at some positions.
         sample: counts words' beginnings in a sample of all chunks.
         columns: what the stages noted, shape (n,) each.
+        before: the scores before each reranking, shape (n,) each.
         nearest: places of the chunks whose passages were compared with the query, ascending, and the nearest of each.
     """
 
@@ -214,6 +223,7 @@ class Table:
     source: Callable[[Inquiry[Any], Offsets], Any]
     sample: Callable[[], Sample]
     columns: dict[str, Floats] = field(factory=dict)
+    before: list[Floats] = field(factory=list)
     nearest: tuple[Offsets, Nearest] | None = None
 
     def tell(self, inquiry: Inquiry[E], places: Offsets) -> E:

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
 from relevance_gen.chunking import spans
-from relevance_gen.errors import EncoderError, InvalidRequestError
+from relevance_gen.errors import EncoderError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Floats, Halves, Offsets, bounds_of, ragged_ranges, starts_of, steps
 
@@ -162,18 +162,6 @@ class Passages:
         first_best = np.flatnonzero(cosines == np.repeat(best, counts))
         first_best = first_best[np.searchsorted(first_best, heads)]  # of equal ones the first of each chunk
         return Nearest(best, self.starts[compared[first_best]], self.ends[compared[first_best]])
-
-
-def checked_encoder(encoder: Any) -> TextEncoder | None:
-    """Return what a caller passed as an encoder.
-
-    Raises:
-        InvalidRequestError: it is none.
-    """
-    if isinstance(encoder, str) or not (encoder is None or callable(getattr(encoder, "encode", None))):
-        raise InvalidRequestError.must_be("encoder", "an Encoder or None", encoder, remedy="make one: Encoder(path)")
-    known: TextEncoder | None = encoder
-    return known
 
 
 def question_vector(text: str, encoder: TextEncoder) -> Halves:

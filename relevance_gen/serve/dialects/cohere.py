@@ -60,9 +60,7 @@ class RerankRequest:
     top_n: int | None = field(default=None, validator=optional(checks.integer(1)))
     model: str = field(default=MODEL, validator=checks.string)
     return_documents: bool = field(default=False, validator=checks.flag)
-    relevant_spans: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, dict)))
-    )
+    relevant_spans: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
     rank_fields: Sequence[str] | None = field(
         default=None,
         validator=optional(
@@ -107,7 +105,7 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         spans = wire.structure(RelevantSpans, request.relevant_spans, path="relevant_spans", is_lenient=True)
         spans = spans if spans.mode == "enabled" else None
     n_wanted = len(documents) if request.top_n is None else min(request.top_n, len(documents))
-    question = Question(request.query, max(1, n_wanted), true_order=False, spans=spans is not None)
+    question = Question(request.query, max(1, n_wanted), true_order=False, reranked=None, spans=spans is not None)
     task = SearchTask(question, [one.chunk for one in documents], path="documents", blank="skip")
 
     def present(response: SearchResponse) -> object:

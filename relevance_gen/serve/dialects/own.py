@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.question.query import N_CANDIDATES, Question
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.named import Named
-from relevance_gen.serve.work.searching import ExplanationTask, PromptTask, SearchTask
+from relevance_gen.serve.work.searching import CompressionTask, ExplanationTask, PromptTask, SearchTask
 from relevance_gen.types import (
+    CitationRequest,
+    CitedSentence,
     CompressionRequest,
     CompressionResponse,
     Explanation,
@@ -36,7 +39,7 @@ def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
     body, named = _read_name(body, "index", "allow_partial")
     request = wire.structure(SearchRequest, body)
     asked = {name: getattr(request, name) for name in attrs.fields_dict(Question) if hasattr(request, name)}
-    task = SearchTask(Question(**asked), request.chunk_txts, named=named)
+    task = SearchTask(Question(**asked), request.chunk_txts, named=named, keeps=request.keep)
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
 
@@ -53,8 +56,9 @@ def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanati
     """
     body, named = _read_name(body, "index")
     request = wire.structure(ExplanationRequest, body)
-    question = Question(request.query, syntax=request.syntax, corrections=request.corrections)
-    task = ExplanationTask(question, request.chunk_txts, request.original_index, named=named)
+    options: dict[str, Any] = {"syntax": request.syntax, "corrections": request.corrections}
+    question = Question(request.query, reranked=request.reranked, **options)
+    task = ExplanationTask(question, request.chunk_txts, request.original_index, named=named, keeps=request.keep)
     return task, wire.unstructure
 
 
@@ -68,13 +72,26 @@ def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
     return {name: value for name, value in body.items() if name not in fields} | {"chunk_txts": ()}, named
 
 
-def read_compression(body: object) -> tuple[CompressionRequest, Callable[[CompressionResponse], object]]:
+def read_compression(body: object) -> tuple[CompressionTask, Callable[[CompressionResponse], object]]:
     """Read the body of ``POST /compress``.
 
     Raises:
         InvalidRequestError: a field is wrong; the chunks are checked where they are compressed.
     """
-    return wire.structure(CompressionRequest, body), CompressionResponse.to_dict
+    body, named = _read_name(body, "index")
+    request = wire.structure(CompressionRequest, body)
+    question = Question(request.question, N_CANDIDATES, reranked=0)
+    task = CompressionTask(question, request.chunk_txts, named=named, max_tokens=request.max_tokens)
+    return task, CompressionResponse.to_dict
+
+
+def read_citation(body: object) -> tuple[CitationRequest, Callable[[list[CitedSentence]], object]]:
+    """Read the body of ``POST /cite``.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the chunks are checked where they are cited.
+    """
+    return wire.structure(CitationRequest, body), lambda cited: {"citations": wire.unstructure(cited)}
 
 
 def read_extraction(body: object) -> tuple[ExtractionRequest, Callable[[ExtractionResponse], object]]:
@@ -92,6 +109,8 @@ def read_prompt(body: object) -> tuple[PromptTask, Callable[[PromptResponse], ob
     Raises:
         InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
     """
+    body, model = _read_model(body)
+    body, named = _read_name(body, "index")
     request = wire.structure(PromptRequest, body)
     question = Question(
         request.question,
@@ -100,8 +119,19 @@ def read_prompt(body: object) -> tuple[PromptTask, Callable[[PromptResponse], ob
         spans=True,
         syntax=request.syntax,
         corrections=request.corrections,
+        reranked=request.reranked,
     )
-    return PromptTask(question, request.chunk_txts, request=request), wire.unstructure
+    task = PromptTask(question, request.chunk_txts, request=request, named=named, keeps=request.keep, model=model)
+    return task, wire.unstructure
+
+
+def _read_model(body: object) -> tuple[object, str | None]:
+    """Take out of a body which model it asks."""
+    if not isinstance(body, dict) or "model" not in body:
+        return body, None
+    if not isinstance(model := body["model"], str | None):
+        raise InvalidRequestError.must_be("model", "a string or null", model)
+    return {name: value for name, value in body.items() if name != "model"}, model
 
 
 def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
@@ -110,7 +140,12 @@ def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses],
     Raises:
         InvalidRequestError: a field is wrong.
     """
-    return GenerationTask((wire.structure(GenerationRequest, body),)), _present_first
+    return _generation(body), _present_first
+
+
+def _generation(body: object) -> GenerationTask:
+    body, model = _read_model(body)
+    return GenerationTask((wire.structure(GenerationRequest, body),), model=model)
 
 
 def _present_first(responses: Responses) -> object:
@@ -123,7 +158,7 @@ def read_stream(body: object) -> tuple[GenerationTask, Events]:
     Raises:
         InvalidRequestError: a field is wrong.
     """
-    return GenerationTask((wire.structure(GenerationRequest, body),)), Events()
+    return _generation(body), Events()
 
 
 def error(kind: str, message: str, field: str | None) -> dict[str, object]:
@@ -136,16 +171,12 @@ class Events:
 
     def text(self, sample: int, piece: str) -> bytes:
         """Return the event of a piece of text."""
-        return _event("text", {"sample": sample, "text": piece})
+        return wire.event({"sample": sample, "text": piece}, "text")
 
     def end(self, responses: Responses) -> bytes:
         """Return the event that ends a stream."""
-        return _event("response", responses[0])
+        return wire.event(responses[0], "response")
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
         """Return the event that ends a stream that failed."""
-        return _event("error", error(kind, message, field))
-
-
-def _event(name: str, data: object) -> bytes:
-    return f"event: {name}\ndata: ".encode() + wire.serialize(data) + b"\n\n"
+        return wire.event(error(kind, message, field), "error")

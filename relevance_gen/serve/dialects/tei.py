@@ -52,7 +52,7 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         if not isinstance(text, str):
             raise InvalidRequestError.must_be(f"texts[{place}]", "a string", text)
     n_wanted = len(texts) if request.top_n is None else min(request.top_n, len(texts))
-    question = Question(request.query, max(1, n_wanted), true_order=False)
+    question = Question(request.query, max(1, n_wanted), true_order=False, reranked=None)
     task = SearchTask(question, texts, path="texts", blank="skip")
 
     def present(response: SearchResponse) -> object:

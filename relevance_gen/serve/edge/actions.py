@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
@@ -10,7 +11,6 @@ from attrs import frozen
 
 from relevance_gen.embedding.jobs import Embeddings
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.serve.edge import costs
 from relevance_gen.serve.edge.costs import Cost
 from relevance_gen.serve.edge.service import Service
@@ -34,6 +34,7 @@ class Action:
         threads: whose threads it takes; its lane's if empty.
         cost: what it takes of the memory.
         do: done in a thread, given the task and the id of the key that asks; returns what came of it.
+        lend: gives the task, once it is read, with the model that it asks, until all is answered.
         finish: awaited then, given the task and that; returns what is answered. None where nothing is left to do.
         check: refuses before the body is received, where this server does no such thing.
         headers: says what else is answered of the task.
@@ -47,6 +48,7 @@ class Action:
     threads: str = ""
     cost: Cost
     do: Callable[[Service, Any, str], Any]
+    lend: Callable[[Service, Any, str], AbstractAsyncContextManager[Any]] | None = None
     finish: Callable[[Service, Any, Any], Awaitable[Any]] | None = None
     check: Callable[[Service], object] = lambda _: None
     headers: Callable[[Any], Mapping[str, str]] = lambda _: {}
@@ -60,9 +62,10 @@ def _search(service: Service, task: SearchTask, client: str) -> SearchResponse:
     return service.searcher.search(task, client)
 
 
-def _skipped(task: SearchTask | ExplanationTask) -> Mapping[str, str]:
-    """Say why a search went by words alone, where an encoder was to have a part in it."""
-    return {"X-Encoder-Skipped": task.skipped[-1]} if task.skipped else {}
+def _told_of(task: SearchTask | ExplanationTask) -> Mapping[str, str]:
+    """Say why a model had no part in a search in which it was to have one, and what its index is called."""
+    skipped = {f"X-{model}-Skipped": reason for model, reason in task.skipped.items()}
+    return skipped | ({"X-Index": task.kept[-1]} if task.kept else {})
 
 
 def _count_search(metrics: Metrics, task: SearchTask, found: SearchResponse, seconds: float) -> None:
@@ -81,11 +84,11 @@ def _extract(service: Service, task: ExtractionRequest, _: str) -> ExtractionRes
 
 
 async def _write_prompt(service: Service, task: PromptTask, found: SearchResponse) -> PromptResponse:
-    return await service.generator.prompt(task.request, found)
+    return await service.generator.prompt(task.request, found, task.model, task.backend)
 
 
 def _check_encoder(service: Service) -> None:
-    if service.settings.encoder is None:
+    if not service.settings.encoder:
         raise InvalidRequestError(
             "cannot be used: this server has no encoder", "model", remedy="start it with --encoder"
         )
@@ -106,8 +109,14 @@ def _tell_agent(service: Service, task: Message, _: str) -> Reply:
 
 
 def _check_model(service: Service) -> None:
-    if service.settings.model == NO_MODEL:  # clients of OpenAI try again after a 503 by themselves
+    if not service.settings.models["generate"]:  # clients of OpenAI try again after a 503 by themselves
         raise InvalidRequestError("cannot be used: this server has none, and only searches", "model")
+
+
+@asynccontextmanager
+async def _lend_model(service: Service, task: Any, client: str) -> AsyncIterator[Any]:
+    async with service.generator.lent(task.model, client) as backend:
+        yield attrs.evolve(task, backend=backend)
 
 
 def _name_client(_: Service, task: GenerationTask, client: str) -> GenerationTask:
@@ -122,17 +131,19 @@ async def _generate(service: Service, _: GenerationTask, written: GenerationTask
     return await service.generator.complete(written)
 
 
-SEARCH: Final = Action(lane="search", cost=costs.SEARCH, do=_search, headers=_skipped, count=_count_search)
-EXPLANATION: Final = Action(lane="search", cost=costs.SEARCH, do=_explain, headers=_skipped)
+SEARCH: Final = Action(lane="search", cost=costs.SEARCH, do=_search, headers=_told_of, count=_count_search)
+EXPLANATION: Final = Action(lane="search", cost=costs.SEARCH, do=_explain, headers=_told_of)
 COMPRESSION: Final = Action(
-    lane="search", cost=costs.COMPRESSION, do=lambda service, task, _: service.searcher.compress(task)
+    lane="search", cost=costs.COMPRESSION, do=lambda service, task, key: service.searcher.compress(task, key)
 )
+CITATION: Final = Action(lane="search", cost=costs.CITATION, do=lambda service, task, _: service.searcher.cite(task))
 EXTRACTION: Final = Action(lane="extraction", cost=costs.EXTRACTION, do=_extract)
 PROMPT: Final = attrs.evolve(
     SEARCH,
     lane="generation",
     threads="search",  # the one thread of its own lane has to stay free for what generates
     cost=costs.PROMPT,
+    lend=_lend_model,
     finish=_write_prompt,
 )
 AGENTS: Final = Action(
@@ -142,7 +153,13 @@ EMBEDDING: Final = Action(
     lane="search", cost=costs.EMBEDDING, check=_check_encoder, do=lambda _, task, __: task, finish=_embed
 )
 GENERATION: Final = Action(
-    lane="generation", cost=costs.GENERATION, do=_name_client, finish=_generate, waits=False, is_quick=True
+    lane="generation",
+    cost=costs.GENERATION,
+    do=_name_client,
+    lend=_lend_model,
+    finish=_generate,
+    is_quick=True,
+    waits=False,
 )
 COMPLETION: Final = attrs.evolve(GENERATION, cost=costs.COMPLETION, check=_check_model)
 CHAT: Final = attrs.evolve(COMPLETION, cost=costs.CHAT, do=_write_conversation, is_quick=False)

@@ -23,7 +23,7 @@ OTHER = "other"
 """The endpoint of all paths that are in no table."""
 
 _EXPOSED_HEADERS = (
-    "X-Request-ID, X-Encoder-Skipped, Retry-After, "
+    "X-Request-ID, X-Encoder-Skipped, X-Reranker-Skipped, X-Index, Retry-After, "
     "RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy"
 )
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")

@@ -22,7 +22,7 @@ from relevance_gen.types import Stats
 _REQUEST_HEADERS = ("Content-Type", "Content-Encoding", "Accept-Encoding")
 _RESPONSE_HEADERS = (
     *("Content-Type", "Content-Encoding", "Cache-Control", "Retry-After", "Vary", "X-Accel-Buffering"),
-    "X-Encoder-Skipped",
+    *("X-Encoder-Skipped", "X-Reranker-Skipped", "X-Index"),
 )
 
 _STATS_TIMEOUT_S = 0.5

@@ -12,6 +12,7 @@ from relevance_gen.serve.metrics import LANES, Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.extracting import AT_ONCE
 from relevance_gen.serve.work.gate import Gate
+from relevance_gen.serve.work.reranking import AT_ONCE as AT_ONCE_RERANKED
 
 _MAX_WAITING = 256
 """Documents, and bodies of generations, that may wait; small bodies are parsed at once and do not."""
@@ -44,7 +45,8 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     """Make the lanes of one process, by name, and start their threads."""
     waits: dict[str, Any] = {"max_wait_s": settings.queue_timeout_s, "metrics": metrics}
     gates = {name: Gate(name, 1, max_waiting=_MAX_WAITING, **waits) for name in ("generation", "open_generation")}
-    gates["search"] = Gate("search", settings.n_search_threads, max_waiting=settings.search_queue, **waits)
+    n_search_threads = settings.n_search_threads + (AT_ONCE_RERANKED if settings.reranker else 0)
+    gates["search"] = Gate("search", n_search_threads, max_waiting=settings.search_queue, **waits)
     gates["agents"] = Gate("agents", settings.n_search_threads, max_waiting=_MAX_WAITING, **waits)
     gates["extraction"] = Gate("extraction", AT_ONCE, max_waiting=_MAX_WAITING, share=1, **waits)
     most_bytes = dict.fromkeys(LANES, settings.max_body_bytes)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
@@ -95,28 +96,44 @@ async def _answer(service: Service, request: web.BaseRequest, work: Work) -> web
     def expect(unit: str, number: int) -> None:
         held.take(getattr(cost, unit) * number, patience_s)
 
-    def do() -> tuple[Any, Any, Any, Any, float]:
+    def begin() -> tuple[Callable[[], Awaitable[None]] | None, Any, Any]:
         started_s = time.perf_counter()
         with held:
             task, present = _read(request, work, received.parse(work_factor=cost.body_byte, patience_s=patience_s))
+            look = service.searcher.look(task, client)
+            rest = partial(do, present, time.perf_counter() - started_s)
+            return look, task, rest if look or action.lend else rest(task)
+
+    def do(present: Callable[[Any], object], parsing_s: float, task: Any) -> tuple[Any, Any, Any, Any, float]:
+        started_s = time.perf_counter()
+        with held:
             held.take(cost.flat + cost.of(task), patience_s)
             with expecting(expect):
                 done = action.do(service, task, client)
             response = None if action.finish else word(task, done, present, patience_s)
-        return task, present, done, response, time.perf_counter() - started_s
+        return task, present, done, response, parsing_s + time.perf_counter() - started_s
 
-    gate = (service.lanes[action.threads] if action.threads else request[LANE]).gate
-    on_loop = action.is_quick and received.is_small
-    task, present, done, response, seconds = do() if on_loop else await gate.run(do, client)
-    action.count(service.metrics, task, done, seconds)  # here, where no other thread counts
-    if action.finish is not None:
-        held.replace(kept_bytes(done))
-        if not callable(present):
-            return await _stream(service, request, held, cost, done, present)
-        outcome = await action.finish(service, task, done)
-        response = await made_of(outcome, cost.of(outcome, task), lambda it: word(task, it, present))
-    response.headers.update(action.headers(task))
-    return response  # type: ignore[no-any-return]
+    async def run(work: Callable[[], T]) -> T:
+        gate = (service.lanes[action.threads] if action.threads else request[LANE]).gate
+        return work() if action.is_quick and received.is_small else await gate.run(work, client)
+
+    async with AsyncExitStack() as lent:
+        look, task, begun = await run(begin)
+        if look is not None:  # without a thread, of which there are few
+            await look()
+        if action.lend is not None:
+            task = await lent.enter_async_context(action.lend(service, task, client))
+        task, present, done, response, seconds = await run(partial(begun, task)) if callable(begun) else begun
+        action.count(service.metrics, task, done, seconds)  # here, where no other thread counts
+        if action.finish is not None:
+            held.replace(kept_bytes(done))
+            with expecting(expect):  # also in threads that are begun here
+                if not callable(present):
+                    return await _stream(service, request, held, cost, done, present)
+                outcome = await action.finish(service, task, done)
+                response = await made_of(outcome, cost.of(outcome, task), lambda it: word(task, it, present))
+        response.headers.update(action.headers(task))
+        return response  # type: ignore[no-any-return]
 
 
 def _read(request: web.BaseRequest, work: Work, value: object) -> tuple[Any, Any]:
@@ -167,10 +184,14 @@ async def _stream(
 
 
 async def _worded(held: Holding, cost: Cost, task: GenerationTask, item: Pieces | Responses, events: Events) -> bytes:
-    if isinstance(item, tuple):
-        n_bytes = cost.of(item, task)
-        held.take(n_bytes)
-        event = await made_of(item, n_bytes, events.end)
-        held.take(-n_bytes)
-        return event
-    return b"".join(events.text(sample, piece) for sample, piece in item) or _HEARTBEAT
+    def word(item: Pieces | Responses) -> bytes:
+        with held:
+            if isinstance(item, tuple):
+                return events.end(item)
+            return b"".join(events.text(sample, piece) for sample, piece in item) or _HEARTBEAT
+
+    n_bytes = cost.of(item, task)
+    held.take(n_bytes)
+    event = await made_of(item, n_bytes, word)
+    held.take(-n_bytes)
+    return event

@@ -11,6 +11,7 @@ from attrs import frozen
 
 from relevance_gen import errors, wire
 from relevance_gen.serve.dialects import own
+from relevance_gen.serve.work.registry import UnknownModelError
 
 _log = logging.getLogger(__name__)
 
@@ -46,12 +47,6 @@ class SlowBodyError(HTTPError):
     """Refuse a body that does not arrive in time."""
 
 
-class ModelNotFoundError(HTTPError):
-    """Refuse a path that ends with the name of no model."""
-
-    field = "model"
-
-
 class MediaTypeError(HTTPError):
     """Refuse a Content-Type or Content-Encoding."""
 
@@ -62,6 +57,7 @@ class ExactMediaTypeError(MediaTypeError):
 
 TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     # error, status, the word for programs, the message (None: the error's own); the first row that fits counts
+    (UnknownModelError, 404, "model_not_found", None),
     (errors.TooLargeError, 413, "too_large", None),
     (errors.InvalidRequestError, 400, "invalid_request", None),
     (errors.BusyError, 503, "overloaded", None),
@@ -70,10 +66,12 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (errors.TimedOutError, 503, "timeout", None),
     (errors.ShuttingDownError, 503, "draining", None),
     (errors.RunnerClosedError, 503, "no_runner", "no runner is available"),
-    (errors.ModelLoadError, 503, "no_runner", "no runner is available"),
+    (errors.ModelLoadError, 503, "no_runner", None),
     (errors.EncoderError, 503, "no_encoder", "no encoder is available"),
+    (errors.RerankerError, 503, "no_reranker", "no reranker is available"),
     (errors.GenerationError, 503, "no_runner", "the model failed while it was generating"),
     (errors.UnknownIndexError, 404, "not_found", None),
+    (errors.IndexUnavailableError, 503, "index_unavailable", None),
     (errors.ChunksMissingError, 503, "chunks_missing", None),
     (errors.ClusterError, 503, "no_cluster", "the cluster does not answer as it must"),
     (errors.RequestCancelledError, 503, "cancelled", "the request was cancelled by the server"),
@@ -82,7 +80,6 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (RateLimitedError, 429, "rate_limited", None),
     (SlowBodyError, 408, "timeout", None),
     (MediaTypeError, 415, "unsupported_media_type", None),
-    (ModelNotFoundError, 404, "model_not_found", None),
     (web.HTTPNotFound, 404, "not_found", "there is nothing at this path"),
     (web.HTTPMethodNotAllowed, 405, "method_not_allowed", None),
     (web.HTTPExpectationFailed, 417, "expectation_failed", "the only Expect known is 100-continue"),

@@ -14,6 +14,7 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from limits.errors import ConfigurationError
 from limits.storage import storage_from_string
 
+from relevance_gen.errors import to_install
 from relevance_gen.serve.edge.problems import RateLimitedError
 from relevance_gen.serve.metrics import Metrics
 
@@ -112,9 +113,7 @@ def _shared_storage(url: str) -> Storage:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError as error:
-        raise ConfigurationError(
-            "a shared rate limit needs the redis package: pip install 'relevance_gen[redis]'"
-        ) from error
+        raise ConfigurationError(f"a shared rate limit needs a package: {to_install('redis')}") from error
     try:
         opened = storage_from_string(
             f"async+{url}",

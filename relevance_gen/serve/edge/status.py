@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 
 from relevance_gen import wire
-from relevance_gen.serve.edge.problems import ModelNotFoundError, empty
-from relevance_gen.serve.edge.route import ROUTE, Handler
-from relevance_gen.serve.edge.service import Service
+from relevance_gen.serve.dialects.openai.models import described, listed
+from relevance_gen.serve.edge.problems import empty
+from relevance_gen.serve.edge.route import ROUTE
+from relevance_gen.serve.edge.service import KEY_ID, Service
+from relevance_gen.serve.metrics import STATES
+from relevance_gen.serve.work.registry import UnknownModelError
 
 _STARTED_S = int(time.time())
 _NOT_KEPT = {"Cache-Control": "no-store"}
@@ -26,39 +29,50 @@ async def health(service: Service, _: web.BaseRequest) -> web.StreamResponse:
     return empty(200 if available else 503, _NOT_KEPT)
 
 
+async def indexes(service: Service, request: web.BaseRequest) -> web.StreamResponse:
+    """Answer GET /indexes: those that the caller's key may ask by their names."""
+    return _json({"indexes": await service.searcher.named.described(request.get(KEY_ID, ""))}, _NOT_KEPT)
+
+
 async def stats(service: Service, _: web.BaseRequest) -> web.StreamResponse:
     """Answer GET /stats."""
     return _json(await service.stats(), _NOT_KEPT)
 
 
-def models(listed: Callable[[str | None, int], object]) -> Handler:
-    """Return the handler that tells of the model as `listed` words it, given what the settings name and a time."""
-
-    async def answer(service: Service, _: web.BaseRequest) -> web.StreamResponse:
-        return _json(listed(service.settings.model, _STARTED_S))
-
-    return answer
+async def models(service: Service, _: web.BaseRequest) -> web.StreamResponse:
+    """Answer GET /v1/models."""
+    return _json(listed(_described(service)), _NOT_KEPT)
 
 
-def model(found: Callable[[str | None, int, str], object | None]) -> Handler:
-    """Return the handler that tells of the model whose name ends the path, as `found` words it, if there is such."""
+async def model(service: Service, request: web.BaseRequest) -> web.StreamResponse:
+    """Answer GET /v1/models/NAME."""
+    name = request[ROUTE].rest_of(request.path)
+    found = [one for one in _described(service) if one["id"] == name]
+    if not found:
+        raise UnknownModelError("is not one that this server has; GET /v1/models lists what it has", "model")
+    return _json(found[0], _NOT_KEPT)
 
-    async def answer(service: Service, request: web.BaseRequest) -> web.StreamResponse:
-        described = found(service.settings.model, _STARTED_S, request[ROUTE].rest_of(request.path))
-        if described is None:
-            raise ModelNotFoundError("model is not one that this server has; GET /v1/models lists what it has")
-        return _json(described)
 
-    return answer
+def _described(service: Service) -> list[dict[str, Any]]:
+    """Describe all models, each in the best state that it has in any process."""
+    found = []
+    for task, sources in service.settings.models.items():
+        for name in (source.name for source in sources):
+            states = (state for state in STATES if service.metrics.total("models", task, name, state))
+            found.append(described(name, task, next(states, "unloaded"), _STARTED_S))
+    return found
 
 
 async def metrics(service: Service, _: web.BaseRequest) -> web.StreamResponse:
     """Answer GET /metrics in Prometheus' text format."""
     now = await service.stats()
+    encoders = service.settings.models["embed"]
+    n_encoders = sum(service.metrics.total("models", "embed", encoder.name, "loaded") for encoder in encoders)
     text = service.metrics.exposition(
         {
             "generation_backlog": ("Samples accepted and not yet being decoded.", now.backlog),
             "runners": ("Runners able to take work.", now.num_total_runners),
+            "encoders": ("Encoders that are loaded, those of all processes.", n_encoders),
         }
     )
     return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from limits.errors import ConfigurationError
 
-from relevance_gen.llama.model_file import NO_MODEL, refuse_no_model
+from relevance_gen.errors import to_install
+from relevance_gen.llama.model_file import NO_MODEL, files_of, refuse_no_model
 from relevance_gen.serve import flags
 from relevance_gen.serve.edge import auth
 from relevance_gen.serve.edge.rate import RateLimit
@@ -20,6 +21,7 @@ from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.agents import check_folders
 from relevance_gen.serve.work.backends import load_backend
+from relevance_gen.serve.work.named import NamedIndexes
 from relevance_gen.serve.work.searching import LibraryRetrieval
 from relevance_gen.tokens import token_counter
 
@@ -48,11 +50,12 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
         place = f"{settings.host} port {settings.port}"
         sys.stderr.write(f"{flags.PROGRAM}: cannot listen on {place}: {error.strerror}{hint}\n")
         return 1
-    digests = _key_digests(settings, environ)
-    if settings.cluster is not None:
-        _say(_what_the_cluster_does(settings.cluster, settings.model))
     host, port = listeners[0].getsockname()[:2]
-    _say(f"relevance_gen listens on http://{f'[{host}]' if ':' in host else host}:{port}")
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    digests = _key_digests(settings, environ, address)
+    if settings.cluster is not None:
+        _say(_what_the_cluster_does(settings.cluster, has_model=bool(settings.models["generate"])))
+    _say(f"relevance_gen listens on {address}")
     if settings.workers > 1:
         return supervisor.supervise(settings, digests, listeners, target)
     target(ProcessSpec(settings, digests, "alone", listeners[0]))
@@ -71,32 +74,55 @@ def _check(settings: Settings) -> None:
             auth.read_digests(Path(settings.api_keys_file))
         except OSError as error:
             raise ValueError(f"--api-keys-file: {settings.api_keys_file}: {error.strerror}") from None
+    _check_names(settings)
     check_folders(settings.folder)
+    NamedIndexes(settings)
     if settings.encoding is not None:
         token_counter(settings.encoding)
     RateLimit(settings.rate_limit, settings.rate_limit_storage, Metrics.alone())
 
 
+def _check_names(settings: Settings) -> None:
+    """See that every name means one model, and that a cluster has what it can do."""
+    for flag, models in (
+        ("--model", settings.model),
+        ("--encoder", settings.encoder),
+        ("--reranker", settings.reranker),
+    ):
+        names = [model.name for model in models]
+        if len(set(names)) < len(names):
+            raise ValueError(f"{flag}: several are called {max(names, key=names.count)}; give them as NAME=FILE")
+        if len(names) > 1 and NO_MODEL in names:
+            raise ValueError(f"{flag} {NO_MODEL} must stand alone")
+    if settings.cluster is not None and (len(settings.model) > 1 or settings.model_idle_s or settings.model_bytes):
+        raise ValueError("--cluster keeps one --model loaded: leave out others, --model-idle-s and --model-bytes")
+
+
 def _check_models(settings: Settings) -> None:
-    for model in (settings.model, settings.encoder):
-        if model not in (None, NO_MODEL):
-            refuse_no_model(model)
+    for model in sum(settings.models.values(), ()):
+        if model.file is not None:
+            refuse_no_model(model.file)
+        n_bytes = sum(path.stat().st_size for path in files_of(model.file))
+        if settings.model_bytes is not None and not 0 < n_bytes <= settings.model_bytes:
+            has = f"takes {n_bytes}" if n_bytes else "is no file yet: download it, and name its file"
+            raise ValueError(f"--model-bytes {settings.model_bytes}: {model.file or model.name} {has}")
     if settings.cluster is not None and importlib.util.find_spec("ray") is None:
-        raise ValueError("--cluster needs Ray: pip install 'relevance_gen[cluster]'")
+        raise ValueError(f"--cluster needs Ray: {to_install('cluster')}")
 
 
-def _what_the_cluster_does(address: str, model: str | None) -> str:
+def _what_the_cluster_does(address: str, *, has_model: bool) -> str:
     """Say which work is done in the cluster, and which here."""
-    model_is = "there is no model" if model == NO_MODEL else "it runs the model"
+    model_is = "it runs the model" if has_model else "there is no model"
     return f"cluster {address}: {model_is}; searches that name an index go there, those that bring chunks are done here"
 
 
-def _key_digests(settings: Settings, environ: Mapping[str, str]) -> tuple[bytes, ...]:
+def _key_digests(settings: Settings, environ: Mapping[str, str], address: str) -> tuple[bytes, ...]:
     """Return the digests of the configured keys; where there are none, make a key and print it, this once."""
     keys = [key.strip() for key in environ.get("RELEVANCE_GEN_API_KEYS", "").split(",") if key.strip()]
     if not keys and settings.api_keys_file is None:
         keys = [auth.make_key()]
         _say(f"{auth.HEADER}: {keys[0]}   (made for this run; set RELEVANCE_GEN_API_KEYS to choose your own)")
+        _say(f"the page, which takes the key from its address: {address}/#key={keys[0]}")
     return tuple(auth.digest(key) for key in keys)
 
 

@@ -10,8 +10,10 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -28,19 +30,21 @@ from relevance_gen.serve.edge.rate import RateLimit
 from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
-from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.settings import NamedModel, Settings, Task
 from relevance_gen.serve.work.agents import open_exchange
 from relevance_gen.serve.work.backends import Backend
 from relevance_gen.serve.work.embedding import EmbeddingService, load_encoder
 from relevance_gen.serve.work.generating import Generator
 from relevance_gen.serve.work.lifting import Lifting
+from relevance_gen.serve.work.registry import ModelRegistry
+from relevance_gen.serve.work.reranking import RerankingService, load_reranker
 from relevance_gen.serve.work.searching import Retrieval, Searcher
 
 _log = logging.getLogger(__name__)
 
 Role: TypeAlias = Literal["alone", "front", "model"]
 MakeRetrieval: TypeAlias = Callable[[Settings], Retrieval]
-LoadBackend: TypeAlias = Callable[[Settings], Backend]
+LoadBackend: TypeAlias = Callable[[Settings, NamedModel], Backend]
 
 _MAX_FILES = 65_536
 
@@ -52,6 +56,9 @@ _FORWARDING_S = 10.0
 
 _FEWEST_CONNECTIONS = 1024
 """So many connections may be open however little memory requests may take."""
+_CLOSE_S = 5.0
+"""For the threads with models to end their current steps."""
+
 _CLEANUP_S = 0.5
 """For the connections, once the work is done or its time is over."""
 
@@ -87,7 +94,7 @@ def run(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: LoadBack
     Args:
         spec: what to be.
         make_retrieval: makes the search half.
-        load_backend: loads the model; called in a thread, where it may take its time.
+        load_backend: loads a model; called in a thread, where it may take its time.
     """
     logs.configure(spec.settings)
     _raise_file_limit()
@@ -108,16 +115,14 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
     ended = _end_asked_for(spec)
     settings = spec.settings
     metrics = _metrics(spec)
-    generator = Generator(metrics, settings.generation_timeout_s)
+    registry = ModelRegistry(settings, _loads(spec, load_backend), metrics)
+    registry.preload()
+    tidying = asyncio.create_task(registry.keep_looking())
     forwarder = _forwarder(spec)
-    if spec.role != "front":
-        generator.start_loading(lambda: load_backend(settings))
-    embedder = EmbeddingService(settings, metrics)
-    if spec.role != "model" and settings.encoder is not None:
-        embedder.start_loading(lambda: load_encoder(settings))
-    service = _service(spec, metrics, generator, forwarder, make_retrieval, embedder)
+    service = _service(spec, metrics, registry, forwarder, make_retrieval)
     answered = routes.OF_MODEL if spec.role == "model" else routes.ROUTES
     await asyncio.to_thread(service.searcher.warm_up)  # imports need files, which connections may use up
+    service.searcher.named.begin()
     most_connections = max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES)
     if spec.role != "model":
         service.strangers = Quota(connection.STRANGERS_SHARE * most_connections)
@@ -131,7 +136,7 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
         await listener.hand_over(settings.workers)
     was_cut = await _drain(service, listener)
     gates = [lane.gate for lane in service.lanes.values()]
-    still_working = was_cut or any(gate.n_running for gate in gates) or generator.is_loading or embedder.is_loading
+    still_working = was_cut or any(gate.n_running for gate in gates) or registry.is_loading
     for gate in gates:
         gate.close()
     if not still_working:
@@ -139,9 +144,22 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
     await listener.close(_CLEANUP_S)
     if forwarder is not None:
         await forwarder.close()
-    await generator.close()
-    await embedder.close()
-    return still_working
+    tidying.cancel()
+    closing = threading.Thread(target=registry.close, daemon=True)
+    closing.start()
+    await asyncio.to_thread(closing.join, _CLOSE_S)
+    return still_working or closing.is_alive()
+
+
+def _loads(spec: ProcessSpec, load_backend: LoadBackend) -> dict[Task, Callable[[NamedModel], object]]:
+    """Return what loads the models of this process: the fronts generate nothing, and the model's encodes nothing."""
+    loads: dict[Task, Callable[[NamedModel], object]] = {}
+    if spec.role != "front":
+        loads["generate"] = partial(load_backend, spec.settings)
+    if spec.role != "model":
+        loads["embed"] = partial(load_encoder, spec.settings)
+        loads["rerank"] = partial(load_reranker, spec.settings)
+    return loads
 
 
 async def _drain(service: Service, listener: connection.Listener) -> bool:
@@ -201,9 +219,10 @@ def terminal_signals() -> tuple[signal.Signals, ...]:
 
 
 def _metrics(spec: ProcessSpec) -> Metrics:
+    layout = routes.layout(spec.settings)
     if spec.metrics_file is None:
-        return Metrics.alone(routes.LAYOUT)
-    return Metrics.shared(routes.LAYOUT, spec.metrics_file.number, spec.n_rows, spec.row)
+        return Metrics.alone(layout)
+    return Metrics.shared(layout, spec.metrics_file.number, spec.n_rows, spec.row)
 
 
 def _forwarder(spec: ProcessSpec) -> Forwarder | None:
@@ -218,20 +237,21 @@ def _forwarder(spec: ProcessSpec) -> Forwarder | None:
 def _service(
     spec: ProcessSpec,
     metrics: Metrics,
-    generator: Generator,
+    registry: ModelRegistry,
     forwarder: Forwarder | None,
     make_retrieval: MakeRetrieval,
-    embedder: EmbeddingService,
 ) -> Service:
     settings, is_model = spec.settings, spec.role == "model"
-    lifting = None if settings.encoder is None else Lifting(settings, embedder, metrics)
+    generator, embedder = Generator(registry, settings, metrics), EmbeddingService(registry, settings, metrics)
+    lifting = Lifting(settings, embedder, metrics) if settings.encoder else None
+    reranking = RerankingService(registry, settings, metrics) if settings.reranker else None
     keys = auth.Keys(spec.key_digests, settings.api_keys_file)
     return Service(
         settings=settings,
         identify=auth.passed_on_key_id if is_model else keys.identify,
         rate=RateLimit("off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics),
         lanes=make_lanes(settings, metrics),
-        searcher=Searcher(settings, make_retrieval(settings), metrics, lifting),
+        searcher=Searcher(settings, make_retrieval(settings), metrics, lifting, reranking),
         embedder=embedder,
         agents=None if is_model else open_exchange(settings.folder),
         generator=generator,
@@ -239,7 +259,7 @@ def _service(
         forward=None if forwarder is None else forwarder.answer,
         metrics=metrics,
         # The workers have counted each request and checked its key before the model's process gets it.
-        http_metrics=Metrics.alone(routes.LAYOUT) if is_model else metrics,
+        http_metrics=Metrics.alone(metrics.layout) if is_model else metrics,
     )
 
 

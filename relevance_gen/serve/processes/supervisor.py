@@ -17,13 +17,12 @@ from typing import Any, TypeAlias
 import attrs
 from attrs import define
 
-from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.serve import logs
 from relevance_gen.serve.edge.connection import BACKLOG
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor, nameless_file, private_socket
 from relevance_gen.serve.processes.process import ProcessSpec, terminal_signals
-from relevance_gen.serve.routes import LAYOUT
+from relevance_gen.serve.routes import layout
 from relevance_gen.serve.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -152,10 +151,10 @@ def supervise(
         The exit status.
     """
     logs.configure(settings)
-    has_model = settings.model != NO_MODEL
+    has_model = bool(settings.models["generate"])
     n_rows = len(listeners) + has_model
     with ExitStack() as stack:
-        metrics_file = stack.enter_context(nameless_file(Metrics.shared_bytes(LAYOUT, n_rows)))
+        metrics_file = stack.enter_context(nameless_file(Metrics.shared_bytes(layout(settings), n_rows)))
         model = stack.enter_context(private_socket()) if has_model else None
         specs = [
             ProcessSpec(settings, key_digests, "front", listener, model and model[1], metrics_file, row, n_rows)

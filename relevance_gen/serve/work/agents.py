@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, to_install
 
 if TYPE_CHECKING:
     from relevance_gen.agents.protocol import Exchange
@@ -51,7 +51,7 @@ def check_folders(paths: Sequence[str]) -> None:
     from relevance_gen.agents.folders import Folders
 
     if find_spec("mcp") is None:
-        raise InvalidRequestError("needs the extra mcp: pip install 'relevance_gen[mcp]'", "--folder")
+        raise InvalidRequestError(f"needs a package: {to_install('mcp')}", "--folder")
     try:
         Folders.open(paths)
     except InvalidRequestError as error:

@@ -8,13 +8,11 @@ from typing import Any, Protocol
 import attrs
 
 from relevance_gen.asking.model import Model
-from relevance_gen.errors import RunnerClosedError
 from relevance_gen.generation.call import OnText
 from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.generation.turns import Conversation
-from relevance_gen.llama.model_file import NO_MODEL
-from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.settings import NamedModel, Settings
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
 
@@ -35,51 +33,33 @@ class Backend(Model, Protocol):
     ) -> tuple[GenerationRequest, AnswerFormat]:
         """Return a request that continues a conversation as the model's template has it, and how its answer is read."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests, because it was closed or has died."""
+
     def stats(self) -> Stats:
         """Return the backlog and the runners that take work."""
 
-    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Finish (`drain`) or abort what runs, and end the thread."""
+    def close(self) -> None:
+        """Finish what was accepted, and end the thread."""
 
 
-def _refuse(*_: object, **__: object) -> Any:
-    raise RunnerClosedError("this server has no model")
-
-
-class NoBackend:
-    """The backend of a server without a model: it refuses whatever needs one."""
-
-    chat_format = property(_refuse)
-    count_tokens = count_chat_tokens = submit = write_chat = _refuse
-
-    def stats(self) -> Stats:
-        """Return zeros."""
-        return Stats(backlog=0, num_total_runners=0)
-
-    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Do nothing."""
-
-
-def load_backend(settings: Settings) -> Backend:
-    """Load the model that `settings` name.
+def load_backend(settings: Settings, model: NamedModel) -> Backend:
+    """Load one of the models that `settings` name.
 
     Raises:
         ModelLoadError: it cannot be loaded.
         ClusterError: the settings name a cluster, and it does not answer as it must.
     """
-    if settings.model == NO_MODEL:
-        return NoBackend()
     given: dict[str, Any] = attrs.asdict(settings.model_options, filter=lambda one, value: value != one.default)
     given |= {"max_queue": settings.max_queue, "prefix_cache_bytes": settings.prefix_cache_bytes}
     given = {name: value for name, value in given.items() if value is not None}
     if settings.cluster is None:
         from relevance_gen.generation.runner import Runner
 
-        return Runner(settings.model, **given)
+        return Runner(model.file, **given)
     from relevance_gen.cluster import ClusterRunner
 
     # Servers of one model share its runners.
-    name = f"of servers: {settings.model or 'the embedded model'}"
-    return ClusterRunner(
-        settings.model, address=settings.cluster, n_runners=settings.cluster_runners, name=name, **given
-    )
+    name = f"of servers: {model.file or 'the embedded model'}"
+    return ClusterRunner(model.file, address=settings.cluster, n_runners=settings.cluster_runners, name=name, **given)

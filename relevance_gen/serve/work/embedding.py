@@ -1,4 +1,4 @@
-"""Vectors of texts: the server's encoder, loaded behind the start, with bounded work."""
+"""Vectors of texts by the server's encoders, with bounded work."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from attrs import frozen
 
 from relevance_gen.embedding.encoder import Encoder, Kind
 from relevance_gen.embedding.jobs import Embeddings
-from relevance_gen.errors import EncoderError, OverloadedError, TimedOutError, TooLargeError
+from relevance_gen.errors import OverloadedError, TimedOutError, TooLargeError
 from relevance_gen.machine import usable_cores
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.loading import load_in_thread
+from relevance_gen.serve.settings import NamedModel, Settings
+from relevance_gen.serve.work.registry import ModelRegistry
 
 _SMOOTHING: Final = 0.1
 """Weight of the newest texts in the running mean of the seconds that one takes."""
@@ -35,74 +35,43 @@ class EmbeddingTask:
         texts: any strings.
         kind: what they are, where the model tells questions from passages.
         path: what the client calls them.
+        model: which encoder is asked; None for the first.
     """
 
     texts: Sequence[str]
     kind: Kind | None = None
     path: str = "texts"
+    model: str | None = None
 
 
-class ServedEncoder(Protocol):
-    """What the server needs of `relevance_gen.embedding.encoder.Encoder`."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all that a passage's vector depends on."""
-
-    def submit(self, texts: Sequence[str], *, kind: Kind | None = None) -> Future[Embeddings]:
-        """Return a future of the vectors; cancelling it drops the texts that are left."""
-
-    def close(self) -> None:
-        """Give up what waits."""
-
-
-def load_encoder(settings: Settings) -> ServedEncoder | None:
-    """Load the encoder that `settings` name, if they name one.
+def load_encoder(settings: Settings, model: NamedModel) -> Encoder:
+    """Load one of the encoders that `settings` name.
 
     Raises:
         ModelLoadError: it cannot be loaded.
     """
-    if settings.encoder is None:
-        return None
     n_threads = settings.encoder_threads or max(1, usable_cores() // settings.workers)
-    return Encoder(settings.encoder, n_threads=n_threads)
+    return Encoder(str(model.file), n_threads=n_threads)
 
 
 class EmbeddingService:
     """Encodes texts for clients and for searches, each in its turn. Safe to use from several threads.
 
     Args:
-        settings: how many texts may wait, and how long.
-        metrics: counts texts and tokens, and shows whether there is an encoder.
-
-    Attributes:
-        is_loading: whether an encoder is wanted and not there yet.
-        encoder: the encoder; None while there is none.
+        registry: has the encoders.
+        settings: how many texts may wait for each, and how long.
+        metrics: counts texts and tokens.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics) -> None:
+        self.registry = registry
         self._metrics = metrics
-        self._texts = Quota(settings.encoder_queue, watch=partial(metrics.put, "encoder_texts_waiting"))
+        names = [model.name for model in settings.models["embed"]]
+        self._n_waiting = dict.fromkeys(names, 0.0)
+        self._texts = {name: Quota(settings.encoder_queue, watch=partial(self._show_waiting, name)) for name in names}
         self._timeout_s = settings.encoder_timeout_s
-        self.encoder: ServedEncoder | None = None
         self._lock = threading.Lock()
         self._mean_s = 0.0
-        self.is_loading = False
-
-    def start_loading(self, load: Callable[[], ServedEncoder | None]) -> None:
-        """Load the encoder in a thread; until that is done there is none, and none if it fails."""
-        self.is_loading = True
-
-        def adopt(encoder: ServedEncoder | None) -> None:
-            self.encoder, self.is_loading = encoder, False
-            self._metrics.put("encoders", int(encoder is not None))
-
-        load_in_thread(load, adopt, "the encoder")
-
-    async def close(self) -> None:
-        """Give up what still runs."""
-        if self.encoder is not None:
-            await asyncio.to_thread(self.encoder.close)
 
     async def embed(self, task: EmbeddingTask) -> Embeddings:
         """Return the vectors of texts, and how many tokens of each were read. Cancelling this drops what is left.
@@ -110,48 +79,59 @@ class EmbeddingService:
         Of a long text the beginning counts; where the task tells a kind, the model's prefix of that kind goes in front.
 
         Raises:
-            EncoderError: the server has no encoder, or none yet, or it failed.
+            EncoderError: the encoder failed.
+            RelevanceGenError: what the registry raises.
             TooLargeError: more texts than may ever wait.
             OverloadedError: too many texts wait already.
             TimedOutError: it was not done in time.
         """
-        with self._encoding(task) as future:
+        name = self.registry.name_of("embed", task.model)
+        with self._waiting(task, name):
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    return await asyncio.wrap_future(future)
+                    with self.registry.lent("embed", name) as loading:
+                        encoder = await asyncio.wrap_future(loading)
+                        with self._encoding(task, encoder) as future:
+                            return await asyncio.wrap_future(future)
             except TimeoutError:
                 raise _timed_out(self._timeout_s) from None
 
-    def embed_now(self, task: EmbeddingTask, timeout_s: float) -> Embeddings:
-        """Do the same and wait in this thread, for so long."""
-        with self._encoding(task) as future:
+    def embed_now(self, task: EmbeddingTask, encoder: Encoder, timeout_s: float) -> Embeddings:
+        """Do the same with an encoder that is lent, and wait in this thread, for so long."""
+        with self._waiting(task, self.registry.name_of("embed", task.model)), self._encoding(task, encoder) as future:
             try:
                 return future.result(timeout_s)
             except TimeoutError:
                 raise _timed_out(timeout_s) from None
 
     @contextmanager
-    def _encoding(self, task: EmbeddingTask) -> Iterator[Future[Embeddings]]:
-        """Submit texts; at the end drop what is not done, and count what was."""
-        n_texts = len(task.texts)
-        encoder = self.encoder
-        if encoder is None:
-            raise EncoderError("the encoder is still being loaded" if self.is_loading else "this server has no encoder")
-        if n_texts > self._texts.whole:
-            raise TooLargeError(f"must have at most {self._texts.whole} items", task.path, str(n_texts))
-        started_s = time.perf_counter()
-        if not self._texts.take(n_texts):
-            expected_s = math.ceil(self._mean_s * self._texts.held)
+    def _waiting(self, task: EmbeddingTask, name: str) -> Iterator[None]:
+        """Count texts among those that wait for an encoder."""
+        n_texts, texts = len(task.texts), self._texts[name]
+        if n_texts > texts.whole:
+            raise TooLargeError(f"must have at most {texts.whole} items", task.path, str(n_texts))
+        if not texts.take(n_texts):
+            expected_s = math.ceil(self._mean_s * texts.held)
             raise OverloadedError("too many texts wait to be encoded", retry_after_s=max(1, expected_s))
         try:
-            future = encoder.submit(task.texts, kind=task.kind)
-            try:
-                yield future
-            finally:
-                future.cancel()
-            self._count(future.result(), time.perf_counter() - started_s)
+            yield
         finally:
-            self._texts.give_back(n_texts)
+            texts.give_back(n_texts)
+
+    def _show_waiting(self, name: str, n_texts: float) -> None:
+        self._n_waiting[name] = n_texts
+        self._metrics.put("encoder_texts_waiting", sum(self._n_waiting.values()))
+
+    @contextmanager
+    def _encoding(self, task: EmbeddingTask, encoder: Encoder) -> Iterator[Future[Embeddings]]:
+        """Submit texts; at the end drop what is not done, and count what was."""
+        started_s = time.perf_counter()
+        future = encoder.submit(task.texts, kind=task.kind)
+        try:
+            yield future
+        finally:
+            future.cancel()
+        self._count(future.result(), time.perf_counter() - started_s)
 
     def _count(self, encoded: Embeddings, seconds: float) -> None:
         n_texts, n_tokens = encoded.n_tokens.size, int(encoded.n_tokens.sum())

@@ -1,28 +1,32 @@
-"""Generations: requests into the runner, its text out as it comes."""
+"""Generations: requests into the runner of a model, its text out as it comes."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import closing, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
 import attrs
 from attrs import field, frozen
 
-from relevance_gen.errors import InvalidRequestError, RequestCancelledError, TimedOutError
+from relevance_gen.errors import InvalidRequestError, OverloadedError, RequestCancelledError, TimedOutError
 from relevance_gen.generation.call import OnText
 from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.generation.turns import Conversation
+from relevance_gen.llama.options import MAX_SLOTS
+from relevance_gen.quota import Quota
+from relevance_gen.retrieval.citing import Citer
 from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.arrivals import Arrivals, Piece, Pieces
-from relevance_gen.serve.work.backends import Backend, NoBackend
-from relevance_gen.serve.work.loading import load_in_thread
+from relevance_gen.serve.work.backends import Backend
 from relevance_gen.serve.work.prompting import Prompter
+from relevance_gen.serve.work.registry import ModelRegistry
 from relevance_gen.types import (
     GenerationRequest,
     GenerationResponse,
@@ -32,9 +36,10 @@ from relevance_gen.types import (
     Stats,
 )
 
-_CLOSE_S = 5.0
-"""For the runner's thread to end its current step."""
-
+AS_MUCH_AS_FITS = 1 << 30
+"""A limit of tokens for a turn that ends by itself, or where the context is full."""
+_MOST_REQUESTS = 1024
+"""Of one client to one model, in work or waiting for it to be loaded; more where more may wait in its queue."""
 _LONGEST_SILENCE_S = 15.0
 """A stream yields at least this often, so that its reader can show that it lives: proxies cut silent connections."""
 
@@ -52,6 +57,9 @@ class GenerationTask:
         manner: what the model is told beside the requests; its client is the id of the key of who asks.
         names: what the client calls a field, for errors, where that is not the request's own name.
         echoes: whether the answer has each prompt before each of its samples.
+        model: which model is asked; None for the first.
+        citer: what the answer is cited from; None if it is not.
+        backend: what runs it, while that is lent.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -60,44 +68,56 @@ class GenerationTask:
     manner: Manner = PLAIN
     names: Mapping[str, str] = field(factory=dict)
     echoes: bool = False
-
-    @property
-    def n_samples(self) -> int:
-        """Samples of all prompts."""
-        return sum(request.num_samples for request in self.requests)
+    model: str | None = None
+    citer: Citer | None = None
+    backend: Any = None
 
 
 class Generator:
     """Runs generations, each in the coroutine that asks for it."""
 
-    def __init__(self, metrics: Metrics, timeout_s: float) -> None:
-        self._backend: Backend = NoBackend()
+    def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics) -> None:
+        self._registry = registry
         self._metrics = metrics
-        self._timeout_s = timeout_s
-        self._prompter = Prompter(timeout_s)
-        self.is_loading = False
-
-    def start_loading(self, load: Callable[[], Backend]) -> None:
-        """Load the backend in a thread. Until that is done there are no runners, and none if it fails."""
-        self.is_loading = True
-
-        def adopt(backend: Backend | None) -> None:
-            self._backend = backend or NoBackend()
-            self.is_loading = False
-
-        load_in_thread(load, adopt, "the model")
+        self._timeout_s = settings.generation_timeout_s
+        most_requests = max(_MOST_REQUESTS, (settings.max_queue or 0) + MAX_SLOTS)
+        names = [model.name for model in settings.models["generate"]]
+        self._places = {name: Quota(share=most_requests) for name in names}
+        self._prompters = {name: Prompter(self._timeout_s) for name in names}  # none waits for another model's
 
     async def stats(self) -> Stats:
-        """Return the backlog and the runners that take work."""
-        return self._backend.stats()
+        """Return the backlog and the runners that take work, those that are unloaded until they are asked included."""
+        loaded = self._registry.loaded("generate")
+        each = [Stats(0, 1) if backend is None else backend.stats() for backend in loaded]
+        return Stats(sum(one.backlog for one in each), sum(one.num_total_runners for one in each))
 
-    async def close(self) -> None:
-        """Abort what still runs."""
-        await asyncio.to_thread(self._backend.close, drain=False, timeout_s=_CLOSE_S)
+    @asynccontextmanager
+    async def lent(self, model: str | None, client: str) -> AsyncIterator[Backend]:
+        """Give what runs a model, once it is loaded, until the end of the context.
 
-    async def prompt(self, asked: PromptRequest, found: SearchResponse) -> PromptResponse:
-        """Write what the model is to be asked: see `Prompter.write`."""
-        return await self._prompter.write(asked, found, self._backend)
+        Raises:
+            OverloadedError: this client has too many requests for it.
+            RelevanceGenError: what the registry raises.
+        """
+        name = self._registry.name_of("generate", model)
+        if not self._places[name].take(1, client):
+            raise OverloadedError("too many requests for this model")
+        try:
+            with self._registry.lent("generate", name) as loading:
+                try:
+                    async with asyncio.timeout(self._timeout_s):
+                        backend = await asyncio.wrap_future(loading)
+                except TimeoutError:
+                    raise TimedOutError(f"the model was not loaded within {self._timeout_s:g} seconds") from None
+                yield backend
+        finally:
+            self._places[name].give_back(1, client)
+
+    async def prompt(
+        self, asked: PromptRequest, found: SearchResponse, model: str | None, on: Backend
+    ) -> PromptResponse:
+        """Write what a model is to be asked: see `Prompter.write`."""
+        return await self._prompters[self._registry.name_of("generate", model)].write(asked, found, on, model)
 
     def written(self, task: GenerationTask) -> GenerationTask:
         """Return `task` with its conversation written, which takes milliseconds, and with a bad template seconds.
@@ -109,7 +129,7 @@ class Generator:
         if (asked := task.conversation) is None:
             return task
         try:
-            request, answer = self._backend.write_chat(asked, *task.requests, client=task.manner.client)
+            request, answer = task.backend.write_chat(asked, *task.requests, client=task.manner.client)
         except InvalidRequestError as error:
             raise error.renamed(task.names) from None
         manner = attrs.evolve(task.manner, is_chat=True, answer=answer)
@@ -189,7 +209,7 @@ class Generator:
         try:
             for request, prompt in zip(task.requests, task.prompts or ((),) * len(task.requests), strict=True):
                 manner = attrs.evolve(task.manner, prompt=prompt)
-                futures.append(self._backend.submit(request, on_text=partial(note, n_samples), manner=manner))
+                futures.append(task.backend.submit(request, on_text=partial(note, n_samples), manner=manner))
                 n_samples += request.num_samples
             yield _joined(futures)
         except InvalidRequestError as error:

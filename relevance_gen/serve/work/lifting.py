@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias, TypeVar
 
+from relevance_gen import errors
+from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.embedding.jobs import Vectors
-from relevance_gen.errors import EncoderError, OverloadedError, RelevanceGenError, TimedOutError, TooLargeError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.embedding import EmbeddingService, EmbeddingTask, ServedEncoder
+from relevance_gen.serve.work.embedding import EmbeddingService, EmbeddingTask
 
 Reason: TypeAlias = Literal["loading", "unavailable", "busy", "too-much"]
 """Why a search went by words alone: the encoder is being loaded, could not be or has failed, has too much to do, or
@@ -31,7 +32,7 @@ _MAX_PENDING: Final = 16
 _log = logging.getLogger(__name__)
 
 
-class SkippedError(RelevanceGenError):
+class SkippedError(errors.RelevanceGenError):
     """Give up the encoder's part in a search."""
 
     def __init__(self, reason: Reason) -> None:
@@ -46,8 +47,9 @@ class _SearchEncoder:
         SkippedError: from `encode`: this search must do without.
     """
 
-    def __init__(self, embedder: EmbeddingService, encoder: ServedEncoder, settings: Settings) -> None:
+    def __init__(self, embedder: EmbeddingService, encoder: Encoder, settings: Settings) -> None:
         self._embedder = embedder
+        self._encoder = encoder
         self._n_left = settings.encoder_search_passages
         self._timeout_s = settings.encoder_search_timeout_s
         self.fingerprint = encoder.fingerprint
@@ -59,10 +61,10 @@ class _SearchEncoder:
             if self._n_left < 0:
                 raise SkippedError("too-much")
         try:
-            return self._embedder.embed_now(EmbeddingTask(texts, kind), self._timeout_s).vectors
-        except (OverloadedError, TimedOutError, TooLargeError):
+            return self._embedder.embed_now(EmbeddingTask(texts, kind), self._encoder, self._timeout_s).vectors
+        except (errors.OverloadedError, errors.TimedOutError, errors.TooLargeError):
             raise SkippedError("busy") from None
-        except EncoderError:
+        except errors.EncoderError:
             raise SkippedError("unavailable") from None
 
 
@@ -70,18 +72,24 @@ IsWanted: TypeAlias = Callable[[], bool]
 
 
 class _PatientEncoder:
-    """The encoder as the background has it: it waits its turn as long as it takes, while it is wanted."""
+    """The encoder as the background has it: it waits its turn as long as it takes, while it is wanted.
 
-    def __init__(self, encoder: ServedEncoder, is_wanted: IsWanted) -> None:
-        self._encoder = encoder
+    It is lent for one call at a time, so that in between it can make room for other models.
+    """
+
+    def __init__(self, embedder: EmbeddingService, is_wanted: IsWanted) -> None:
+        self._embedder = embedder
         self._is_wanted = is_wanted
-        self.fingerprint = encoder.fingerprint
+        with embedder.registry.lent("embed", None) as encoder:
+            self.fingerprint: str = encoder.result().fingerprint
 
     def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
         if not self._is_wanted():
-            raise EncoderError("nobody wants these vectors any more")
-        return self._encoder.submit(texts, kind=kind).result().vectors
+            raise errors.EncoderError("nobody wants these vectors any more")
+        with self._embedder.registry.lent("embed", None) as encoder:
+            vectors: Vectors = encoder.result().submit(texts, kind=kind).result().vectors
+        return vectors
 
 
 Make: TypeAlias = Callable[[_PatientEncoder], None]
@@ -112,19 +120,19 @@ class Lifting:
             SkippedError: it must be done without.
         """
         try:
-            encoder = self._embedder.encoder
-            if encoder is None:
-                raise SkippedError("loading" if self._embedder.is_loading else "unavailable")  # noqa: TRY301
-            if not self._places.take():
-                raise SkippedError("busy")  # noqa: TRY301
-            try:
-                return search(_SearchEncoder(self._embedder, encoder, self._settings))
-            finally:
-                self._places.give_back()
-        except SkippedError:
+            with self._embedder.registry.lent("embed", None, makes_room=False) as loading:
+                if not loading.done():
+                    raise SkippedError("loading")  # noqa: TRY301
+                if not self._places.take():
+                    raise SkippedError("busy")  # noqa: TRY301
+                try:
+                    return search(_SearchEncoder(self._embedder, loading.result(), self._settings))
+                finally:
+                    self._places.give_back()
+        except (errors.ModelLoadError, SkippedError) as error:
             with self._lock:
                 self._metrics.add("searches_without_encoder_total")
-            raise
+            raise (error if isinstance(error, SkippedError) else SkippedError("unavailable")) from None
 
     def encode_later(self, n_passages: int, make: Make, is_wanted: IsWanted) -> bool:
         """Have `make` called with an encoder in the background; tell whether it will be.
@@ -134,7 +142,7 @@ class Lifting:
             make: encodes, and keeps what comes of it. It may wait for long: it shall hold no texts until it is called.
             is_wanted: tells whether that is still of use.
         """
-        if self._embedder.encoder is None or n_passages > self._settings.encoder_index_passages:
+        if n_passages > self._settings.encoder_index_passages:
             return False
         with self._lock:
             if self._thread is None:
@@ -149,11 +157,10 @@ class Lifting:
     def _encode_pending(self) -> None:
         while True:
             make, is_wanted = self._pending.get()
-            encoder = self._embedder.encoder
-            if encoder is not None and is_wanted():
+            if is_wanted():
                 try:
-                    make(_PatientEncoder(encoder, is_wanted))
-                except RelevanceGenError as error:
+                    make(_PatientEncoder(self._embedder, is_wanted))
+                except errors.RelevanceGenError as error:
                     _log.info("chunks are kept without vectors: %s", error)
                 except Exception:
                     _log.exception("chunks are kept without vectors")

@@ -1,25 +1,34 @@
-"""Indexes of a cluster, which clients name instead of sending chunks."""
+"""Indexes that clients name instead of sending chunks: those offered, those of a cluster, and those kept of chunks."""
 
 from __future__ import annotations
 
+import asyncio
+import hmac
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from attrs import field, frozen
 
 from relevance_gen import checks
 from relevance_gen.errors import (
+    BusyError,
     ChunksMissingError,
     ClusterError,
     InvalidRequestError,
     RelevanceGenError,
     UnknownIndexError,
+    describe,
+    did_you_mean,
 )
-from relevance_gen.retrieval.question.query import Question
-from relevance_gen.types import Explanation, SearchResponse
+from relevance_gen.retrieval.searchable import Searchable
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.offered import OfferedIndex
 
 if TYPE_CHECKING:
     from relevance_gen.cluster import ClusterIndex
@@ -31,8 +40,12 @@ T = TypeVar("T")
 MAX_FOUND: Final = 1000
 """Most results of one search: the texts of all of them come to this process."""
 _MAX_NAME_CHARS: Final = 256
+KEPT: Final = "kept:"
+"""What the names of indexes that are kept begin with; a digest of their chunks follows."""
 _MAX_KNOWN: Final = 64
 """Indexes that are found again without asking the cluster for them."""
+_PATIENCE_S: Final = 2.0
+"""How long a question waits for a look before what was there at the look before answers, and a list for all looks."""
 
 _name = checks.must_be(
     f"a string of 1 to {_MAX_NAME_CHARS} characters",
@@ -52,23 +65,40 @@ class Named:
     index: str = field(validator=_name)
     allow_partial: bool = field(default=False, validator=checks.flag)
 
+    @property
+    def digest(self) -> str | None:
+        """The digest of chunks that came before, where the name is that of the index that is kept of them."""
+        return self.index.removeprefix(KEPT) if self.index.startswith(KEPT) else None
+
 
 class NamedIndexes:
-    """The indexes that live in a cluster with a name. Safe to use from several threads.
+    """The indexes that are offered and those of a cluster, by name. Safe to use from several threads.
 
     Args:
-        address: of the cluster; None where there is none.
+        settings: which are offered, and to whom, and where there is a cluster.
+
+    Raises:
+        InvalidRequestError: a key is for no index: with its name misspelt, every key might ask the one that is meant.
     """
 
-    def __init__(self, address: str | None) -> None:
-        self._address = address
+    def __init__(self, settings: Settings) -> None:
+        self._offered = {name: OfferedIndex(name, place, settings) for name, place in settings.index}
+        self._key_ids: dict[str, list[str]] = {name: [] for name, _ in settings.index_key}
+        for name, key_id in settings.index_key:
+            if name not in self._offered and settings.cluster is None:
+                raise InvalidRequestError.must_be("--index-key", "the name of an --index, with a key's id", name)
+            self._key_ids[name].append(key_id)
+        self._timeout_s = settings.queue_timeout_s
+        self._address = settings.cluster
         self._known: OrderedDict[str, ClusterIndex] = OrderedDict()
         self._lock = threading.Lock()
 
-    def join(self) -> None:
-        """Join the cluster in a thread, so that no client waits for that; the log says whether it answers."""
+    def begin(self) -> None:
+        """Join the cluster and open what is offered, in threads, so that no client waits for that; the log says how."""
         if self._address is not None:
             threading.Thread(target=self._join, args=(self._address,), name="join-cluster", daemon=True).start()
+        for one in self._offered.values():
+            one.look()
 
     @staticmethod
     def _join(address: str) -> None:
@@ -81,61 +111,76 @@ class NamedIndexes:
         else:
             _log.info("the cluster is joined; searches that name an index are asked there")
 
-    def search(self, named: Named, question: Question) -> SearchResponse:
-        """Rank the chunks of an index.
+    def look(self, name: str, client: str) -> Callable[[], Awaitable[None]] | None:
+        """Begin to look what has changed in an index that a client names, and return what waits for that, if need be.
+
+        What is to be awaited raises a `BusyError` if it takes too long and there is nothing older to answer from.
+        """
+        one = self._offered.get(name) if self._may_ask(client, name) else None
+        if one is None or one.is_fresh:
+            return None
+        return partial(self._wait, one.look(), is_first=not isinstance(one.found, Searchable))
+
+    async def _wait(self, look: Future[None], *, is_first: bool) -> None:
+        done, _ = await asyncio.wait([asyncio.wrap_future(look)], timeout=self._timeout_s if is_first else _PATIENCE_S)
+        if not done and is_first:
+            raise BusyError("the index is still being read", retry_after_s=5)
+
+    def ask(self, name: str, client: str, work: Callable[[Searchable, bool], T]) -> T:
+        """Return what `work` makes of an index, given it as it is now, and whether an encoder may have a part.
 
         Raises:
-            InvalidRequestError: there is no cluster, or too many results are asked for.
-            UnknownIndexError: no index has that name.
-            ChunksMissingError: a part of it is lost, and not restored yet.
-            ClusterError: the cluster does not answer.
+            InvalidRequestError: there is no index that could be named.
+            UnknownIndexError: no index has that name, or none that this client may ask.
+            IndexUnavailableError: it cannot be searched now.
+            ClusterError: it is one of a cluster, which does not answer, or not with all of it.
         """
-        checks.check_integer("top_n", question.top_n, 1, MAX_FOUND)
-        return self._ask(named.index, lambda index: index.answer_all([question], allow_partial=named.allow_partial)[0])
+        may_ask = self._may_ask(client, name)
+        if may_ask and name in self._offered:
+            return work(self._offered[name].now(), True)
+        if self._address is not None:
+            with suppress(UnknownIndexError):
+                # Also for those who may not ask it, so that the time does not tell them that it is there.
+                return self._ask_cluster(name, work if may_ask else _refuse)
+        elif not self._offered:
+            raise InvalidRequestError("names none here; start it with --index or --cluster", "index")
+        remedy = did_you_mean(name, filter(partial(self._may_ask, client), self._offered), "GET /indexes lists them")
+        raise UnknownIndexError(f"index: none has the name {describe(name)}; {remedy}", field="index")
 
-    def explain(self, named: Named, question: Question, position: int, position_path: str) -> Explanation:
-        """Show where the score of one chunk of an index comes from; errors call its position `position_path`.
-
-        Raises:
-            InvalidRequestError: there is no cluster, or no chunk at the position.
-            UnknownIndexError: no index has that name.
-            ChunksMissingError: a part of it is lost, and not restored yet.
-            ClusterError: the cluster does not answer.
-        """
-        try:
-            return self._ask(named.index, lambda index: index.explain_one(question, position))
-        except InvalidRequestError as error:
-            raise error.at(position_path if error.field == "chunk" else error.field) from None
-
-    def _ask(self, name: str, work: Callable[[ClusterIndex], T]) -> T:
-        """Ask an index; if it was closed, and there is another of the same name now, ask that."""
+    def _ask_cluster(self, name: str, work: Callable[[Searchable, bool], T]) -> T:
+        """Ask an index of the cluster; if it was closed, and there is another of the same name now, ask that."""
         with self._lock:
             known = self._known.get(name)
         if known is not None:
             try:
-                return work(known)
+                return work(known, False)
             except ChunksMissingError:
                 raise
             except ClusterError:
                 with self._lock:
                     self._known.pop(name, None)
-        return work(self._find(name))
-
-    def _find(self, name: str) -> ClusterIndex:
-        if self._address is None:
-            raise InvalidRequestError(
-                "cannot be asked: this server has no cluster",
-                field="index",
-                remedy="start it with --cluster, or send the chunks as chunk_txts",
-            )
         from relevance_gen.cluster import ClusterIndex  # loads Ray
 
-        try:
-            found = ClusterIndex.named(name, address=self._address)
-        except UnknownIndexError as error:
-            raise UnknownIndexError(f"index: {error}", field="index") from None
+        found = ClusterIndex.named(name, address=self._address)
         with self._lock:
             self._known[name] = found
             if len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
-        return found
+        return work(found, False)
+
+    def _may_ask(self, client: str, name: str) -> bool:
+        """Tell whether a key may ask an index; all ids are compared, so that the time does not tell which is near."""
+        allowed = self._key_ids.get(name)
+        matches = [hmac.compare_digest(client, key_id) for key_id in allowed or ()]
+        return allowed is None or any(matches)
+
+    async def described(self, client: str) -> list[dict[str, object]]:
+        """Return what is to be said of the indexes that are offered to a client, after a short look at each."""
+        mine = [one for name, one in self._offered.items() if self._may_ask(client, name)]
+        if mine:
+            await asyncio.wait([asyncio.wrap_future(one.look()) for one in mine], timeout=_PATIENCE_S)
+        return [one.described() for one in mine]
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise UnknownIndexError("it is not for this key")

@@ -31,8 +31,10 @@ class Prompter:
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(_AT_ONCE, "prompt")
 
-    async def write(self, asked: PromptRequest, found: SearchResponse, model: Model) -> PromptResponse:
-        """Write what `model` is to be asked, from what a search with spans has found.
+    async def write(
+        self, asked: PromptRequest, found: SearchResponse, model: Model, name: str | None = None
+    ) -> PromptResponse:
+        """Write what `model`, which was asked for by `name`, is to be asked, from what a search with spans has found.
 
         Raises:
             InvalidRequestError: there is no room for a source.
@@ -43,7 +45,7 @@ class Prompter:
         try:
             async with asyncio.timeout(self._timeout_s):
                 loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads, _write, asked, found, impatient)
+                return await loop.run_in_executor(self._threads, _write, asked, found, impatient, name)
         except TimeoutError:
             raise TimedOutError(f"the prompt was not written within {self._timeout_s:g} seconds") from None
         finally:
@@ -74,13 +76,14 @@ class _Impatient:
             raise RequestCancelledError("nobody waits for this prompt any more")
 
 
-def _write(asked: PromptRequest, found: SearchResponse, model: Model) -> PromptResponse:
+def _write(asked: PromptRequest, found: SearchResponse, model: Model, name: str | None) -> PromptResponse:
     sources, fields = prepare(asked.question, found, model, copy=asked.copy)
+    named = {} if name is None else {"model": name}
     is_chat = "messages" in fields
     kept = ("messages", "max_tokens", "temperature", "choice") if is_chat else tuple(fields)
     return PromptResponse(
         tuple(PromptSource(source.result.original_index, source.start, source.end) for source in sources),
         "/v1/chat/completions" if is_chat else "/generate",
-        {name: fields[name] for name in kept if name in fields},
+        {name: fields[name] for name in kept if name in fields} | named,
         bool(found.results) and found.confidence >= asked.min_confidence,
     )

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import attrs
 from attrs import define, field, frozen
 
 from relevance_gen.caller import announce
 from relevance_gen.checks import check_integer
-from relevance_gen.errors import InvalidRequestError, TooLargeError
+from relevance_gen.errors import InvalidRequestError, TooLargeError, UnknownIndexError
 from relevance_gen.retrieval.question.distinct import Labels
 from relevance_gen.retrieval.question.filtering import check_keys, mask_of
+from relevance_gen.retrieval.question.models import NO_MODELS, Models
 from relevance_gen.retrieval.question.query import Question
-from relevance_gen.retrieval.segment.chunks import Blank, Chunks
+from relevance_gen.retrieval.searchable import Searchable
+from relevance_gen.retrieval.segment.chunks import Blank, Chunks, LazyTexts
 from relevance_gen.retrieval.segment.passages import PASSAGE_CHARS, TextEncoder
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.index_cache import IndexCache, content_key
+from relevance_gen.serve.work.index_cache import IndexCache, Key, content_key
 from relevance_gen.serve.work.lifting import Lifting, Reason, SkippedError
-from relevance_gen.serve.work.named import Named, NamedIndexes
+from relevance_gen.serve.work.named import KEPT, MAX_FOUND, Named, NamedIndexes
+from relevance_gen.serve.work.reranking import RerankingService, SearchReranker
 from relevance_gen.types import (
     Chunk,
-    CompressionRequest,
+    CitationRequest,
+    CitedSentence,
     CompressionResponse,
     Explanation,
     PromptRequest,
     SearchResponse,
     SearchResult,
 )
+
+if TYPE_CHECKING:
+    from relevance_gen.retrieval.index import ChunkIndex
 
 Found = TypeVar("Found")
 
@@ -47,15 +56,24 @@ class _Task:
         question: what is asked.
         chunks: the chunks as the client sent them, not yet checked.
         path: what the client calls the chunks; errors name ``path[3]``.
-        named: the index of a cluster that is asked instead of chunks.
-        skipped: why the encoder had no part, where it was to have one; filled in by whoever answers.
+        named: the index that is asked instead of chunks.
+        keeps: keep an index of the chunks at once, not when they come again.
+        skipped: why a model had no part, where it was to have one; filled in by whoever answers.
+        kept: the name of the index that is kept, where one was to be; likewise.
     """
 
     question: Question
     chunks: Sequence[object]
     path: str = field(default="chunk_txts", kw_only=True)
     named: Named | None = field(default=None, kw_only=True)
-    skipped: list[Reason] = field(factory=list, eq=False, kw_only=True)
+    keeps: bool = field(default=False, kw_only=True)
+    skipped: dict[Literal["Encoder", "Reranker"], Reason] = field(factory=dict, eq=False, kw_only=True)
+    kept: list[str] = field(factory=list, eq=False, kw_only=True)
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of the chunks, where it asks an index that is kept of some."""
+        return None if self.named is None else self.named.digest
 
 
 @frozen
@@ -67,9 +85,18 @@ class SearchTask(_Task):
 
 @frozen
 class PromptTask(SearchTask):
-    """A search whose results are to become a prompt, as `request` says."""
+    """A search whose results are to become a prompt for a model, as `request` says; `backend` runs that, while lent."""
 
     request: PromptRequest = field(kw_only=True)
+    model: str | None = field(default=None, kw_only=True)
+    backend: Any = field(default=None, kw_only=True)
+
+
+@frozen
+class CompressionTask(_Task):
+    """Chunks to compress; of an index those that a search finds."""
+
+    max_tokens: int = field(kw_only=True)
 
 
 @frozen
@@ -80,31 +107,13 @@ class ExplanationTask(_Task):
     position_path: str = "original_index"
 
 
-class Index(Protocol):
-    """What the server needs of `relevance_gen.retrieval.index.ChunkIndex`."""
-
-    @property
-    def chunks(self) -> Sequence[Chunk]:
-        """Its chunks."""
-
-    @property
-    def nbytes(self) -> int:
-        """Its memory."""
-
-    def answer_all(self, asked: Sequence[Question], encoder: TextEncoder | None = None) -> list[SearchResponse]:
-        """Rank the chunks of this index, for each of some questions."""
-
-    def explain_one(self, question: Question, chunk: int, encoder: TextEncoder | None = None) -> Explanation:
-        """Show where the score of the chunk at a position comes from."""
-
-
 class Retrieval(Protocol):
     """What the server needs of `relevance_gen.retrieval`."""
 
-    def answer(self, question: Question, chunks: Chunks, encoder: TextEncoder | None = None) -> SearchResponse:
+    def answer(self, question: Question, chunks: Chunks, models: Models = NO_MODELS) -> SearchResponse:
         """Rank `chunks`, once."""
 
-    def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> Index:
+    def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> ChunkIndex:
         """Index `chunks`, for more than one question; with an encoder also their vectors."""
 
 
@@ -114,14 +123,14 @@ class LibraryRetrieval:
 
     settings: Settings
 
-    def answer(self, question: Question, chunks: Chunks, encoder: TextEncoder | None = None) -> SearchResponse:
+    def answer(self, question: Question, chunks: Chunks, models: Models = NO_MODELS) -> SearchResponse:
         """Rank `chunks`, once."""
         from relevance_gen.retrieval.api import answer_once
 
         weighting, encoding = self.settings.weighting, self.settings.encoding
-        return answer_once(question, chunks, encoder=encoder, weighting=weighting, encoding=encoding, counts_now=True)
+        return answer_once(question, chunks, models, weighting=weighting, encoding=encoding, counts_now=True)
 
-    def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> Index:
+    def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> ChunkIndex:
         """Index `chunks`, for more than one question; with an encoder also their vectors."""
         from relevance_gen.retrieval.index import ChunkIndex
 
@@ -133,7 +142,7 @@ class LibraryRetrieval:
 class _Kept:
     """An index of chunks that came before: of their words at first, and with their vectors when these are there."""
 
-    index: Index
+    index: ChunkIndex
     encoding: Literal["not asked for", "waits", "done"] = "not asked for"
 
 
@@ -141,13 +150,20 @@ class Searcher:
     """Does searches. Safe to use from several threads."""
 
     def __init__(
-        self, settings: Settings, retrieval: Retrieval, metrics: Metrics, lifting: Lifting | None = None
+        self,
+        settings: Settings,
+        retrieval: Retrieval,
+        metrics: Metrics,
+        lifting: Lifting | None = None,
+        reranking: RerankingService | None = None,
     ) -> None:
         self._max_chunks = settings.max_chunks
         self._encoding = settings.encoding
         self._retrieval = retrieval
         self._lifting = lifting
-        self._named = NamedIndexes(settings.cluster)
+        self._reranking = reranking
+        self._most_reranked = settings.reranker_texts
+        self.named = NamedIndexes(settings)
         self._keeping = threading.Lock()
         self._cache: IndexCache[_Kept] | None = (
             IndexCache(settings.index_cache_bytes, lambda kept: kept.index.nbytes, metrics)
@@ -164,7 +180,10 @@ class Searcher:
             self._retrieval.answer(question, much)
             index.answer_all([question])
         index.explain_one(Question("begin"), 0)
-        self._named.join()
+
+    def look(self, task: object, scope: str) -> Callable[[], Awaitable[None]] | None:
+        """Begin to look at the index that a task names, and return what waits for that, if need be."""
+        return self.named.look(task.named.index, scope) if isinstance(task, _Task) and task.named else None
 
     def search(self, task: SearchTask, scope: str) -> SearchResponse:
         """Rank the chunks of `task`.
@@ -176,29 +195,43 @@ class Searcher:
         Raises:
             TooLargeError: more chunks than the settings allow.
             InvalidRequestError: a chunk is not allowed; the error names it.
-            ClusterError: an index of a cluster was asked, and cannot answer.
+            ClusterError: an index was asked that cannot answer, or is not there.
         """
-        if task.named is not None:
-            return self._named.search(task.named, task.question)
-        chunks = self._check(task.chunks, task.path, task.blank)
+        if task.named is not None and task.digest is None:
+            return self._search_named(task, task.named, scope)
+        chunks = self._chunks_of(task, scope, task.blank)
         question = task.question
         if isinstance(question.where, Mapping):
             question = attrs.evolve(question, where=mask_of(question.where, chunks))
         if isinstance(question.distinct, str):
             question = attrs.evolve(question, distinct=Labels.of(question.distinct, chunks))
-        with self._kept_index(chunks, scope) as index:
+        with self._kept_index(task, chunks, scope) as index:
             response = self._lifted(
                 task,
                 question,
-                lambda asked, encoder: (
-                    self._retrieval.answer(asked, chunks, encoder)
+                lambda asked, models: (
+                    self._retrieval.answer(asked, chunks, models)
                     if index is None
-                    else index.answer_all([asked], encoder)[0]
+                    else index.answer_all([asked], models)[0]
                 ),
+                len(chunks.texts),
             )
         if isinstance(task.question.where, Mapping) and not response.results and chunks.texts:
             check_keys(task.question.where, set().union(*chunks.metadata.values()))
+        if task.digest is not None:
+            announce("found_character", sum(len(result.chunk_txt) for result in response.results))
         return _with_metadata(response, chunks)
+
+    def _search_named(self, task: _Task, named: Named, scope: str) -> SearchResponse:
+        """Rank the chunks of an index that is offered, or of one of a cluster."""
+        check_integer("top_n", task.question.top_n, 1, MAX_FOUND)
+
+        def answer(index: Searchable, asked: Question, models: Models) -> SearchResponse:
+            return index.answer_all([asked], models, allow_partial=named.allow_partial)[0]
+
+        response = self.named.ask(named.index, scope, partial(self._lifted_by, task, answer))
+        announce("found_character", sum(len(result.chunk_txt) for result in response.results))
+        return response
 
     def explain(self, task: ExplanationTask, scope: str) -> Explanation:
         """Show where the score of one chunk of `task` comes from; `scope` as in `search`.
@@ -206,46 +239,83 @@ class Searcher:
         Raises:
             TooLargeError: more chunks than the settings allow.
             InvalidRequestError: a chunk is not allowed, or there is none at the position; the error names it.
-            ClusterError: an index of a cluster was asked, and cannot answer.
+            ClusterError: an index was asked that cannot answer, or is not there.
         """
-        if task.named is not None:
-            return self._named.explain(task.named, task.question, task.position, task.position_path)
-        chunks = self._check(task.chunks, task.path)
+
+        def explain(index: Searchable, asked: Question, models: Models) -> Explanation:
+            return index.explain_one(asked, task.position, models)
+
+        if task.named is not None and task.digest is None:
+            try:
+                return self.named.ask(task.named.index, scope, partial(self._lifted_by, task, explain))
+            except InvalidRequestError as error:
+                raise error.at(task.position_path if error.field == "chunk" else error.field) from None
+        chunks = self._chunks_of(task, scope)
         if not chunks.texts:
             raise InvalidRequestError("must not be empty: there is no chunk to explain", task.path)
         check_integer(task.position_path, task.position, 0, len(chunks.texts) - 1)
-        with self._kept_index(chunks, scope) as kept:
+        with self._kept_index(task, chunks, scope) as kept:
             index = self._retrieval.index(chunks.without_metadata()) if kept is None else kept
-            return self._lifted(
-                task, task.question, lambda asked, encoder: index.explain_one(asked, task.position, encoder)
-            )
+            return self._lifted(task, task.question, partial(explain, index), len(chunks.texts))
 
-    def compress(self, request: CompressionRequest) -> CompressionResponse:
-        """Keep the sentences of chunks that say most about a question.
+    def compress(self, task: CompressionTask, scope: str) -> CompressionResponse:
+        """Keep the sentences that say most about a question: of chunks, or of the best of an index.
 
         Raises:
             TooLargeError: more chunks than the settings allow.
             InvalidRequestError: a chunk is not allowed; the error names it.
+            ClusterError: an index was asked that cannot answer, or is not there.
         """
         from relevance_gen.retrieval.compressing import compress
 
-        chunks = self._check(request.chunk_txts, "chunk_txts")
-        return compress(request.question, chunks, max_tokens=request.max_tokens, encoding=self._encoding)
+        found: Sequence[SearchResult] = ()
+        if task.named is not None and task.digest is None:
+            found = self._search_named(task, task.named, scope).results
+            chunks = Chunks.read([Chunk(one.chunk_txt, title=one.title) for one in found])
+        elif task.digest is not None:
+            chunks = Chunks.read(list(self._kept(task.digest, scope).index.chunks))
+            announce("found_character", sum(map(len, chunks.texts)))
+        else:
+            chunks = self._check(task.chunks, task.path)
+        kept = compress(task.question.query, chunks, max_tokens=task.max_tokens, encoding=self._encoding)
+        if not found:
+            return kept
+        placed = (attrs.evolve(one, original_index=found[one.original_index].original_index) for one in kept.sentences)
+        return attrs.evolve(kept, sentences=tuple(placed))
+
+    def cite(self, request: CitationRequest) -> list[CitedSentence]:
+        """Say which places of chunks support the sentences of a text; raises as `compress` does."""
+        from relevance_gen.retrieval.citing import Citer
+
+        return [*Citer(self._check(request.chunk_txts, "chunk_txts").texts).cite(request.text)]
+
+    def _lifted_by(self, task: _Task, ask: Callable[..., Found], index: Searchable, lifts: bool) -> Found:
+        """Ask an index, with the encoder's part where it may have one: those of a cluster have none."""
+        do = partial(ask, index)
+        return self._lifted(task, task.question, do) if lifts else do(*self._reranked(task, task.question))
 
     def _lifted(
-        self,
-        task: _Task,
-        question: Question,
-        do: Callable[[Question, TextEncoder | None], Found],
+        self, task: _Task, question: Question, do: Callable[[Question, Models], Found], n_chunks: float = math.inf
     ) -> Found:
-        """Return what `do` finds with the encoder, or if that is not to be had, by words alone."""
+        """Return what `do` finds with the models that the task is to have, as far as they are to be had."""
+        question, models = self._reranked(task, question, n_chunks)
         if self._lifting is None:
-            return do(question, None)
+            return do(question, models)
         try:
-            return self._lifting.lift(lambda encoder: do(question, encoder))
+            return self._lifting.lift(lambda encoder: do(question, attrs.evolve(models, encoder=encoder)))
         except SkippedError as skipped:
-            task.skipped.append(skipped.reason)
-            return do(attrs.evolve(question, candidates=0), None)
+            task.skipped["Encoder"] = skipped.reason
+            return do(attrs.evolve(question, candidates=0), models)
+
+    def _reranked(self, task: _Task, question: Question, n_chunks: float = math.inf) -> tuple[Question, Models]:
+        """Return a question with as many chunks to read as the reranker may, and the models for that."""
+        wanted, most, skip = question.reranked, self._most_reranked, partial(task.skipped.__setitem__, "Reranker")
+        if self._reranking is None or wanted == 0:
+            if wanted:
+                skip("unavailable")
+            return attrs.evolve(question, reranked=0), NO_MODELS
+        n = None if wanted is None and n_chunks <= most else min(wanted or most, most)
+        return attrs.evolve(question, reranked=n), Models(reranker=SearchReranker(self._reranking, skip))
 
     def _check(self, given: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
         if len(given) > self._max_chunks:
@@ -254,27 +324,46 @@ class Searcher:
         announce("titled", len(chunks.titles))
         return chunks
 
+    def _chunks_of(self, task: _Task, scope: str, blank: Blank | None = None) -> Chunks:
+        """Return the chunks that a task brings, or those of the kept index that it names, without their metadata."""
+        if task.digest is None:
+            return self._check(task.chunks, task.path, blank)
+        chunks = self._kept(task.digest, scope).index.chunks
+        return Chunks(LazyTexts(len(chunks), lambda number: chunks[number].text), {})
+
+    def _kept(self, digest: str, scope: str) -> _Kept:
+        """Return what is kept of chunks, with an account of what reading them takes."""
+        kept = self._cache.peek((scope, digest)) if self._cache else None
+        if kept is None:
+            raise UnknownIndexError("index: no such index is kept any more; send its chunks again", field="index")
+        announce("chunk", len(kept.index.chunks))
+        return kept
+
     @contextmanager
-    def _kept_index(self, chunks: Chunks, scope: str) -> Iterator[Index | None]:
-        """Lend the index of `chunks`: none the first time they come, made and kept the second time."""
+    def _kept_index(self, task: _Task, chunks: Chunks, scope: str) -> Iterator[ChunkIndex | None]:
+        """Lend the index of `chunks`: none the first time they come, unless it is to be kept at once."""
         if self._cache is None:
             yield None
             return
-        key = content_key(chunks.texts, chunks.titles, scope)
+        key = (scope, task.digest) if task.digest else content_key(chunks.texts, chunks.titles, scope)
         kept = self._cache.get(key)
-        if kept is None and self._cache.has_come_before(key):
+        if kept is None and task.digest is None and (self._cache.has_come_before(key) or task.keeps):
             kept = _Kept(self._retrieval.index(chunks.without_metadata()))
         yield None if kept is None else kept.index
         if kept is not None:
             with self._keeping:
                 kept = self._cache.peek(key) or kept  # of simultaneous searches the first one's index stays
                 self._cache.put(key, kept)  # it remembers what it was asked, and so may have grown
+                has_vectors_to_make = kept.encoding == "not asked for" and self._lifting and task.digest is None
+                if has_vectors_to_make:
+                    kept.encoding = "waits"
+            if has_vectors_to_make:
                 self._encode_later(self._cache, key, kept, chunks.texts)
+            if task.keeps and self._cache.peek(key) is not None:  # else it is larger than all that may be kept
+                task.kept.append(KEPT + key[1])
 
-    def _encode_later(self, cache: IndexCache[_Kept], key: bytes, kept: _Kept, texts: Sequence[str]) -> None:
+    def _encode_later(self, cache: IndexCache[_Kept], key: Key, kept: _Kept, texts: Sequence[str]) -> None:
         """Have the vectors of kept chunks made in the background, once; until then only the cache holds their texts."""
-        if self._lifting is None or kept.encoding != "not asked for":
-            return
         is_blank = bytes(not text for text in texts)  # an index leaves those out, and they keep their positions
 
         def wanted() -> _Kept | None:
@@ -291,9 +380,8 @@ class Searcher:
                 now.index, now.encoding = index, "done"
                 cache.put(key, now)
 
-        kept.encoding = "waits"
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
-        if not self._lifting.encode_later(n_passages, make, lambda: wanted() is not None):
+        if self._lifting is None or not self._lifting.encode_later(n_passages, make, lambda: wanted() is not None):
             kept.encoding = "not asked for"
 
 

@@ -58,6 +58,21 @@ assert isinstance(parsed.parsed_output, City)
 with client.messages.stream(**asked) as stream:
     assert stream.get_final_message().parsed_output == parsed.parsed_output
 
+# Documents to be cited: the blocks are the text, and what is cited stands where they say.
+tale = "It rained. Whales sleep in the sea."
+document = {"type": "document", "title": "Whales", "citations": {"enabled": True}}
+document["source"] = {"type": "text", "media_type": "text/plain", "data": tale}
+asked = {**short, "max_tokens": 60, "messages": [{"role": "user", "content": [document, blocks[0]]}]}
+cited = client.messages.create(**asked)
+with client.messages.stream(**asked) as stream:
+    text = "".join(stream.text_stream)
+    last = stream.get_final_message()
+assert "".join(block.text for block in cited.content) == "".join(block.text for block in last.content) == text
+for one in (one for message in (cited, last) for block in message.content for one in block.citations or ()):
+    assert one.cited_text == tale[one.start_char_index : one.end_char_index]
+again = [*asked["messages"], {"role": "assistant", "content": cited.content}, *HELLO]
+assert client.messages.create(**short, messages=again).content[0].text
+
 # The loop: a search, what it found, and an answer.
 schema = {"type": "object", "properties": {"query": {"type": "string", "maxLength": 12}}, "required": ["query"]}
 search = {"name": "search", "description": "Find texts.", "input_schema": schema}

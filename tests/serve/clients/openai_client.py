@@ -22,7 +22,7 @@ def refused(call, error, says: str, param: str | None = None) -> None:
         raise AssertionError(f"{error} was not raised")
 
 
-(model,) = client.models.list().data
+model, *_ = client.models.list().data
 assert client.models.retrieve(model.id) == model
 chat = {"model": model.id, "messages": HELLO, "max_tokens": 8, "temperature": 0}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,17 +48,30 @@ def test_a_client_is_served(writing: Server, program: str, package: str, environ
     assert eventually(lambda: writing.stats()["backlog"] == 0)
 
 
-@pytest.mark.parametrize(
-    ("program", "package"),
-    [("openai_tools_client.py", "openai"), ("responses_client.py", "openai"), ("anthropic_client.py", "anthropic")],
-)
-def test_a_client_calls_tools(program: str, package: str) -> None:
-    """The client has a small model search, in whole answers and streams, and hands it what was found."""
+@pytest.fixture(scope="module")
+def answering() -> Iterator[Server]:
+    """The real server with the embedded model."""
     sizes = ("--n-ctx", "2048", "--n-slots", "4", "--n-threads", "1")
     with Server(*sizes, "--rate-limit", "off", "--generation-requires-key", "on", program=REAL) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
-        run(server, program, interpreter_with(package))
-        assert eventually(lambda: server.metric("generation_backlog") == 0)
+        yield server
+
+
+CALLERS = (
+    ("openai_tools_client.py", "openai", ""),
+    ("responses_client.py", "openai", ""),
+    ("anthropic_client.py", "anthropic", ""),
+    ("langchain_tools_client.py", "langchain_openai", "langchain"),
+    ("openai_agents_client.py", "agents", "agents"),
+    ("pydantic_ai_client.py", "pydantic_ai", "agents"),
+)
+
+
+@pytest.mark.parametrize(("program", "package", "environment"), CALLERS, ids=lambda value: value or "tests")
+def test_a_client_calls_tools(answering: Server, program: str, package: str, environment: str) -> None:
+    """The client has a small model search, in whole answers and streams, and hands it what was found."""
+    run(answering, program, interpreter_with(package, environment))
+    assert eventually(lambda: answering.metric("generation_backlog") == 0)
 
 
 def test_clients_that_come_too_often_wait_as_they_are_told() -> None:

@@ -26,6 +26,7 @@ from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.embedding import EmbeddingService
 from relevance_gen.serve.work.generating import GenerationTask, Generator, Responses
+from relevance_gen.serve.work.registry import ModelRegistry
 from relevance_gen.serve.work.searching import LibraryRetrieval, Searcher, SearchTask
 from relevance_gen.types import GenerationRequest, SearchResponse
 from tests.serve.scripted import ScriptedBackend
@@ -84,27 +85,26 @@ TABLE = (
 async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, str]]:
     """Serve `TABLE` and return the answers to `bodies`."""
     settings = Settings(access_log=False)
-    metrics = Metrics.alone(Layout(("rank", "say", "other"), (200, 400, 401, 413, 499, 500)))
-    generator = Generator(metrics, 10)
+    layout = Layout(("rank", "say", "other"), (200, 400, 401, 413, 499, 500), (("generate", "relevance_gen"),))
+    metrics = Metrics.alone(layout)
+    registry = ModelRegistry(settings, {"generate": lambda _: ScriptedBackend(0.0)}, metrics)
+    generator = Generator(registry, settings, metrics)
     service = Service(
         settings=settings,
         identify=Keys([digest("key")]).identify,
         rate=RateLimit("off", "memory://", metrics),
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, LibraryRetrieval(settings), metrics),
-        embedder=EmbeddingService(settings, metrics),
+        embedder=EmbeddingService(registry, settings, metrics),
         generator=generator,
         stats=generator.stats,
         metrics=metrics,
         http_metrics=metrics,
     )
-    generator.start_loading(lambda: ScriptedBackend(0.0))
     sock = socket.create_server(("127.0.0.1", 0))
     listener = Listener(sock, HTTPServer(application(service), surround(service, TABLE), 5), most_connections=10)
     try:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}{path}"
-        while generator.is_loading:
-            await asyncio.sleep(0.01)
         async with aiohttp.ClientSession(headers=headers) as session:
             answers = []
             for body in bodies:
@@ -115,7 +115,7 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
         await listener.close(1)
         for lane in service.lanes.values():
             lane.gate.close()
-        await generator.close()
+        registry.close()
 
 
 def test_another_dialect_searches_in_its_own_way() -> None:

@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 
 import attrs
 import pytest
+from openai.types.chat import ChatCompletion
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval import citing
 from relevance_gen.serve.dialects.openai import chat, completions, embeddings, requests, tokens
 from relevance_gen.serve.work.generating import GenerationTask
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse, Part, Spelling, TokenLogprob
@@ -24,9 +26,10 @@ def test_each_prompt_has_the_same_request() -> None:
     task, _ = completions.read(body)
     options = {"max_tokens": 3, "num_samples": 2, "stop": ("x",), "logit_bias": {7: 1.0}, "seed": 2**64 - 1, "top_k": 0}
     assert task.requests == (GenerationRequest("a", **options), GenerationRequest("b", **options))
-    assert (task.n_samples, task.manner.stops_itself, task.manner.spells) == (4, True, False)
+    assert (task.manner.stops_itself, task.manner.spells) == (True, False)
 
 
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 PARTS = (
     Part("reasoning", "Hm.", 0),
     Part("text", "Let me see.", 1),
@@ -38,8 +41,12 @@ PARTS = (
 def test_a_turn_with_calls_is_told_as_openai_tells() -> None:
     """Thoughts under both of their names, arguments as texts, and no content where nothing is said."""
     _, present = chat.read({"messages": [{"role": "user", "content": "x"}]})
-    turn = Completion("Let me see.", 9, 0.0, "tool_calls", parts=PARTS)
-    (choice,) = present((GenerationResponse(0.0, 0.0, 1, "x", 1, (turn,)),))["choices"]
+    turn = Completion("Let me see.", 9, 0.0, "tool_calls", parts=PARTS, reasoning_tokens=4)
+    told = present((GenerationResponse(0.0, 0.0, 1, "x", 7, (turn,), reused_tokens=5),))
+    counts = {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}
+    details = {"prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 4}}
+    assert told["usage"] == counts | details
+    (choice,) = told["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"] == {
         "role": "assistant",
@@ -56,6 +63,53 @@ def test_a_turn_with_calls_is_told_as_openai_tells() -> None:
     (choice,) = present((GenerationResponse(0.0, 0.0, 1, "x", 1, (silent,)),))["choices"]
     assert choice["message"]["content"] is None
     assert "reasoning" not in choice["message"]
+
+
+DOCUMENTS = [
+    "It rained.",
+    {"id": "tale", "text": "Cows sleep. Cats purr when they sleep."},
+    {"data": {"snippet": "Dogs bark."}},
+    {},
+]
+
+
+def test_an_answer_cites_the_documents_that_its_request_brought() -> None:
+    """Sentence by sentence, with the places that support it; what no document supports has no citation."""
+    said = "Cats purr when they sleep. Dogs bark. Dragons gold."
+    answer = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion(said, 9, 0.0, "eos"),)),)
+    body = {"messages": [{"role": "user", "content": "x"}], "documents": DOCUMENTS}
+    task, present = chat.read(body)
+    assert task.citer is not None
+    (choice,) = present(answer)["choices"]
+    first, second = choice["message"]["citations"]
+    assert [said[one["start"] : one["end"]] for one in (first, second)] == [first["text"], second["text"]]
+    assert (first["text"], second["text"]) == ("Cats purr when they sleep.", "Dogs bark.")
+    assert first["sources"] == [{"type": "document", "id": "tale", "start": 12, "end": 38}]
+    assert [source["id"] for source in second["sources"]] == ["doc:2"]
+    assert ChatCompletion.model_validate(present(answer)).choices[0].message.citations == [first, second]
+    _, events = chat.read({**body, "stream": True})
+    ended = [json.loads(line[6:]) for line in events.end(answer).split(b"\n\n") if b"delta" in line]
+    assert ended[-1]["choices"][0]["delta"] == {"citations": [first, second]}
+
+
+@pytest.mark.parametrize("change", [{"documents": [{}, " "]}, {"documents": None}, {"response_format": FORM}], ids=str)
+def test_what_cannot_be_cited_is_answered_without_citations(change: dict[str, Any]) -> None:
+    """Documents without a text, none, and an answer that is data."""
+    body = {"messages": [{"role": "user", "content": "x"}], "documents": DOCUMENTS, **change}
+    task, present = chat.read(body)
+    assert task.citer is None
+    answer = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion("Dogs bark.", 9, 0.0, "eos"),)),)
+    (choice,) = present(answer)["choices"]
+    assert "citations" not in choice["message"]
+
+
+def test_where_citing_takes_too_much_there_are_no_citations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is told all the same."""
+    monkeypatch.setattr(citing, "_MOST_COMPARED", 1)
+    _, present = chat.read({"messages": [{"role": "user", "content": "x"}], "documents": ["Dogs bark."]})
+    answer = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion("Dogs bark.", 9, 0.0, "eos"),)),)
+    (choice,) = present(answer)["choices"]
+    assert (choice["message"]["content"], choice["message"]["citations"]) == ("Dogs bark.", [])
 
 
 def test_a_stream_tells_pieces_of_turns() -> None:

@@ -20,7 +20,7 @@ RESPONSE = GenerationResponse(1.0, 2.0, 1, "x", 1, (Completion("y", 1, 2.0, "len
 def test_a_search_is_read_and_presented() -> None:
     """The fields of the body are the task's, and the response is presented with the wire's fields."""
     task, present = own.read_search({"query": "cats", "chunk_txts": ["Cats purr."], "top_n": 3, "true_order": False})
-    assert (task.question, list(task.chunks)) == (Question("cats", 3, False), ["Cats purr."])
+    assert (task.question, list(task.chunks)) == (Question("cats", 3, False, reranked=0), ["Cats purr."])
     assert task.path == "chunk_txts"
     found = search("cats", ["Cats purr."])
     assert wire.serialize(present(found)) == wire.serialize(found)

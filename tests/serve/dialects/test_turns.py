@@ -8,19 +8,15 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import anthropic.lib.streaming._messages as anthropics
-import openai.lib.streaming.responses._responses as openais
 import pytest
-from anthropic.types import Message
 from hypothesis import example, given
 from hypothesis import strategies as st
-from openai import omit
-from openai.types.responses import Response, ResponseStreamEvent
 
-from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.turns import ToolChoice, joined
+from relevance_gen.caller import expecting
+from relevance_gen.errors import BusyError, InvalidRequestError, TooLargeError
+from relevance_gen.generation.turns import ToolChoice, finish_reason_of, joined
 from relevance_gen.serve.dialects.anthropic import blocks, messages
-from relevance_gen.serve.dialects.openai import responses
+from relevance_gen.serve.dialects.openai import chat, responses
 from relevance_gen.types import Completion, GenerationResponse, Part
 
 HELLO = {"role": "user", "content": "hello"}
@@ -46,7 +42,8 @@ def outcome(pieces: Sequence[Part], reason: str = "eos", stopped_by: str = "") -
     """Return the response to a turn of some pieces."""
     parts = joined(pieces)
     text = "".join(part.text for part in parts if part.kind == "text")
-    completion = Completion(text, 3, 9.0, reason, parts=parts, stopped_by=stopped_by)
+    reason = finish_reason_of(reason, parts)
+    completion = Completion(text, 3, 9.0, reason, parts=parts, stopped_by=stopped_by, reasoning_tokens=2)
     return (GenerationResponse(8.0, 9.0, 1, "a prompt", 7, (completion,), reused_tokens=4),)
 
 
@@ -77,6 +74,11 @@ def test_openais_client_puts_the_events_together_to_the_whole_response(pieces: l
     """What its own accumulator has, what items are told when they are done, and what the last event says is one."""
     stream = of_responses(include=["reasoning.encrypted_content"])
     ended = outcome(pieces, reason)
+    # Here, as it takes long and every process that runs tests reads this file.
+    import openai.lib.streaming.responses._responses as openais
+    from openai import omit
+    from openai.types.responses import Response, ResponseStreamEvent
+
     state: Any = openais.ResponseStreamState(input_tools=omit, text_format=omit)
     told = events(stream, pieces, ended)
     for data in told:
@@ -87,8 +89,7 @@ def test_openais_client_puts_the_events_together_to_the_whole_response(pieces: l
     assert told[-1] == {**told[-1], "type": f"response.{whole['status']}", "response": whole}
     assert [data["item"] for data in told if data["type"] == "response.output_item.done"] == whole["output"]
     assert [data["sequence_number"] for data in told] == list(range(len(told)))
-    assert (whole["usage"]["output_tokens_details"] is None) == any(part.kind == "reasoning" for part in pieces)
-    Response.model_validate({**whole, "usage": {**whole["usage"], "output_tokens_details": {"reasoning_tokens": 0}}})
+    assert Response.model_validate(whole).usage.output_tokens_details.reasoning_tokens == 2
     for item, said in zip(snapshot.output, whole["output"], strict=True):
         if item.type == "message":
             assert item.content[0].text == said["content"][0]["text"]
@@ -100,6 +101,9 @@ def test_openais_client_puts_the_events_together_to_the_whole_response(pieces: l
 @example(pieces=[], reason="eos")
 def test_anthropics_client_puts_the_events_together_to_the_whole_message(pieces: list[Part], reason: str) -> None:
     """Its own accumulator has the same blocks, reason and usage as the whole message."""
+    import anthropic.lib.streaming._messages as anthropics
+    from anthropic.types import Message
+
     stream = of_messages()
     ended = outcome(pieces, reason, stopped_by="x" if reason == "stop" else "")
     snapshot: Any = None
@@ -110,6 +114,97 @@ def test_anthropics_client_puts_the_events_together_to_the_whole_message(pieces:
     assert [block.to_dict() for block in snapshot.content] == [block.to_dict() for block in whole.content]
     assert snapshot.usage.to_dict() == whole.usage.to_dict()
     assert (snapshot.stop_reason, snapshot.stop_sequence) == (whole.stop_reason, whole.stop_sequence)
+
+
+STORY = "It rained. Cats purr at night. Ünder the 🌙 cows moo loudly!"
+TALES = [{"type": "text", "text": "Bees dance in the sun. They hum."}, {"type": "text", "text": "Dogs bark."}]
+DOCUMENTS = [
+    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Cats purr at night."}},
+    {"type": "document", "title": "A story", "citations": {"enabled": True}, "source": {"type": "text", "data": STORY}},
+    {"type": "document", "citations": {"enabled": True}, "source": {"type": "content", "content": TALES}},
+]
+"""The first is not to be cited."""
+SAID = (
+    *("Cats purr at night.", "Cows moo loudly!", "Bees dance in the sun.", "Nobody knows Napoleon.", "Dogs bark."),
+    *("They hum.", "Cats purr and bees dance.", "\n\n", "🌙", "..."),
+)
+
+
+def of_cited(**more: Any) -> Any:
+    """Return what words the stream of a message that is cited from the documents."""
+    return of_messages(messages=[{"role": "user", "content": [*DOCUMENTS, {"type": "text", "text": "What?"}]}], **more)
+
+
+def cited_blocks(stream: Any, pieces: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return what Anthropic's own accumulator makes of the blocks of a stream."""
+    import anthropic.lib.streaming._messages as anthropics
+
+    snapshot: Any = None
+    for event in events(stream, pieces, outcome(pieces)):
+        snapshot = anthropics.accumulate_event(event=event, current_snapshot=snapshot, json_bufs={})
+    return [block.to_dict() for block in snapshot.content]
+
+
+@given(data=st.data(), said=st.lists(st.sampled_from(SAID), min_size=1, max_size=8).map(" ".join))
+def test_blocks_put_together_are_the_text_and_what_they_cite_stands_there(data: st.DataObject, said: str) -> None:
+    """However a text is cut, each citation is of the document that it names, at the place that it names."""
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(said)), max_size=6))), len(said)]
+    found = cited_blocks(of_cited(), [Part("text", said[a:b]) for a, b in itertools.pairwise(cuts)])
+    assert "".join(block["text"] for block in found) == said
+    for block in found:
+        for one in block.get("citations") or ():
+            if one["type"] == "char_location":
+                assert (one["document_index"], one["document_title"], one["file_id"]) == (1, "A story", None)
+                assert one["cited_text"] == STORY[one["start_char_index"] : one["end_char_index"]]
+            else:
+                assert (one["document_index"], one["document_title"], one["file_id"]) == (2, None, None)
+                assert one["end_block_index"] == one["start_block_index"] + 1
+                assert one["cited_text"] == TALES[one["start_block_index"]]["text"]
+    from anthropic.types import Message
+
+    pieces = [Part("text", said)]
+    whole = Message.model_validate(of_cited().whole(outcome(pieces)))
+    assert [block.to_dict() for block in whole.content] == cited_blocks(of_cited(), pieces)
+
+
+def test_each_sentence_has_a_block_with_what_supports_it() -> None:
+    """One that nothing supports has none, a thought is not cited, and a block of a document is cited once, whole."""
+    said = "Cats purr at night. Nobody knows Napoleon. Bees dance in the sun and hum."
+    hidden = "Cats purr at night."
+    pieces = [
+        Part("reasoning", hidden, 0),
+        *(Part("text", letter, 1) for letter in said),
+        Part("text", "Dogs bark.", 2),
+    ]
+    thought, cats, nobody, bees, dogs = cited_blocks(of_cited(), pieces)
+    assert thought == {"type": "thinking", "thinking": hidden, "signature": ""}
+    assert (cats["text"], nobody["text"]) == ("Cats purr at night. ", "Nobody knows Napoleon. ")
+    assert [one["cited_text"] for one in cats["citations"]] == ["Cats purr at night."]
+    assert "citations" not in nobody
+    assert [one["cited_text"] for one in bees["citations"]] == ["Bees dance in the sun. They hum."]
+    assert [(one["start_block_index"], one["cited_text"]) for one in dogs["citations"]] == [(1, "Dogs bark.")]
+
+
+def test_what_there_is_no_room_for_is_cited_no_further() -> None:
+    """Whatever is refused, the text is told all the same, without a failure, and what was cited before stays."""
+    said = " ".join(SAID[:5])
+    told: list[list[str]] = []
+    for error in (TooLargeError, BusyError):
+        for n_allowed in range(30):
+            left = itertools.count(n_allowed, -1)
+
+            def expect(unit: str, number: int) -> None:
+                assert number >= 0, unit
+                if next(left) <= 0:  # noqa: B023
+                    raise error("no room")  # noqa: B023
+
+            with expecting(expect):
+                found = cited_blocks(of_cited(), [Part("text", said)])
+            assert "".join(block["text"] for block in found) == said
+            told.append([one["cited_text"] for block in found for one in block.get("citations") or ()])
+    assert told[:30] == told[30:]
+    assert (told[0], len(told[29])) == ([], 4)
+    assert all(more[: len(less)] == less for less, more in itertools.pairwise(told[:30]))
 
 
 def test_the_events_of_a_response_come_in_their_order() -> None:
@@ -286,6 +381,22 @@ def _text(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
+def test_documents_of_text_are_read_as_text() -> None:
+    """Whole or in blocks, under their titles and what is said of them, in the place where they stand."""
+    plain = {"type": "text", "media_type": "text/plain", "data": "Cats purr."}
+    blocks = {"type": "content", "content": [_text("Dogs bark."), _text("Cows moo.")]}
+    said = _said(
+        {"type": "document", "source": plain, "title": "Cats", "context": "A note.", "citations": {"enabled": False}},
+        {"type": "document", "source": blocks, "title": None, "citations": None},
+        {"type": "document", "source": {**blocks, "content": "Bees dance."}, "cache_control": {"type": "ephemeral"}},
+        _text("Who purrs?"),
+    )
+    task, _ = messages.read(said)
+    assert task.conversation is not None
+    (turn,) = task.conversation.messages
+    assert turn["content"] == "Cats\nA note.\nCats purr.\nDogs bark.\nCows moo.\nBees dance.\nWho purrs?"
+
+
 def test_a_message_that_the_model_began_is_continued() -> None:
     """A last message of the assistant is gone on with, but not where it has called tools."""
     begun = {"role": "assistant", "content": [_text("In the")]}
@@ -407,6 +518,9 @@ def test_what_a_response_cannot_be_is_refused_by_name(change: dict[str, Any], fi
     assert caught.value.field == field
 
 
+_NOTE = {"source": {"type": "text", "media_type": "text/plain", "data": "Cats purr."}}
+
+
 def _said(*content: object, role: str = "user") -> dict[str, Any]:
     return {"messages": [{"role": role, "content": list(content)}]}
 
@@ -423,6 +537,21 @@ def _said(*content: object, role: str = "user") -> dict[str, Any]:
         (_said("x"), "messages[0].content[0]"),
         (_said({"type": "image"}), "messages[0].content[0]"),
         (_said({"type": "document"}), "messages[0].content[0]"),
+        (_said({"type": "document", "source": {"type": "url"}}), "messages[0].content[0].source.type"),
+        (_said({"type": "document", "source": {"type": "text"}}), "messages[0].content[0].source.data"),
+        (_said({"type": "document", **_NOTE, "title": 5}), "messages[0].content[0].title"),
+        (_said({"type": "document", **_NOTE, "citations": {"enabled": 1}}), "messages[0].content[0].citations"),
+        (_said({"type": "document", **_NOTE, "citations": [1]}), "messages[0].content[0].citations"),
+        (
+            _said({"type": "document", **_NOTE, "citations": {"enabled": True}})
+            | {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
+            "output_config.format",
+        ),
+        (_said({"type": "document", **_NOTE}, role="assistant"), "messages[0].content[0]"),
+        (
+            _said({"type": "document", "source": {"type": "content", "content": [{"type": "image"}]}}),
+            "messages[0].content[0].source.content[0]",
+        ),
         (_said({"type": "text", "text": 1}), "messages[0].content[0]"),
         (_said({"type": "tool_use", "id": "x", "name": "f", "input": {}}), "messages[0].content[0]"),
         (_said({"type": "tool_use", "id": "x", "name": "f"}, role="assistant"), "messages[0].content[0]"),
@@ -478,3 +607,14 @@ def test_no_body_is_a_fault(read: Callable[[object], object], body: object) -> N
         read(body)
     except InvalidRequestError as error:
         blocks.error("invalid_request", error.in_json(), error.field)
+
+
+def test_schemas_are_called_what_the_client_calls_them() -> None:
+    """An error of a tool's schema names the tool's place among those that were sent, in the words of the dialect."""
+    schema = {"name": "f", "parameters": SEARCH}
+    sent = {"messages": [HELLO], "tools": [{"type": "function", "function": schema}]}
+    assert chat.read(sent)[0].conversation.schema_fields == {"f": "tools[0].function.parameters"}
+    sent = {"input": "x", "tools": [{"type": "web_search"}, {"type": "function", **schema}]}
+    assert responses.read(sent)[0].conversation.schema_fields["f"] == "tools[1].parameters"
+    sent = {"messages": [HELLO], "tools": [{"name": "f", "input_schema": SEARCH}]}
+    assert messages.read(sent)[0].conversation.schema_fields == {"f": "tools[0].input_schema"}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 
-from relevance_gen import wire
+from relevance_gen import ChunkIndex, wire
+from relevance_gen.caller import expecting
+from relevance_gen.retrieval.citing import Citer
+from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.dialects import own
 from relevance_gen.serve.dialects.openai import chat, completions
 from relevance_gen.serve.edge import costs
@@ -81,6 +86,34 @@ def test_an_answer_takes_no_more_than_the_table_says(cost: Any, read: Any, body:
     assert taken_bytes - _FLAT_BYTES <= cost.of(outcome, task) <= 4 * taken_bytes
 
 
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [("猫。" * 4000, "猫。犬。" * 2000), ("cats purr. " * 1000, "a b c d " * 5000), ("a " * 20_000, "我喜欢猫" * 5000)],
+)
+def test_citing_takes_no_more_than_it_announces(text: str, source: str) -> None:
+    """The sentences of a text and of its sources, what is found of them, and its JSON, whatever there is most of."""
+    announced_bytes = 0
+
+    def expect(unit: str, number: int) -> None:
+        nonlocal announced_bytes
+        announced_bytes += getattr(costs.CITATION, unit) * number
+
+    task, present = own.read_citation({"text": text, "chunk_txts": [source]})
+    Citer(["x"]).cite("x")  # what is remembered is
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before_bytes = tracemalloc.get_traced_memory()[0]
+        with expecting(expect):
+            wire.serialize(present([*Citer(task.chunk_txts).cite(task.text)]))
+        taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+    assert taken_bytes - _FLAT_BYTES <= announced_bytes
+
+
 def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
     """The tokens that it allows once, though it has many prompts, and the words that it forbids."""
     body = {"prompt": ["x"] * 8, "allowed_token_ids": [*range(1000, 2000)], "bad_words": ["word" * 1000]}
@@ -90,3 +123,24 @@ def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
     assert 1000 * (8 + 28) + 4000 <= kept_bytes < 1000 * (8 + 28) + 5000
     chosen, _ = completions.read({"prompt": ["x"] * 8, "choice": ["word" * 1000, "b" * 1000]})
     assert 5000 <= costs.kept_bytes(chosen) - costs.kept_bytes(plain) < 6000
+
+
+@pytest.mark.parametrize("text", ["the black cat sat ", "黑色的猫坐在垫子上", "\U0001f600\U0001f601\U0001f602"])
+@pytest.mark.parametrize("n_texts", [1, 500])
+def test_a_phrase_takes_no_more_than_the_table_says(text: str, n_texts: int) -> None:
+    """Of a saved index, whose texts are made when they are read, many short ones or a long one."""
+    said = text * (600_000 // len(text) // n_texts) + " black cat"
+    index = pickle.loads(pickle.dumps(ChunkIndex([said] * n_texts)))
+    question = Question('"black cat"', 1, syntax="signs")
+    index.answer_all([question])  # what is remembered is
+    told: Counter[str] = Counter()
+    tracemalloc.start()
+    try:
+        before_bytes = tracemalloc.get_traced_memory()[0]
+        with expecting(lambda unit, number: told.update({unit: number})):
+            index.answer_all([question])
+        taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
+    finally:
+        tracemalloc.stop()
+    counted_bytes = costs.SEARCH.phrase_character * told["phrase_character"] + costs.SEARCH.index
+    assert taken_bytes - _FLAT_BYTES <= counted_bytes

@@ -21,17 +21,27 @@ BODY = {"query": "x", "chunk_txts": ["x"]}
 
 
 def test_search_is_served_while_the_model_loads() -> None:
-    """The start does not wait for the model: until it is loaded /health is 503, generation 503, and search served."""
-    with Held() as loading, Server("--model", loading.words) as server:
+    """The start does not wait for the model: until it is loaded /health is 503, generations wait, search is served."""
+    with ThreadPoolExecutor(1) as pool, Held() as loading, Server("--model", loading.words) as server:
         assert server.call("GET", "/health").status == 503
         assert server.stats() == {"backlog": 0, "num_total_runners": 0}
-        answer = server.generate({"text": "x"})
-        assert (answer.status, answer.error["type"]) == (503, "no_runner")
-        assert int(answer.headers["Retry-After"]) >= 1
+        waiting = pool.submit(server.generate, {"text": "x", "max_tokens": 1})
         assert server.search(BODY).status == 200
+        assert not waiting.done()
         loading.let_go()
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
-        assert server.generate({"text": "x", "max_tokens": 1}).status == 200
+        assert waiting.result().status == 200
+        assert server.call("GET", "/health").status == 200
+
+
+def test_a_model_that_does_not_come_in_time_is_waited_for_no_longer() -> None:
+    """A generation that waits for its model has its time, and then a 503 that says so; SIGTERM ends such a server."""
+    with Held() as loading, Server("--model", loading.words, "--generation-timeout-s", "0.2") as server:
+        answer = server.generate({"text": "x"})
+        assert (answer.status, answer.error["type"]) == (503, "timeout")
+        assert answer.error["message"] == "the model was not loaded within 0.2 seconds"
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert server.end()
+        assert server.process.returncode == 0
 
 
 def test_sigterm_lets_running_work_finish() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relevance_gen import Encoder, EncoderError, ModelLoadError, OverloadedError, TimedOutError, TooLargeError
+from relevance_gen import Encoder, ModelLoadError, OverloadedError, TimedOutError, TooLargeError
 from relevance_gen.serve.metrics import Layout, Metrics
-from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.embedding import EmbeddingService, EmbeddingTask, ServedEncoder, load_encoder
+from relevance_gen.serve.settings import NamedModel, Settings, named_models
+from relevance_gen.serve.work.embedding import EmbeddingService, EmbeddingTask, load_encoder
+from relevance_gen.serve.work.registry import ModelRegistry
 from small_models import ENCODER
 
 LONG = ["a b c d e f g h"] * 100_000
@@ -24,23 +25,19 @@ def metric(metrics: Metrics, name: str) -> float:
 
 def with_embedder(
     work: Callable[[EmbeddingService, Metrics], Coroutine[Any, Any, None]],
-    load: Callable[[], ServedEncoder | None] = lambda: Encoder(ENCODER),
-    **settings: Any,
+    load: Callable[[NamedModel], Encoder] = lambda model: Encoder(str(model.file)),
+    **given: Any,
 ) -> None:
-    """Do `work` with an embedder whose encoder is loaded, or could not be."""
+    """Do `work` with an embedder whose encoder is loaded when it is asked for."""
 
     async def live() -> None:
-        metrics = Metrics.alone(Layout())
-        embedder = EmbeddingService(Settings(**settings), metrics)
-        embedder.start_loading(load)
-        with pytest.raises(EncoderError, match="the encoder is still being loaded"):
-            await embedder.embed(EmbeddingTask(["a"]))
-        while embedder.is_loading:
-            await asyncio.sleep(0.01)
+        metrics = Metrics.alone(Layout(models=[("embed", "encoder")]))
+        settings = Settings(encoder=named_models(str(ENCODER)), **given)
+        registry = ModelRegistry(settings, {"embed": load}, metrics)
         try:
-            await work(embedder, metrics)
+            await work(EmbeddingService(registry, settings, metrics), metrics)
         finally:
-            await embedder.close()
+            registry.close()
 
     asyncio.run(live())
 
@@ -54,7 +51,7 @@ def test_texts_become_vectors_and_are_counted() -> None:
             np.testing.assert_array_equal(encoded.vectors, encoder.encode(["a b", "c"]))
         assert encoded.n_tokens.tolist() == [4, 3]
         assert (await embedder.embed(EmbeddingTask([]))).vectors.shape == (0, 32)
-        assert metric(metrics, "encoders") == 1
+        assert metrics.total("models", "embed", "encoder", "loaded") == 1
         assert metric(metrics, "encoded_texts_total") == 2
         assert metric(metrics, "encoded_tokens_total") == 7
         assert metric(metrics, "encoder_texts_waiting") == 0
@@ -111,22 +108,23 @@ def test_what_takes_too_long_is_given_up() -> None:
 
 
 def test_an_encoder_that_cannot_be_loaded_is_none() -> None:
-    """The server goes on without; whoever asks is told that there is no encoder."""
+    """The server goes on without; whoever asks is told why, and their places in the queue are free again."""
 
-    def fail() -> ServedEncoder:
+    def fail(_: NamedModel) -> Encoder:
         raise ModelLoadError("the file is missing")
 
     async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
-        with pytest.raises(EncoderError, match="this server has no encoder"):
-            await embedder.embed(EmbeddingTask(["a"]))
-        assert metric(metrics, "encoders") == 0
+        for _ in range(2):
+            with pytest.raises(ModelLoadError, match="the model cannot be loaded: the file is missing"):
+                await embedder.embed(EmbeddingTask(["a"]))
+        assert metrics.total("models", "embed", "encoder", "failed") == 1
+        assert metric(metrics, "encoder_texts_waiting") == 0
 
     with_embedder(work, fail)
 
 
 def test_the_settings_name_the_encoder() -> None:
-    """The file is the one that the settings name; without one nothing is loaded."""
-    assert load_encoder(Settings()) is None
-    encoder = load_encoder(Settings(encoder=str(ENCODER), encoder_threads=1))
+    """The file is the one that is named."""
+    encoder = load_encoder(Settings(encoder_threads=1), NamedModel("any", str(ENCODER)))
     assert isinstance(encoder, Encoder)
     encoder.close()

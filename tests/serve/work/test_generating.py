@@ -12,15 +12,17 @@ import pytest
 
 from relevance_gen.errors import BusyError, TimedOutError
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.work.backends import NoBackend, OnText
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.backends import OnText
 from relevance_gen.serve.work.generating import GenerationTask, Generator
+from relevance_gen.serve.work.registry import ModelRegistry
 from relevance_gen.types import GenerationRequest, GenerationResponse
 
 PIECE = "some text "
 N_PIECES = 1000
 
 
-class Talkative(NoBackend):
+class Talkative:
     """A model that says everything at once, and then goes on thinking."""
 
     def submit(self, request: GenerationRequest, *, on_text: OnText, **_: Any) -> Future[GenerationResponse]:
@@ -33,11 +35,11 @@ class Talkative(NoBackend):
 
 async def read(hold: Callable[[int], None]) -> list[str]:
     """Return what a stream says before it ends, at the latest in half a second."""
-    generator = Generator(Metrics.alone(), 0.5)
-    generator._backend = Talkative()
+    settings, metrics = Settings(generation_timeout_s=0.5), Metrics.alone()
+    generator = Generator(ModelRegistry(settings, {}, metrics), settings, metrics)
     found = []
     with suppress(TimedOutError):
-        async for pieces in generator.stream(GenerationTask((GenerationRequest("x"),)), hold):
+        async for pieces in generator.stream(GenerationTask((GenerationRequest("x"),), backend=Talkative()), hold):
             assert isinstance(pieces, list)
             found += [text for _, text in pieces]
     return found

@@ -32,28 +32,37 @@ def test_it_holds_the_most_recent_within_its_bytes(limit: int, calls: list[tuple
     sizes = dict(calls)
     cache: IndexCache[str] = IndexCache(limit, sizes.__getitem__, Metrics.alone())
     for name, _ in calls:
-        found = cache.get(name.encode())
+        found = cache.get(("a-key", name))
         assert found in (None, name)
-        if found is None and cache.has_come_before(name.encode()):
-            cache.put(name.encode(), name)
-        kept = [name for name in sizes if cache.peek(name.encode())]
+        if found is None and cache.has_come_before(("a-key", name)):
+            cache.put(("a-key", name), name)
+        kept = [name for name in sizes if cache.peek(("a-key", name))]
         assert sum(map(sizes.__getitem__, kept)) <= limit
 
 
 def test_chunks_are_worth_an_index_when_they_come_again() -> None:
     """The first time is remembered, and many other chunks in between make it be forgotten."""
     cache: IndexCache[str] = IndexCache(100, len, Metrics.alone())
-    assert [cache.has_come_before(b"k") for _ in range(3)] == [False, True, True]
+    assert [cache.has_come_before(("", "k")) for _ in range(3)] == [False, True, True]
     for number in range(5000):
-        cache.has_come_before(str(number).encode())
-    assert not cache.has_come_before(b"k")
+        cache.has_come_before(("", str(number)))
+    assert not cache.has_come_before(("", "k"))
 
 
 def test_the_longest_unused_goes_first() -> None:
     """When room is needed, what was used least recently makes it."""
     cache: IndexCache[str] = IndexCache(2000, lambda _: 500, Metrics.alone())
-    for key in (b"a", b"b"):
-        cache.put(key, key.decode())
-    assert cache.get(b"a") == "a"
-    cache.put(b"c", "c")
-    assert [cache.get(key) for key in (b"a", b"b", b"c")] == ["a", None, "c"]
+    for name in ("a", "b"):
+        cache.put(("one", name), name)
+    assert cache.get(("one", "a")) == "a"
+    cache.put(("one", "c"), "c")
+    assert [cache.get(("one", name)) for name in "abc"] == ["a", None, "c"]
+
+
+def test_no_client_pushes_the_others_out() -> None:
+    """However much one client has kept, it makes room by its own, and the others' indexes stay."""
+    cache: IndexCache[str] = IndexCache(2000, lambda _: 500, Metrics.alone())
+    cache.put(("quiet", "a"), "a")
+    for number in range(20):
+        cache.put(("greedy", str(number)), "b")
+    assert cache.get(("quiet", "a")) == "a"

@@ -15,10 +15,11 @@ import pytest
 from relevance_gen import Encoder, ModelLoadError, SearchResponse, search
 from relevance_gen.errors import EncoderError
 from relevance_gen.retrieval.question.query import Question
-from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.embedding import EmbeddingService, ServedEncoder
+from relevance_gen.serve.metrics import Layout, Metrics
+from relevance_gen.serve.settings import NamedModel, Settings, named_models
+from relevance_gen.serve.work.embedding import EmbeddingService
 from relevance_gen.serve.work.lifting import Lifting
+from relevance_gen.serve.work.registry import ModelRegistry
 from relevance_gen.serve.work.searching import ExplanationTask, LibraryRetrieval, Searcher, SearchTask
 from small_models import ENCODER
 from tests.serve.harness import eventually
@@ -29,32 +30,33 @@ QUERY = "What does a cat do?"
 
 def with_searcher(
     work: Callable[[Searcher, EmbeddingService], None],
-    load: Callable[[], ServedEncoder | None] = lambda: Encoder(ENCODER),
+    load: Callable[[NamedModel], Encoder] = lambda _: Encoder(ENCODER),
     **given: Any,
 ) -> None:
     """Do `work` with a searcher whose encoder is loaded, or could not be."""
-    settings = Settings(encoder=str(ENCODER), **given)
+    settings = Settings(encoder=named_models(str(ENCODER)), **given)
 
     async def live() -> None:
-        metrics = Metrics.alone()
-        embedder = EmbeddingService(settings, metrics)
+        metrics = Metrics.alone(Layout(models=[("embed", "encoder")]))
+        registry = ModelRegistry(settings, {"embed": load}, metrics)
+        registry.preload()
+        embedder = EmbeddingService(registry, settings, metrics)
         searcher = Searcher(settings, LibraryRetrieval(settings), metrics, Lifting(settings, embedder, metrics))
-        embedder.start_loading(load)
-        while embedder.is_loading:
+        while registry.is_loading:
             await asyncio.sleep(0.01)
         try:
             await asyncio.to_thread(work, searcher, embedder)
         finally:
-            await embedder.close()
+            registry.close()
 
     asyncio.run(live())
 
 
 def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], SearchResponse]:
     """Search, and return why the encoder had no part, if it had none, and what was found."""
-    task = SearchTask(Question(QUERY, 10, False), chunks)
+    task = SearchTask(Question(QUERY, 10, False, reranked=0), chunks)
     found = searcher.search(task, "a-key")
-    return [*task.skipped], found
+    return [*task.skipped.values()], found
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
@@ -140,10 +142,10 @@ def test_without_an_encoder_it_goes_by_words_alone() -> None:
     """Where the encoder could not be loaded, or is closed, searches are answered, and say that it is missing."""
     words = search(QUERY, CHUNKS, 10, False)
 
-    def fail() -> ServedEncoder:
+    def fail(_: NamedModel) -> Encoder:
         raise ModelLoadError("the file is missing")
 
-    def closed() -> ServedEncoder:
+    def closed(_: NamedModel) -> Encoder:
         encoder = Encoder(ENCODER)
         encoder.close()
         return encoder
@@ -167,8 +169,7 @@ def test_an_encoder_with_much_to_do_is_not_waited_for() -> None:
     with_searcher(refused, encoder_queue=2)
 
     def late(searcher: Searcher, embedder: EmbeddingService) -> None:
-        encoder = embedder.encoder
-        assert encoder is not None
+        (encoder,) = embedder.registry.loaded("embed")
         many = [encoder.submit(["a b c d e f g"] * 100_000) for _ in range(200)]
         assert ask(searcher) == (["busy"], words)
         for future in many:

@@ -10,19 +10,17 @@ from typing import Any
 
 import pytest
 
-from relevance_gen import RunnerClosedError, search
+from relevance_gen import search
 from relevance_gen.errors import TimedOutError
 from relevance_gen.llama.language_model import ChatFormat
-from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.work.backends import NoBackend
-from relevance_gen.serve.work.generating import Generator
+from relevance_gen.serve.work.prompting import Prompter
 from relevance_gen.types import PromptRequest, PromptResponse
 
 CHUNKS = ["The lighthouse was built in 1831.", "Bees tell each other where the flowers are by dancing.", "It rained."]
 QUESTION = "How do bees find flowers?"
 
 
-class Worded(NoBackend):
+class Worded:
     """A model that counts words."""
 
     def __init__(self, chat_format: ChatFormat) -> None:
@@ -56,20 +54,16 @@ class Slow(Worded):
         return 10_000
 
 
-def prompt(backend: NoBackend, timeout_s: float = 10.0, **options: Any) -> PromptResponse:
+def prompt(backend: Worded, timeout_s: float = 10.0, **options: Any) -> PromptResponse:
     """Ask about the chunks."""
 
     async def asked() -> PromptResponse:
-        generator = Generator(Metrics.alone(), timeout_s)
-        generator.start_loading(lambda: backend)
-        while generator.is_loading:
-            await asyncio.sleep(0.01)
+        prompter = Prompter(timeout_s)
         try:
-            return await generator.prompt(
-                PromptRequest(QUESTION, CHUNKS, **options), search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
-            )
+            found = search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
+            return await prompter.write(PromptRequest(QUESTION, CHUNKS, **options), found, backend)
         finally:
-            generator._prompter._threads.shutdown()
+            prompter._threads.shutdown()
 
     return asyncio.run(asked())
 
@@ -146,16 +140,16 @@ def test_a_prompt_that_is_given_up_keeps_its_place_while_its_thread_goes_on() ->
     held = Held()
 
     async def asked() -> None:
-        generator = Generator(Metrics.alone(), 60)
-        generator._backend = held
+        prompter = Prompter(60)
         found = search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
-        gone = [asyncio.create_task(generator.prompt(PromptRequest(QUESTION, CHUNKS), found)) for _ in range(4)]
+        question = PromptRequest(QUESTION, CHUNKS)
+        gone = [asyncio.create_task(prompter.write(question, found, held)) for _ in range(4)]
         while held.n_asking < 4:
             await asyncio.sleep(0.001)
         for task in gone:
             task.cancel()
         await asyncio.wait(gone)
-        last = asyncio.create_task(generator.prompt(PromptRequest(QUESTION, CHUNKS), found))
+        last = asyncio.create_task(prompter.write(question, found, held))
         for _ in range(100):  # it would begin at once
             await asyncio.sleep(0.001)
         n_asking = held.n_asking
@@ -164,9 +158,3 @@ def test_a_prompt_that_is_given_up_keeps_its_place_while_its_thread_goes_on() ->
         assert n_asking == 4
 
     asyncio.run(asked())
-
-
-def test_without_a_model_there_is_no_prompt() -> None:
-    """A server that only searches says so."""
-    with pytest.raises(RunnerClosedError):
-        prompt(NoBackend())

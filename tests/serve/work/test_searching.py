@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from relevance_gen import ChunkIndex, search
-from relevance_gen.errors import InvalidRequestError, TooLargeError
+from relevance_gen.caller import expecting
+from relevance_gen.errors import InvalidRequestError, TooLargeError, UnknownIndexError
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.serve.dialects import own
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.searching import ExplanationTask, LibraryRetrieval, Searcher, SearchTask
+from relevance_gen.serve.work.named import Named
+from relevance_gen.serve.work.searching import CompressionTask, ExplanationTask, LibraryRetrieval, Searcher, SearchTask
 
 CHUNKS: list[Any] = ["Cats purr.", {"text": "A cat sleeps.", "metadata": {"page": 2}}, "Dogs bark."]
 
@@ -114,3 +116,64 @@ def test_one_of_each_and_titles_whether_an_index_is_kept_or_not() -> None:
     task, _ = own.read_search({"query": "red apples", "chunk_txts": chunks, "distinct": "b"})
     with pytest.raises(InvalidRequestError, match="distinct must name keys that chunks have"):
         searcher.search(task, "key")
+
+
+def test_chunks_that_are_kept_need_not_come_again() -> None:
+    """What an index was kept of is searched and explained by its name, with the same results but for metadata."""
+    tried = searcher(index_cache_bytes=1 << 20)
+    asked = Question("What does a cat do?", spans=True)
+    first = SearchTask(asked, CHUNKS, keeps=True)
+    found = tried.search(first, "a-key")
+    (name,) = first.kept
+    named, _ = own.read_search({"query": asked.query, "index": name, "spans": True})
+    assert [one.to_dict() | {"metadata": {}} for one in found.results] == [
+        one.to_dict() for one in tried.search(named, "a-key").results
+    ]
+    explained, _ = own.read_explanation({"query": asked.query, "index": name, "original_index": 1})
+    assert tried.explain(explained, "a-key") == ChunkIndex(CHUNKS).explain(asked.query, 1)
+    written, _ = own.read_prompt({"question": asked.query, "index": name})
+    assert [one.original_index for one in tried.search(written, "a-key").results] == [1, 0]
+    beyond, _ = own.read_explanation({"query": "cats", "index": name, "original_index": 3})
+    with pytest.raises(InvalidRequestError, match="original_index must be an integer in"):
+        tried.explain(beyond, "a-key")
+    filtered, _ = own.read_search({"query": "cats", "index": name, "where": {"page": 2}})
+    with pytest.raises(InvalidRequestError, match="where"):
+        tried.search(filtered, "a-key")
+
+
+def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
+    """What is compressed of it is what is compressed of its chunks, and what it tells has an account."""
+    titled = [
+        {"text": "They weigh four kilos.", "title": "Cats"},
+        {"text": "They weigh about ten whole kilos each.", "title": "Dogs"},
+    ]
+    tried, question = searcher(), Question("how much do dogs weigh")
+    first = SearchTask(question, titled, keeps=True)
+    tried.search(first, "a-key")
+    named = Named(first.kept[0])
+    brought = tried.compress(CompressionTask(question, titled, max_tokens=12), "a-key")
+    announced: list[tuple[str, int]] = []
+    with expecting(lambda *units: announced.append(units)):
+        assert tried.compress(CompressionTask(question, (), named=named, max_tokens=12), "a-key") == brought
+        found = tried.search(SearchTask(question, (), named=named), "a-key")
+    n_chars = [sum(len(one["text"]) for one in titled), sum(len(one.chunk_txt) for one in found)]
+    assert [number for unit, number in announced if unit == "found_character"] == n_chars
+
+
+def test_a_kept_index_is_its_owners_and_may_be_gone() -> None:
+    """Another key does not find it, nor does its own when the memory is another's; what was never kept has no name."""
+    tried = searcher(index_cache_bytes=40_000)
+    task = SearchTask(Question("cats"), CHUNKS, keeps=True)
+    tried.search(task, "a-key")
+    named, _ = own.read_search({"query": "cats", "index": task.kept[0]})
+    assert tried.search(named, "a-key").results
+    with pytest.raises(UnknownIndexError, match="send its chunks again"):
+        tried.search(named, "another-key")
+    too_large = SearchTask(Question("cats"), ["cats " * 200_000], keeps=True)
+    assert tried.search(too_large, "a-key").results
+    assert too_large.kept == []
+    for number in range(40):
+        tried.search(SearchTask(Question("cats"), [f"cats {number}"], keeps=True), "a-key")
+    for at in (tried, searcher(index_cache_bytes=0)):
+        with pytest.raises(UnknownIndexError):
+            at.search(named, "a-key")

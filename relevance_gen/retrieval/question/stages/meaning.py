@@ -58,6 +58,8 @@ class Meaning(Reranking):
     encoder: TextEncoder
     n_candidates: int | None
 
+    parts = ("meaning",)
+
     def score(self, table: Table) -> None:
         """Lift the candidates among the results. If every chunk is compared, function words alone do not count."""
         if self.n_candidates is None and table.plan.by_function_words:
@@ -69,10 +71,10 @@ class Meaning(Reranking):
         table.scores[some] = fuse(before[some], nearest.cosines)
         table.nearest = some, nearest
 
-    def explain(self, table: Table, place: int) -> dict[str, Any]:
+    def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, Any]:
         """Return what the meaning gave, and the nearest passage of a candidate."""
-        words = float(table.columns["words_beside_meaning"][place])
-        told: dict[str, Any] = {"words": words, "meaning": float(table.scores[place]) - words}
+        del before
+        told: dict[str, Any] = {"meaning": after - float(table.columns["words_beside_meaning"][place])}
         if table.nearest is not None:
             candidates, nearest = table.nearest
             for at in np.flatnonzero(candidates == place).tolist():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.dialects.anthropic.citations import CitedText, DocumentCiter
 from relevance_gen.serve.work.generating import Responses
 from relevance_gen.types import Completion, GenerationResponse, Part
 
@@ -18,6 +20,7 @@ _ERRORS = {
     "unauthorized": "authentication_error",
     "forbidden": "permission_error",
     "not_found": "not_found_error",
+    "model_not_found": "not_found_error",
     "rate_limited": "rate_limit_error",
     "overloaded": "overloaded_error",
     "timeout": "timeout_error",
@@ -45,20 +48,23 @@ class BlockEvents:
     Args:
         model: what the message calls the model.
         max_tokens: most tokens that were asked for.
+        citer: what its text is cited from; None if it is not.
     """
 
-    def __init__(self, model: str, max_tokens: int) -> None:
+    def __init__(self, model: str, max_tokens: int, citer: DocumentCiter | None = None) -> None:
         self._head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": model}
         self._max_tokens = max_tokens
         self._is_begun = False
         self._place: int | None = None
         self._n_blocks = 0
+        self._citer = citer
+        self._cited: CitedText | None = None
 
     def whole(self, responses: Responses) -> dict[str, object]:
         """Return the whole message."""
         (response,) = responses
         (completion,) = response.responses
-        content = [_block(part) for part in completion.parts or ()]
+        content = [block for part in completion.parts or () for block in self._blocks(part)]
         return {**self._head, "content": content, **self._ending(completion), "usage": _usage(response)}
 
     def text(self, sample: int, piece: Part) -> bytes:
@@ -70,7 +76,10 @@ class BlockEvents:
             self._place = piece.place
             block = _block(Part(piece.kind, "", piece.place, piece.name, piece.id))
             events += _event("content_block_start", index=self._n_blocks, content_block=block)
-        if piece.text:
+            self._cited = CitedText(self._citer) if self._citer and piece.kind == "text" else None
+        if self._cited is not None:
+            events += self._cited_events(self._cited.deltas(piece.text))
+        elif piece.text:
             kind, name = _DELTAS[piece.kind]
             events += _event("content_block_delta", index=self._n_blocks, delta={"type": kind, name: piece.text})
         return events
@@ -97,8 +106,30 @@ class BlockEvents:
     def _close(self) -> bytes:
         if self._place is None:
             return b""
+        events = b"" if self._cited is None else self._cited_events(self._cited.deltas("", is_last=True))
         self._place, self._n_blocks = None, self._n_blocks + 1
-        return _event("content_block_stop", index=self._n_blocks - 1)
+        return events + _event("content_block_stop", index=self._n_blocks - 1)
+
+    def _cited_events(self, deltas: Iterable[tuple[bool, dict[str, object]]]) -> bytes:
+        events = b""
+        for begins, delta in deltas:
+            if begins:
+                events += _event("content_block_stop", index=self._n_blocks)
+                self._n_blocks += 1
+                events += _event("content_block_start", index=self._n_blocks, content_block=_block(Part("text", "")))
+            events += _event("content_block_delta", index=self._n_blocks, delta=delta)
+        return events
+
+    def _blocks(self, part: Part) -> list[dict[str, Any]]:
+        if part.kind == "text" and self._citer is not None:
+            blocks: list[dict[str, Any]] = [_block(Part("text", ""))]
+            for begins, delta in CitedText(self._citer).deltas(part.text, is_last=True):
+                blocks += [_block(Part("text", ""))] if begins else []
+                blocks[-1]["text"] += delta.get("text", "")
+                if "citation" in delta:
+                    blocks[-1].setdefault("citations", []).append(delta["citation"])
+            return blocks
+        return [_block(part)]
 
     def _ending(self, completion: Completion) -> dict[str, object]:
         """Return why a turn ended: where it is cut off before the limit, the context is full."""
@@ -109,7 +140,7 @@ class BlockEvents:
 
 
 def _event(kind: str, **said: object) -> bytes:
-    return f"event: {kind}\ndata: ".encode() + wire.serialize({"type": kind, **said}) + b"\n\n"
+    return wire.event({"type": kind, **said}, kind)
 
 
 def _block(part: Part) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,11 +25,11 @@ from relevance_gen.generation.turns import (
     turn_of,
 )
 from relevance_gen.serve.dialects.anthropic.blocks import BlockEvents
-from relevance_gen.serve.work.generating import GenerationTask, Responses
+from relevance_gen.serve.dialects.anthropic.citations import citer_of
+from relevance_gen.serve.settings import DEFAULT_NAME
+from relevance_gen.serve.work.generating import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.types import GenerationRequest
 
-_AS_MUCH_AS_FITS = 1 << 30
-"""Without a limit a turn ends by itself, or where the context is full."""
 _MAX_NAME_CHARACTERS = 1024
 _NAMES = {"text": "messages", "stop": "stop_sequences", "json_schema": "output_config.format"}
 _REFUSED = ("container", "fallbacks", "mcp_servers", "output_format")
@@ -38,11 +39,10 @@ _EFFORTS = {"xhigh": "high", "max": "high"}
 """Degrees of effort beyond those that templates know."""
 _TEXTS = {"text": "text"}
 _BLOCKS = {
-    "user": 'a block of type "text" or "tool_result", whole: this model reads nothing else',
+    "user": 'a block of type "text", "document" or "tool_result", whole: this model reads nothing else',
     "assistant": 'a block of type "text", "thinking", "redacted_thinking" or "tool_use", whole',
     "system": 'a block of type "text"',
 }
-_an_object = checks.must_be("an object", lambda value: isinstance(value, dict))
 
 
 @frozen(kw_only=True)
@@ -51,7 +51,7 @@ class MessagesRequest:
 
     Args:
         messages: objects with a role and a content: a text, or a list of blocks.
-        model: any name of at most 1,024 characters; answers repeat it.
+        model: which model, a name of at most 1,024 characters; answers repeat it.
         max_tokens: most tokens of the turn, which may be more than the context holds.
         system: what the system says before them: a text, or a list of blocks of type ``text``.
         temperature, top_p, top_k: as `GenerationRequest` has them; without a `top_k` there is none.
@@ -66,24 +66,18 @@ class MessagesRequest:
     messages: Sequence[Any] = field(
         validator=checks.must_be("a list of at least one message", lambda v: isinstance(v, list) and len(v) > 0)
     )
-    model: str = field(
-        default="relevance_gen",
-        validator=checks.must_be(
-            f"a string of at most {_MAX_NAME_CHARACTERS:,} characters",
-            lambda v: isinstance(v, str) and len(v) <= _MAX_NAME_CHARACTERS,
-        ),
-    )
-    max_tokens: int = field(default=_AS_MUCH_AS_FITS, validator=checks.integer(1))
+    model: str = field(default=DEFAULT_NAME, validator=checks.short(_MAX_NAME_CHARACTERS))
+    max_tokens: int = field(default=AS_MUCH_AS_FITS, validator=checks.integer(1))
     system: Any = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int = field(default=0, validator=checks.integer(0))
     stop_sequences: Sequence[str] = ()
     stream: bool = field(default=False, validator=checks.flag)
-    tools: Sequence[Any] = field(default=(), validator=checks.must_be("a list", lambda v: isinstance(v, list | tuple)))
-    tool_choice: Mapping[str, Any] | None = field(default=None, validator=optional(_an_object))
-    thinking: Mapping[str, Any] | None = field(default=None, validator=optional(_an_object))
-    output_config: Mapping[str, Any] | None = field(default=None, validator=optional(_an_object))
+    tools: Sequence[Any] = field(default=(), validator=checks.a_list)
+    tool_choice: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    thinking: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    output_config: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
 
     def conversation(self) -> Conversation:
         """Return the messages as turns, and the tools."""
@@ -102,7 +96,8 @@ class MessagesRequest:
             budget = {"thinking_budget": n} if checks.is_integer(n := self.thinking.get("budget_tokens")) else {}
             variables |= {"enable_thinking": self.thinking.get("type") != "disabled", **budget}
         continues = turns[-1]["role"] == "assistant" and not turns[-1]["tool_calls"]
-        return Conversation(messages_of(turns), tools, choice, variables, continues=continues)
+        named = {tool.name: f"tools[{place}].input_schema" for place, tool in enumerate(tools)}
+        return Conversation(messages_of(turns), tools, choice, variables, {}, continues, named)
 
     def generation(self) -> GenerationRequest:
         """Return the request to generate with, whose text is not written yet."""
@@ -131,8 +126,14 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
             raise InvalidRequestError("is not supported by this server", name, remedy="leave it out")
     request = wire.structure(MessagesRequest, body, is_lenient=True)
     generation, conversation = request.generation(), request.conversation()
-    task = GenerationTask((generation,), conversation=conversation, manner=Manner(stops_itself=True), names=_NAMES)
-    events = BlockEvents(request.model, request.max_tokens)
+    manner = Manner(stops_itself=True)
+    citer = citer_of(request.messages)
+    if citer is not None and generation.json_schema is not None:
+        raise InvalidRequestError("cannot be given where documents are to be cited", "output_config.format")
+    task = GenerationTask(
+        (generation,), conversation=conversation, manner=manner, names=_NAMES, model=request.model, citer=citer
+    )
+    events = BlockEvents(request.model, request.max_tokens, citer)
     return task, events if request.stream else events.whole
 
 
@@ -169,6 +170,8 @@ def _add_block(block: object, role: str, turns: list[dict[str, Any]], path: str)
     match role, block:
         case _, {"type": "text", "text": str(text)}:
             turn_of(role, turns)["content"].append(text)
+        case "user", {"type": "document", "source": {"type": str(kind), **source}, **more}:
+            turn_of(role, turns)["content"].append(_document(kind, source, more, path))
         case "user", {"type": "tool_result", "tool_use_id": str(call_id), **more}:
             said = texts_of(more.get("content") or "", f"{path}.content", _TEXTS)
             said = ["Error:", *said] if more.get("is_error") else said
@@ -184,6 +187,19 @@ def _add_block(block: object, role: str, turns: list[dict[str, Any]], path: str)
             raise InvalidRequestError.must_be(
                 path, _BLOCKS[role], block.get("type") if isinstance(block, dict) else block
             )
+
+
+def _document(kind: str, source: Mapping[Any, Any], more: Mapping[Any, Any], path: str) -> str:
+    """Return what the model reads of a document of text: its title, what is said of it, and its text."""
+    if kind not in ("text", "content"):
+        raise InvalidRequestError.must_be(f"{path}.source.type", '"text" or "content": this model reads no files', kind)
+    wanted = more.get("citations") or {}
+    if not isinstance(wanted, dict) or not isinstance(wanted.get("enabled"), bool | None):
+        raise InvalidRequestError.must_be(f"{path}.citations", "an object with enabled, true or false", wanted)
+    name = "data" if kind == "text" else "content"
+    texts = texts_of(source.get(name), f"{path}.source.{name}", _TEXTS)
+    heads = (texts_of(more[key], f"{path}.{key}", _TEXTS) for key in ("title", "context") if more.get(key))
+    return "\n".join([*itertools.chain.from_iterable(heads), *texts])
 
 
 def _tool(given: object, path: str) -> Tool:

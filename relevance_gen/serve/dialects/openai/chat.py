@@ -14,6 +14,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import Manner
 from relevance_gen.generation.turns import Conversation, check_calls, choice_of, texts_of, tools_of
 from relevance_gen.serve.dialects.openai import errors
+from relevance_gen.serve.dialects.openai.citations import DocumentCiter
 from relevance_gen.serve.dialects.openai.events import CompletionEvents
 from relevance_gen.serve.dialects.openai.requests import (
     REFUSED,
@@ -25,11 +26,8 @@ from relevance_gen.serve.dialects.openai.requests import (
     top_logprobs,
 )
 from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, chat_logprobs, usage
-from relevance_gen.serve.work.generating import GenerationTask, Responses
+from relevance_gen.serve.work.generating import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.types import Completion, GenerationResponse, Part
-
-_AS_MUCH_AS_FITS = 1 << 30
-"""Without a limit a turn ends by itself, or where the context is full."""
 
 _NAMES = {"text": "messages", "num_samples": "n", "template_variables": "chat_template_kwargs"}
 
@@ -78,9 +76,7 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
     logprobs: bool = field(default=False, validator=checks.flag)
     top_logprobs: int | None = field(default=None, validator=optional(top_logprobs))
-    chat_template_kwargs: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.must_be("an object", lambda v: isinstance(v, dict)))
-    )
+    chat_template_kwargs: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
     enable_thinking: bool | None = field(default=None, validator=optional(checks.flag))
     thinking_budget: int | None = field(default=None, validator=optional(checks.integer(0)))
     documents: Sequence[Any] | None = field(
@@ -107,7 +103,8 @@ class ChatRequest(SamplingRequest):
         required = {name: name if name in named else f"chat_template_kwargs.{name}" for name in asked}
         tools = tools_of(() if self.tools is None else self.tools)
         choice = choice_of(self.tool_choice, tools, is_parallel=self.parallel_tool_calls)
-        return Conversation(messages, tools, choice, variables, required, continues=self.continue_final_message)
+        named = {tool.name: f"tools[{place}].function.parameters" for place, tool in enumerate(tools)}
+        return Conversation(messages, tools, choice, variables, required, self.continue_final_message, named)
 
 
 _VARIABLES = ("enable_thinking", "thinking_budget", "documents", "reasoning_effort", "add_generation_prompt")
@@ -124,11 +121,14 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequestError("needs logprobs to be true", "top_logprobs")
     n_alternatives = (request.top_logprobs or 0) if request.logprobs else None
-    max_tokens = request.max_completion_tokens or request.max_tokens or _AS_MUCH_AS_FITS
+    max_tokens = request.max_completion_tokens or request.max_tokens or AS_MUCH_AS_FITS
     generation = request.generation("", max_tokens, n_alternatives, names)
     manner = Manner(stops_itself=not request.ignore_eos, spells=request.logprobs)
-    task = GenerationTask((generation,), conversation=request.conversation(), manner=manner, names=names)
-    return task, _presenter(request)
+    citer = None if generation.json_schema is not None else DocumentCiter.of(request.documents or ())
+    task = GenerationTask(
+        (generation,), conversation=request.conversation(), manner=manner, names=names, model=request.model, citer=citer
+    )
+    return task, _presenter(request, citer)
 
 
 def error(kind: str, message: str, field: str | None) -> dict[str, object]:
@@ -194,8 +194,11 @@ def _delta_writer() -> Callable[[int, Part], dict[str, Any]]:
     return delta
 
 
-def _presenter(request: ChatRequest) -> Callable[[Responses], object] | CompletionEvents:
+def _presenter(request: ChatRequest, citer: DocumentCiter | None) -> Callable[[Responses], object] | CompletionEvents:
     identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "model": request.model}
+
+    def cited(completion: Completion) -> dict[str, Any]:
+        return {} if citer is None else {"citations": citer.citations(completion.text)}
 
     def ending(completion: Completion, response: GenerationResponse) -> dict[str, Any]:
         spelling = response.spelling
@@ -207,7 +210,7 @@ def _presenter(request: ChatRequest) -> Callable[[Responses], object] | Completi
         choices = [
             {
                 "index": place,
-                "message": _turn(completion),
+                "message": _turn(completion) | cited(completion),
                 **ending(completion, response),
             }
             for place, completion in enumerate(response.responses)
@@ -222,7 +225,7 @@ def _presenter(request: ChatRequest) -> Callable[[Responses], object] | Completi
         request.n,
         beginning=lambda _: {"delta": {"role": "assistant", "content": ""}},
         piece=_delta_writer(),
-        last=lambda completion, response: {"delta": {}, **ending(completion, response)},
+        last=lambda completion, response: {"delta": cited(completion), **ending(completion, response)},
         includes_usage=request.includes_usage,
         write_error=error,
     )

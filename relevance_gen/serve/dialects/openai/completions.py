@@ -95,7 +95,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     )
     generations = (first,) * len(prompts) if are_tokens else tuple(_for_another(first, prompt) for prompt in prompts)
     tokens = tuple(map(tuple, prompts)) * are_tokens
-    task = GenerationTask(generations, tokens, manner=manner, names=names, echoes=request.echo)
+    task = GenerationTask(generations, tokens, manner=manner, names=names, echoes=request.echo, model=request.model)
     return task, _presenter(request, prompts)
 
 

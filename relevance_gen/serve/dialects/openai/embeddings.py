@@ -13,7 +13,8 @@ from relevance_gen import checks
 from relevance_gen.embedding.encoder import Kind
 from relevance_gen.embedding.jobs import Embeddings, Vectors
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.dialects.openai.requests import MODEL, a_name, read_as
+from relevance_gen.serve.dialects.openai.requests import a_name, read_as
+from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.serve.work.embedding import EmbeddingTask
 
 _KINDS: dict[str, Kind] = {
@@ -31,13 +32,13 @@ class EmbeddingsRequest:
 
     Args:
         input: a string or a list of strings; of a long one the beginning counts.
-        model: any name of at most 1,024 characters; answers repeat it.
+        model: which encoder, a name of at most 1,024 characters; answers repeat it.
         encoding_format: ``"float"`` for numbers, ``"base64"`` for the bytes of float32, little-endian.
         input_type: what the texts are, where the model tells questions from passages; not OpenAI's.
     """
 
     input: Any
-    model: str = field(default=MODEL, validator=a_name)
+    model: str = field(default=DEFAULT_NAME, validator=a_name)
     encoding_format: str = field(default="float", validator=checks.one_of(*_FORMATS))
     input_type: str | None = field(default=None, validator=optional(checks.one_of(*_KINDS)))
 
@@ -67,7 +68,8 @@ def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         return {"object": "list", "data": data, "model": request.model, "usage": usage}
 
-    return EmbeddingTask(texts, _KINDS[request.input_type] if request.input_type else None, "input"), present
+    kind = _KINDS[request.input_type] if request.input_type else None
+    return EmbeddingTask(texts, kind, "input", request.model), present
 
 
 def _as_numbers(vector: Vectors) -> object:

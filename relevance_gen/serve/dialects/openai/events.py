@@ -58,12 +58,12 @@ class CompletionEvents:
                 events += [self._begin(sample), self._choice(sample, self._last(completion, response))]
                 sample += 1
         if self._includes_usage:
-            events.append(_event({**self._head, "choices": [], "usage": usage(responses)}))
+            events.append(wire.event({**self._head, "choices": [], "usage": usage(responses)}))
         return b"".join([*events, b"data: [DONE]\n\n"])
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
         """Return the event that ends a stream that failed."""
-        return _event(self._write_error(kind, message, field))
+        return wire.event(self._write_error(kind, message, field))
 
     def _begin(self, sample: int) -> bytes:
         if sample not in self._unbegun:
@@ -73,8 +73,4 @@ class CompletionEvents:
         return b"" if beginning is None else self._choice(sample, {**beginning, "finish_reason": None})
 
     def _choice(self, sample: int, said: dict[str, Any]) -> bytes:
-        return _event({**self._head, "choices": [{"index": sample, "logprobs": None, **said}]})
-
-
-def _event(data: object) -> bytes:
-    return b"data: " + wire.serialize(data) + b"\n\n"
+        return wire.event({**self._head, "choices": [{"index": sample, "logprobs": None, **said}]})

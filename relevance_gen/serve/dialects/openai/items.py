@@ -47,18 +47,21 @@ class ItemEvents:
         self._texts: list[str] = []
 
     def whole(self, responses: Responses) -> dict[str, Any]:
-        """Return the whole response. Thoughts are not counted apart: their number is known where there are none."""
+        """Return the whole response."""
         (response,) = responses
         (completion,) = response.responses
         parts, is_cut = completion.parts or (), completion.finish_reason == "length"
+        is_broken = is_cut or (
+            bool(parts) and parts[-1].kind == "tool_call" and completion.finish_reason != "tool_calls"
+        )
         usage = {
             "input_tokens": response.prompt_tokens,
             "input_tokens_details": {"cached_tokens": response.reused_tokens, "cache_write_tokens": 0},
             "output_tokens": completion.generated_tokens,
-            "output_tokens_details": None if completion.reasoning else {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": completion.reasoning_tokens or 0},
             "total_tokens": response.prompt_tokens + completion.generated_tokens,
         }
-        output = [self._item(part, "incomplete" if is_cut and part is parts[-1] else "completed") for part in parts]
+        output = [self._item(part, "incomplete" if is_broken and part is parts[-1] else "completed") for part in parts]
         details = {"reason": "max_output_tokens"} if is_cut else None
         status = "incomplete" if is_cut else "completed"
         return self._response(status, output=output, usage=usage, incomplete_details=details)
@@ -78,7 +81,8 @@ class ItemEvents:
     def end(self, responses: Responses) -> bytes:
         """Return the events that end the turn, the last of which has all of it."""
         whole = self.whole(responses)
-        return self._begin() + self._close(whole["status"]) + self._event(whole["status"], response=whole)
+        ended = whole["output"][-1]["status"] if whole["output"] else "completed"
+        return self._begin() + self._close(ended) + self._event(whole["status"], response=whole)
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
         """Return the events that end a stream that failed."""
@@ -138,7 +142,7 @@ class ItemEvents:
         name = kind if kind == "error" else f"response.{kind}"
         data = {"type": name, "sequence_number": self._n_events, **said}
         self._n_events += 1
-        return f"event: {name}\ndata: ".encode() + wire.serialize(data) + b"\n\n"
+        return wire.event(data, name)
 
 
 def _content(part: Part) -> dict[str, object]:

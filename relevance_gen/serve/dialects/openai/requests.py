@@ -12,10 +12,9 @@ from attrs.validators import optional
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import MAX_SAMPLES, MAX_TOP_LOGPROBS, GenerationRequest
 
-MODEL = "relevance_gen"
-"""What answers call the model where the request does not."""
 _MAX_NAME_CHARACTERS = 1024
 """Of a model's name, which every chunk of a stream repeats."""
 
@@ -101,10 +100,7 @@ def _a_seed(value: object) -> bool:
     return checks.is_integer(value) and -(1 << 63) <= value < 1 << 63  # type: ignore[operator]
 
 
-a_name = checks.must_be(
-    f"a string of at most {_MAX_NAME_CHARACTERS:,} characters",
-    lambda value: isinstance(value, str) and len(value) <= _MAX_NAME_CHARACTERS,
-)
+a_name = checks.short(_MAX_NAME_CHARACTERS)
 
 
 def _passed_on() -> Any:
@@ -128,7 +124,7 @@ class SamplingRequest:
     """The fields that both kinds of request have; `top_k` and those after it are of this server, as vLLM has them.
 
     Args:
-        model: any name of at most 1,024 characters; answers repeat it.
+        model: which model, a name of at most 1,024 characters; answers repeat it.
         n: samples of each prompt, in [1, MAX_SAMPLES].
         stop: a string or a list of strings.
         stream: whether to send the text as it comes.
@@ -144,7 +140,7 @@ class SamplingRequest:
         ignore_eos: whether the model's own end tokens do not end a sample.
     """
 
-    model: str = field(default=MODEL, validator=a_name)
+    model: str = field(default=DEFAULT_NAME, validator=a_name)
     n: int = field(default=1, validator=checks.integer(1, MAX_SAMPLES))
     stop: Any = None
     stream: bool = field(default=False, validator=checks.flag)

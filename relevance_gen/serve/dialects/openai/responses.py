@@ -24,10 +24,8 @@ from relevance_gen.generation.turns import (
 )
 from relevance_gen.serve.dialects.openai.items import ItemEvents, unpacked
 from relevance_gen.serve.dialects.openai.requests import REFUSED, Asks, SamplingRequest, is_empty, names_in, read_as
-from relevance_gen.serve.work.generating import GenerationTask, Responses
+from relevance_gen.serve.work.generating import AS_MUCH_AS_FITS, GenerationTask, Responses
 
-_AS_MUCH_AS_FITS = 1 << 30
-"""Without a limit a turn ends by itself, or where the context is full."""
 _NAMES = {"text": "input", "messages": "input", "json_schema": "text.format", "max_tokens": "max_output_tokens"}
 _REFUSED: Mapping[str, Asks] = REFUSED | {
     **dict.fromkeys(("background", "context_management", "conversation", "moderation"), is_empty),
@@ -42,8 +40,6 @@ _THOUGHTS, _LOGPROBS = "reasoning.encrypted_content", "message.output_text.logpr
 _SEARCH = "web_search"
 """Begins the types of the one tool of OpenAI's servers that agents offer without being asked."""
 _TEXTS = {"input_text": "text", "output_text": "text", "reasoning_text": "text", "refusal": "refusal"}
-_an_object = checks.must_be("an object", lambda value: isinstance(value, dict))
-_a_list = checks.must_be("a list", lambda value: isinstance(value, list | tuple))
 
 
 @frozen(kw_only=True)
@@ -69,12 +65,12 @@ class ResponsesRequest(SamplingRequest):
     )
     instructions: str | None = field(default=None, validator=optional(checks.string))
     max_output_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
-    tools: Sequence[Any] = field(default=(), validator=_a_list)
+    tools: Sequence[Any] = field(default=(), validator=checks.a_list)
     tool_choice: Any = None
     parallel_tool_calls: bool = field(default=True, validator=checks.flag)
-    text: Mapping[str, Any] | None = field(default=None, validator=optional(_an_object))
-    reasoning: Mapping[str, Any] | None = field(default=None, validator=optional(_an_object))
-    include: Sequence[str] = field(default=(), validator=_a_list)
+    text: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    reasoning: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    include: Sequence[str] = field(default=(), validator=checks.a_list)
 
     def conversation(self) -> Conversation:
         """Return the items as turns, and the tools."""
@@ -90,7 +86,8 @@ class ResponsesRequest(SamplingRequest):
         if not isinstance(effort, str | None):
             raise InvalidRequestError.must_be("reasoning.effort", "a string", effort)
         variables = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort} if effort else {}
-        return Conversation(messages_of(turns), tools, choice, variables)
+        named = {tool.get("name"): f"tools[{place}].parameters" for place, tool in enumerate(self.tools)}
+        return Conversation(messages_of(turns), tools, choice, variables, schema_fields=named)
 
     @property
     def schema(self) -> object:
@@ -119,9 +116,9 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     if request.schema is not None:
         request = attrs.evolve(request, response_format={"type": "json_object", "schema": request.schema})
     conversation = request.conversation()
-    generation = request.generation("", request.max_output_tokens or _AS_MUCH_AS_FITS, None, names)
+    generation = request.generation("", request.max_output_tokens or AS_MUCH_AS_FITS, None, names)
     manner = Manner(stops_itself=not request.ignore_eos)
-    task = GenerationTask((generation,), conversation=conversation, manner=manner, names=names)
+    task = GenerationTask((generation,), conversation=conversation, manner=manner, names=names, model=request.model)
     choice = conversation.choice
     is_named = choice.mode == "required" and len(choice.names) == 1
     told = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from relevance_gen.serve.work.generating import Responses
 from relevance_gen.types import Completion, Spelling, TokenLogprob
@@ -15,11 +15,18 @@ _Row: TypeAlias = tuple[int, "float | None", "Sequence[TokenLogprob] | None"]
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 
 
-def usage(responses: Responses) -> dict[str, int]:
-    """Return the tokens of all prompts and all samples."""
+def usage(responses: Responses) -> dict[str, Any]:
+    """Return the tokens of all prompts and all samples, and of turns also those that were known, and of thoughts."""
+    samples = [one for response in responses for one in response.responses]
     n_prompt = sum(response.prompt_tokens for response in responses)
-    n_generated = sum(one.generated_tokens for response in responses for one in response.responses)
-    return {"prompt_tokens": n_prompt, "completion_tokens": n_generated, "total_tokens": n_prompt + n_generated}
+    n_generated = sum(one.generated_tokens for one in samples)
+    counts = {"prompt_tokens": n_prompt, "completion_tokens": n_generated, "total_tokens": n_prompt + n_generated}
+    thoughts = [one.reasoning_tokens for one in samples if one.reasoning_tokens is not None]
+    if not thoughts:
+        return counts
+    n_known = sum(response.reused_tokens for response in responses)
+    details = {"prompt_tokens_details": {"cached_tokens": n_known}}
+    return {**counts, **details, "completion_tokens_details": {"reasoning_tokens": sum(thoughts)}}
 
 
 def chat_logprobs(completion: Completion, spelling: Spelling) -> dict[str, object]:

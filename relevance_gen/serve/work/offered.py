@@ -1,0 +1,124 @@
+"""What the server offers by a name: a saved index, a folder, or the saved shards of a cluster, as it is now."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Hashable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, Literal
+
+from relevance_gen.cluster.folder import open_index, read_manifest
+from relevance_gen.errors import IndexUnavailableError, RelevanceGenError, counted
+from relevance_gen.folders.cache import fingerprint
+from relevance_gen.folders.index import FolderIndex
+from relevance_gen.folders.snapshot import FolderSnapshot
+from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.searchable import Searchable
+from relevance_gen.serve.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_FRESH_S: Final = 1.0
+"""How old may be what is known of a file: to ask an object store takes long, and costs money."""
+
+
+class OfferedIndex:
+    """Opens an index in a thread, and again whenever what it is of has changed. Safe to use from several threads.
+
+    Whoever asks for a look while one runs shares the next one, with all others: no change is missed that came before.
+
+    Args:
+        name: its name.
+        place: a file that `ChunkIndex.save` wrote, a folder of files, or the address where `ClusterIndex.save` wrote.
+        settings: the server's.
+
+    Attributes:
+        found: what can be searched, as of one moment, or why nothing can; None before the first look is over.
+    """
+
+    def __init__(self, name: str, place: str, settings: Settings) -> None:
+        self.name = name
+        self.found: ChunkIndex | FolderSnapshot | str | None = None
+        self._place = place if "://" in place else str(Path(place).absolute())
+        self._settings = settings
+        self._kind: Literal["file", "folder", "shards"] | None = None
+        self._folder: FolderIndex | None = None
+        self._seen: Hashable = None
+        self._seen_s = -math.inf
+        self._asking, self._looking = threading.Lock(), threading.Lock()
+        self._next: Future[None] | None = None
+
+    def now(self) -> Searchable:
+        """Return what can be searched.
+
+        Raises:
+            IndexUnavailableError: nothing can.
+        """
+        if isinstance(found := self.found, Searchable):  # read once: a look may end meanwhile
+            return found
+        raise IndexUnavailableError(f"index {self.name} cannot be searched now: {found or 'it is being read'}")
+
+    def described(self) -> dict[str, object]:
+        """Return what is told of it."""
+        found = self.found
+        state = "reading" if found is None else "unavailable" if isinstance(found, str) else "ready"
+        told = {"name": self.name, "kind": self._kind, "state": state}
+        return told | ({"num_chunks": len(found)} if isinstance(found, Searchable) else {"reason": found})
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it was looked at just now; for a folder that is never so."""
+        return self._folder is None and time.monotonic() < self._seen_s + _FRESH_S
+
+    def look(self) -> Future[None]:
+        """Begin to look what is there; what is returned is done when a look is over that began after this."""
+        with self._asking:
+            if self._next is None or self._next.running() or self._next.done():
+                self._next = Future()
+                threading.Thread(target=self._look, args=(self._next,), name=f"look-{self.name}", daemon=True).start()
+            return self._next
+
+    def _look(self, asked: Future[None]) -> None:
+        with self._looking:  # one at a time, while at most one other waits
+            asked.set_running_or_notify_cancel()
+            before, seen_s = self.found, time.monotonic()
+            try:
+                self.found = self._open()
+                if self.found is not before and not (self._kind == "folder" and isinstance(before, Searchable)):
+                    _log.info("index %s: %s in %s", self.name, counted(len(self.found), "chunk"), self._place)
+            except BaseException as error:  # of this thread, which nobody else would hear of
+                self.found = self._reason(error)
+                if self.found != before:
+                    _log.error("index %s cannot be searched: %s: %s", self.name, self._place, error)
+            self._seen_s = seen_s
+        asked.set_result(None)
+
+    def _open(self) -> ChunkIndex | FolderSnapshot:
+        place, encoding = Path(self._place), self._settings.encoding
+        self._kind = "shards" if "://" in self._place else "folder" if place.is_dir() else "file"
+        if self._kind == "folder":
+            self._folder = self._folder or FolderIndex(place, weighting=self._settings.weighting, encoding=encoding)
+            return self._folder.snapshot()
+        manifest = read_manifest(self._place) if self._kind == "shards" else None
+        seen = manifest or fingerprint(place.stat())
+        if seen == self._seen and isinstance(self.found, ChunkIndex):
+            return self.found
+        self._seen = seen
+        if manifest is None:
+            return ChunkIndex.load(place, encoding=encoding)
+        try:
+            return open_index(self._place, manifest, encoding)
+        except OSError:  # its files are removed when it is replaced
+            if read_manifest(self._place) == manifest:
+                raise
+            return self._open()
+
+    def _reason(self, error: BaseException) -> str:
+        """Return what clients are told of an error: not where files lie."""
+        own = str(error) if isinstance(error, RelevanceGenError) else f"it cannot be read ({type(error).__name__})"
+        said = getattr(error, "rule", None) or getattr(error, "strerror", None) or own
+        return str(said).replace(self._place, "what is there")

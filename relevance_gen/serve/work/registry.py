@@ -1,0 +1,304 @@
+"""The registry of models: each is loaded when it is asked for, lent to those who ask, and unloaded when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+from attrs import define, field
+
+from relevance_gen import errors
+from relevance_gen.llama.model_file import files_of
+from relevance_gen.serve.metrics import STATES, Metrics
+from relevance_gen.serve.settings import DEFAULT_NAME, NamedModel, Settings, Task
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 5
+"""After a load that failed, until another is tried: clients are told to come again after as long."""
+
+
+class UnknownModelError(errors.InvalidRequestError):
+    """Refuse a name that no model of the server has."""
+
+
+@define(eq=False)
+class _Entry:
+    """A model, loaded or not.
+
+    Attributes:
+        borrowers: those who wait for it or have it; the futures of the latter are done.
+        files: size in bytes and time of each of its files.
+        used_s: when somebody had it last.
+        retry_s: when it may be loaded again after a failure, of which `reason` tells.
+    """
+
+    task: Task
+    source: NamedModel
+    files: list[tuple[int, int]]
+    state: Literal["unloaded", "loading", "loaded", "unloading", "failed"] = "unloaded"
+    model: Any = None
+    borrowers: set[Future[Any]] = field(factory=set)
+    used_s: float = -math.inf
+    retry_s: float = -math.inf
+    reason: str = ""
+
+    @property
+    def n_bytes(self) -> int:
+        """What its files take."""
+        return sum(n_bytes for n_bytes, _ in self.files)
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether somebody waits for it."""
+        return not all(future.done() for future in self.borrowers)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether somebody has it."""
+        return self.state == "loaded" and any(future.done() for future in self.borrowers)
+
+    @property
+    def can_go(self) -> bool:
+        """Whether it can be unloaded; of a model that has died llama.cpp may keep the memory, so it stays."""
+        return self.state == "loaded" and not self.is_in_use and not self.model.closed
+
+    def answer(self, settle: Callable[[Future[Any]], None]) -> None:
+        """Settle the futures of all who wait for it."""
+        for future in list(self.borrowers):
+            if not future.done() and future.set_running_or_notify_cancel():
+                settle(future)
+
+
+class ModelRegistry:
+    """The models of one process. Safe to use from several threads.
+
+    However many ask for a model, one thread loads it. Where there is no room for it, those that nobody has go, the one
+    that was not used for longest first. If that is not enough, others get no more requests until they have made room:
+    those wait, behind the ones that were there before, and are answered together when their model is back.
+
+    Args:
+        settings: which models there are, how many bytes their files may have together, and when they are idle.
+        loads: load a model of each kind; it has ``close()``, and tells by ``closed`` whether it takes work.
+        metrics: shows their states, and counts.
+        clock: tells the time in seconds.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        loads: Mapping[Task, Callable[[NamedModel], Any]],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._entries = [_Entry(task, source, _files(source)) for task in loads for source in settings.models[task]]
+        self._loads = loads
+        self._max_bytes, self._idle_s = settings.model_bytes or math.inf, settings.model_idle_s or math.inf
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = threading.RLock()  # re-entrant: collecting garbage inside it may end a context
+        self._queue: list[_Entry] = []
+        self._is_closed = False
+
+    def name_of(self, task: Task, name: str | None) -> str:
+        """Return which model is meant by a name: by none, or `DEFAULT_NAME`, the first; by any, if it is the only one.
+
+        Raises:
+            UnknownModelError: there are several, and none of that name.
+            ModelLoadError: there is none.
+        """
+        names = [entry.source.name for entry in self._entries if entry.task == task]
+        if not names:
+            raise errors.ModelLoadError("this server has no such model")
+        if name in names:
+            return name
+        if name is None or name == DEFAULT_NAME or len(names) == 1:
+            return names[0]
+        remedy = errors.did_you_mean(name, names, "GET /v1/models lists those that it has")
+        raise UnknownModelError("must be a model that this server has", "model", errors.describe(name), remedy)
+
+    @contextmanager
+    def lent(self, task: Task, name: str | None, *, makes_room: bool = True) -> Iterator[Future[Any]]:
+        """Give a future of a model, which is not unloaded before the context ends; of one that is loaded it is done.
+
+        Where that ends before, loading goes on, but what still waits for room is given up.
+
+        Args:
+            task: the kind of the model.
+            name: its name, or None for the first.
+            makes_room: whether others may be unloaded for it: not for somebody who goes on without it.
+
+        Raises:
+            UnknownModelError: there is none of that name.
+            ModelLoadError: it could not be loaded a moment ago, or there is no room for it; where it cannot be now, the
+                future raises that.
+        """
+        name = self.name_of(task, name)
+        entry = next(one for one in self._entries if (one.task, one.source.name) == (task, name))
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._is_closed:
+                raise errors.ShuttingDownError
+            if self._clock() < entry.retry_s:
+                raise errors.ModelLoadError(entry.reason)
+            if not makes_room and entry.state in ("unloaded", "failed") and not self._has_room_for(entry):
+                raise errors.ModelLoadError("there is no room for it beside the models that are loaded")
+            self._metrics.add("model_requests_total", 1, task, name)
+            entry.borrowers.add(future)
+        try:
+            self.look()
+            yield future
+        finally:
+            with self._lock:
+                entry.used_s = self._clock() if entry.is_in_use else entry.used_s
+                entry.borrowers.remove(future)
+            self.look()
+
+    def preload(self) -> None:
+        """Have the first model of each kind loaded, as far as there is room."""
+        for task in dict.fromkeys(entry.task for entry in self._entries):
+            with self.lent(task, None):
+                pass
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a model is being loaded or unloaded."""
+        return any(entry.state in ("loading", "unloading") for entry in self._entries)
+
+    def loaded(self, task: Task) -> list[Any]:
+        """Return the models of a kind that are loaded; None for each that was, and will be when it is asked for."""
+        known = ("unloaded", "loaded", "unloading")
+        were_used = (one for one in self._entries if one.task == task and one.used_s > -math.inf and one.state in known)
+        return [entry.model if entry.state == "loaded" else None for entry in were_used]
+
+    async def keep_looking(self) -> None:
+        """Unload models that are idle for too long, until this is cancelled."""
+        while self._idle_s < math.inf:
+            await asyncio.sleep(min(1.0, self._idle_s / 10))
+            self.look()
+
+    def close(self) -> None:
+        """Refuse whoever waits, and close what is loaded."""
+        with self._lock:
+            self._is_closed = True
+            for entry in self._entries:
+                entry.answer(lambda future: future.set_exception(errors.ShuttingDownError()))
+        for entry in self._entries:
+            if entry.state == "loaded":
+                entry.model.close()
+
+    def look(self) -> None:
+        """Load, lend and unload what is to be loaded, lent and unloaded now."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._queue = [entry for entry in self._queue if entry.is_asked_for]
+            for entry in self._entries:
+                is_idle = self._clock() - entry.used_s >= self._idle_s
+                if entry.is_asked_for and entry.state in ("unloaded", "failed") and entry not in self._queue:
+                    self._queue.append(entry)
+                elif is_idle and not entry.is_asked_for and entry.can_go:
+                    self._start(self._unload, entry, "unloading")
+            for entry in [one for one in self._queue if one.n_bytes + self._lost_bytes() > self._max_bytes]:
+                self._queue.remove(entry)
+                entry.answer(_say_that_there_is_no_room)
+            while self._queue and self._missing_bytes() <= 0:
+                self._start(self._load, self._queue.pop(0), "loading")
+            held = self._make_room()
+            for entry in self._entries:
+                if entry.state == "loaded" and entry not in held:
+                    self._lend_to_all(entry)
+
+    def _missing_bytes(self) -> float:
+        """Return by how much there is too little room for what is in memory, comes or goes, and the next."""
+        return self._used_bytes() + sum(entry.n_bytes for entry in self._queue[:1]) - self._max_bytes
+
+    def _used_bytes(self) -> int:
+        """Return what the models take that are in memory, come or go."""
+        return sum(entry.n_bytes for entry in self._entries if entry.state in ("loading", "loaded", "unloading"))
+
+    def _lost_bytes(self) -> int:
+        """Return what those keep that have died, of which nothing can be unloaded."""
+        return sum(entry.n_bytes for entry in self._entries if entry.state == "loaded" and entry.model.closed)
+
+    def _has_room_for(self, entry: _Entry) -> bool:
+        return self._used_bytes() + entry.n_bytes <= self._max_bytes
+
+    def _make_room(self) -> list[_Entry]:
+        """Unload what has to go for the next, and return what has to go and is in use."""
+        missing_bytes = self._missing_bytes() - sum(e.n_bytes for e in self._entries if e.state == "unloading")
+        held: list[_Entry] = []
+        for entry in sorted(self._entries, key=lambda one: (one.is_in_use, one.used_s)):
+            if missing_bytes > 0 and (entry.can_go or (entry.is_in_use and self._queue)):
+                missing_bytes -= entry.n_bytes
+                if entry.is_in_use:
+                    held.append(entry)
+                else:
+                    self._start(self._unload, entry, "unloading")
+        return held
+
+    def _lend_to_all(self, entry: _Entry) -> None:
+        entry.answer(lambda future: future.set_result(entry.model))
+
+    def _start(self, work: Callable[[_Entry], None], entry: _Entry, state: Any) -> None:
+        self._become(entry, state)
+        threading.Thread(target=work, args=(entry,), name=f"{state} {entry.source.name}", daemon=True).start()
+
+    def _become(self, entry: _Entry, state: Any) -> None:
+        entry.state = state
+        for shown in STATES:
+            self._metrics.put("models", int(state == shown), entry.task, entry.source.name, shown)
+
+    def _load(self, entry: _Entry) -> None:
+        name, started_s = entry.source.name, time.perf_counter()
+        try:
+            model = self._loaded(entry)
+        except Exception as error:
+            is_ours = isinstance(error, errors.RelevanceGenError)
+            _log.error("the model %s could not be loaded: %s", name, error, exc_info=not is_ours)
+            reason = str(error) if is_ours else "the server's log says why"
+            for path in (entry.source.file, *files_of(entry.source.file)):  # where they are concerns nobody who asks
+                reason = reason.replace(str(path), name)
+            with self._lock:
+                entry.reason = f"the model cannot be loaded: {reason}"
+                entry.retry_s = self._clock() + _PAUSE_S
+                self._become(entry, "failed")
+                entry.answer(lambda future: future.set_exception(errors.ModelLoadError(entry.reason)))
+        else:
+            with self._lock:
+                entry.model, entry.used_s = model, self._clock()
+                self._become(entry, "loaded")
+                self._metrics.observe("model_load_seconds", time.perf_counter() - started_s, entry.task, name)
+                if not self._is_closed:
+                    self._lend_to_all(entry)  # before it could be told to make room
+        self.look()
+
+    def _loaded(self, entry: _Entry) -> Any:
+        if entry.used_s > -math.inf and _files(entry.source) != entry.files:
+            raise errors.ModelLoadError(
+                "its file is not what was loaded before: start the server again to use what is there"
+            )
+        entry.files = _files(entry.source)
+        return self._loads[entry.task](entry.source)
+
+    def _unload(self, entry: _Entry) -> None:
+        entry.model.close()
+        with self._lock:
+            entry.model = None
+            self._become(entry, "unloaded")
+        self.look()
+
+
+def _say_that_there_is_no_room(future: Future[Any]) -> None:
+    future.set_exception(errors.ModelLoadError("there is no room for it: a model that died keeps its memory"))
+
+
+def _files(source: NamedModel) -> list[tuple[int, int]]:
+    return [(path.stat().st_size, path.stat().st_mtime_ns) for path in files_of(source.file)]

@@ -1,0 +1,213 @@
+"""Several models in one server: requests name one, it is loaded when it is asked for, and the others do not notice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from small_models import BIGRAM, ENCODER, TINY
+from tests.serve.harness import JSON, KEYED, REAL, ROOT, SCRIPTED, Answer, Held, Server, eventually
+
+BOTH = (
+    "--model",
+    f"tiny={TINY}",
+    "--model",
+    f"bigram={BIGRAM}",
+    "--n-ctx",
+    "256",
+    "--n-slots",
+    "4",
+    "--n-threads",
+    "1",
+)
+GREEDY = {"text": "A quick brown fox", "temperature": 0, "max_tokens": 8}
+
+
+def state(server: Server, name: str) -> str:
+    """Return the state in which a model is."""
+    found: dict[str, Any] = server.call("GET", f"/v1/models/{name}").json
+    return str(found["status"]["value"])
+
+
+def generated(answer: Answer) -> str:
+    """Return the text that was generated."""
+    assert answer.status == 200, answer.body
+    return str(answer.json["responses"][0]["text"])
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_requests_name_their_model(workers: str) -> None:
+    """Each model writes what it writes alone, by whatever dialect; one that is not named is the first."""
+    encoders = ("--encoder", f"small={ENCODER}", "--encoder", f"other={ENCODER}")
+    with Server(*BOTH, *encoders, "--workers", workers, "--rate-limit", "off", program=REAL) as server:
+        alone = {}
+        for name, path in (("tiny", TINY), ("bigram", BIGRAM)):
+            with Server("--model", str(path), *BOTH[4:], program=REAL) as single:
+                alone[name] = generated(single.generate({**GREEDY, "model": "anything"}))
+        assert alone["tiny"] != alone["bigram"]
+        for name in ("tiny", "bigram", "relevance_gen", None):
+            expected = alone["tiny" if name in (None, "relevance_gen") else str(name)]
+            assert generated(server.generate({**GREEDY, "model": name})) == expected
+        for name, text in alone.items():
+            body = {"model": name, "prompt": GREEDY["text"], "temperature": 0, "max_tokens": 8}
+            answer = server.call("POST", "/v1/completions", body, JSON)
+            assert (answer.json["model"], answer.json["choices"][0]["text"]) == (name, text)
+        vectors = [
+            server.call("POST", "/v1/embeddings", {"model": name, "input": "a cat"}, KEYED).json["data"]
+            for name in ("small", "other")
+        ]
+        assert vectors[0] == vectors[1]
+        listed = server.call("GET", "/v1/models").json["data"]
+        assert [(one["id"], one["task"]) for one in listed] == [
+            ("tiny", "generate"),
+            ("bigram", "generate"),
+            ("small", "embed"),
+            ("other", "embed"),
+        ]
+        assert [state(server, name) for name in ("tiny", "bigram")] == ["loaded", "loaded"]
+        assert server.metric('models{task="generate",model="bigram",state="loaded"}') == 1
+        assert server.metric('model_requests_total{task="generate",model="bigram"}') == 2
+
+
+def test_a_name_that_no_model_has_is_refused_in_the_clients_words() -> None:
+    """Where there are several it is a 404, on every path, with the nearest name; nothing is loaded for it."""
+    encoders = ("--encoder", f"small={ENCODER}", "--encoder", f"other={ENCODER}")
+    with Server(*BOTH, *encoders, "--rate-limit", "off", program=REAL) as server:
+        says = "model must be a model that this server has, got 'tinny'; did you mean tiny?"
+        assert server.generate({**GREEDY, "model": "tinny"}).error == {
+            "type": "model_not_found",
+            "message": says,
+            "field": "model",
+        }
+        messages = [{"role": "user", "content": "x"}]
+        for path, body, kind in (
+            ("/v1/completions", {"prompt": "x"}, "model_not_found"),
+            ("/v1/chat/completions", {"messages": messages}, "model_not_found"),
+            ("/v1/responses", {"input": "x"}, "model_not_found"),
+            ("/v1/messages", {"messages": messages, "max_tokens": 1}, "not_found_error"),
+            ("/v1/messages/count_tokens", {"messages": messages}, "not_found_error"),
+            ("/prompt", {"question": "x", "chunk_txts": ["x"]}, "model_not_found"),
+        ):
+            answer = server.call("POST", path, {**body, "model": "tinny"}, KEYED)
+            assert (answer.status, answer.json["error"]["type"], answer.json["error"]["message"]) == (404, kind, says)
+        answer = server.call("POST", "/v1/embeddings", {"model": "tiny", "input": "x"}, KEYED)
+        assert (answer.status, answer.json["error"]["code"]) == (404, "model_not_found")
+        refused = server.generate({**GREEDY, "model": 3})
+        assert (refused.status, refused.error["field"]) == (400, "model")
+        assert (state(server, "bigram"), state(server, "other")) == ("unloaded", "unloaded")
+
+
+def test_a_prompt_is_for_the_model_that_is_named() -> None:
+    """What `/prompt` writes names the model, and is posted as it stands."""
+    with Server(*BOTH, "--rate-limit", "off", program=REAL) as server:
+        asked = {"question": "what?", "chunk_txts": ["what is this"], "model": "bigram"}
+        written = server.call("POST", "/prompt", asked, KEYED).json
+        assert written["request"]["model"] == "bigram"
+        assert generated(server.call("POST", written["path"], written["request"], JSON)) is not None
+        assert server.metric('model_requests_total{task="generate",model="bigram"}') == 2
+
+
+def test_models_are_unloaded_when_idle_and_loaded_again() -> None:
+    """Health and stats count what is at rest; the answer after a rest is the one before it."""
+    with Server(*BOTH, "--model-idle-s", "0.2", "--rate-limit", "off", program=REAL) as server:
+        first = generated(server.generate({**GREEDY, "model": "bigram"}))
+        assert eventually(lambda: {state(server, "tiny"), state(server, "bigram")} == {"unloaded"})
+        assert server.call("GET", "/health").status == 200
+        assert server.stats() == {"backlog": 0, "num_total_runners": 2}
+        assert generated(server.generate({**GREEDY, "model": "bigram"})) == first
+        assert server.metric('model_load_seconds_count{task="generate",model="bigram"}') == 2
+        assert server.end()
+        assert server.process.returncode == 0
+
+
+def test_models_share_the_room_that_there_is() -> None:
+    """Requests for models that do not fit together are all answered, each by its own."""
+    room = str(max(TINY.stat().st_size, BIGRAM.stat().st_size))
+    with (
+        Server(*BOTH, "--model-bytes", room, "--rate-limit", "off", program=REAL) as server,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        alone = {name: generated(server.generate({**GREEDY, "model": name})) for name in ("tiny", "bigram")}
+        names = ["tiny", "bigram"] * 8
+        answers = pool.map(lambda name: server.generate({**GREEDY, "model": name}), names)
+        assert [generated(answer) for answer in answers] == [alone[name] for name in names]
+        assert {state(server, "tiny"), state(server, "bigram")} <= {"loaded", "unloaded"}
+        assert sum(state(server, name) == "loaded" for name in alone) <= 1
+
+
+def test_a_model_that_loads_slowly_keeps_nobody_else_waiting() -> None:
+    """Others are answered meanwhile; two who wait for it get it together; one who leaves harms neither."""
+    with Held() as loading, ThreadPoolExecutor(2) as pool:
+        flags = ("--model", "quick=fast", "--model", f"slow={loading.words}", "--rate-limit", "off")
+        with Server(*flags, program=SCRIPTED) as server:
+            asked = {"text": "x", "max_tokens": 1, "model": "slow"}
+            with pytest.raises(TimeoutError):
+                server.generate(asked, timeout_s=0.5)
+            waiting = [pool.submit(server.generate, asked) for _ in range(2)]
+            assert state(server, "slow") == "loading"
+            for _ in range(5):
+                assert server.generate({**asked, "model": "quick"}).status == 200
+            loading.let_go()
+            assert [one.result().status for one in waiting] == [200, 200]
+            assert server.metric('model_load_seconds_count{task="generate",model="slow"}') == 1
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_others_alone(tmp_path: Path) -> None:
+    """Who asks for it is told why, without its path; a server whose first model is damaged is ready by the second."""
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(TINY.read_bytes()[:1000])
+    with Server("--model", f"bad={damaged}", *BOTH, "--rate-limit", "off", program=REAL) as server:
+        answer = server.generate({**GREEDY, "model": "bad"})
+        assert (answer.status, answer.error["type"]) == (503, "no_runner")
+        assert answer.error["message"].startswith("the model cannot be loaded: bad cannot be loaded: ")
+        assert str(tmp_path) not in answer.error["message"]
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert state(server, "bad") == "failed"
+        assert server.call("GET", "/health").status == 503
+        assert generated(server.generate({**GREEDY, "model": "bigram"}))
+        assert server.call("GET", "/health").status == 200
+
+
+def test_a_server_ends_while_a_model_loads() -> None:
+    """Who waits for it is told that the server ends, and it does end."""
+    with Held() as loading, ThreadPoolExecutor(1) as pool:
+        flags = ("--model", "quick=fast", "--model", f"slow={loading.words}", "--drain-timeout-s", "0.2")
+        with Server(*flags) as server:
+            waiting = pool.submit(server.generate, {"text": "x", "model": "slow"})
+            assert eventually(lambda: state(server, "slow") == "loading")
+            assert server.end()
+            assert server.process.returncode == 0
+            assert (waiting.result().status, waiting.result().error["type"]) == (503, "draining")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--model", f"a={TINY}", "--model", f"a={BIGRAM}"), "--model: several are called a"),
+        (("--model", str(TINY), "--model", "none"), "--model none must stand alone"),
+        (("--model", f"a={TINY}", "--model", f"b={BIGRAM}", "--cluster", "auto"), "--cluster keeps one --model loaded"),
+        (("--model-bytes", "10"), "--model-bytes 10: relevance_gen takes"),
+        (("--model", "owner/name", "--model-bytes", "10"), "owner/name is no file yet: download it"),
+        (("--model", "a=/no/such.gguf"), "/no/such.gguf does not exist"),
+        (("--model-bytes", "0"), "--model-bytes must be an integer of at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_the_start(flags: tuple[str, ...], says: str) -> None:
+    """One line says what is wrong, with status 2."""
+    done = subprocess.run(
+        [sys.executable, *REAL, "--port", "0", *flags],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, says in line) == (2, True), line
