@@ -17,7 +17,7 @@ def main() -> None:
     """Write the picture beside this file."""
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with Server(program=REAL) as server, sync_playwright() as driver:
-        eventually(lambda: server.call("GET", "/health").status == 200, 60)
+        eventually(lambda: server.call("GET", "/health").status == 200)
         for body in ({"text": "warm up", "max_tokens": 64}, {"text": "again", "max_tokens": 64}):
             server.generate(body)
         server.search({"query": "warm up", "chunk_txts": ["warm"], "spans": True})
@@ -27,7 +27,7 @@ def main() -> None:
         page.goto(server.url)
         page.click("#ask button")
         page.wait_for_selector("#answers:not([aria-busy]) .sample")
-        page.click("summary >> nth=0")
+        page.click(".under summary >> nth=0")
         page.wait_for_selector("#found table")
         page.evaluate("document.activeElement.blur()")
         page.mouse.move(0, 0)

@@ -1,0 +1,229 @@
+/** The answer: what the model is asked, how its text comes, and who wrote it. */
+
+import { at, button, counted, make, Problem } from "./dom.js";
+import { placeOf } from "./documents.js";
+import { unitsOf } from "./chunking.js";
+import { inline, mark, markdown } from "./markdown.js";
+import { CUT, eventsOf, nameOfModel, post, sentence } from "./server.js";
+
+export const LEAST_CONFIDENCE = 0.6;  // of the search, for an answer
+const VARIED = { temperature: 0.8, top_p: 0.95 };  // at temperature 0 all answers would be the same
+const MOST_BEFORE = 3;  // earlier questions that a model which converses is told of
+const MOST_CHARS = 1500;  // of an earlier answer
+
+const NO_ANSWER = "No answer was found, only passages that come near it.";
+
+/** Have a turn's question answered, and tell whether this answer still counts. `before`: the turns that the model is told of.
+    `go(chunk)` shows one of its sources. */
+export async function answer(turn, { before, signal, go, again = false }) {
+  const samples = Number(at("samples").value);
+  const run = (turn.run ?? 0) + 1;  // a later one has the turn to itself
+  Object.assign(turn, { run, answers: Array(samples).fill(""), citations: [], sources: [], pace: "", path: "" });
+  drawAnswers(turn, go, { isRunning: true });
+  let isOver = false;
+  const draw = frameByFrame(() => { if (!isOver && turn.run === run) drawAnswers(turn, go, { isRunning: true }); });
+  const write = (sample, text) => {
+    if (turn.run !== run) return;
+    turn.answers[sample] += turn.answers[sample] ? text : text.trimStart();
+    draw();
+  };
+  try {
+    const asked = { question: turn.question, min_confidence: LEAST_CONFIDENCE, syntax: "signs" };
+    const { sources, path, request, found } = await (await turn.corpus.post("prompt", asked, signal)).json();
+    turn.sources = sources.map((source) => ({ chunk: turn.corpus.chunkOf(source) })).filter(({ chunk }) => chunk);
+    turn.path = path;
+    turn.isCopied = Boolean(request.choice);
+    turn.model = found ? await nameOfModel() : "";
+    if (!found) turn.answers = [NO_ANSWER];
+    else {
+      const varied = (samples > 1 || again) && !turn.isCopied ? VARIED : {};
+      const pace = await WRITERS[path]({ ...request, ...varied }, { n: samples, write, signal, before });
+      if (turn.run === run) turn.pace = pace;
+      const citations = await citationsOf(turn, signal).catch(() => []);  // too much to compare, or stopped: the answer stands
+      if (turn.run === run) turn.citations = citations;
+    }
+  } catch (error) {
+    if (turn.run === run) turn.pace = error.name === "AbortError" ? "Stopped" : error instanceof Problem ? error.message : String(error);
+  }
+  isOver = true;
+  return turn.run === run;
+}
+
+/** Return for each answer where its sentences end, and the places of the sources that they are from. */
+async function citationsOf({ answers, sources }, signal) {
+  const chunk_txts = sources.map(({ chunk }) => chunk.text);
+  return Promise.all(answers.map(async (text) => {
+    const { citations } = await (await post("cite", JSON.stringify({ text, chunk_txts }), signal)).json();
+    const [units, ofSources] = [unitsOf(text), chunk_txts.map(unitsOf)];
+    return citations.map(({ start, end, places }) => ({
+      start: units(start), end: units(end),
+      places: places.map(({ source, start: first, end: last }) => ({ source, start: ofSources[source](first), end: ofSources[source](last) })),
+    }));
+  }));
+}
+
+/** By the path that the server names: how to ask there for several samples, and to write them as they come. */
+const WRITERS = {
+  async "/generate"(request, { n, write, signal }) {
+    const response = await post("generate_stream", JSON.stringify({ ...request, num_samples: n }), signal);
+    let pace = null;
+    for await (const [name, data] of eventsOf(response)) {
+      if (name === "text") write(data.sample, data.text);
+      else if (name === "error") throw new Problem(sentence(data.error.message));
+      else pace = paceOf(data.responses.reduce((sum, one) => sum + one.generated_tokens, 0), data.finished - data.created, data.responses.some((one) => one.finish_reason === "length"));
+    }
+    return complete(pace);
+  },
+  async "/v1/chat/completions"(request, { n, write, signal, before }) {
+    const started = performance.now();
+    const fields = { ...request, model: "", n, stream: true, stream_options: { include_usage: true } };
+    const response = await chat(fields, before, signal);
+    let [pace, isLong] = [null, false];
+    for await (const [, data] of eventsOf(response)) {
+      if (data.error) throw new Problem(sentence(data.error.message));
+      for (const { index, delta, finish_reason } of data.choices) {
+        if (delta.content) write(index, delta.content);
+        isLong ||= finish_reason === "length";
+      }
+      if (data.usage) pace = paceOf(data.usage.completion_tokens, (performance.now() - started) / 1000, isLong);
+    }
+    return complete(pace);
+  },
+};
+
+/** Ask in a conversation that begins with what was asked and answered before; without, where there is no room for that. */
+async function chat(fields, before, signal) {
+  const earlier = before.slice(-MOST_BEFORE).flatMap(({ question, answers }) => [
+    { role: "user", content: question }, { role: "assistant", content: answers[0].slice(0, MOST_CHARS) },
+  ]);
+  const ask = (messages) => post("v1/chat/completions", JSON.stringify({ ...fields, messages }), signal);
+  if (!earlier.length) return ask(fields.messages);
+  try {
+    return await ask([...earlier, ...fields.messages]);
+  } catch (error) {
+    if (error.status !== 400) throw error;
+    return ask(fields.messages);
+  }
+}
+
+function complete(pace) {
+  if (pace === null) throw new Problem(CUT);
+  return pace;
+}
+
+function paceOf(tokens, seconds, isLong) {
+  const pace = Math.round(tokens / Math.max(seconds, 1e-3)).toLocaleString("en");
+  return `${counted(tokens, "token")} · ${pace} a second${isLong ? " · ended at its longest" : ""}`;
+}
+
+/** Return a function that has `draw` called in the next frame, however often it is called before. */
+function frameByFrame(draw) {
+  let isComing = false;
+  return () => {
+    if (isComing) return;
+    isComing = true;
+    requestAnimationFrame(() => { isComing = false; draw(); });
+  };
+}
+
+// ── What is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+let drawn = null;  // the turn that the answers on the page are of
+
+export function isDrawn(turn) {
+  return drawn === turn;
+}
+
+/** Show the answers of a turn as far as they have come, with what they are from. */
+export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && turn.answers.every((text) => !text) } = {}) {
+  if (isRunning && !isNew && drawn !== turn) return;  // another turn is shown meanwhile
+  drawn = turn;
+  at("answers").toggleAttribute("data-many", turn.answers.length > 1);
+  if (isRunning) at("answers").setAttribute("aria-busy", "true");  // read aloud when it is whole, not word by word
+  else at("answers").removeAttribute("aria-busy");
+  at("answers").replaceChildren(...turn.answers.map((_, number) => make("div", { className: `sample${isRunning ? " running" : ""}` }, ...nodesOf(turn, number, go))));
+  at("retry").hidden = at("samples-label").hidden = Boolean(turn.isCopied) || (!isRunning && !turn.model);
+  at("copy").hidden = isRunning || !turn.answers.some(Boolean);
+  at("pace").textContent = turn.pace;
+  drawSources(turn, go);
+  drawModel(turn);
+}
+
+/** Return the nodes of an answer: Markdown from a model that converses, else the text; with the numbers of sources. */
+export function nodesOf(turn, number, go) {
+  const places = [];
+  const text = withMarks(turn, number, (place) => mark(places.push(place) - 1));
+  const cite = {
+    source: (one) => citation(turn, one, go),
+    mark: (one) => places[one] ? citation(turn, places[one].source + 1, go, places[one]) : make("span", { className: "unfound", title: "Not found in the passages", role: "img", ariaLabel: "Not found in the passages" }, "?"),
+  };
+  if (turn.path === "/v1/chat/completions" && !turn.isCopied) {
+    const nodes = markdown(text, cite);
+    if (nodes.length) return nodes;
+  }
+  return places.length ? text.split(/(?<=\uE001)/).flatMap((part) => [part.split("\uE000")[0], ...inline(part.match(/\uE000.*$/s)?.[0] ?? "", cite)]) : [text];
+}
+
+/** Return an answer with what `write` makes of each place that a sentence is from behind the sentence; of one that is from
+    nowhere, what it makes of null. A source that the sentence names itself is not named again. */
+export function withMarks({ answers, citations = [] }, number, write) {
+  const text = answers[number];
+  let [marked, last] = ["", 0];
+  for (const { start, end, places } of citations[number] ?? []) {
+    const first = places.filter(({ source }, at) => places.findIndex((one) => one.source === source) === at);
+    const sentence = text.slice(start, end);
+    const wanted = first.filter(({ source }) => !sentence.includes(`[${source + 1}]`));
+    const stop = end + text.slice(end).match(/^[*_`]*/)[0].length;  // what Markdown closes is closed first
+    marked += text.slice(last, stop) + (places.length ? wanted.map(write).join("") : write(null));
+    last = stop;
+  }
+  return marked + text.slice(last);
+}
+
+/** Name the chunks that the model was given, by their number in what it was asked. */
+function drawSources(turn, go) {
+  const links = turn.sources.map((_, place) => citation(turn, place + 1, go));
+  at("given").hidden = !links.length;
+  at("given").replaceChildren(links.length === 1 ? "From passage " : "From passages ", ...links);
+}
+
+/** Make the number of a source, which shows what it says when it is pointed at, all of it or one `place`; null if there is
+    no such source. */
+function citation(turn, number, go, place = null) {
+  const source = turn.sources[number - 1];
+  if (!source) return null;
+  const made = button(String(number), () => { hidePeek(); go(source.chunk); }, { className: "cite numbers", label: `Passage ${number}` });
+  made.setAttribute("aria-describedby", "peek");
+  for (const kind of ["mouseenter", "focus"]) made.addEventListener(kind, () => peek(made, source.chunk, place));
+  for (const kind of ["mouseleave", "blur"]) made.addEventListener(kind, hidePeek);
+  return made;
+}
+
+function peek(target, { text: all, document: from, place: part }, place) {
+  const text = place ? all.slice(place.start, place.end) : all;
+  const where = [from.name, placeOf(part)].filter(Boolean).join(", ");
+  at("peek").replaceChildren(make("b", { textContent: where }), make("span", { textContent: text.length > 400 ? `${text.slice(0, 400)}…` : text }));
+  at("peek").hidden = false;
+  const [box, own] = [target.getBoundingClientRect(), at("peek").getBoundingClientRect()];
+  const below = box.bottom + 8 + own.height < innerHeight;
+  at("peek").style.top = `${Math.max(8, below ? box.bottom + 8 : box.top - 8 - own.height)}px`;
+  at("peek").style.left = `${Math.max(8, Math.min(box.left - 16, innerWidth - own.width - 8))}px`;
+}
+
+export function hidePeek() {
+  at("peek").hidden = true;
+}
+
+/** Say who wrote an answer, what that is good for, and how to have a better one. */
+function drawModel({ model, path, isCopied, answers }) {
+  at("model").hidden = !model || !answers.some(Boolean);
+  const isOwn = model === "relevance_gen";
+  const [said, more] = isCopied
+    ? [`Copied word for word ${isOwn ? "by the built-in model" : `by ${model}`}`, "It chooses the sentences that come nearest and writes nothing of its own, so it cannot sum up, compare or conclude."]
+    : path === "/generate"
+      ? [`Continued by ${isOwn ? "the built-in model" : model}`, "It goes on with a text and was taught no conversation: it may stray, so look at the passages."]
+      : [`Written by ${model} from the passages`, "It answers in its own words and may be wrong: the numbers lead to what it was shown. It knows the last questions and answers, too."];
+  at("model-name").textContent = said;
+  at("model-more").textContent = more;
+  at("model-better").hidden = path !== "/generate" && !isCopied;
+}

@@ -1,0 +1,234 @@
+/** Questions one after the other: a turn is a question with what was found and answered. */
+
+import { answer, drawAnswers, hidePeek, LEAST_CONFIDENCE, nodesOf } from "./answering.js";
+import { unitsOf } from "./chunking.js";
+import { corpus, documents } from "./documents.js";
+import { at, button, complain, counted, make, Problem, say } from "./dom.js";
+import { keepTurns } from "./keeping.js";
+import { bringIntoView, inOrder, markHits } from "./marks.js";
+import { itemOf, markExcerpt } from "./passages.js";
+import { choose } from "./view.js";
+import { isViewing, showFile } from "./viewer.js";
+
+const MOST_FOUND = 30;
+const FEW = 6;  // passages that are listed before more are asked for
+
+export let turns = [];  // the oldest first
+export let current = null;  // the turn that is shown
+let working = null;  // what stops the work in hand
+
+export function stopAll() {
+  working?.abort();
+  working = null;
+  at("stop").hidden = true;
+}
+
+/** Do work that can be stopped; what it fails with is said, unless other work has begun meanwhile. */
+async function work(doing, onFailure = () => {}) {
+  stopAll();
+  const mine = working = new AbortController();
+  at("stop").hidden = false;
+  try {
+    await doing(mine.signal);
+  } catch (error) {
+    if (mine !== working && error.name === "AbortError" && working) return;
+    onFailure();
+    say("");
+    complain(error);
+  } finally {
+    if (mine === working || !working) stopAll();
+  }
+}
+
+export async function ask(question) {
+  complain(null);
+  choose("found");
+  if (!question || !(documents.length || corpus().size)) {
+    stopAll();
+    complain(new Problem(question ? "Add a document first." : "Write a question first."));
+    return;
+  }
+  const turn = { id: Math.max(Date.now(), 1 + (turns.at(-1)?.id ?? 0)), question, scope: at("scope").value, corpus: corpus(), hits: [], answers: [], sources: [], status: "", pace: "", model: "", path: "" };
+  show(turn);
+  history.pushState({ turn: turn.id }, "", `#q=${encodeURIComponent(question)}`);
+  at("right").scrollTop = 0;
+  await work(async (signal) => {
+    say("Searching …");
+    await search(turn, signal);
+    turns.push(turn);
+    show(turn);
+    if (turn.hits.length) await answerTurn(turn, signal);
+    else keep();
+  }, () => { if (current === turn) show(turns.includes(turn) ? turn : null); });
+}
+
+async function search(turn, signal) {
+  const fields = { query: turn.question, top_n: MOST_FOUND, true_order: false, spans: true, confidence: true, syntax: "signs" };
+  const response = await turn.corpus.post("search", fields, signal);
+  const { results, metadata } = await response.json();
+  const ms = performance.now() - response.asked;
+  turn.isFound = results.length > 0 && metadata.confidence >= LEAST_CONFIDENCE;
+  turn.hits = results.map((result) => hitOf(turn, result, results[0].chunk_score));
+  turn.status = [
+    results.length ? `${counted(results.length, "passage")} of ${turn.corpus.size.toLocaleString("en")}` : "Nothing found",
+    counted(metadata.num_context_tokens + metadata.num_query_tokens, "token"),
+    `${Math.ceil(ms)} ms`,
+    ...Object.entries(metadata.corrections ?? {}).map(([word, taken]) => `“${word}” taken for “${taken}”`),
+    ...(results.length ? [`confidence\u00a0${metadata.confidence.toFixed(2)} that they hold what was asked`] : []),
+  ].join(" · ");
+}
+
+/** A result with all that is shown of it; `level` is its score in five steps, 5 next to the best. Where the search is not
+    sure of an answer, none is above 2, and nothing in it is marked: what they share with the question may be anything. */
+function hitOf(turn, result, best) {
+  const units = unitsOf(result.chunk_txt);
+  const [passage, ...words] = result.spans.map(({ start, end }) => [units(start), units(end)]);
+  const level = Math.max(1, Math.ceil((5 * result.chunk_score) / best));
+  return {
+    chunk: turn.corpus.chunkOf(result), score: result.chunk_score,
+    level: turn.isFound ? level : Math.min(level, 2), passage, words: turn.isFound ? words : [], isFaint: !turn.isFound,
+  };
+}
+
+async function answerTurn(turn, signal, again = false) {
+  const before = turns.slice(0, turns.indexOf(turn)).filter(({ path, model }) => path === "/v1/chat/completions" && model);
+  const counts = await answer(turn, { before, signal, again, go: goToChunk });
+  if (counts && current === turn) drawAnswers(turn, goToChunk);
+  keep();
+}
+
+/** Answer the question that is shown again; `again` asks for another answer than the likeliest. */
+export function reanswer({ again = false } = {}) {
+  const turn = current;
+  if (turn) work((signal) => answerTurn(turn, signal, again));
+}
+
+// ── What is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Show a turn, or with null none; those before it stand folded below. */
+export function show(turn) {
+  current = turn;
+  hidePeek();
+  const { hits = [], status = "" } = turn ?? {};
+  say(status);
+  at("hint").hidden = turn !== null;
+  at("asked").textContent = turn?.question ?? "";
+  at("nothing").hidden = !turn || !status || hits.length > 0;
+  at("answer").hidden = !hits.length || !(turn.answers.length || working);
+  at("passages").hidden = !hits.length;
+  at("found-title").textContent = turn?.isFound === false ? "Passages that come near it" : "Passages";
+  at("found").replaceChildren(...hits.map((hit, place) => itemOf(turn, hit, place, goTo)));
+  listAll(hits.length <= FEW + 2);
+  markHits(hits, goTo);
+  hits.forEach(markExcerpt);
+  at("steps").hidden = !hits.length;
+  if (hits.length) goTo(hits[0], { quietly: true });
+  if (turn?.answers.length) drawAnswers(turn, goToChunk);
+  else at("answers").removeAttribute("aria-busy");
+  drawEarlier();
+}
+
+/** List all passages, or the best few and a button for the rest. */
+export function listAll(isAll) {
+  const items = [...at("found").children];
+  items.forEach((item, place) => { item.hidden = !isAll && place >= FEW; });
+  at("more").hidden = isAll;
+  at("more").textContent = `All ${items.length} passages`;
+}
+
+function drawEarlier() {
+  const others = turns.filter((turn) => turn !== current).reverse();
+  at("earlier").hidden = !others.length;
+  at("earlier-turns").replaceChildren(...others.map((turn) => {
+    const folded = make("details", {}, make("summary", { className: "asked-before" }, turn.question));
+    folded.addEventListener("toggle", () => {
+      if (folded.children.length > 1) return;
+      const texts = turn.answers.map((_, number) => make("div", { className: "sample" }, ...nodesOf(turn, number, (chunk) => { show(turn); goToChunk(chunk); })));
+      folded.append(...texts, button("Show its passages", () => { stopAll(); show(turn); at("right").scrollTop = 0; }));
+    });
+    return make("li", {}, folded);
+  }));
+}
+
+/** Scroll to a hit and say which it is. `quietly`: leave the view of a narrow screen as it is. */
+export function goTo(hit, { quietly = false } = {}) {
+  if (!quietly) {
+    if (document.body.dataset.view !== "document") history.pushState({ turn: current.id, view: "document" }, "");
+    choose("document");
+  }
+  document.querySelector(".chunk.here")?.classList.remove("here");
+  hit.chunk.element.classList.add("here");
+  for (const one of current.hits) one.button.toggleAttribute("aria-current", one === hit);
+  hit.button.setAttribute("aria-current", "true");
+  const ordered = inOrder(current.hits);
+  at("step").textContent = `${ordered.indexOf(hit) + 1} of ${ordered.length}`;
+  if (!quietly && isViewing() && hit.chunk.document.file) showFile(hit.chunk.document, hit.chunk.place.page);
+  else {
+    if (!quietly) showFile(null);
+    bringIntoView(hit.chunk.element);
+  }
+}
+
+function goToChunk(chunk) {
+  const hit = current.hits.find((one) => one.chunk === chunk);
+  if (hit) goTo(hit);
+}
+
+/** Go to the next mark in the text, or with -1 to the one before. */
+export function step(by) {
+  if (!current?.hits.length) return;
+  const ordered = inOrder(current.hits);
+  const here = ordered.findIndex((hit) => hit.button.hasAttribute("aria-current"));
+  goTo(ordered[(here + by + ordered.length) % ordered.length]);
+}
+
+/** Go where the reader was, when the browser goes back or forward. */
+export function goBack({ turn: id, view } = {}) {
+  const turn = turns.find((one) => one.id === id) ?? current;
+  if (turn && turn !== current) {
+    stopAll();
+    show(turn);
+    at("question").value = turn.question;
+  }
+  choose(view ?? "found");
+}
+
+/** Take out what was found in a document that is gone. */
+export function forgetDocument(removed) {
+  for (const turn of turns) {
+    turn.hits = turn.hits.filter((hit) => hit.chunk.document !== removed);
+    if (turn.sources.some((source) => source.chunk.document === removed)) turn.sources = [];
+  }
+  if (current) show(current);
+  keep();
+}
+
+// ── What survives ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+const kept = ({ chunk, ...rest }) => ({ ...rest, from: [chunk.document.id, chunk.number] });
+
+function keep() {
+  return keepTurns(turns.map(({ corpus: _, hits, sources, ...turn }) => ({
+    ...turn, sources: sources.map(kept),
+    hits: hits.map(({ chunk, score, level, passage, words, isFaint }) => kept({ chunk, score, level, passage, words, isFaint })),
+  })));
+}
+
+/** Take turns as they were kept, to documents that are there again. */
+export function restore(saved) {
+  const byId = new Map(documents.map((one) => [one.id, one]));
+  const back = (places) => places.map(({ from: [id, number], ...rest }) => ({ ...rest, chunk: byId.get(id)?.chunks[number] })).filter((one) => one.chunk);
+  turns = saved.map((turn) => {
+    at("scope").value = turn.scope;
+    if (at("scope").selectedIndex < 0) at("scope").value = "all";
+    const sources = back(turn.sources);
+    return { ...turn, corpus: corpus(), hits: back(turn.hits), sources: sources.length === turn.sources.length ? sources : [] };
+  });
+  at("scope").value = "all";
+}
+
+export function forgetTurns() {
+  stopAll();
+  turns = [];
+  show(null);
+}

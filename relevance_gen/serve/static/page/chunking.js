@@ -1,0 +1,79 @@
+/** Cutting a text into chunks, at paragraphs and sentences. */
+
+const SHORT = 200;  // characters under which paragraphs are joined
+const LONG = 1000;  // characters over which one is cut
+const SENTENCE = /[.!?…؟।۔]["'”’»)\]]*\s+|[。！？．]["'”’»)\]」』）]*\s*/g;
+const BREAKS = [[SENTENCE, LONG / 4], [/\n/g, LONG / 2], [/\s+/g, LONG / 2]];  // best first, and from where on they count
+const BREAKS_OF_CODE = [[/\n/g, LONG / 4], [/\s+/g, LONG / 2]];
+
+const BLANK = /[\s\x1c-\x1f\x85]/;  // what the server calls blank, too
+const FENCE = /^ {0,3}(?:```|~~~)/gm;
+
+/** Tell whether a paragraph is plainly a heading: Markdown's, or a short line that begins as one and ends as none. */
+export const isHeading = (paragraph) => /^(#{1,6} .*|[\p{Lu}\p{Lt}\d][^\n,;|={}<>\t]{0,59}(?<![.!?…:;,]))$/u.test(paragraph);
+
+export const isFenced = (chunk) => /^ {0,3}(?:```|~~~)/.test(chunk);
+
+/** Yield start and end of each chunk of a text, white space between them left out. A heading begins a chunk. */
+export function* chunksOf(text, { isCode = false } = {}) {
+  const breaks = isCode ? BREAKS_OF_CODE : BREAKS;
+  let open = null;
+  for (const [start, end] of paragraphsOf(text)) {
+    const head = text.slice(start, Math.min(end, start + 80));
+    const most = !isCode && end - start <= 80 && isHeading(head) ? SHORT / 2 : isFenced(head) ? 0 : SHORT;
+    if (open && (open[1] - open[0] >= most || isFenced(text.slice(open[0], open[0] + 8)) || end - open[0] > LONG)) {
+      yield* cut(text, ...open, breaks);
+      open = null;
+    }
+    open = open ? [open[0], end] : [start, end];
+  }
+  if (open) yield* cut(text, ...open, breaks);
+}
+
+/** Yield start and end of each paragraph, and of each fenced block. No pattern begins with white space: on much of it
+    that takes quadratic time. */
+function* paragraphsOf(text) {
+  let start = 0;
+  let isOpen = false;  // a fence
+  let seen = 0;
+  for (const { index, 0: gap } of [...text.matchAll(/\n[^\S\n]*\n|\f/g), { index: text.length, 0: "" }]) {
+    let end = index;
+    for (const _ of text.slice(seen, index).matchAll(FENCE)) isOpen = !isOpen;
+    seen = index + gap.length;
+    if (isOpen && index < text.length) continue;
+    while (start < end && BLANK.test(text[start])) start += 1;
+    while (start < end && BLANK.test(text[end - 1])) end -= 1;
+    if (start < end) yield [start, end];
+    start = index + gap.length;
+  }
+}
+
+function* cut(text, start, end, breaks) {
+  const kinds = isFenced(text.slice(start, start + 8)) ? BREAKS_OF_CODE : breaks;
+  while (end - start > LONG) {
+    const stop = start + endOfChunk(text.slice(start, start + LONG), kinds);
+    let last = stop;
+    while (BLANK.test(text[last - 1])) last -= 1;
+    yield [start, last];
+    start = stop;
+    while (start < end && BLANK.test(text[start])) start += 1;
+  }
+  if (end > start) yield [start, end];
+}
+
+/** Return where a full chunk ends: at the last break that does not come too early, never inside a surrogate pair. */
+function endOfChunk(full, breaks) {
+  for (const [pattern, least] of breaks) {
+    const ends = [...full.matchAll(pattern)].map((found) => found.index + found[0].length).filter((end) => end > least);
+    if (ends.length) return ends.at(-1);
+  }
+  return full.codePointAt(full.length - 1) >= 0xd800 && full.codePointAt(full.length - 1) < 0xdc00 ? full.length - 1 : full.length;
+}
+
+/** Return a function from code points, in which the server counts, to the UTF-16 units in which the browser does. */
+export function unitsOf(text) {
+  if (!/[\ud800-\udbff]/.test(text)) return (point) => point;
+  const units = [0];
+  for (const character of text) units.push(units.at(-1) + character.length);
+  return (point) => units[point];
+}

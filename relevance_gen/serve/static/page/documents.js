@@ -1,0 +1,212 @@
+/** The documents: read from files, cut into chunks, laid out, named on the shelf. */
+
+import { chunksOf, isFenced, isHeading } from "./chunking.js";
+import { at, button, complain, counted, make, nextFrame, Problem, say } from "./dom.js";
+import { dropDocument, keepDocument } from "./keeping.js";
+import { indexOf, optionsOfIndexes } from "./offered.js";
+import { Corpus, post } from "./server.js";
+
+const GROUP = 12;  // chunks that are laid out together
+const SLICE_MS = 12;  // longest stretch of work before the browser may draw
+const CODE = /\.(?:bat|c|cc|cfg|conf|cpp|cs|css|csv|go|h|hpp|ini|ipynb|java|js|json|jsonl|kt|log|lua|php|pl|ps1|py|r|rb|rs|scala|sh|sql|swift|tex|toml|ts|tsv|tsx|xml|ya?ml)$/i;
+
+export let documents = [];  // { id, name, parts, file, sheet, label, chunks }
+let corpora = new Map();  // by the id of the one document, or "all"
+
+/** Who is told when documents come and go, with what was removed; and of sheets that are laid out. */
+export const listeners = { changed: () => {}, laidOut: () => {}, showFile: () => {} };
+
+/** Return what a question is put to: all chunks, those of the document that is chosen, or an index of the server. */
+export function corpus() {
+  const chosen = at("scope").value || "all";
+  const offered = indexOf(chosen);
+  if (offered) return offered;
+  if (!corpora.has(chosen)) {
+    corpora.set(chosen, new Corpus(documents.filter(({ id }) => chosen === "all" || String(id) === chosen).flatMap((one) => one.chunks)));
+  }
+  return corpora.get(chosen);
+}
+
+/** Add a document of `parts`, each with its `place` and its `text`, and lay it out bit by bit. */
+export async function addDocument({ id, name, parts, file = null }, { isKept = false, quietly = false } = {}) {
+  const added = { id: id ?? Math.max(Date.now(), 1 + (documents.at(-1)?.id ?? 0)), name, parts, file, chunks: [] };
+  added.sheet = make("article", { className: "sheet" }, make("h2", { textContent: name }));
+  added.sheet.classList.toggle("code", CODE.test(name));
+  added.label = labelOf(added);
+  documents.push(added);
+  at("names").append(added.label);
+  at("text").append(added.sheet);
+  listeners.laidOut(added.sheet);
+  at("text").setAttribute("aria-busy", "true");
+  const isWhole = await layOut(added);
+  if (!isWhole) return;  // it was removed meanwhile
+  collect();
+  if (!added.chunks.length) {
+    removeDocument(added);
+    throw new Problem(`${name} has no text.`);
+  }
+  if (!quietly && documents.length > 1) added.sheet.scrollIntoView();
+  if (!isKept && !(await keepDocument(added))) say(`${name} is too large to be here after a reload`);
+}
+
+async function layOut(added) {
+  const isCode = added.sheet.classList.contains("code");
+  let group = null;
+  let resumed = performance.now();
+  for (const part of added.parts) {
+    const text = part.text.replace(/\r\n?/g, "\n");
+    const place = placeOf(part.place);
+    if (place && added.parts.length > 1) {
+      added.sheet.append(make("h3", { className: "place" }, pageOf(added, part.place, place)));
+      group = null;
+    }
+    let behind = 0;
+    for (const [start, end] of chunksOf(text, { isCode })) {
+      added.chunks.at(-1)?.element.style.setProperty("--blank-lines", blankLines(text.slice(behind, start)));
+      behind = end;
+      if (!group || group.children.length === GROUP) {
+        group = make("div", { className: "group" });
+        added.sheet.append(group);
+      }
+      added.chunks.push(addChunk(group, text.slice(start, end), added, part.place ?? {}));
+      if (performance.now() - resumed > SLICE_MS) {
+        await nextFrame();
+        if (!documents.includes(added)) return false;
+        resumed = performance.now();
+      }
+    }
+  }
+  return true;
+}
+
+/** Return in words where in its document a part stands, as in "page 3"; "" where it is the whole. */
+export function placeOf(place) {
+  const [kind, which] = Object.entries(place ?? {}).find(([name]) => name !== "title") ?? [];
+  return kind ? `${kind} ${which}` : "";
+}
+
+/** Return the words for a place, which in a PDF open its page. */
+export function pageOf(document, place, words) {
+  return document.file && place?.page ? button(words, () => listeners.showFile(document, place.page), { label: `Show ${words} of ${document.name} as it is printed` }) : words;
+}
+
+/** Return how many blank lines stand for the white space between two chunks. */
+const blankLines = (gap) => Math.min(Math.max(gap.split("\n").length - 2, 0), 2);
+
+function addChunk(group, text, document, place) {
+  const element = make("p", { className: "chunk", tabIndex: -1 }, text);
+  const [head, rest] = [text.split("\n\n", 1)[0], text.includes("\n\n") || text.startsWith("#")];
+  element.classList.toggle("titled", rest && isHeading(head) && !document.sheet.classList.contains("code"));
+  element.classList.toggle("code", isFenced(text));
+  group.append(element);
+  group.n_chars = (group.n_chars ?? 0) + text.length;
+  group.style.setProperty("--chars", group.n_chars);
+  group.style.setProperty("--chunks", group.children.length);
+  return { text, element, group, document, place, number: document.chunks.length, before: group.n_chars - text.length };
+}
+
+/** A name is cut in its middle where there is no room: names that begin alike differ at their ends. */
+function labelOf(added) {
+  const cutAt = Math.max(added.name.length - 14, Math.ceil(added.name.length / 2));
+  const name = button("", () => { listeners.showFile(null); added.sheet.scrollIntoView(); }, { className: "name", label: added.name });
+  name.title = added.name;
+  name.append(make("span", {}, added.name.slice(0, cutAt)), make("span", {}, added.name.slice(cutAt)));
+  const remove = button("×", () => { removeDocument(added); at("add").focus(); }, { label: `Remove ${added.name}` });
+  remove.title = "Remove";
+  const first = added.parts.find((part) => part.place?.page);
+  return make("li", {}, name, added.file && first ? pageOf(added, first.place, "PDF") : null, remove);
+}
+
+export function removeDocument(removed) {
+  documents = documents.filter((one) => one !== removed);
+  removed.sheet.remove();
+  removed.label.remove();
+  dropDocument(removed.id);
+  collect(removed);
+}
+
+/** Offer to choose between all documents, one of them, and the indexes of the server. */
+export function listScopes() {
+  const chosen = at("scope").value;
+  const offered = optionsOfIndexes();
+  at("scope").replaceChildren(
+    make("option", { value: "all", textContent: documents.length === 1 ? "this document" : `all ${documents.length} documents` }),
+    ...(documents.length > 1 ? documents.map(({ id, name }) => make("option", { value: id, textContent: name })) : []), ...offered,
+  );
+  at("scope").value = chosen;
+  if (at("scope").selectedIndex < 0) at("scope").value = "all";
+  at("scope-label").hidden = documents.length < 2 && !offered.length;
+}
+
+/** See anew what can be asked, when a document has come or gone. */
+function collect(removed = null) {
+  corpora = new Map();
+  listScopes();
+  at("empty").hidden = documents.length > 0;
+  at("names").setAttribute("aria-label", counted(documents.length, "document"));
+  at("text").removeAttribute("aria-busy");
+  listeners.changed(removed);
+}
+
+// ── Files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export async function addFiles(files) {
+  complain(null);
+  const all = [...files];
+  for (const [place, file] of all.entries()) {
+    say(`Reading ${all.length > 1 ? `${place + 1} of ${all.length}: ` : ""}${file.name} …`);
+    at("status").classList.add("working");
+    try {
+      await addDocument(await documentOf(file));
+    } catch (error) {
+      complain(error);
+    } finally {
+      at("status").classList.remove("working");
+    }
+  }
+  if (at("status").textContent.startsWith("Reading ")) say("");
+}
+
+/** Read a file: here where it is text, by the server where it is a PDF, a page or an Office file. */
+async function documentOf(file) {
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  if (!bytes.length) throw new Problem(`${file.name} is empty.`);
+  const beginning = String.fromCharCode(...bytes.subarray(0, 5));
+  const isPdf = beginning === "%PDF-";
+  if (isPdf || beginning.startsWith("PK\x03\x04") || /\.(x?html?|eml)$/i.test(file.name)) {
+    return { name: file.name, parts: await extracted(file), file: isPdf ? new Blob([bytes], { type: "application/pdf" }) : null };
+  }
+  return { name: file.name, parts: [{ place: {}, text: decoded(bytes, file.name) }] };
+}
+
+function decoded(bytes, name) {
+  const encoding = bytes[0] === 0xff && bytes[1] === 0xfe ? "utf-16le" : bytes[0] === 0xfe && bytes[1] === 0xff ? "utf-16be" : "utf-8";
+  if (encoding === "utf-8" && bytes.subarray(0, 8192).includes(0)) throw new Problem(`${name} is not a text.`);
+  try {
+    return new TextDecoder(encoding, { fatal: true }).decode(bytes);
+  } catch {
+    return new TextDecoder("windows-1252").decode(bytes);
+  }
+}
+
+async function extracted(file) {
+  const content = (await dataUrlOf(file)).split(",")[1] ?? "";
+  let response;
+  try {
+    response = await post("extract", JSON.stringify({ name: file.name, content }));
+  } catch (error) {
+    throw error instanceof Problem ? new Problem(error.message.replace(/^Content/, file.name).replace(/needs pip install (\S+) on the server/, "cannot be read by this server, which lacks $1")) : error;
+  }
+  const { parts, trouble } = await response.json();
+  if (trouble) complain(new Problem(`${file.name} ${trouble}.`));
+  return parts;
+}
+
+function dataUrlOf(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.addEventListener("load", () => resolve(reader.result));
+    reader.addEventListener("error", () => reject(new Problem(`${file.name} cannot be read.`)));
+    reader.readAsDataURL(file);
+  });
+}

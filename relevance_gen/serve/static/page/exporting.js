@@ -1,0 +1,41 @@
+/** Answers with their sources as Markdown: to copy, and to save. */
+
+import { withMarks } from "./answering.js";
+import { placeOf } from "./documents.js";
+import { at, make } from "./dom.js";
+
+/** Return a turn as Markdown: the question, the answers, and the passages that they are from. */
+export function markdownOf(turn) {
+  const { question, answers, sources, hits } = turn;
+  const given = sources.length ? sources : hits.slice(0, 5);
+  const listed = given.map(({ chunk: { text, document, place } }, number) => {
+    const where = [document.name, placeOf(place)].filter(Boolean).join(", ");
+    return `[${number + 1}] ${where}\n\n${text.replace(/^/gm, "> ")}`;
+  });
+  return [`## ${question}`, ...answers.map((_, number) => withMarks(turn, number, (place) => (place ? ` [${place.source + 1}]` : " [not found in the passages]")).trim()).filter(Boolean), ...(listed.length ? ["### Sources", ...listed] : [])].join("\n\n");
+}
+
+/** Copy a text, and say so on the button. */
+export async function copy(text, pressed) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {  // only pages that came by TLS or from this machine may write the clipboard
+    const field = make("textarea", { value: text, className: "unseen" });
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  }
+  const before = pressed.textContent;
+  if (before === "Copied") return;
+  pressed.textContent = "Copied";
+  setTimeout(() => { pressed.textContent = before; }, 1500);
+}
+
+/** Save all turns as a file. */
+export function save(turns) {
+  const address = URL.createObjectURL(new Blob([`${turns.map(markdownOf).join("\n\n")}\n`], { type: "text/markdown" }));
+  make("a", { href: address, download: "answers.md" }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  at("save").blur();
+}

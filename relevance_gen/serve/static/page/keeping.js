@@ -1,0 +1,72 @@
+/** What survives a reload: documents, questions and answers, in this browser's IndexedDB and nowhere else. */
+
+const MOST_BYTES = 64 << 20;  // of all documents together
+const MOST_TURNS = 50;
+
+let opened = null;
+
+function open() {
+  opened ??= new Promise((resolve, reject) => {
+    const request = indexedDB.open("relevance_gen", 1);
+    request.onupgradeneeded = () => {
+      request.result.createObjectStore("documents", { keyPath: "id" });
+      request.result.createObjectStore("turns", { keyPath: "id" });
+    };
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+    request.onblocked = () => reject(new Error("another tab holds the database"));
+  });
+  return opened;
+}
+
+/** Do something with the stores, and return what `work` asks for; where nothing can be kept, nothing is, and null comes. */
+async function within(mode, work) {
+  try {
+    const database = await open();
+    return await new Promise((resolve, reject) => {
+      const transaction = database.transaction(["documents", "turns"], mode);
+      const asked = work(transaction.objectStore("documents"), transaction.objectStore("turns"));
+      transaction.oncomplete = () => resolve(asked?.result ?? true);
+      transaction.onerror = transaction.onabort = () => reject(transaction.error);
+    });
+  } catch {
+    return null;
+  }
+}
+
+const sizeOf = ({ parts, file }) => parts.reduce((sum, part) => sum + 2 * part.text.length, 0) + (file?.size ?? 0);
+
+let nBytes = new Map();  // by the document's id
+
+/** Keep a document, and tell whether it could be. */
+export async function keepDocument({ id, name, parts, file }) {
+  const size = sizeOf({ parts, file });
+  if ([...nBytes.values()].reduce((sum, one) => sum + one, size) > MOST_BYTES) return false;
+  nBytes.set(id, size);
+  return (await within("readwrite", (documents) => documents.put({ id, name, parts, file }))) !== null;
+}
+
+export function dropDocument(id) {
+  nBytes.delete(id);
+  return within("readwrite", (documents) => documents.delete(id));
+}
+
+/** Keep the last turns, and no others. */
+export function keepTurns(turns) {
+  return within("readwrite", (_, store) => {
+    store.clear();
+    for (const turn of turns.slice(-MOST_TURNS)) store.put(turn);
+  });
+}
+
+/** Return the documents and turns that are kept, the oldest first. */
+export async function kept() {
+  const documents = (await within("readonly", (store) => store.getAll())) ?? [];
+  nBytes = new Map(documents.map((one) => [one.id, sizeOf(one)]));
+  return { documents, turns: (await within("readonly", (_, store) => store.getAll())) ?? [] };
+}
+
+export function forgetAll() {
+  nBytes.clear();
+  return within("readwrite", (documents, turns) => { documents.clear(); turns.clear(); });
+}

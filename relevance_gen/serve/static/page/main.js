@@ -1,0 +1,166 @@
+/** The page begins here: what the reader does, and what is there when it opens. */
+
+import { isDrawn } from "./answering.js";
+import * as asking from "./asking.js";
+import { addDocument, addFiles, documents, listeners, listScopes, removeDocument } from "./documents.js";
+import { at, complain } from "./dom.js";
+import { copy, markdownOf, save } from "./exporting.js";
+import { forgetAll, kept } from "./keeping.js";
+import { placeMarks, sizes } from "./marks.js";
+import { forgetIndexes, lookForIndexes } from "./offered.js";
+import { hasKey, takeKey } from "./server.js";
+import { choose } from "./view.js";
+import { showFile } from "./viewer.js";
+
+const BIG_PASTE = 200_000;  // characters; a text field would lay all of them out
+const EXAMPLE = { name: "How things are found", question: "How do desert ants know how far they have gone?" };
+
+/** Name a pasted text by its first line, of which a long one ends after a word. */
+function nameOf(text) {
+  const line = text.trim().split("\n", 1)[0].replace(/^#+\s*/, "");
+  return line.length > 60 ? `${line.match(/^.{1,59}(?=\s)|^.{1,59}/u)[0]}…` : line || "Text";
+}
+
+async function takeText(text) {
+  if (!text.trim()) return;
+  complain(null);
+  try {
+    await addDocument({ name: nameOf(text), parts: [{ place: {}, text }] });
+  } catch (error) {
+    complain(error);
+  }
+}
+
+// ── Keys, pastes and drops ──────────────────────────────────────────────────────────────────────────────────────────
+
+function stepThroughHits(event) {
+  const hits = asking.current?.hits ?? [];
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const place = hits.findIndex((hit) => hit.button === document.activeElement);
+  if (!by || place < 0) return;
+  event.preventDefault();
+  const next = hits[Math.min(Math.max(place + by, 0), hits.length - 1)];
+  if (next.button.closest("li").hidden) asking.listAll(true);
+  next.button.focus();
+  asking.goTo(next, { quietly: true });
+}
+
+function onKey(event) {
+  const isWriting = event.target.closest("input, textarea, select, dialog");
+  const isPlain = !isWriting && !event.ctrlKey && !event.metaKey && !event.altKey;
+  if (event.key === "Escape" && !event.target.closest("dialog")) {
+    at("peek").hidden = true;
+    asking.stopAll();
+  } else if (event.key === "Enter" && event.target === at("question") && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    at("ask").requestSubmit();
+  } else if (event.key === "/" && isPlain) {
+    event.preventDefault();
+    at("question").select();
+  } else if ((event.key === "n" || event.key === "p") && isPlain) {
+    asking.step(event.key === "n" ? 1 : -1);
+  } else if (event.key === "ArrowDown" && event.target === at("question") && asking.current?.hits.length && !at("question").value.includes("\n")) {
+    event.preventDefault();
+    asking.current.hits[0].button.focus();
+  } else if (!isWriting) stepThroughHits(event);
+}
+
+function onPaste(event) {
+  const { files } = event.clipboardData;
+  const text = event.clipboardData.getData("text/plain");
+  const isBig = event.target === at("pasted") && text.length > BIG_PASTE;
+  if (event.target.closest("input, textarea") && !isBig) return;
+  event.preventDefault();
+  if (isBig) at("text-dialog").close("cancelled");
+  if (files.length) addFiles(files);
+  else takeText(text);
+}
+
+function onDrop(event) {
+  event.preventDefault();
+  document.body.classList.remove("dropping");
+  if (event.dataTransfer.files.length) addFiles(event.dataTransfer.files);
+  else takeText(event.dataTransfer.getData("text/plain"));
+}
+
+/** Let a dialog's form close it as "given", its other button and Escape without. */
+function prepareDialog(name, onGiven = () => {}) {
+  const dialog = at(`${name}-dialog`);
+  dialog.querySelector("form").addEventListener("submit", () => { dialog.returnValue = "given"; });
+  dialog.querySelector(".main").value = "given";
+  at(`${name}-cancel`).addEventListener("click", () => dialog.close("cancelled"));
+  dialog.addEventListener("close", () => { if (dialog.returnValue === "given") onGiven(); });
+  return () => { dialog.returnValue = ""; dialog.showModal(); };
+}
+
+// ── What is there ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+const questionInAddress = () => new URLSearchParams(location.hash.slice(1)).get("q") ?? "";
+
+/** Show what was there before, or on a first visit the example. */
+async function begin() {
+  const before = await kept();
+  if (hasKey()) await lookForIndexes();
+  const asked = questionInAddress();
+  const isExample = before.documents.every(({ name }) => name === EXAMPLE.name);
+  at("question").value = asked || before.turns.at(-1)?.question || (isExample ? EXAMPLE.question : "");
+  if (before.documents.length) {
+    for (const one of before.documents) await addDocument(one, { isKept: true, quietly: true }).catch(complain);
+    asking.restore(before.turns);
+  } else {
+    await addDocument({ name: EXAMPLE.name, parts: [{ place: {}, text: at("example").textContent }] });
+  }
+  const last = asking.turns.findLast((turn) => !asked || turn.question === asked);
+  if (last) asking.show(last);
+  else if (asked && hasKey() && before.documents.length) asking.ask(asked);
+  listeners.changed = (removed) => {
+    if (removed) asking.forgetDocument(removed);
+    placeMarks();
+  };
+}
+
+async function forgetEverything() {
+  asking.forgetTurns();
+  forgetIndexes();
+  for (const one of [...documents]) removeDocument(one);
+  await forgetAll();
+  at("question").value = "";
+  history.replaceState(null, "", location.pathname + location.search);
+}
+
+function start() {
+  takeKey();
+  const showKeptDialog = prepareDialog("forget", forgetEverything);
+  const showTextDialog = prepareDialog("text", () => takeText(at("pasted").value));
+  prepareDialog("key");
+  const on = (id, act, kind = "click") => at(id).addEventListener(kind, act);
+  on("ask", (event) => { event.preventDefault(); asking.ask(at("question").value.trim()); }, "submit");
+  on("stop", asking.stopAll);
+  on("retry", () => asking.reanswer({ again: true }));
+  on("samples", () => asking.reanswer(), "change");
+  on("copy", () => { if (isDrawn(asking.current)) copy(markdownOf(asking.current), at("copy")); });
+  on("save", () => save(asking.turns));
+  on("forget", showKeptDialog);
+  on("more", () => asking.listAll(true));
+  on("next", () => asking.step(1));
+  on("previous", () => asking.step(-1));
+  on("viewer-close", () => showFile(null));
+  on("open", () => at("files").click());
+  on("files", async () => { await addFiles(at("files").files); at("files").value = ""; }, "change");
+  on("add", () => { at("pasted").value = ""; showTextDialog(); });
+  for (const one of document.querySelectorAll(".views button")) one.addEventListener("click", () => choose(one.dataset.view));
+  addEventListener("key", () => lookForIndexes().then(listScopes));
+  addEventListener("keydown", onKey);
+  addEventListener("paste", onPaste);
+  addEventListener("popstate", (event) => asking.goBack(event.state ?? {}));
+  addEventListener("hashchange", () => { takeKey(); if (questionInAddress()) at("question").value = questionInAddress(); });
+  addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
+  addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
+  addEventListener("drop", onDrop);
+  listeners.laidOut = (sheet) => sizes.observe(sheet);
+  listeners.showFile = showFile;
+  sizes.observe(at("text"));
+  begin();
+}
+
+start();

@@ -1,0 +1,82 @@
+/** Marks in the text: what was found is shaded there, and has its place on the strip beside the scrollbar. */
+
+import { at, make, nextFrame } from "./dom.js";
+
+const MARKS = ["shade-1", "shade-2", "shade-3", "shade-4", "shade-5", "passage", "word"];
+
+let hits = [];  // what is marked: see `asking`
+let go = () => {};  // called with a hit whose mark is clicked
+
+/** Return the set of ranges that the style paints as ::highlight(name); browsers without highlights paint none. */
+export function marks(name) {
+  if (!globalThis.Highlight) return new Set();
+  if (!CSS.highlights.has(name)) CSS.highlights.set(name, Object.assign(new Highlight(), { priority: MARKS.indexOf(name) }));
+  return CSS.highlights.get(name);
+}
+
+export const range = (node, start, end) => new StaticRange({ startContainer: node, startOffset: start, endContainer: node, endOffset: end });
+
+/** Marks stand only in groups near the view: painting looks at every range that there is. */
+const groupsInView = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    for (const hit of hits) if (hit.chunk.group === target) (isIntersecting ? mark : unmark)(hit);
+  }
+}, { root: at("text"), rootMargin: "50%" });
+
+/** Mark these hits and no others; `onClick` is called with the hit whose mark at the scrollbar is clicked. */
+export function markHits(found, onClick) {
+  groupsInView.disconnect();
+  for (const name of MARKS) marks(name).clear();
+  document.querySelector(".chunk.here")?.classList.remove("here");
+  [hits, go] = [found, onClick];
+  for (const group of new Set(hits.map((hit) => hit.chunk.group))) groupsInView.observe(group);
+  placeMarks();
+}
+
+function mark(hit) {
+  unmark(hit);
+  const node = hit.chunk.element.firstChild;
+  hit.ranges = [[`shade-${hit.level}`, range(node, 0, node.length)]];
+  if (hit.passage && !hit.isFaint) hit.ranges.push(["passage", range(node, ...hit.passage)]);
+  for (const word of hit.words) hit.ranges.push(["word", range(node, ...word)]);
+  for (const [name, one] of hit.ranges) marks(name).add(one);
+}
+
+function unmark(hit) {
+  for (const [name, one] of hit.ranges ?? []) marks(name).delete(one);
+  hit.ranges = null;
+}
+
+/** Put a mark for each hit where it stands in the whole text. Groups out of view count with their estimated height. */
+export function placeMarks() {
+  const height = at("text").scrollHeight;
+  const drawn = hits.map((hit) => {
+    const { group, before } = hit.chunk;
+    const place = (offsetIn(group) + (before / group.n_chars) * group.offsetHeight) / height;
+    const drawnMark = make("i");
+    drawnMark.style.top = `${(100 * place).toFixed(3)}%`;
+    drawnMark.style.opacity = 0.15 + 0.17 * hit.level;
+    drawnMark.addEventListener("click", () => go(hit));
+    return drawnMark;
+  });
+  at("strip").replaceChildren(...drawn);
+}
+
+/** Groups that come into view get their real height, and move what is below. */
+export const sizes = new ResizeObserver(placeMarks);
+
+const offsetIn = (group) => group.getBoundingClientRect().top - at("text").getBoundingClientRect().top + at("text").scrollTop;
+
+/** Return the hits in the order in which they stand in the text. */
+export const inOrder = (found) => [...found].sort((one, other) => one.chunk.document.id - other.chunk.document.id || one.chunk.number - other.chunk.number);
+
+/** Scroll the text, and once more when the groups around have their real height. */
+export async function bringIntoView(element) {
+  for (let round = 0; round < 3; round += 1) {
+    const pane = at("text").getBoundingClientRect();
+    const { top, height } = element.getBoundingClientRect();
+    const wanted = top - pane.top - Math.max(24, (pane.height - height) / 3);
+    if (Math.abs(wanted) > 1) at("text").scrollBy({ top: wanted, behavior: "instant" });
+    await nextFrame();
+  }
+}

@@ -1,0 +1,74 @@
+/** Indexes that the server offers by name, to be asked in place of documents. */
+
+import { at, make } from "./dom.js";
+import { keyHeader, post } from "./server.js";
+
+const PREFIX = "index:";  // of an option's value
+
+let indexes = [];  // as the server describes them
+const asked = new Map();  // by name
+
+/** Ask what the server offers to this key; nothing, where it cannot be asked. */
+export async function lookForIndexes() {
+  try {
+    indexes = (await (await fetch("indexes", { headers: keyHeader() })).json()).indexes ?? [];
+  } catch {
+    indexes = [];
+  }
+}
+
+/** Return the options for them, none where there are none. */
+export function optionsOfIndexes() {
+  if (!indexes.length) return [];
+  const options = indexes.map(({ name, state }) => make("option", { value: PREFIX + name, textContent: state === "unavailable" ? `${name} (not there now)` : name, disabled: state === "unavailable" }));
+  return [make("optgroup", { label: "On the server" }, ...options)];
+}
+
+/** Return the index that an option stands for; null for another option. */
+export function indexOf(value) {
+  if (!value.startsWith(PREFIX)) return null;
+  const name = value.slice(PREFIX.length);
+  if (!asked.has(name)) asked.set(name, new OfferedIndex(name));
+  return asked.get(name);
+}
+
+export function forgetIndexes() {
+  for (const one of asked.values()) one.sheet.remove();
+  asked.clear();
+}
+
+/** An index to ask. Of its chunks those that were found are shown, in their order. */
+class OfferedIndex {
+  constructor(name) {
+    this.name = name;
+    this.size = indexes.find((one) => one.name === name)?.num_chunks ?? 0;
+    this.chunks = new Map();  // by position
+    this.sheet = make("article", { className: "sheet" }, make("h2", { textContent: `${name}: what was found` }));
+  }
+
+  post(path, fields, signal) {
+    return post(path, JSON.stringify({ ...fields, index: this.name }), signal);
+  }
+
+  /** Return the chunk that a result of a search is; null for one that was not found before and has no text. */
+  chunkOf({ original_index: position, chunk_txt: text, metadata = {} }) {
+    if (this.chunks.get(position)?.text === (text ?? this.chunks.get(position)?.text)) return this.chunks.get(position) ?? null;
+    this.chunks.get(position)?.group.remove();  // the index has changed
+    if (!this.sheet.isConnected) at("text").append(this.sheet);
+    const element = make("p", { className: "chunk", tabIndex: -1 }, text);
+    element.style.setProperty("--blank-lines", 1);
+    const group = Object.assign(make("div", { className: "group" }, element), { n_chars: text.length, number: position });
+    group.style.setProperty("--chars", text.length);
+    group.style.setProperty("--chunks", 1);
+    this.sheet.insertBefore(group, [...this.sheet.children].find((one) => one.number > position) ?? null);
+    const place = Object.fromEntries(Object.entries(metadata).filter(([name]) => ["page", "slide", "sheet"].includes(name)));
+    const document = { id: this.name, name: String(metadata.path ?? metadata.source ?? this.name), isOffered: true };
+    const chunk = { text, element, group, document, place, number: position, before: 0 };
+    this.chunks.set(position, chunk);
+    return chunk;
+  }
+
+  positionOf(chunk) {
+    return chunk.number;
+  }
+}

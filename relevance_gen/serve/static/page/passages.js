@@ -1,0 +1,97 @@
+/** The list of what was found, and why it was. */
+
+import { button, complain, counted, make } from "./dom.js";
+import { pageOf, placeOf, documents } from "./documents.js";
+import { marks, range } from "./marks.js";
+
+const EXCERPT = 320;  // characters
+
+/** Make the item of a hit; `go` is called when it is chosen. What its button is stands in the hit from then on. */
+export function itemOf(turn, hit, place, go) {
+  const [from, to] = excerptOf(hit);
+  hit.excerpt = { from, node: document.createTextNode(hit.chunk.text.slice(from, to)) };
+  const score = make("span", { className: "score numbers", textContent: hit.score.toFixed(2) });
+  score.setAttribute("aria-label", `Passage ${place + 1}, score ${hit.score.toFixed(2)}.`);
+  hit.button = button(score, () => go(hit), { className: "hit" });
+  hit.button.append(make("span", { className: "excerpt" }, hit.excerpt.node));
+  hit.button.style.setProperty("--level", hit.level);
+  const why = make("details", {}, make("summary", {}, make("span", { textContent: "Why" })));
+  why.addEventListener("toggle", () => { if (why.open) explain(turn, hit, why); });
+  return make("li", {}, hit.button, make("div", { className: "under" }, whereOf(hit.chunk), why));
+}
+
+/** Return where a chunk is from: its document where there are several, and its page. */
+function whereOf({ document: from, place }) {
+  const words = placeOf(place);
+  const name = documents.length > 1 || from.isOffered ? make("span", { className: "from", textContent: from.name, title: from.name }) : null;
+  return make("span", { className: "where" }, name, words ? pageOf(from, place, words) : null);
+}
+
+/** Return the part of a chunk around its best passage, beginning with a sentence where one begins near. */
+export function excerptOf({ chunk: { text }, passage }) {
+  const start = passage?.[0] ?? 0;
+  const sentenceStart = Math.max(...[". ", "? ", "! ", "\n"].map((end) => text.lastIndexOf(end, start - 1) + end.length), 0);
+  const near = start - sentenceStart < EXCERPT / 2 ? Math.min(sentenceStart, start) : start;
+  const from = near <= 2 ? 0 : near;
+  let to = Math.min(text.length, from + EXCERPT);
+  if (text.codePointAt(to - 1) > 0xffff) to += 1;
+  return [from, to];
+}
+
+export function markExcerpt({ excerpt: { from, node }, words }) {
+  for (const [start, end] of words) {
+    if (start >= from && end <= from + node.length) marks("word").add(range(node, start - from, end - from));
+  }
+}
+
+const PARTS = {
+  pairs: "pairs of words", coverage: "words close together", head: "words at its beginning",
+  run: "words in a row", title: "the title", letters: "letters in a row", likeness: "likeness to the best passages",
+  meaning: "nearness in meaning", reranking: "the reranker's reading",
+};
+
+/** Fetch once why a chunk scored, and show it as a sentence and a table. */
+async function explain(turn, hit, why) {
+  if (why.querySelector("table")) return;
+  try {
+    const fields = { query: turn.question, original_index: turn.corpus.positionOf(hit.chunk), syntax: "signs" };
+    const found = await (await turn.corpus.post("explain", fields)).json();
+    why.append(make("p", { textContent: sentenceOf(found, turn.corpus.size, hit === turn.hits[0]) }), tableOf(found));
+  } catch (error) {
+    why.open = false;
+    complain(error);
+  }
+}
+
+const added = (parts) => Object.entries(PARTS).map(([name, said]) => [said, parts[name] ?? 0]).filter(([, share]) => share > 0);
+
+/** Say in one sentence what gave most of a score: the best words, and what stands out beside them. */
+function sentenceOf({ score, terms, ...parts }, n, isBest) {
+  const most = Math.max(...terms.map((term) => term.share));
+  const words = terms.filter(({ share }) => share > 0 && share > most / 2).slice(0, 4).map(({ term, df }) => [`“${term}”`, df]);
+  const inAll = new Set(words.map(([, df]) => df)).size === 1;
+  const said = words.map(([term, df]) => inAll ? term : `${term} (in ${df.toLocaleString("en")})`);
+  const others = added(parts).filter(([name, share]) => share > 0.1 * score && !(isBest && name === PARTS.likeness)).map(([name]) => name);
+  const list = new Intl.ListFormat("en");
+  if (!words.length) return others.length ? `For ${list.format(others)}.` : "For many small things.";
+  const how = inAll ? `, ${words.length > 1 ? "each " : ""}in ${words[0][1].toLocaleString("en")}` : "";
+  return `It has ${list.format(said)}${how} of ${counted(n, "chunk")}${others.length ? `, and ${list.format(others)}` : ""}.`;
+}
+
+function tableOf({ score, terms, ...parts }) {
+  const words = terms.filter((term) => term.share > 0).map(({ term, matches, df, share }) => {
+    const others = matches.filter((match) => match !== term).slice(0, 3);
+    return [others.length ? `${term} (${others.join(", ")})` : term, df.toLocaleString("en"), share];
+  });
+  const rest = added(parts).map(([said, share]) => [said, "", share]);
+  const rows = [...words, ...rest].sort((one, other) => other[2] - one[2]).map(([name, df, share]) => {
+    const bar = make("i");
+    bar.style.setProperty("--share", (share / score).toFixed(4));
+    return make("tr", {},
+      make("td", { textContent: name }), make("td", { className: "number numbers", textContent: df }),
+      make("td", { className: "number numbers", textContent: share.toFixed(3) }), make("td", { className: "share" }, bar));
+  });
+  const heads = ["Because of", "in chunks", "adds", ""].map((text, place) =>
+    place < 3 ? make("th", { scope: "col", className: place ? "number" : "", textContent: text }) : make("td"));
+  return make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
+}

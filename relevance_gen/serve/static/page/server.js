@@ -1,0 +1,148 @@
+/** How the server is asked: the key, requests about chunks, and streams of events. */
+
+import { at, Problem } from "./dom.js";
+
+const KEY = "relevance_gen.key";  // sessionStorage: gone with the tab
+
+export const CUT = "The connection was cut before the answer was complete.";
+
+export const hasKey = () => Boolean(sessionStorage.getItem(KEY));
+
+export const keyHeader = () => ({ "X-API-Key": sessionStorage.getItem(KEY) ?? "" });
+
+/** Take the key out of the address, as the server's link has it, so that it is neither seen nor kept there. */
+export function takeKey() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  if (!given.has("key")) return;
+  sessionStorage.setItem(KEY, given.get("key"));
+  given.delete("key");
+  history.replaceState(history.state, "", `${location.pathname}${location.search}${given.size ? `#${given}` : ""}`);
+}
+
+/** Post JSON; ask for a key first, and again where it is wrong. Cancelling the dialog throws an AbortError. */
+export async function post(path, body, signal) {
+  if (!hasKey()) await askForKey();
+  for (;;) {
+    const key = sessionStorage.getItem(KEY);
+    const asked = performance.now();
+    const response = await reach(path, { method: "POST", headers: { "Content-Type": "application/json", "X-API-Key": key }, body, signal });
+    if (response.ok) return Object.assign(response, { asked });
+    const { type, message } = await errorOf(response);
+    if (response.status !== 401) throw new Problem(type === "no_runner" ? "This server has no model now: it can search only." : sentence(message), response.status);
+    if (sessionStorage.getItem(KEY) === key) await askForKey("The server does not know this key.");
+  }
+}
+
+/** Some chunks to ask about: the server keeps them once they came, and is asked by a name from then on. */
+export class Corpus {
+  constructor(chunks) {
+    this.chunks = chunks;
+    this.size = chunks.length;
+    this.body = null;  // the chunks as JSON, made once
+    this.name = null;
+  }
+
+  /** Return the chunk that a result of a search is. */
+  chunkOf({ original_index: position }) {
+    return this.chunks[position];
+  }
+
+  /** Return how the server calls a chunk. */
+  positionOf(chunk) {
+    return this.chunks.indexOf(chunk);
+  }
+
+  async post(path, fields, signal) {
+    if (this.name) {
+      try {
+        return await post(path, JSON.stringify({ ...fields, index: this.name }), signal);
+      } catch (error) {
+        if (error.status !== 404) throw error;  // the server has forgotten them, or another of its processes is asked
+      }
+    }
+    this.body ??= new Blob([JSON.stringify(this.chunks.map((chunk) => chunk.text))]);
+    const response = await post(path, new Blob([JSON.stringify({ ...fields, keep: true }).slice(0, -1), ',"chunk_txts":', this.body, "}"]), signal);
+    this.name = response.headers.get("X-Index");
+    return response;
+  }
+}
+
+/** Return what the model is called; "" where there is none, or the server tells only those with a key. */
+export async function nameOfModel() {
+  try {
+    const response = await fetch("v1/models", { headers: keyHeader() });
+    return (await response.json()).data[0].id;
+  } catch {
+    return "";
+  }
+}
+
+async function reach(path, options) {
+  try {
+    return await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem("The server does not answer. Is it still running?");
+  }
+}
+
+async function errorOf(response) {
+  try {
+    return (await response.json()).error;
+  } catch {
+    return { type: "unknown", message: `the server answered ${response.status}` };
+  }
+}
+
+export const sentence = (message) => `${message[0].toUpperCase()}${message.slice(1)}.`;
+
+let keyAsked = null;
+
+/** Ask for the key once, however many requests wait for it. */
+function askForKey(complaint) {
+  keyAsked ??= showKeyDialog(complaint).finally(() => { keyAsked = null; });
+  return keyAsked;
+}
+
+function showKeyDialog(complaint) {
+  const dialog = at("key-dialog");
+  if (complaint) at("key-reason").textContent = `${complaint} Look at what it printed when it started, or ask who runs it.`;
+  at("key").value = "";
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve, reject) => {
+    dialog.addEventListener("close", () => {
+      const key = at("key").value.trim();
+      at("key").value = "";
+      if (dialog.returnValue !== "given" || !key) return reject(new DOMException("no key was given", "AbortError"));
+      sessionStorage.setItem(KEY, key);
+      dispatchEvent(new Event("key"));
+      return resolve();
+    }, { once: true });
+  });
+}
+
+/** Yield name and data of each server-sent event of a response. */
+export async function* eventsOf(response) {
+  let rest = "";
+  for await (const piece of decoded(response.body)) {
+    const events = (rest + piece).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      const [, name, data] = event.match(/^(?:event: (\w+)\n)?data: (.*)$/s) ?? [];
+      if (data && data !== "[DONE]") yield [name, JSON.parse(data)];
+    }
+  }
+}
+
+async function* decoded(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  try {
+    for (let { done, value } = await reader.read(); !done; { done, value } = await reader.read()) yield value;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(CUT);
+  } finally {
+    reader.cancel().catch(() => {});  // whoever stops reading frees the server's slots
+  }
+}
