@@ -16,9 +16,9 @@ import time
 
 from bench import rendering
 
-TEXTS = ("speed", "memory", "needle")
-JUDGED = ("quality", "encoder", "answerable", "passages", "asking", "compress")
-OTHERS = ("generation", "constraints", "copying", "busy", "cluster", "serve_load", "attack")
+TEXTS = ("speed", "memory", "needle", "reranking")
+JUDGED = ("quality", "encoder", "answerable", "passages", "asking", "compress", "citing")
+OTHERS = ("generation", "constraints", "copying", "busy", "cluster", "serve_load", "peers", "attack")
 _ONLY = {"passages": "covidqa", "asking": "xquad-en"}
 """What stands in the names of the collections that some benches are for."""
 BENCHES = (*TEXTS, *JUDGED, *OTHERS)

@@ -26,7 +26,7 @@ import numpy as np
 from bench.recording import Record, add_quick
 from relevance_gen.generation.cache import PrefixCache
 from relevance_gen.generation.engine import Engine
-from relevance_gen.generation.sampling import SamplingOptions, log_probabilities, sample
+from relevance_gen.generation.sampling import log_probabilities, sample
 from relevance_gen.generation.ticket import Ticket
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.library import system_info
@@ -216,8 +216,8 @@ def measure_sampling(record: Record) -> None:
             times.append(time.thread_time() - started)
         return statistics.median(times) / n_rows * 1e6
 
-    drawn = {"top_k 50": (SamplingOptions(), 150), "top_k 0": (SamplingOptions(top_k=0), 700)}
-    drawn["top_k 0, top_p .95"] = (SamplingOptions(top_k=0, top_p=0.95), 1000)
+    drawn = {"top_k 50": (GenerationRequest(""), 150), "top_k 0": (GenerationRequest("", top_k=0), 700)}
+    drawn["top_k 0, top_p .95"] = (GenerationRequest("", top_k=0, top_p=0.95), 1000)
     for kind, logits in (("peaked", peaked), ("flat", flat)):
         for name, (settings, bar) in drawn.items():
             measured = row_us(lambda logits=logits, settings=settings: sample(logits, [settings] * n_rows, uniforms))

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.generation import LARGER_MODEL, MODEL, engine_seconds, make_larger_model, make_model, prompt_text
 from bench.recording import Record, add_quick
-from relevance_gen.generation.sampling import Settings, sample
+from relevance_gen.generation.sampling import sample
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.gpus import gpus
 from relevance_gen.llama.library import lib
@@ -54,7 +54,7 @@ def measure_steps(record: Record, model: Decoder, name: str, n_times: int) -> No
         model.prefill([slot], [model.tokenize(prompt_text(N_SHORT, slot), 0)], [0])
     group = f"One step, {name}"
     for n in [n for n in (1, 16, 64, 128) if n <= model.n_slots]:
-        settings, uniforms, logits = [Settings()] * n, np.full(n, 0.5), step(model, n, n).copy()
+        settings, uniforms, logits = [GenerationRequest("")] * n, np.full(n, 0.5), step(model, n, n).copy()
         one = median_ms(partial(step, model, n, 1), n_times)
         every = median_ms(partial(step, model, n, n), n_times)
         drawing = median_ms(partial(sample, logits, settings, uniforms), n_times)

@@ -16,12 +16,13 @@ WIDTH, HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 40, 72
 _COLOURS = ("#2f7ed8", "#d8722e", "#3a9a5b", "#b455a0", "#8a8a2b", "#5f6b7a")
 _STYLE = """
-text { font: 13px system-ui, sans-serif; fill: #797979 }
-.title { font-weight: 600; font-size: 15px }
-.grid { stroke: #888; stroke-opacity: .3 }
+.plot text { font: 13px system-ui, sans-serif; fill: currentColor }
+.plot .title { font-weight: 600; font-size: 15px }
+.plot .grid { stroke: currentColor; stroke-opacity: .2 }
 """
-"""No query of the reader's colour scheme: a page may be dark where the system is light. The grey of the text has a
-contrast of 4.3 with white and with the nearly black of dark pages, the colours one of 3 at least."""
+"""A plot stands within a page, whose colour of text it takes. The colours of its lines have a contrast of at least 3
+with the grounds of light and of dark pages."""
+_LEGEND_ROW = 18
 
 
 @frozen
@@ -64,7 +65,7 @@ def lines(title: str, x_label: str, y_label: str, series: Series) -> str:
         path = " ".join(f"{x_axis.at(x):.1f},{y_axis.at(y):.1f}" for x, y in line)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x_axis.at(x):.1f}" cy="{y_axis.at(y):.1f}" r="3.5" fill="{colour}"/>' for x, y in line]
-    return _picture(title, parts, list(series))
+    return _picture(title, f"{y_label} against {x_label}", parts, list(series))
 
 
 def bars(title: str, y_label: str, categories: Sequence[str], series: dict[str, Sequence[float]]) -> str:
@@ -83,7 +84,7 @@ def bars(title: str, y_label: str, categories: Sequence[str], series: dict[str, 
                 f'<rect x="{left + number * width:.1f}" y="{top:.1f}" width="{width - 1:.1f}" '
                 f'height="{HEIGHT - _BOTTOM - top:.1f}" fill="{colour}"/>'
             )
-    return _picture(title, parts, list(series))
+    return _picture(title, f"{y_label} by {', '.join(categories)}", parts, list(series))
 
 
 def _y_grid(axis: _Axis, label: str) -> list[str]:
@@ -99,14 +100,19 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _picture(title: str, parts: list[str], names: list[str]) -> str:
-    legend, x = [], float(_LEFT)
+def _picture(title: str, shown: str, parts: list[str], names: list[str]) -> str:
+    """Return the whole picture, with a legend of as many rows as its names need."""
+    legend, x, y = [], float(_LEFT), HEIGHT - 22
     for colour, name in zip(_COLOURS, names, strict=False):
-        legend.append(f'<rect x="{x:.1f}" y="{HEIGHT - 22}" width="12" height="12" fill="{colour}"/>')
-        legend.append(_text(x + 17, HEIGHT - 11, name, "start"))
-        x += 34 + 7.2 * len(name)
+        width = 34 + 7.2 * len(name)
+        if x > _LEFT and x + width > WIDTH:
+            x, y = float(_LEFT), y + _LEGEND_ROW
+        legend.append(f'<rect x="{x:.1f}" y="{y}" width="12" height="12" fill="{colour}"/>')
+        legend.append(_text(x + 17, y + 11, name, "start"))
+        x += width
     body = "\n".join([f'<text class="title" x="{_LEFT}" y="16">{escape(title)}</text>', *parts, *legend])
+    label = escape(f"{title}: {shown}, for {', '.join(names)}")
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{escape(title)}">\n<style>{_STYLE}</style>\n{body}\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" viewBox="0 0 {WIDTH} {y + 22}" role="img" '
+        f'aria-label="{label}">\n<style>{_STYLE}</style>\n{body}\n</svg>\n'
     )

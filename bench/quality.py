@@ -1,4 +1,4 @@
-"""Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers] [--encoder]``.
+"""Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers] [--encoder] [--reranker]``.
 
 A DIR is a folder or file in one of the layouts of `bench.layouts`: BEIR's, SQuAD's or NPL's. Its name tells its kind by
 what stands before the first hyphen or dot, and its language, where that is not English, by its end: ``jsquad-ja.json``,
@@ -7,7 +7,7 @@ queries without a positive judgement. Means are told by kind, too. The measures 
 trec_eval.
 
 With ``--encoder`` an encoder stands beside the words: a GGUF file, or all-MiniLM-L6-v2 where it is installed. Vectors
-are kept between two runs in the folder of ``--vectors``.
+are kept between two runs in the folder of ``--vectors``. With ``--reranker`` a reranker reads the best 20 by the words.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ir_measures import Recall, ScoredDoc, nDCG
 from bench import layouts
 from bench.recording import Record, add_quick
 from bench.vectors import KeptEncoder
-from relevance_gen import Chunk, ChunkIndex, Encoder
+from relevance_gen import Chunk, ChunkIndex, Encoder, Reranker
 from small_models import minilm
 
 MEASURES = [nDCG @ 10, Recall @ 10]
@@ -39,12 +39,15 @@ KINDS = dict.fromkeys(("cranfield", "cisi", "med", "cacm", "npl"), "abstracts") 
 Ranker = Callable[[list[Chunk | str]], Callable[[str], list[tuple[int, float]]]]
 
 
-def ours(weighting: str, encoder: KeptEncoder | None = None) -> Ranker:
+def ours(weighting: str, encoder: KeptEncoder | None = None, reranker: Reranker | None = None) -> Ranker:
     """Rank with this library."""
 
     def build(chunks: list[Chunk | str]) -> Callable[[str], list[tuple[int, float]]]:
         index = ChunkIndex(chunks, weighting=weighting, encoder=encoder)
-        return lambda query: [(found.original_index, found.chunk_score) for found in index.search(query).results]
+        options = {} if reranker is None else {"reranker": reranker}
+        return lambda query: [
+            (found.original_index, found.chunk_score) for found in index.search(query, **options).results
+        ]
 
     return build
 
@@ -147,6 +150,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--peers", action="store_true", help="measure scikit-learn and bm25s, too")
     parser.add_argument("--encoder", nargs="?", const="", metavar="FILE", help="measure with an encoder, too")
+    parser.add_argument("--reranker", metavar="FILE", help="measure with a reranker, too")
     parser.add_argument(
         "--vectors", type=Path, default=Path("bench/models"), metavar="DIR", help="where to keep vectors"
     )
@@ -159,6 +163,8 @@ def main() -> None:
         if model is None:
             parser.error(minilm.MISSING)
         rankers["with encoder"] = ours("pivoted", KeptEncoder(Encoder(model), args.vectors))
+    if args.reranker is not None:
+        rankers["with reranker"] = ours("pivoted", reranker=Reranker(args.reranker))
     if args.peers:
         rankers |= {"scikit-learn": scikit_learn, "bm25s, stems": bm25s_stemmed}
     with Record("quality", args, is_whole=args.peers) as record:

@@ -2,12 +2,9 @@
 
 - ``bench/RESULTS.md`` holds every measurement, and under those of a bench what ``bench/results/NAME.md`` says of them.
 - ``docs/pictures/performance-*.svg`` are the plots.
-- Behind a figure in README.md or in docs/ stands, in a comment, the measurement that it shows::
-
-      8.3<!-- speed :: From strings to the ten best of 8,000, original :: scikit-learn :: × -->
-
-  It is written anew with as many decimals as it had.
-- So is a whole table of a record, between ``<!-- table: quality :: nDCG@10 -->`` and ``<!-- end of table -->``; with
+- ``bench/figures.toml`` names the measurement of each figure in README.md and docs/, so that these can be read as they
+  are. A figure is written anew with as many decimals as it had.
+- A whole table of a record stands between ``<!-- table: quality :: nDCG@10 -->`` and ``<!-- end of table -->``; with
   ``:: turned`` behind the name, its rows are its columns.
 - Between ``<!-- origin: quality -->`` and ``<!-- end of origin -->`` stand command, commit, machine and versions.
 """
@@ -16,6 +13,8 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,7 +23,7 @@ from bench.recording import RESULTS
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-FIGURE = re.compile(r"(?P<shown>[\d.,]*\d)(?P<mark><!-- (?P<name>[^<>]+? :: [^<>]+?) -->)")
+FIGURE = r"([\d.,]*\d)"
 TABLE = re.compile(
     r"(?P<begin><!-- table: (?P<name>\w+) :: (?P<group>[^\n]+?)(?P<turned> :: turned)? -->\n)"
     r".*?(?P<end><!-- end of table -->)",
@@ -44,9 +43,11 @@ TITLES = {
     "needle": "Search: a sentence in much text",
     "quality": "Search: quality",
     "encoder": "Search: with an encoder",
+    "reranking": "Search: with a reranker",
     "answerable": "Search: is there an answer",
     "passages": "Search: where is the answer",
     "compress": "Search: sentences that fit",
+    "citing": "Answers: where each sentence is from",
     "asking": "Asking the embedded model",
     "generation": "Generation",
     "copying": "Generation that copies from its prompt",
@@ -55,6 +56,7 @@ TITLES = {
     "busy": "Generation where others want the machine",
     "cluster": "A cluster",
     "serve_load": "Server",
+    "peers": "Server: generation beside other servers",
     "attack": "Server: bodies made to be expensive",
 }
 Results: TypeAlias = dict[str, dict[str, Any]]
@@ -181,11 +183,22 @@ def documents() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def with_figures(text: str, results: Results) -> str:
+def passages(document: Path) -> list[dict[str, Any]]:
+    """Return the passages of a document that hold figures: the text of each, with {} for a figure, and their names."""
+    read = tomllib.loads((ROOT / "bench" / "figures.toml").read_text(encoding="utf-8"))
+    return read.get(document.relative_to(ROOT).as_posix(), [])
+
+
+def pattern(passage: str) -> re.Pattern[str]:
+    """Return what finds a passage of a document, with a group for each figure."""
+    return re.compile(FIGURE.join(re.escape(part) for part in passage.split("{}")))
+
+
+def with_figures(text: str, results: Results, passages: Sequence[dict[str, Any]] = ()) -> str:
     """Return a document with its tables and figures as they were measured.
 
     Raises:
-        LookupError: nothing of that name was measured.
+        LookupError: nothing of that name was measured, or a passage does not stand in the document exactly once.
     """
     values = {
         " :: ".join([record["name"], measured["group"], measured["what"], measured["unit"]]): measured["value"]
@@ -193,12 +206,19 @@ def with_figures(text: str, results: Results) -> str:
         for measured in record["measurements"]
     }
 
-    def write(found: re.Match[str]) -> str:
-        if found["name"] not in values:
-            raise LookupError(f"no such measurement: {found['name']}")
-        _, _, decimals = found["shown"].partition(".")
-        value = f"{values[found['name']]:,.{len(decimals)}f}"
-        return (value.removeprefix("0") if found["shown"].startswith(".") else value) + found["mark"]
+    def value(shown: str, name: str) -> str:
+        if name not in values:
+            raise LookupError(f"no such measurement: {name}")
+        written = f"{values[name]:,.{len(shown.partition('.')[2])}f}"
+        return written.removeprefix("0") if shown.startswith(".") else written
+
+    for passage in passages:
+        places = list(pattern(passage["text"]).finditer(text))
+        if len(places) != 1:
+            raise LookupError(f"stands {len(places)} times in the document: {passage['text']}")
+        figures = map(value, places[0].groups(), passage["figures"])
+        written = passage["text"].format(*figures)
+        text = text[: places[0].start()] + written + text[places[0].end() :]
 
     def write_table(found: re.Match[str]) -> str:
         record = results.get(found["name"], {"measurements": []})
@@ -213,7 +233,7 @@ def with_figures(text: str, results: Results) -> str:
             raise LookupError(f"no such record: {found['name']}")
         return f"{found['begin']}\n{_origin(results[found['name']])}\n{found['end']}"
 
-    return FIGURE.sub(write, TABLE.sub(write_table, ORIGIN.sub(write_origin, text)))
+    return TABLE.sub(write_table, ORIGIN.sub(write_origin, text))
 
 
 def main() -> None:
@@ -222,7 +242,8 @@ def main() -> None:
     for name, picture in plots(results).items():
         (PICTURES / name).write_text(picture, encoding="utf-8")
     for document in documents():
-        document.write_text(with_figures(document.read_text(encoding="utf-8"), results), encoding="utf-8")
+        written = with_figures(document.read_text(encoding="utf-8"), results, passages(document))
+        document.write_text(written, encoding="utf-8")
     print("→ bench/RESULTS.md, docs/pictures/performance-*.svg, and the figures in README.md and docs/")
 
 

@@ -6,8 +6,8 @@ large     one search of 20,000 chunks, 2 million tokens, over HTTP against the s
 many      64 clients with bodies of 100 chunks: requests a second against one thread in process, and p99 against p50
 generate  16 generations at once over HTTP against the same in process
 
-Peers in the same run where they are installed: a FastAPI service around scikit-learn, and llama-cpp-python's server.
-The server's cache of indexes is off: every request is worked on in full.
+A peer in the same run where it is installed: a FastAPI service around scikit-learn. Other servers of models are
+measured by `bench.peers`. The server's cache of indexes is off: every request is worked on in full.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def serving(*command: str, ready: str, path: str = "/health", **environ: str) ->
         port = free.getsockname()[1]
     arguments = [part.replace("{port}", str(port)) for part in command]
     process = subprocess.Popen(  # noqa: S603
-        [sys.executable, *arguments],
+        arguments,
         env={**os.environ, "PORT": str(port), **environ},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -108,7 +108,7 @@ def serving(*command: str, ready: str, path: str = "/health", **environ: str) ->
 
 @contextmanager
 def ours(*flags: str, model: str = "none") -> Iterator[int]:
-    base = ["-m", "relevance_gen.serve", "--port", "{port}", "--model", model, "--rate-limit", "off"]
+    base = [sys.executable, "-m", "relevance_gen.serve", "--port", "{port}", "--model", model, "--rate-limit", "off"]
     options = ["--access-log", "off", "--index-cache-bytes", "0", *flags]
     ready = "200 503" if model == "none" else "200"
     with serving(*base, *options, ready=ready, RELEVANCE_GEN_API_KEYS=KEY) as port:
@@ -348,7 +348,7 @@ def peer_many(record: Record, group: str, seconds: float, bodies: list[bytes]) -
     folder = Path("build")
     folder.mkdir(exist_ok=True)
     (folder / "peer.py").write_text(PEER)
-    with serving(str(folder / "peer.py"), ready="200", WORKERS=str(usable_cpus())) as port:
+    with serving(sys.executable, str(folder / "peer.py"), ready="200", WORKERS=str(usable_cpus())) as port:
         load(port, 64, 2, bodies)
         found = load(port, 64, seconds, bodies)
     record.add(group, "FastAPI + scikit-learn", found.rate, "a second", places=0)
@@ -372,7 +372,6 @@ def generate(record: Record, model: Path, rounds: int, n_threads: int, n_times: 
         with ours(*flags, model=str(model)) as port:
             http_s += [timed(lambda: at_once(port, "/generate", bodies)) for _ in range(n_times)][1:]
     add_pairs(record, group, list(zip(in_process_s, http_s, strict=True)), bar=1.1)
-    peer_generate(record, group, model, prompts, n_threads)
 
 
 def at_once(port: int, path: str, bodies: list[bytes]) -> None:
@@ -383,19 +382,6 @@ def at_once(port: int, path: str, bodies: list[bytes]) -> None:
         statuses = [status for status, _ in pool.map(lambda body: request(port, "POST", path, body), bodies)]
     if set(statuses) != {200}:
         raise RuntimeError(f"statuses {statuses}")
-
-
-def peer_generate(record: Record, group: str, model: Path, prompts: list[str], n_threads: int) -> None:
-    bodies = [json.dumps({"prompt": p, "max_tokens": 64, "temperature": 0.8}).encode() for p in prompts]
-    command = ["-m", "llama_cpp.server", "--model", str(model), "--port", "{port}", "--n_ctx", "512"]
-    command += ["--n_threads", str(n_threads), "--n_threads_batch", str(n_threads)]
-    try:
-        with serving(*command, ready="200", path="/v1/models") as port:
-            taken_s = statistics.median(timed(lambda: at_once(port, "/v1/completions", bodies)) for _ in range(3))
-    except RuntimeError as error:
-        print(f"  llama-cpp-python's server: not measured ({error})")
-        return
-    record.add(group, "llama-cpp-python's server", taken_s, "s", places=3)
 
 
 def main() -> None:

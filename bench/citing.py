@@ -1,0 +1,185 @@
+"""Measure whether sentences find the place that they are from: ``python -m bench.citing DIR…``.
+
+Each DIR is a collection as `bench.layouts` reads it. Sentences of one of ten chunks are cited from these, as they
+stand, with some words left out or replaced by words of another document, and two joined by their halves. Sentences of
+other documents are to be cited from none. The least share of `relevance_gen.retrieval.citing` is the middle of those
+that part both best; told for each collection is the one that the others would choose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+from attrs import field, frozen
+
+from bench import layouts
+from bench.recording import Record, add_quick
+from relevance_gen import cite
+from relevance_gen.chunking import sentences
+from relevance_gen.retrieval import citing
+
+N_SOURCES = 10
+MIN_WORDS = 8
+"""Words of a sentence that is changed; of Chinese, which has no spaces, four characters count as one."""
+CHANGES = ("1 word left out", "1 word replaced", "3 words replaced", "half of the words replaced")
+
+
+@frozen
+class Case:
+    """A sentence in its sources: their texts, which of them has it and where; another of them; and a foreign one."""
+
+    sources: list[str]
+    place: tuple[int, int, int]
+    sentence: str
+    other: tuple[int, int, int]
+    foreign: str
+
+
+@frozen
+class Shares:
+    """The shares of the best places: of foreign sentences, and of those that were changed."""
+
+    foreign: list[float] = field(factory=list)
+    changed: list[float] = field(factory=list)
+
+    def threshold(self) -> float:
+        """Return the middle of the least shares that part the two best."""
+        tried = np.arange(0.05, 1.0, 0.01)
+        parted = [np.mean(np.array(self.changed) >= one) + np.mean(np.array(self.foreign) < one) for one in tried]
+        return float(tried[np.isclose(parted, max(parted))].mean())
+
+
+def cases(folder: Path, n: int) -> list[Case]:
+    """Return cases whose foreign sentences are of other documents than the sources: none of its words in a row."""
+    documents: dict[str, list[str]] = {}
+    for record in layouts.read(folder).chunks:
+        if record["text"].strip():
+            documents.setdefault(record["title"] or record["_id"].rpartition("-")[0] or record["_id"], []).append(
+                record["text"]
+            )
+    draw, made, names = random.Random(0), [], list(documents)
+    while len(made) < n:
+        inside = draw.sample(names, min(N_SOURCES, len(names) - 1))
+        sources = [draw.choice(documents[name]) for name in inside]
+        outside = draw.choice(documents[draw.choice([name for name in names if name not in inside])])
+        of_all = [(source, *place) for source, text in enumerate(sources) for place in sentences(text)]
+        foreign = [outside[start:end] for start, end in sentences(outside)]
+        long = [one for one in of_all if len(words(at(sources, one))) >= MIN_WORDS]
+        if len(long) > 1 and (foreign := [one for one in foreign if len(words(one)) >= MIN_WORDS]):
+            place, other = draw.sample(long, 2)
+            made.append(Case(sources, place, at(sources, place), other, draw.choice(foreign)))
+    return made
+
+
+def at(sources: list[str], place: tuple[int, int, int]) -> str:
+    source, start, end = place
+    return sources[source][start:end]
+
+
+def words(text: str) -> list[str]:
+    parts = text.split()
+    return parts if 16 * len(parts) > len(text) else [text[start : start + 4] for start in range(0, len(text), 4)]
+
+
+def joined(parts: list[str], like: str) -> str:
+    return (" " if words(like) == like.split() else "").join(parts)
+
+
+def changed(case: Case, change: str, draw: random.Random) -> str:
+    parts, others = words(case.sentence), words(case.foreign)
+    n = len(parts) // 2 if change.startswith("half") else int(change[0])
+    for place in draw.sample(range(len(parts)), n):
+        parts[place] = draw.choice(others) if "replaced" in change else ""
+    return joined(parts, case.sentence)
+
+
+def named(text: str, sources: list[str]) -> list[list[str]]:
+    """Return for each sentence of a text what the places say that support it."""
+    cited = [one.places for one in cite(text, sources)]
+    return [[at(sources, (place.source, place.start, place.end)) for place in places] for places in cited]
+
+
+def is_right(case: Case, text: str) -> bool:
+    """Tell whether every sentence of a text is supported by the right place first of all."""
+    right = at(case.sources, case.place)
+    return all(places[:1] == [right] for places in named(text, case.sources))
+
+
+def best_share(text: str, sources: list[str]) -> float:
+    """Return the share of the best place of a text, whether it is enough or not."""
+    least, citing._LEAST = citing._LEAST, 0.0
+    shares = [place.score for one in cite(text, sources) for place in one.places[:1]]
+    citing._LEAST = least
+    return max(shares, default=0.0)
+
+
+def measure(record: Record, name: str, made: list[Case]) -> Shares:
+    draw, shares, row = random.Random(0), Shares(), f"{len(made)} sentences of {name}"
+
+    def add(group: str, what: str, holds: list[bool], at_least: float | None = None) -> None:
+        record.add(group, row, np.mean(holds), what, at_least=at_least, places=3)
+
+    add("Right place named", "word for word", [is_right(case, case.sentence) for case in made], 0.95)
+    for change in CHANGES:
+        texts = [changed(case, change, draw) for case in made]
+        add("Right place named", change, [is_right(case, text) for case, text in zip(made, texts, strict=True)])
+        shares.changed.extend(best_share(text, case.sources) for case, text in zip(made, texts, strict=True))
+    both, more = [], []
+    for case in made:
+        other = at(case.sources, case.other)
+        first, second = words(case.sentence), words(other)
+        halves = joined(first[: len(first) // 2] + second[len(second) // 2 :], case.sentence)
+        both.append({case.sentence, other} <= {place for places in named(halves, case.sources) for place in places})
+        more.append(len(named(changed(case, "3 words replaced", draw), case.sources)[0]) > 1)
+    add("Two halves", "both places named", both)
+    add("Two halves", "more than one named where 3 words were replaced", more)
+    silent = [not any(named(case.foreign, case.sources)) for case in made]
+    add("From another document", "marked as not found", silent, 0.95)
+    shares.foreign.extend(best_share(case.foreign, case.sources) for case in made)
+    return shares
+
+
+def choose(record: Record, name: str, own: Shares, others: list[Shares]) -> None:
+    """Tell what other collections would choose for one, and what comes of it."""
+    foreign = [share for one in others for share in one.foreign]
+    least = Shares(foreign, [share for one in others for share in one.changed]).threshold()
+    group = "Least share, chosen on the others"
+    record.add(group, name, least, "share")
+    record.add(group, name, np.mean(np.array(own.foreign) < least), "foreign ones below it", places=3)
+    record.add(group, name, np.mean(np.array(own.changed) >= least), "changed ones above it", places=3)
+
+
+def seconds(text: str, sources: list[str]) -> float:
+    started = time.perf_counter()
+    cite(text, sources)
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    add_quick(parser)
+    args = parser.parse_args()
+    with Record("citing", args) as record:
+        made = {folder.name: cases(folder, 30 if args.quick else 500) for folder in args.folders}
+        shares = {name: measure(record, name, some) for name, some in made.items()}
+        for name, own in shares.items():
+            choose(record, name, own, [one for other, one in shares.items() if other != name] or [own])
+        taken = []
+        for some in made.values():
+            for ten in (some[first : first + 10] for first in range(0, len(some), 10)):
+                answer, sources = (
+                    " ".join(case.sentence for case in ten[:5]),
+                    [(10 * case.foreign)[:1000] for case in ten],
+                )
+                taken.append(seconds(answer, sources))
+        ms = 1000 * float(np.median(taken))
+        record.add("Time", "5 sentences, 10 sources of 1,000 characters", ms, "ms, the median", at_most=10, places=1)
+
+
+if __name__ == "__main__":
+    main()
