@@ -13,10 +13,14 @@ GPU_NEEDS := llama-cpp-python "gguf>=0.17" "scikit-build-core>=0.9.2" cmake ninj
 GPU_CMAKE_ARGS := $(LLAMA_CMAKE_ARGS) -DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=native
 
 # Whose clients have an environment each, by the group in pyproject.toml.
-CLIENTS := langchain llamaindex haystack rerankers fastmcp
+CLIENTS := langchain llamaindex haystack rerankers fastmcp agents
+
+# Tests in several processes, as tests/conftest.py says. One process: make test TESTS="-m pytest".
+TESTS := -m pytest @tests/in_parallel
 
 export HYPOTHESIS_PROFILE ?= $(if $(CI),ci,dev)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # each of the many processes that tests start would compile the library
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -29,7 +33,7 @@ demo: $(VENV)/library  ## Search a real document and generate from the best chun
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/development  ## Run the tests.
-	$(BIN)/python -m pytest
+	$(BIN)/python $(TESTS)
 
 test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client)  ## Run other people's clients and the adapters to them.
 	$(BIN)/python -m pytest tests/serve/clients tests/agents tests/examples/test_adapters.py
@@ -77,7 +81,7 @@ serve: $(VENV)/library  ## Serve both halves on http://127.0.0.1:8000.
 install: $(VENV)/development  ## Install everything for development into .venv.
 
 lower-bounds: $(VENV)-lower/development  ## Run the tests with the oldest dependencies allowed.
-	$(VENV)-lower/bin/python -m pytest
+	$(VENV)-lower/bin/python $(TESTS)
 
 package: $(VENV)/development  ## Build wheel and sdist, try each in an empty environment, and list what it holds.
 	rm -rf build dist
