@@ -80,7 +80,7 @@ class ByGigatoken:
     def _renew(self) -> None:
         """Load a new tokenizer.
 
-        Its first count imports parts of numpy. An interrupt in there would end as a panic of Rust; none reaches a thread.
+        Its first count imports parts of numpy. An interrupt in there would end as a panic of Rust; a thread gets none.
         """
         with ThreadPoolExecutor(1) as thread:
             backend = thread.submit(self._load).result()
