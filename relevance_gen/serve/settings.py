@@ -118,9 +118,6 @@ class Settings:
     workers: int = _listening(
         1, "processes that share the port; with more than one, a process of its own holds the model", integer(1, 256)
     )
-    reuse_port: bool = _listening(
-        False, "listen beside a server that has this too, which then leaves its new connections to this one"
-    )
     cors_origins: tuple[str, ...] = _listening((), "web origins whose pages may call, comma-separated; * for all")
     allowed_hosts: tuple[str, ...] = _listening(
         (),

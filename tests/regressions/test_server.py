@@ -12,11 +12,8 @@ import resource
 import select
 import shutil
 import signal
-import socket
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -209,40 +206,3 @@ def answer_or_none(server: Server, body: Any) -> Answer | None:
         return server.search(body, timeout_s=60)
     except OSError:
         return None
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_server_takes_over_the_port(workers: str) -> None:
-    """A second server could not bind while the first ran: each restart refused connections for seconds."""
-    flags = ("--reuse-port", "on", "--workers", workers, "--model", "none", "--rate-limit", "off")
-    sent = request_bytes("POST", "/search", json.dumps(SEARCH).encode(), {**KEYED, "Connection": "close"})
-    statuses: list[int] = []
-    stopped = threading.Event()
-
-    def ask(port: int) -> None:
-        while not stopped.is_set():
-            with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
-                sock.sendall(sent)
-                received = b""
-                while piece := sock.recv(65536):
-                    received += piece
-            statuses.append(int(received.split(b" ", 2)[1]))
-            stopped.wait(0.01)
-
-    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
-        old = stack.enter_context(Server(*flags))
-        loads = [pool.submit(ask, old.port) for _ in range(2)]
-        try:
-            for n_servers in (1, 2):
-                n_answered = len(statuses)
-                assert eventually(lambda least=n_answered + 50: len(statuses) >= least)
-                if n_servers < 2:
-                    new = stack.enter_context(Server(*flags, "--port", str(old.port)))
-                    assert eventually(lambda one=new: '"path":"/search"' in one.log)
-                    assert old.end()
-                    old = new
-        finally:
-            stopped.set()
-        for load in loads:
-            load.result()
-    assert set(statuses) == {200}

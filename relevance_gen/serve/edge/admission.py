@@ -72,7 +72,7 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
         RateLimitedError: the key made too many requests.
         MediaTypeError: the body is of another type.
     """
-    if route.lane is not None and service.draining and not service.settings.reuse_port:
+    if route.lane is not None and service.draining:
         raise ShuttingDownError
     key_id = None if route.key == "never" else service.identify(request.headers)
     if key_id is not None:

@@ -17,7 +17,6 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.edge import handover
 from relevance_gen.serve.edge.accepting import Acceptor
 from relevance_gen.serve.edge.problems import problem_of, response_to
 
@@ -43,11 +42,6 @@ _FULL_FOR_S = 10.0
 """While a request is answered, little of what is pipelined behind it is read. Where more than `_FULL_BYTES` wait in the
 kernel, it may take no more, and not hear either that the client has left: such a connection is cut after this time."""
 _LEFT = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-
-_HAND_OVER_S = 1.0
-"""For connections that had begun to open when the port was left to another server."""
-
-_SPREAD_EVERY_S = 60.0
 
 STRANGERS_SHARE = 0.75
 """Of all connections, those that clients without a key may have where others want some."""
@@ -220,22 +214,6 @@ class Listener:
             for stranger in itertools.islice(idle, n_kept - n_left):
                 stranger.force_close()
         return n_left
-
-    async def keep_spreading(self) -> None:
-        """See to it now and then that connections are spread over all workers; meant for a task of its own."""
-        while True:
-            await asyncio.sleep(_SPREAD_EVERY_S)
-            handover.spread(self._sock)
-
-    async def hand_over(self, n_sockets: int) -> None:
-        """Leave new connections to another server on the port; take all that were begun.
-
-        Args:
-            n_sockets: sockets of this server on the port.
-        """
-        handover.steer_away(self._sock, n_sockets)
-        await asyncio.sleep(_HAND_OVER_S)
-        await self.stop()
 
     async def stop(self) -> None:
         """Stop listening, once what was asked on connections that wait in the kernel has begun to be answered."""

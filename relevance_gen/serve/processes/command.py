@@ -44,7 +44,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
         sys.stderr.write(f"{flags.PROGRAM}: {error}\n")
         return 2
     try:
-        listeners = supervisor.bind(settings.host, settings.port, settings.workers, reuse_port=settings.reuse_port)
+        listeners = supervisor.bind(settings.host, settings.port, settings.workers)
     except OSError as error:
         hint = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
         place = f"{settings.host} port {settings.port}"

@@ -128,12 +128,7 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
         service.strangers = Quota(connection.STRANGERS_SHARE * most_connections)
     server = connection.Server(application(service), surround(service, answered), settings.idle_timeout_s)
     listener = connection.Listener(spec.listener, server, most_connections)
-    spreading = asyncio.create_task(listener.keep_spreading()) if settings.reuse_port else None
     await ended.wait()
-    if spreading is not None:
-        spreading.cancel()
-        service.draining = True
-        await listener.hand_over(settings.workers)
     was_cut = await _drain(service, listener)
     gates = [lane.gate for lane in service.lanes.values()]
     still_working = was_cut or any(gate.n_running for gate in gates) or registry.is_loading

@@ -174,29 +174,27 @@ def _model_spec(settings: Settings, listener: socket.socket, metrics_file: Descr
         access_log=False,
         api_keys_file=None,
         rate_limit="off",
-        reuse_port=False,
     )
     return ProcessSpec(inner, (), "model", listener, None, metrics_file, n_rows - 1, n_rows)
 
 
-def bind(host: str, port: int, n_workers: int, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Open one listening socket for each worker, all on the same port; with `reuse_port` beside another server's.
+def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
+    """Open one listening socket for each worker, all on the same port.
 
     Raises:
         OSError: the address cannot be had.
     """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    first = _listener(family, address, shared=reuse_port)
+    first = _listener(family, address, shared=False)
     if n_workers == 1:
         return [first]
     # The first socket does not share its port, so binding it fails where another server listens; the workers' sockets
     # would bind all the same, and share that server's port. It also finds the free port where 0 was asked for.
     address = first.getsockname()
-    listeners = [first] if reuse_port else []
-    if not reuse_port:
-        first.close()
+    first.close()
+    listeners: list[socket.socket] = []
     try:
-        listeners.extend(_listener(family, address, shared=True) for _ in range(n_workers - len(listeners)))
+        listeners.extend(_listener(family, address, shared=True) for _ in range(n_workers))
     except OSError:
         for listener in listeners:
             listener.close()
