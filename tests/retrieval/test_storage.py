@@ -22,7 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, IndexFormatError, InvalidRequestError
-from relevance_gen.retrieval.segment import arrayfile, layout
 from relevance_gen.types import Chunk, WeightingName
 from tests import strategies
 from tests.profiles import costly
@@ -111,21 +110,12 @@ def test_a_foreign_file_is_refused(folder: Path, content: bytes) -> None:
         ChunkIndex.load(folder / "foreign")
 
 
-def test_a_file_of_the_version_before_has_no_titles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that were written before chunks had titles are read as ever."""
-    index = ChunkIndex(["Cats purr.", "Dogs bark."])
-    with monkeypatch.context() as before:
-        before.setattr(arrayfile, "VERSION", 4)
-        before.setattr(layout, "TYPES", {name: one for name, one in layout.TYPES.items() if "title" not in name})
-        index.save(folder / "before")
-    assert ChunkIndex.load(folder / "before").search("cats") == index.search("cats")
-
-
 def test_another_version_is_refused_by_name(folder: Path, saved: bytes) -> None:
-    """A file of a later format is refused with both versions and the remedy."""
-    (folder / "later").write_bytes(saved[:8] + (99).to_bytes(4, "little") + saved[12:])
-    with pytest.raises(IndexFormatError, match=r"format version 99.*reads 4 and 5; build it again"):
-        ChunkIndex.load(folder / "later")
+    """A file of another format is refused with both versions and the remedy."""
+    for other in (5, 99):
+        (folder / "later").write_bytes(saved[:8] + other.to_bytes(4, "little") + saved[12:])
+        with pytest.raises(IndexFormatError, match=rf"format version {other}.*reads 6; build it again"):
+            ChunkIndex.load(folder / "later")
 
 
 OF_INTEGERS = "text_end positions ids first chunk tf spelling spelling_first tokens first_token n_tokens hashes".split()
@@ -167,6 +157,10 @@ def test_arrays_that_lie_are_refused_or_searched(folder: Path, saved: bytes, dat
         ("text_end", -1, 1 << 40),
         ("text_end", 0, 1 << 40),
         ("text_end", 1, 21),  # in the middle of a character
+        ("metadata_end", 0, -1),
+        ("metadata_end", 0, 1 << 40),
+        ("metadata_end", -1, 0),
+        ("title_end", -1, 1),
         ("first", 0, 1),
         ("first", 1, 0),
         ("first", 2, -(1 << 63)),
@@ -203,6 +197,17 @@ def test_a_text_that_is_no_text_is_refused_when_it_is_wanted(folder: Path, saved
     index = ChunkIndex.load(folder / "bytes")
     with pytest.raises(IndexFormatError, match=r"chunk \d+ of the saved index is not UTF-8"):
         index.search("cats")
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[1]", b"{", b"[" * 9])
+def test_metadata_that_is_none_is_refused_when_it_is_wanted(folder: Path, saved: bytes, content: bytes) -> None:
+    """Metadata that is no JSON object, under a right checksum, is an error of the file."""
+    header, body = parts(saved)
+    array_of(header, body, "metadata")[:] = np.frombuffer(content.ljust(11), np.uint8)
+    (folder / "bytes").write_bytes(with_checksum(json.dumps(header).encode("ascii"), body))
+    index = ChunkIndex.load(folder / "bytes")
+    with pytest.raises(IndexFormatError, match="the metadata of chunk 1 of the saved index is no JSON object"):
+        index.search("dogs")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +272,7 @@ def refused_or_searched(path: Path, header: dict[str, Any], body: bytearray) -> 
 
 def with_checksum(header: bytes, body: bytes | bytearray) -> bytes:
     checked = len(header).to_bytes(8, "little") + header + body
-    return b"RelGenIx" + (5).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
+    return b"RelGenIx" + (6).to_bytes(4, "little") + zlib.crc32(checked).to_bytes(4, "little") + checked
 
 
 @pytest.mark.parametrize("header", [b"", b"[]", b"{}", b"null", b"[" * 100_000, b'{"arrays": []}', b"\xff"])
@@ -424,7 +429,7 @@ def test_an_empty_index_is_saved_and_loaded(folder: Path) -> None:
         assert loaded._state.collection.n_terms == 0
 
 
-PINNED = "10963ea91e6fcb499e2c0d6c550180f3d52c2e098b2af5757770de5ff0516c95"
+PINNED = "02f6a164322b4b8158732574990c39ab18f2bd6252c0425b04ddc72fc373fffe"
 
 
 def test_a_saved_index_is_the_same_bytes_in_every_release_of_the_format(folder: Path) -> None:

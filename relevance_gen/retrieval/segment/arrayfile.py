@@ -31,9 +31,7 @@ Types: TypeAlias = Mapping[str, str]
 
 MAGIC: Final = b"RelGenIx"
 PREFIX_BYTES: Final = 24
-VERSION: Final = 5
-_READABLE: Final = (4, VERSION)
-"""Files of version 4 lack some arrays."""
+VERSION: Final = 6
 _ALIGNMENT: Final = 64
 _CRC_AT: Final = 12
 _CRC_STEP: Final = 1 << 24
@@ -81,11 +79,6 @@ def _parts(header: bytes, types: Types, arrays: Mapping[str, npt.NDArray[Any]]) 
         yield bytes(-array.nbytes % _ALIGNMENT)
 
 
-def version_of(content: npt.NDArray[np.uint8]) -> int:
-    """Return the format version that a file says it has."""
-    return int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
-
-
 def check(content: npt.NDArray[np.uint8], name: object, *, content_too: bool = True) -> None:
     """Check that a file is one of these, of this version, and, with its content too, as it was written.
 
@@ -94,11 +87,10 @@ def check(content: npt.NDArray[np.uint8], name: object, *, content_too: bool = T
     """
     if content[:8].tobytes() != MAGIC:
         raise IndexFormatError(f"{name} is not a saved index: it does not begin as one")
-    version = version_of(content)
-    if version not in _READABLE:
+    version = int.from_bytes(content[8:_CRC_AT].tobytes(), "little")
+    if version != VERSION:
         raise IndexFormatError(
-            f"{name} has format version {version}, and this version of relevance_gen reads "
-            f"{' and '.join(map(str, _READABLE))}; build it again"
+            f"{name} has format version {version}, and this version of relevance_gen reads {VERSION}; build it again"
         )
     if content_too and _checksum(content[_CRC_AT + 4 :]) != int.from_bytes(
         content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"
@@ -114,7 +106,7 @@ def _checksum(content: npt.NDArray[np.uint8]) -> int:
 
 
 def read(content: npt.NDArray[np.uint8], types: Types) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header, and those of the arrays that the file has, in their places.
+    """Return the header, and the arrays of the file in their places.
 
     Raises:
         TypeError, ValueError, LookupError: the header is not as `write` writes it.
@@ -123,7 +115,6 @@ def read(content: npt.NDArray[np.uint8], types: Types) -> tuple[dict[str, Any], 
     body = PREFIX_BYTES + header_bytes
     header = json.loads(content[PREFIX_BYTES:body].tobytes())
     layout = header["arrays"]
-    types = {name: kind for name, kind in types.items() if name in layout}
     sizes = {name: layout[name]["shape"][0] for name in types}
     # Compared as JSON, because Python says that False == 0 and 1.0 == 1.
     if not all(map(is_integer, sizes.values())) or json.dumps(layout) != json.dumps(_layout(types, sizes)):

@@ -21,6 +21,8 @@ Blank: TypeAlias = Literal["error", "skip"]
 """What to do with a chunk of only white space, and with None or NaN, which columns of data frames have for a missing
 text: refuse it, or leave it out, so that no other's position changes."""
 
+_MOST_KEPT: Final = 1 << 17
+"""Most values that are kept once they are made, so that conditions are quick and memory is bounded."""
 _PLAIN_FIELDS: Final = {"text", "metadata", "title"}
 
 
@@ -167,6 +169,40 @@ class LazyTexts(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         return map(self._make, range(self._size))
+
+
+class LazyValues(Mapping[int, T]):
+    """What some of the chunks have, by number: made when it is asked for, and the first that are made are kept.
+
+    Args:
+        has: whether each chunk has one, shape (N,).
+        make: returns the value of a number.
+    """
+
+    def __init__(self, has: npt.NDArray[np.bool_], make: Callable[[int], T]) -> None:
+        self._has = has
+        self._size = int(np.count_nonzero(has))
+        self._make = make
+        self._made: dict[int, T] = {}
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and 0 <= number < self._has.size and bool(self._has[number])
+
+    def __getitem__(self, number: int) -> T:
+        if number in self._made:
+            return self._made[number]
+        if number not in self:
+            raise KeyError(number)
+        value = self._make(number)
+        if len(self._made) < _MOST_KEPT:
+            self._made[number] = value
+        return value
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._has.nonzero()[0].tolist())
+
+    def __len__(self) -> int:
+        return self._size
 
 
 def _taken(values: Mapping[int, T], numbers: Sequence[int]) -> dict[int, T]:

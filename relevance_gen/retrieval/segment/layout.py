@@ -33,6 +33,16 @@ def _ends(axis: str) -> _Rule:
     return lambda array, sizes: _bounds(axis)(np.concatenate(([0], array)), sizes)
 
 
+def _ends_of_some(axis: str) -> _Rule:
+    """Return the same rule where things may have nothing along the axis."""
+
+    def holds(array: Array, sizes: Mapping[str, int]) -> bool:
+        bounds = np.concatenate(([0], array))
+        return int(bounds[-1]) == sizes[axis] and bool((bounds[1:] >= bounds[:-1]).all())
+
+    return holds
+
+
 def _indices(axis: str) -> _Rule:
     """Return the rule that an array of unsigned numbers holds indices along an axis."""
     return lambda array, sizes: not array.size or int(array.max()) < sizes[axis]
@@ -75,6 +85,9 @@ _TABLE: Final = (
     Row("text", "u1", "byte of text"),
     Row("text_end", "<i8", "chunk", rule=_ends("byte of text")),
     Row("metadata", "u1", "byte of metadata"),
+    Row("metadata_end", "<i8", "chunk", rule=_ends_of_some("byte of metadata")),
+    Row("titles", "u1", "byte of titles"),
+    Row("title_end", "<i8", "chunk", rule=_ends_of_some("byte of titles")),
     Row("positions", "<i8", "chunk", "positions", _ascends),
     Row("ids", "<u8", "term", "postings.lexicon.ids", _ascends),
     Row("first", "<i8", "term", "postings.first", _bounds("posting"), is_bounds=True),
@@ -92,7 +105,6 @@ _TABLE: Final = (
     Row("passage_starts", "<i8", "passage", "passages.starts"),
     Row("passage_ends", "<i8", "passage", "passages.ends"),
     Row("vectors", "<f2", "component of a vector", "passages.vectors"),
-    Row("titles", "u1", "byte of titles"),
     Row("title_hashes", "<u8", "chunk", "title_hashes"),
     Row("title_sizes", "<u4", "chunk", "title_sizes"),
     Row("live", "?", "chunk", "postings.live", is_stored=False),

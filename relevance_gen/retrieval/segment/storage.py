@@ -23,15 +23,17 @@ from attrs import evolve, frozen
 
 from relevance_gen.checks import check_path, is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.segment import arrayfile, layout
-from relevance_gen.retrieval.segment.chunks import Chunks, LazyTexts
+from relevance_gen.retrieval.segment.chunks import Chunks, LazyTexts, LazyValues
 from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.passages import Passages
 from relevance_gen.retrieval.segment.postings import Postings
 from relevance_gen.retrieval.segment.segment import Segment
-from relevance_gen.types import WeightingName
+from relevance_gen.types import Metadata, WeightingName
 
 _LINE_END: Final = ord("\n")
+_to_json: Final = json.JSONEncoder(allow_nan=False).encode
 
 
 @frozen
@@ -116,14 +118,27 @@ def _content(index: SavedIndex) -> tuple[dict[str, Any], dict[str, npt.NDArray[A
         "n_positions": index.n_positions,
         "n_context_tokens": index.n_context_tokens,
     }
-    segment, chunks = index.segment, index.segment.chunks
-    encoded = [text.encode("utf-8", "surrogatepass") for text in chunks.texts]
-    return settings, _arrays_of(segment) | {
-        "text": np.frombuffer(b"".join(encoded), np.uint8),
-        "text_end": np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded))),
-        "metadata": np.frombuffer(_metadata_json(chunks), np.uint8),
-        "titles": np.frombuffer(json.dumps(dict(chunks.titles)).encode("ascii"), np.uint8),
+    return settings, _arrays_of(index.segment) | _arrays_of_chunks(index.segment.chunks)
+
+
+def _arrays_of_chunks(chunks: Chunks) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a file that hold texts, metadata and titles."""
+    numbers = range(len(chunks.texts))
+    held = {
+        "text": map(_encoded, chunks.texts),
+        "metadata": (_metadata_json(chunks.metadata[one]) if one in chunks.metadata else b"" for one in numbers),
+        "titles": (_encoded(chunks.title_of(one)) for one in numbers),
     }
+    arrays = {}
+    for (name, values), name_of_ends in zip(held.items(), ("text_end", "metadata_end", "title_end"), strict=True):
+        content = list(values)
+        arrays[name] = np.frombuffer(b"".join(content), np.uint8)
+        arrays[name_of_ends] = np.cumsum(np.fromiter(map(len, content), np.int64, len(content)))
+    return arrays
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
@@ -142,15 +157,19 @@ def read_arrays(content: npt.NDArray[np.uint8], chunks: Chunks) -> Segment:
     return _segment(arrays, chunks, None)
 
 
-def _metadata_json(chunks: Chunks) -> bytes:
-    metadata = {str(number): value for number, value in chunks.metadata.items()}
+def _metadata_json(metadata: Metadata) -> bytes:
+    """Return metadata as it is stored.
+
+    Raises:
+        InvalidRequestError: it is not JSON.
+    """
     try:
-        encoded = json.dumps(metadata, allow_nan=False).encode("ascii")
+        encoded = _to_json(metadata)
         if json.loads(encoded) != metadata:  # keys that are no strings, tuples
             raise ValueError("it would come back changed")  # noqa: TRY301
     except (RecursionError, TypeError, ValueError) as error:
         raise InvalidRequestError(f"must be JSON to be saved: {error}", "metadata") from None
-    return encoded
+    return encoded.encode("ascii")
 
 
 def read(path: str | PathLike[str], *, check: bool = True) -> SavedIndex:
@@ -189,50 +208,54 @@ def _read(content: npt.NDArray[np.uint8], name: object, *, check: bool = True) -
 
 def _interpret(content: npt.NDArray[np.uint8]) -> SavedIndex:
     header, arrays = arrayfile.read(content, layout.TYPES)
-    if ("titles" in arrays) != (arrayfile.version_of(content) == arrayfile.VERSION):
-        raise ValueError("its arrays are those of another format version")
-    arrays = _no_titles(arrays["positions"].size) | arrays
     n_positions, n_context_tokens = header["n_positions"], header["n_context_tokens"]
     if not (is_integer(n_positions) and is_integer(n_context_tokens) and n_context_tokens >= 0):
         raise TypeError("its counts are no integers")
     encoding, fingerprint, encoder = header["encoding"], header["fingerprint"], header["encoder"]
     if not _fit_together(arrays, n_positions, has_passages=encoder is not None):
         raise ValueError("its arrays do not fit together")
-    metadata, titles = (json.loads(arrays[name].tobytes()) for name in ("metadata", "titles"))
-    if not (
-        all(isinstance(value, dict) for value in metadata.values())
-        and all(isinstance(title, str) for title in titles.values())
-        and isinstance(encoding, str)
-        and isinstance(fingerprint, str)
-        and isinstance(encoder, str | None)
-    ):
-        raise TypeError("its settings, metadata or titles are of other types")
+    if not (isinstance(encoding, str) and isinstance(fingerprint, str) and isinstance(encoder, str | None)):
+        raise TypeError("its settings are of other types")
     weighting = header["weighting"]
     if weighting not in get_args(WeightingName):
         raise ValueError(f"its weighting is {weighting!r}")
-    text, end = arrays["text"], arrays["text_end"]
-    texts = LazyTexts(end.size, partial(_text_in_file, text, end))
-    chunks = Chunks(texts, *({int(number): one for number, one in some.items()} for some in (metadata, titles)))
-    segment = _segment(arrays, chunks, None if encoder is None else _passages(arrays))
+    segment = _segment(arrays, chunks_in(arrays), None if encoder is None else _passages(arrays))
     return SavedIndex(segment, weighting, encoding, fingerprint, encoder, n_positions, n_context_tokens)
 
 
-def _text_in_file(text: npt.NDArray[np.uint8], end: npt.NDArray[np.int64], number: int) -> str:
-    number = range(end.size)[number]
-    start = end[number - 1] if number else 0
+def chunks_in(arrays: Mapping[str, npt.NDArray[Any]]) -> Chunks:
+    """Return the chunks whose texts, metadata and titles lie in the arrays of a file; each is read when it is wanted.
+
+    Decoding all of them would be most of opening a file.
+    """
+    text_end, metadata_end, title_end = arrays["text_end"], arrays["metadata_end"], arrays["title_end"]
+    return Chunks(
+        LazyTexts(text_end.size, partial(_text_at, arrays["text"], text_end)),
+        LazyValues(np.diff(metadata_end, prepend=0) > 0, partial(_metadata_at, arrays["metadata"], metadata_end)),
+        LazyValues(np.diff(title_end, prepend=0) > 0, partial(_text_at, arrays["titles"], title_end)),
+    )
+
+
+def _text_at(content: npt.NDArray[np.uint8], end: Offsets, number: int) -> str:
     try:
-        return text[start : end[number]].tobytes().decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:  # found only here: decoding every text would be most of opening a file
+        return _bytes_at(content, end, number).decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
         raise IndexFormatError(f"chunk {number} of the saved index is not UTF-8; build it again") from None
 
 
-def _no_titles(n_chunks: int) -> dict[str, npt.NDArray[Any]]:
-    """Return what the files of the version before, which knew no titles, lack."""
-    return {
-        "titles": np.frombuffer(b"{}", np.uint8),
-        "title_hashes": np.zeros(n_chunks, np.uint64),
-        "title_sizes": np.zeros(n_chunks, np.uint32),
-    }
+def _metadata_at(content: npt.NDArray[np.uint8], end: Offsets, number: int) -> Metadata:
+    try:
+        metadata = json.loads(_bytes_at(content, end, number))
+    except (RecursionError, ValueError):
+        metadata = None
+    if not isinstance(metadata, dict):
+        raise IndexFormatError(f"the metadata of chunk {number} of the saved index is no JSON object; build it again")
+    return metadata
+
+
+def _bytes_at(content: npt.NDArray[np.uint8], end: Offsets, number: int) -> bytes:
+    number = range(end.size)[number]
+    return content[end[number - 1] if number else 0 : end[number]].tobytes()
 
 
 def _segment(arrays: Mapping[str, Any], chunks: Chunks, passages: Passages | None) -> Segment:
