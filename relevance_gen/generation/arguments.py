@@ -12,6 +12,8 @@ from relevance_gen.errors import InvalidRequestError
 
 _PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
 """Templates write some values as Python does, and so models do, too."""
+_LONGEST_HEAD: Final = 600
+"""Characters in which a tag before a name, the name and what stands behind it end, if they do."""
 
 
 def as_json(text: str, schema: Any = None) -> str:
@@ -47,27 +49,46 @@ class TaggedArguments:
     """
 
     def __init__(self, tags: tuple[str, str, str], schemas: object) -> None:
-        before, between, after = (r"\s*".join(map(re.escape, tag.split())) for tag in tags)
-        between, after = between + r"\n?" * tags[1].endswith("\n"), r"\n?" * tags[2].startswith("\n") + after
-        self._one = re.compile(rf'\s*{before}([^<>"]{{1,300}}+){between}(.*?){after}', re.DOTALL)
-        self._before, self._after, self._sign = tags[0], tags[2].strip(), "{"
+        self._before, self._after = tags[0], tags[2].strip()
+        between = r"\s{0,200}".join(map(re.escape, tags[1].split()))
+        between += r"(?:\n|(?=.))" * tags[1].endswith("\n")
+        self._head = re.compile(rf'{re.escape(self._before)}([^<>"]{{1,300}}+){between}', re.DOTALL)
+        self._line_end, self._sign = "\n" * tags[2].startswith("\n"), "{"
         self._schemas = schemas if isinstance(schemas, Mapping) else {}
+        self._name: str | None = None
+        self._value: list[str] = []
 
     def read(self, text: str, *, is_whole: bool) -> tuple[int, str, bool]:
         """Return how much of a text is read, its JSON, and whether the call is over.
+
+        What is not read is short, so that it costs little to look at it again.
 
         Args:
             text: what has come, without what was read before.
             is_whole: whether nothing follows: what is cut off is left out.
         """
-        rest, sign = text.lstrip(), self._sign
-        if self._after in text and (found := self._one.match(text)):
-            self._sign, name = ", ", found[1].strip()
-            value = as_json(found[2], self._schemas.get(name))
-            return found.end(), f"{sign}{json.dumps(name, ensure_ascii=False)}: {value}", False
-        if rest.startswith(self._before) or self._before.startswith(rest):
-            return len(text) * is_whole, "", False
-        return 0, "}" if sign == ", " else "{}", True
+        if self._name is not None:
+            return self._read_value(self._name, text, is_whole=is_whole)
+        space = len(text) - len(text.lstrip())
+        if found := self._head.match(text, space):
+            self._name = found[1].strip()
+            return found.end(), "", False
+        if _may_become(self._before, text, space) or (
+            text.startswith(self._before, space) and len(text) - space < _LONGEST_HEAD
+        ):
+            return len(text) if is_whole else space, "", False
+        return space, "}" if self._sign == ", " else "{}", True
+
+    def _read_value(self, name: str, text: str, *, is_whole: bool) -> tuple[int, str, bool]:
+        end = text.find(self._after)
+        if end < 0:
+            n_read = len(text) if is_whole else max(0, len(text) - len(self._after) + 1)
+            self._value.append(text[:n_read])
+            return n_read, "", False
+        value = "".join((*self._value, text[:end])).removesuffix(self._line_end)
+        told = f"{self._sign}{json.dumps(name, ensure_ascii=False)}: {as_json(value, self._schemas.get(name))}"
+        self._sign, self._name, self._value = ", ", None, []
+        return end + len(self._after), told, False
 
 
 class BareArguments:
@@ -78,23 +99,47 @@ class BareArguments:
     """
 
     def __init__(self, mark: str) -> None:
-        first, rest = re.escape(mark[0]), re.escape(mark[1:])
-        text = rf"{first}{rest}((?:[^{first}]++|{first}(?!{rest}))*+){first}{rest}"
-        bare = rf'([^\s{{}}\[\],:"{first}][^{{}}\[\],:"{first}]*+)(?=.)'
-        self._one = re.compile(rf'\s*+(?:{text}|("(?:[^"\\]++|\\.)*+"|[{{}}\[\],:])|{bare})', re.DOTALL)
-        self._depth = 0
+        first, beginnings = re.escape(mark[0]), "|".join(re.escape(mark[1:n]) for n in range(1, len(mark)))
+        no_mark = rf"{first}(?!{re.escape(mark[1:])}|(?:{beginnings})\Z)"
+        self._inside = {
+            mark: re.compile(rf"(?:[^{first}]|{no_mark})*+"),
+            '"': re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL),
+            "": re.compile(rf'(?:[^{{}}\[\],:"{first}]|{no_mark})*+'),
+        }
+        self._mark, self._depth = mark, 0
+        self._end: str | None = None  # what ends that of which a part is read; nothing does so of its own if it is bare
+        self._bare: list[str] = []
 
     def read(self, text: str, *, is_whole: bool) -> tuple[int, str, bool]:
         """Return how much of a text is read, its JSON, and whether the call is over, as `TaggedArguments` do."""
-        if (found := self._one.match(text)) is None:
-            return len(text) * is_whole, "", False
-        said, told, bare = found.groups()
-        if told is None:
-            is_text = bare is None or text.startswith(":", found.end())
-            told = (
-                json.dumps(said if bare is None else bare.strip(), ensure_ascii=False)
-                if is_text
-                else as_json(bare.strip())
-            )
-        self._depth += (told in "{[") - (told in "}]")
-        return found.end(), {",": ", ", ":": ": "}.get(told, told), not self._depth
+        start = 0
+        if self._end is None:
+            start = len(text) - len(text.lstrip())
+            if _may_become(self._mark, text, start):
+                return len(text) if is_whole else start, "", False
+            sign = self._mark if text.startswith(self._mark, start) else text[start]
+            if sign in "{}[],:":
+                self._depth += (sign in "{[") - (sign in "}]")
+                return start + 1, {",": ", ", ":": ": "}.get(sign, sign), not self._depth
+            self._end = sign if sign in self._inside else ""
+            if self._end:
+                return start + len(sign), '"', False
+        said = self._inside[self._end].match(text, start)[0]  # type: ignore[index]
+        end = start + len(said)
+        if not self._end:
+            self._bare.append(said)
+            if _may_become(self._mark, text, end):
+                return len(text) if is_whole else end, "", False
+            bare, self._bare, self._end = "".join(self._bare).strip(), [], None
+            is_name = text.startswith(":", end)
+            return end, json.dumps(bare, ensure_ascii=False) if is_name else as_json(bare), False
+        told = json.dumps(said, ensure_ascii=False)[1:-1] if self._end == self._mark else said
+        if not text.startswith(self._end, end):
+            return len(text) if is_whole else end, told, False
+        end, self._end = end + len(self._end), None
+        return end, told + '"', False
+
+
+def _may_become(word: str, text: str, start: int) -> bool:
+    """Tell whether what a text has from a place on may become a word when more of it comes."""
+    return len(text) - start < len(word) and word.startswith(text[start:])

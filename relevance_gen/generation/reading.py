@@ -95,7 +95,8 @@ class Reader:
         self._state: Literal["text", "thought", "call"] = "thought" if form.is_thinking else "text"
         self._next = self._at_first  # what may stand where the text begins
         self._was_marked = form.is_thinking
-        self._buffer = self._space = ""
+        self._buffer = ""
+        self._space: list[str] = []  # behind what was told: it counts if something of the same kind follows
         self._kind: PartKind | None = None
         self._place = -1
         self._n_calls = 0
@@ -120,9 +121,9 @@ class Reader:
     def end(self) -> list[Part]:
         """Return the pieces that were held back, now that nothing follows."""
         pieces = self.push("", is_whole=True)
-        if self._kind == "text" and self._space:
-            pieces.append(Part("text", self._space, self._place))
-        self._space = ""
+        if self._kind == "text" and (space := "".join(self._space)):
+            pieces.append(Part("text", space, self._place))
+        self._space = []
         return pieces
 
     # ── What is said and thought ─────────────────────────────────────────────────────────────────────────────────────
@@ -168,15 +169,15 @@ class Reader:
             if not text:
                 return
             self._kind, self._place = kind, self._place + 1
-        text = self._space + text
         said = text.rstrip()
-        self._space = text[len(said) :]
         if said:
-            pieces.append(Part(kind, said, self._place))
+            pieces.append(Part(kind, "".join(self._space) + said, self._place))
+            self._space = []
+        self._space.append(text[len(said) :])
 
     def _close(self, state: Literal["text", "thought", "call"]) -> None:
         """End a part, and go on behind what is marked."""
-        self._kind, self._space, self._state, self._was_marked = None, "", state, True
+        self._kind, self._space, self._state, self._was_marked = None, [], state, True
         self._next = (*(self._behind_call if self._n_calls else ()), *self._at_first)
 
     # ── What is called ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -266,6 +266,8 @@ WORDS = """
 <tool_call> </tool_call> {"name": "arguments": search "search", { } " \\\\ [ ] [TOOL_CALLS] [ARGS] <|python_tag|>
 ; , <think> </think>
 a < <|channel|> analysis <|message|> <|end|> <|start|>assistant to=functions.search <|constrain|>json ```json commentary
+<|tool_call>call:search{ q: <|"|> <| " : <tool_call|> <function=search> <parameter=q> </parameter> </function>
+<tool_call>search <arg_key> q</arg_key> <arg_value> </arg_value>
 """
 words = st.sampled_from([*WORDS.split(), '{"name": "search", "arguments": {', " ", "\n"])
 
@@ -284,6 +286,29 @@ def test_any_text_is_read_the_same_however_it_is_cut(parts, cuts, family, is_thi
     assert read(form, *written) == whole
     assert read(form, *cut(written, cuts)) == whole
     assert "".join(part.text for part in read(AnswerFormat(), *cut(written, cuts))) == written
+
+
+def beginning(syntax):
+    """Return how a call is written up to the text of its first argument."""
+    before = syntax.tags[0] + "q" + syntax.tags[1] if syntax.tags else "{q:" + syntax.mark if syntax.mark else '{"q": "'
+    return syntax.opening + syntax.before + "search" + syntax.between + before
+
+
+@pytest.mark.parametrize("sign", ["a", "<", ">", '"', "\\", " ", "\n", '<|"', "</parameter", "</arg_value"])
+def test_what_is_long_is_not_looked_at_again_and_again(sign):
+    """So that each character costs the same, however many came before: in arguments, names, thoughts and answers."""
+    starts = [(syntax, beginning(syntax)) for syntax in SYNTAXES]
+    starts += [(syntax, syntax.opening + syntax.before + "search" + syntax.between) for syntax in SYNTAXES]
+    starts += [(syntax, start + "{q:" + quote) for syntax, start in starts if syntax.mark for quote in ('"', "")]
+    starts += [(HERMES, ""), (HERMES, "<think>"), *((syntax, syntax.opening) for syntax in SYNTAXES)]
+    for syntax, start in starts:
+        reader = AnswerFormat(TOOLS, syntax, THOUGHTS[-1]).reader("")
+        reader.push(start)
+        n_held = 0
+        for character in sign * (1000 // len(sign)):
+            reader.push(character)
+            n_held = max(n_held, len(reader._buffer))
+        assert n_held < 700
 
 
 def test_a_long_text_is_read_as_its_parts_are():
