@@ -340,12 +340,8 @@ class ExplanationRequest:
 
     Args:
         query: the question; not blank.
-        chunk_txts: as in `SearchRequest`.
         original_index: position of the chunk to explain, at least 0.
-        syntax: as in `SearchRequest`.
-        corrections: as in `SearchRequest`.
-        reranked: as in `SearchRequest`.
-        keep: as in `SearchRequest`.
+        chunk_txts, syntax, corrections, reranked, keep: as in `SearchRequest`.
     """
 
     query: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -640,14 +636,10 @@ class PromptRequest:
 
     Args:
         question: what to answer; not blank.
-        chunk_txts: as in `SearchRequest`.
         top_n: most sources, at least 1.
         copy: whether answers are to be sentences of the sources, word for word; null is what the model's file says.
         min_confidence: below this confidence of the search there is no answer, in [0, 1].
-        syntax: as in `SearchRequest`.
-        corrections: as in `SearchRequest`.
-        reranked: as in `SearchRequest`.
-        keep: as in `SearchRequest`.
+        chunk_txts, syntax, corrections, reranked, keep: as in `SearchRequest`.
     """
 
     question: str = field(converter=checks.plain, validator=checks.not_blank)
@@ -781,9 +773,7 @@ class GenerationRequest:
     frequency_penalty: float = field(default=0.0, converter=checks.as_float, validator=checks.number(-2, 2))
     repetition_penalty: float = field(default=1.0, converter=checks.as_float, validator=checks.above(0))
     logit_bias: Mapping[int, float] = field(
-        factory=dict,
-        converter=checks.as_token_numbers,
-        validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS),
+        factory=dict, converter=checks.as_token_numbers, validator=checks.token_numbers(-100, 100, MAX_BIASED_TOKENS)
     )
     allowed_token_ids: tuple[int, ...] = field(default=(), converter=checks.as_tuple, validator=_are_tokens)
     json_schema: Mapping[str, Any] | None = field(

@@ -38,8 +38,7 @@ _SELDOM: Any = dict.fromkeys(
     _if_asked,
 )
 _converter.register_unstructure_hook(
-    Explanation,
-    make_dict_unstructure_fn(Explanation, _converter, _cattrs_omit_if_default=False, **_SELDOM),
+    Explanation, make_dict_unstructure_fn(Explanation, _converter, _cattrs_omit_if_default=False, **_SELDOM)
 )
 
 

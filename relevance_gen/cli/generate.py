@@ -84,16 +84,10 @@ _GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
         "top_k": ({"type": integer}, "draw from so many of the likeliest tokens, 0 for all"),
         "top_p": ({"type": number}, "draw from the likeliest tokens that have this probability together"),
         "min_p": ({"type": number}, "draw from tokens at least this share as likely as the likeliest"),
-        "typical_p": (
-            {"type": number},
-            "draw from the most typical tokens that have this probability together",
-        ),
+        "typical_p": ({"type": number}, "draw from the most typical tokens that have this probability together"),
         "presence_penalty": ({"type": number}, "against tokens that were generated already"),
         "frequency_penalty": ({"type": number}, "against tokens for each time they were generated already"),
-        "repetition_penalty": (
-            {"type": number},
-            "divides the logits of tokens that were generated already, 1 for off",
-        ),
+        "repetition_penalty": ({"type": number}, "divides the logits of tokens that were generated already, 1 for off"),
         "logit_bias": (
             {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
             "add to the logits of tokens, from -100 to 100",

@@ -166,9 +166,7 @@ def _add_index(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--index", type=not_empty, metavar="INDEX", help="search what --save kept, and no files")
     group.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="read all of a folder again, and keep nothing of it for the next time",
+        "--no-cache", action="store_true", help="read all of a folder again, and keep nothing of it for the next time"
     )
     group.add_argument(
         "--max-chars", type=_count, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"

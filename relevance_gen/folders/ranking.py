@@ -163,11 +163,7 @@ class AskedNames:
 
 
 def rank_files(
-    asked: AskedNames,
-    scores: Floats,
-    file: Offsets,
-    names: Sequence[FileName],
-    defined: Iterable[Sequence[Definition]],
+    asked: AskedNames, scores: Floats, file: Offsets, names: Sequence[FileName], defined: Iterable[Sequence[Definition]]
 ) -> tuple[Floats, Floats, float]:
     """Return the scores of chunks, told those that their words have; the module's docstring has the formula.
 

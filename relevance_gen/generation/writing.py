@@ -78,9 +78,7 @@ def write(
     elif conversation.tools:
         messages = _described(messages, conversation.tools, syntax)
     text = prompt_of(
-        *(messages, model, chat_template, variables),
-        continues=conversation.continues,
-        renderer=renderer_for(client),
+        *(messages, model, chat_template, variables), continues=conversation.continues, renderer=renderer_for(client)
     )
     is_thinking = thoughts is not None and not thoughts.is_kept and text.rstrip().endswith(thoughts.sign)
     tools = frozenset(tool.name for tool in conversation.callable)

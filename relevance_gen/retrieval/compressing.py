@@ -46,11 +46,7 @@ class _Sentence(NamedTuple):
 
 
 def compress(
-    question: str,
-    chunks: Iterable[str | Metadata | Chunk],
-    *,
-    max_tokens: int,
-    encoding: Encoding | None = None,
+    question: str, chunks: Iterable[str | Metadata | Chunk], *, max_tokens: int, encoding: Encoding | None = None
 ) -> CompressionResponse:
     """Return the sentences of some chunks that say most about a question, verbatim and in order.
 

@@ -6,20 +6,7 @@ from relevance_gen.serve import pages
 from relevance_gen.serve.dialects import cohere, mcp, own, tei
 from relevance_gen.serve.dialects.anthropic import blocks, messages
 from relevance_gen.serve.dialects.openai import chat, completions, embeddings, errors, responses
-from relevance_gen.serve.edge.actions import (
-    AGENTS,
-    CHAT,
-    CITATION,
-    COMPLETION,
-    COMPRESSION,
-    EMBEDDING,
-    EXPLANATION,
-    EXTRACTION,
-    GENERATION,
-    PROMPT,
-    RESPONSE,
-    SEARCH,
-)
+from relevance_gen.serve.edge import actions
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.problems import STATUSES
 from relevance_gen.serve.edge.route import Guest, Route, Work
@@ -29,37 +16,37 @@ from relevance_gen.serve.settings import Settings
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/", lambda _, request: pages.front(request, ROUTES)),
-    Route("POST", "/search", Work(own.read_search, SEARCH), key="always", aliases=("/distributor/search",)),
-    Route("POST", "/explain", Work(own.read_explanation, EXPLANATION), key="always"),
-    Route("POST", "/compress", Work(own.read_compression, COMPRESSION), key="always"),
-    Route("POST", "/cite", Work(own.read_citation, CITATION), key="always"),
-    Route("POST", "/extract", Work(own.read_extraction, EXTRACTION), key="always"),
-    Route("POST", "/prompt", Work(own.read_prompt, PROMPT), key="always"),
-    Route("POST", "/generate", Work(own.read_generation, GENERATION), key="setting", is_exact=True),
-    Route("POST", "/generate_stream", Work(own.read_stream, GENERATION), key="setting", is_exact=True),
+    Route("POST", "/search", Work(own.read_search, actions.SEARCH), key="always", aliases=("/distributor/search",)),
+    Route("POST", "/explain", Work(own.read_explanation, actions.EXPLANATION), key="always"),
+    Route("POST", "/compress", Work(own.read_compression, actions.COMPRESSION), key="always"),
+    Route("POST", "/cite", Work(own.read_citation, actions.CITATION), key="always"),
+    Route("POST", "/extract", Work(own.read_extraction, actions.EXTRACTION), key="always"),
+    Route("POST", "/prompt", Work(own.read_prompt, actions.PROMPT), key="always"),
+    Route("POST", "/generate", Work(own.read_generation, actions.GENERATION), key="setting", is_exact=True),
+    Route("POST", "/generate_stream", Work(own.read_stream, actions.GENERATION), key="setting", is_exact=True),
     Route(
-        *("POST", "/rerank", Work(cohere.read_rerank, SEARCH, Guest("texts", tei.read_rerank, tei.error))),
+        *("POST", "/rerank", Work(cohere.read_rerank, actions.SEARCH, Guest("texts", tei.read_rerank, tei.error))),
         key="always",
         aliases=("/v1/rerank", "/v2/rerank"),
         write_error=errors.error,
     ),
     Route(
-        *("POST", "/v1/completions", Work(completions.read, COMPLETION)),
+        *("POST", "/v1/completions", Work(completions.read, actions.COMPLETION)),
         key="setting",
         write_error=errors.error,
     ),
-    Route("POST", "/v1/chat/completions", Work(chat.read, CHAT), key="setting", write_error=chat.error),
-    Route("POST", "/v1/responses", Work(responses.read, RESPONSE), key="setting", write_error=errors.error),
-    Route("POST", "/v1/messages", Work(messages.read, CHAT), key="setting", write_error=blocks.error),
+    Route("POST", "/v1/chat/completions", Work(chat.read, actions.CHAT), key="setting", write_error=chat.error),
+    Route("POST", "/v1/responses", Work(responses.read, actions.RESPONSE), key="setting", write_error=errors.error),
+    Route("POST", "/v1/messages", Work(messages.read, actions.CHAT), key="setting", write_error=blocks.error),
     Route(
-        "POST", "/v1/messages/count_tokens", Work(messages.read_count, CHAT), key="setting", write_error=blocks.error
+        "POST",
+        "/v1/messages/count_tokens",
+        Work(messages.read_count, actions.CHAT),
+        key="setting",
+        write_error=blocks.error,
     ),
-    Route("POST", "/v1/embeddings", Work(embeddings.read, EMBEDDING), key="always", write_error=errors.error),
-    Route(
-        *("POST", "/mcp", Work(mcp.read, AGENTS, wants_headers=True)),
-        key="always",
-        write_error=mcp.error,
-    ),
+    Route("POST", "/v1/embeddings", Work(embeddings.read, actions.EMBEDDING), key="always", write_error=errors.error),
+    Route(*("POST", "/mcp", Work(mcp.read, actions.AGENTS, wants_headers=True)), key="always", write_error=mcp.error),
     Route("GET", "/v1/models", models, key="setting", write_error=errors.error),
     Route("GET", "/v1/models/{id}", model, key="setting", write_error=errors.error),
     Route("GET", "/indexes", indexes, key="always"),

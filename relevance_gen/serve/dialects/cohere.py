@@ -34,7 +34,7 @@ class RelevantSpans:
         max_spans: most spans of a document.
     """
 
-    mode: str = field(validator=checks.must_be('"enabled" or "disabled"', lambda v: v in ("enabled", "disabled")))
+    mode: str = field(validator=checks.one_of("enabled", "disabled"))
     threshold: float = field(default=0.1, converter=checks.as_float, validator=checks.number(0, 1))
     max_spans: int | None = field(default=None, validator=optional(checks.integer(1)))
 
@@ -56,7 +56,7 @@ class RerankRequest:
     """
 
     query: str = field(validator=checks.not_blank)
-    documents: Sequence[Any] = field(validator=checks.must_be("a list", lambda v: isinstance(v, list)))
+    documents: Sequence[Any] = field(validator=checks.a_list)
     top_n: int | None = field(default=None, validator=optional(checks.integer(1)))
     model: str = field(default=MODEL, validator=checks.string)
     return_documents: bool = field(default=False, validator=checks.flag)
@@ -92,11 +92,7 @@ class _Document:
 
 
 def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
-    """Read the body of ``POST /v2/rerank``, ``/v1/rerank`` or ``/rerank``.
-
-    Raises:
-        InvalidRequestError: a field is wrong.
-    """
+    """Read the body of ``POST /v2/rerank``, ``/v1/rerank`` or ``/rerank``."""
     request = wire.structure(RerankRequest, body, is_lenient=True)
     fields = request.rank_fields or _FIELDS
     documents = [_document(one, f"documents[{place}]", fields) for place, one in enumerate(request.documents)]

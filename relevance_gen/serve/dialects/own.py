@@ -31,11 +31,7 @@ from relevance_gen.types import (
 
 
 def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
-    """Read the body of ``POST /search``.
-
-    Raises:
-        InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
-    """
+    """Read the body of ``POST /search``."""
     body, named = _read_name(body, "index", "allow_partial")
     request = wire.structure(SearchRequest, body)
     asked = {name: getattr(request, name) for name in attrs.fields_dict(Question) if hasattr(request, name)}
@@ -49,11 +45,7 @@ def _present_with_confidence(response: SearchResponse) -> object:
 
 
 def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanation], object]]:
-    """Read the body of ``POST /explain``.
-
-    Raises:
-        InvalidRequestError: a field is wrong; the chunks and the position are checked where they are searched.
-    """
+    """Read the body of ``POST /explain``."""
     body, named = _read_name(body, "index")
     request = wire.structure(ExplanationRequest, body)
     options: dict[str, Any] = {"syntax": request.syntax, "corrections": request.corrections}
@@ -73,11 +65,7 @@ def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
 
 
 def read_compression(body: object) -> tuple[CompressionTask, Callable[[CompressionResponse], object]]:
-    """Read the body of ``POST /compress``.
-
-    Raises:
-        InvalidRequestError: a field is wrong; the chunks are checked where they are compressed.
-    """
+    """Read the body of ``POST /compress``."""
     body, named = _read_name(body, "index")
     request = wire.structure(CompressionRequest, body)
     question = Question(request.question, N_CANDIDATES, reranked=0)
@@ -86,29 +74,17 @@ def read_compression(body: object) -> tuple[CompressionTask, Callable[[Compressi
 
 
 def read_citation(body: object) -> tuple[CitationRequest, Callable[[list[CitedSentence]], object]]:
-    """Read the body of ``POST /cite``.
-
-    Raises:
-        InvalidRequestError: a field is wrong; the chunks are checked where they are cited.
-    """
+    """Read the body of ``POST /cite``."""
     return wire.structure(CitationRequest, body), lambda cited: {"citations": wire.unstructure(cited)}
 
 
 def read_extraction(body: object) -> tuple[ExtractionRequest, Callable[[ExtractionResponse], object]]:
-    """Read the body of ``POST /extract``.
-
-    Raises:
-        InvalidRequestError: a field is wrong.
-    """
+    """Read the body of ``POST /extract``."""
     return wire.structure(ExtractionRequest, body), wire.unstructure
 
 
 def read_prompt(body: object) -> tuple[PromptTask, Callable[[PromptResponse], object]]:
-    """Read the body of ``POST /prompt``.
-
-    Raises:
-        InvalidRequestError: a field is wrong; the chunks are checked where they are searched.
-    """
+    """Read the body of ``POST /prompt``."""
     body, model = _read_model(body)
     body, named = _read_name(body, "index")
     request = wire.structure(PromptRequest, body)
@@ -135,11 +111,7 @@ def _read_model(body: object) -> tuple[object, str | None]:
 
 
 def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
-    """Read the body of ``POST /generate``.
-
-    Raises:
-        InvalidRequestError: a field is wrong.
-    """
+    """Read the body of ``POST /generate``."""
     return _generation(body), _present_first
 
 
@@ -153,11 +125,7 @@ def _present_first(responses: Responses) -> object:
 
 
 def read_stream(body: object) -> tuple[GenerationTask, Events]:
-    """Read the body of ``POST /generate_stream``.
-
-    Raises:
-        InvalidRequestError: a field is wrong.
-    """
+    """Read the body of ``POST /generate_stream``."""
     return _generation(body), Events()
 
 

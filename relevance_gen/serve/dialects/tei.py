@@ -35,17 +35,13 @@ class TextsRequest:
     """
 
     query: str = field(validator=checks.not_blank)
-    texts: Sequence[Any] = field(validator=checks.must_be("a list", lambda v: isinstance(v, list)))
+    texts: Sequence[Any] = field(validator=checks.a_list)
     top_n: int | None = field(default=None, validator=optional(checks.integer(1)))
     return_text: bool = field(default=False, validator=checks.flag)
 
 
 def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
-    """Read the body of ``POST /rerank`` where it has ``texts``.
-
-    Raises:
-        InvalidRequestError: a field is wrong.
-    """
+    """Read the body of ``POST /rerank`` where it has ``texts``."""
     request = wire.structure(TextsRequest, body, is_lenient=True)
     texts = request.texts
     for place, text in enumerate(texts):

@@ -20,11 +20,7 @@ class Backend(Model, Protocol):
     """What the server needs of `relevance_gen.generation.runner.Runner`."""
 
     def submit(
-        self,
-        request: GenerationRequest,
-        *,
-        on_text: OnText | None = None,
-        manner: Manner = PLAIN,
+        self, request: GenerationRequest, *, on_text: OnText | None = None, manner: Manner = PLAIN
     ) -> Future[GenerationResponse]:
         """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
 

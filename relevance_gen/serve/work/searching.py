@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-_WARM_UP_TEXT = "a text to begin with " * 60_000
-"""More than gigatoken counts without a library that it loads for large texts only."""
-
 
 @frozen
 class _Task:
@@ -173,11 +170,11 @@ class Searcher:
 
     def warm_up(self) -> None:
         """Search once in every way, so that no client waits for imports and tables, or meets one that fails."""
-        much = Chunks([_WARM_UP_TEXT, "😀 a text to begin with \ud800", "猫が寝る" * 100], {})
-        index = self._retrieval.index(much)
+        few = Chunks(["a text to begin with", "😀 a text to begin with \ud800", "猫が寝る" * 100], {})
+        index = self._retrieval.index(few)
         for where in (None, [True, False, True]):
             question = Question("begin 猫", 3, where=where, spans=True, min_share=0.5)
-            self._retrieval.answer(question, much)
+            self._retrieval.answer(question, few)
             index.answer_all([question])
         index.explain_one(Question("begin"), 0)
 

@@ -116,11 +116,7 @@ class MessagesRequest:
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | BlockEvents]:
-    """Read the body of ``POST /v1/messages``.
-
-    Raises:
-        InvalidRequestError: a field is wrong, or asks for what is not done.
-    """
+    """Read the body of ``POST /v1/messages``."""
     for name in _REFUSED:
         if isinstance(body, dict) and body.get(name):
             raise InvalidRequestError("is not supported by this server", name, remedy="leave it out")
@@ -138,11 +134,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
 
 
 def read_count(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
-    """Read the body of ``POST /v1/messages/count_tokens``.
-
-    Raises:
-        InvalidRequestError: a field is wrong, or asks for what is not done.
-    """
+    """Read the body of ``POST /v1/messages/count_tokens``."""
     task, _ = read(body)
     counted = attrs.evolve(task, manner=attrs.evolve(task.manner, only_counts=True))
     return counted, lambda responses: {"input_tokens": responses[0].prompt_tokens}

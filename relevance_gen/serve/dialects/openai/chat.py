@@ -79,9 +79,7 @@ class ChatRequest(SamplingRequest):
     chat_template_kwargs: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
     enable_thinking: bool | None = field(default=None, validator=optional(checks.flag))
     thinking_budget: int | None = field(default=None, validator=optional(checks.integer(0)))
-    documents: Sequence[Any] | None = field(
-        default=None, validator=optional(checks.must_be("a list", lambda v: isinstance(v, list)))
-    )
+    documents: Sequence[Any] | None = field(default=None, validator=optional(checks.a_list))
     reasoning_effort: str | None = field(default=None, validator=optional(checks.string))
     add_generation_prompt: bool | None = field(default=None, validator=optional(checks.flag))
     continue_final_message: bool = field(default=False, validator=checks.flag)
@@ -111,11 +109,7 @@ _VARIABLES = ("enable_thinking", "thinking_budget", "documents", "reasoning_effo
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | CompletionEvents]:
-    """Read the body of ``POST /v1/chat/completions``.
-
-    Raises:
-        InvalidRequestError: a field is wrong, or asks for what is not done.
-    """
+    """Read the body of ``POST /v1/chat/completions``."""
     request = read_as(ChatRequest, body, _REFUSED)
     names = _NAMES | names_in(body)
     if request.top_logprobs and not request.logprobs:
@@ -208,11 +202,7 @@ def _presenter(request: ChatRequest, citer: DocumentCiter | None) -> Callable[[R
     def present(responses: Responses) -> object:
         (response,) = responses
         choices = [
-            {
-                "index": place,
-                "message": _turn(completion) | cited(completion),
-                **ending(completion, response),
-            }
+            {"index": place, "message": _turn(completion) | cited(completion), **ending(completion, response)}
             for place, completion in enumerate(response.responses)
         ]
         head = {**identity, "object": "chat.completion", "created": int(response.created)}

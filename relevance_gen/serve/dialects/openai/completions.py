@@ -61,11 +61,7 @@ class CompletionRequest(SamplingRequest):
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | CompletionEvents]:
-    """Read the body of ``POST /v1/completions``.
-
-    Raises:
-        InvalidRequestError: a field is wrong, or asks for what is not done.
-    """
+    """Read the body of ``POST /v1/completions``."""
     request = read_as(CompletionRequest, body, _REFUSED)
     prompts = _prompts(request)
     max_tokens = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens

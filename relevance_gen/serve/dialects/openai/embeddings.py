@@ -44,11 +44,7 @@ class EmbeddingsRequest:
 
 
 def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
-    """Read the body of ``POST /v1/embeddings``.
-
-    Raises:
-        InvalidRequestError: a field is wrong, or asks for what is not done.
-    """
+    """Read the body of ``POST /v1/embeddings``."""
     request = read_as(EmbeddingsRequest, body, {"dimensions": lambda _: False})
     texts = [request.input] if isinstance(request.input, str) else request.input
     if not isinstance(texts, list) or not texts:

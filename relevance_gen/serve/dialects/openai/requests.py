@@ -92,10 +92,6 @@ _WITHOUT = "start: TEXT\nTEXT: ANY & ~BAD\nBAD: ANY ({}) ANY\nANY: /(?s:.*)/"
 T = TypeVar("T")
 
 
-def _an_object(value: object) -> bool:
-    return isinstance(value, dict)
-
-
 def _a_seed(value: object) -> bool:
     return checks.is_integer(value) and -(1 << 63) <= value < 1 << 63  # type: ignore[operator]
 
@@ -144,9 +140,7 @@ class SamplingRequest:
     n: int = field(default=1, validator=checks.integer(1, MAX_SAMPLES))
     stop: Any = None
     stream: bool = field(default=False, validator=checks.flag)
-    stream_options: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.must_be("an object", _an_object))
-    )
+    stream_options: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
     seed: int | None = field(default=None, validator=optional(checks.must_be("an integer of 64 bits", _a_seed)))
     temperature: float | None = _passed_on()
     top_p: float | None = _passed_on()
@@ -165,12 +159,8 @@ class SamplingRequest:
     regex: str | None = None
     grammar: str | None = None
     choice: Any = None
-    response_format: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.must_be("an object", _an_object))
-    )
-    structured_outputs: Mapping[str, Any] | None = field(
-        default=None, validator=optional(checks.must_be("an object", _an_object))
-    )
+    response_format: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
+    structured_outputs: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
     bad_words: Sequence[str] | None = None
     ignore_eos: bool = field(default=False, validator=checks.flag)
 

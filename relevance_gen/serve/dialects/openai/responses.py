@@ -104,11 +104,7 @@ class ResponsesRequest(SamplingRequest):
 
 
 def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | ItemEvents]:
-    """Read the body of ``POST /v1/responses``.
-
-    Raises:
-        InvalidRequestError: a field is wrong, or asks for what is not done.
-    """
+    """Read the body of ``POST /v1/responses``."""
     request = read_as(ResponsesRequest, body, _REFUSED)
     if _LOGPROBS in request.include:
         raise InvalidRequestError(f"must not have {_LOGPROBS}: log probabilities are not told here", "include")
