@@ -193,7 +193,8 @@ class Settings:
 
     reranker: tuple[NamedModel, ...] = _reranker(
         (),
-        "GGUF file of a reranker, which reads documents to rerank, and the best of searches that ask for it",
+        "GGUF file of a reranker, which reads documents to rerank, and the best of searches that ask for it; may be "
+        "given more than once, as NAME=FILE: searches have the first",
         parse=named_models,
     )
     reranker_threads: int = _reranker(

@@ -41,9 +41,37 @@ def test_documents_are_read_and_searches_on_request() -> None:
         refused = server.search({**ASKED, "reranked": -1})
         assert (refused.status, refused.json["error"]["field"]) == (400, "reranked")
         asked = {"question": ASKED["query"], "chunk_txts": CHUNKS, "reranked": 2}
-        prompted = server.call("POST", "/prompt", asked, KEYED)
-        assert (prompted.status, prompted.headers["X-Reranker-Skipped"]) == (200, "unavailable")
+        # The process with the model, which searches for it, has a reranker too.
+        assert eventually(lambda: "X-Reranker-Skipped" not in server.call("POST", "/prompt", asked, KEYED).headers)
         assert server.metric("reranked_texts_total") > 0
+
+
+def test_one_of_several_rerankers_is_named() -> None:
+    """In each dialect the one that is named reads, or is why nothing is read; a name that none has is refused."""
+    words = search(ASKED["query"], CHUNKS, len(CHUNKS), False)
+    with Reranker(RERANKER) as reranker:
+        best = int(reranker.score(ASKED["query"], CHUNKS).argmax())
+    several = ("--reranker", f"small={RERANKER}", "--reranker", f"broken={TINY}")
+    with Server(*several, "--model", "none", program=REAL) as server:
+
+        def ask(body: dict[str, Any], **name: str) -> tuple[int, str | None]:
+            answer = server.call("POST", "/rerank", {**body, **name}, KEYED)
+            told = answer.json["results"] if "documents" in body else answer.json
+            return told[0]["index"], answer.headers.get("X-Reranker-Skipped")
+
+        for body in (DOCUMENTS, TEXTS):
+            for name in ({}, {"model": "relevance_gen"}, {"model": "small"}):
+                assert eventually(lambda body=body, name=name: ask(body, **name) == (best, None))
+            by_words = (words[0].original_index, "unavailable")
+            assert eventually(lambda body=body, by_words=by_words: ask(body, model="broken") == by_words)
+        says = "model must be a model that this server has, got 'smal'; did you mean small?"
+        refused = server.call("POST", "/rerank", {**DOCUMENTS, "model": "smal"}, KEYED)
+        assert (refused.status, refused.json["error"]["code"]) == (404, "model_not_found")
+        assert refused.json["message"] == says
+        refused = server.call("POST", "/rerank", {**TEXTS, "model": "smal"}, KEYED)
+        assert (refused.status, refused.json) == (404, {"error": says, "error_type": "Validation"})
+        listed = server.call("GET", "/v1/models").json["data"]
+        assert [(one["id"], one["task"]) for one in listed] == [("small", "rerank"), ("broken", "rerank")]
 
 
 def test_a_reranker_that_cannot_be_loaded_leaves_the_order_of_words() -> None:

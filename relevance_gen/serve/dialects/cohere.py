@@ -13,11 +13,9 @@ from attrs.validators import optional
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.query import Question
+from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.serve.work.searching import SearchTask, every_chunk
 from relevance_gen.types import Chunk, SearchResponse, SearchResult
-
-MODEL = "relevance_gen"
-"""The model that answers say, whichever was asked for: there is one way to rank."""
 
 _FIELDS: Final = ("title", "text")
 _YAML_TITLE: Final = re.compile(r"(?i)title:[ \t]+(\S.*(?:\n[ \t]+\S.*)*)\n(?=[\s\S]*\S)")
@@ -48,7 +46,7 @@ class RerankRequest:
         documents: strings, or objects with a ``text``; blank ones have score 0. An object's ``title`` is its title, and
             so is the first field of a string that is YAML.
         top_n: most results, at least 1; all documents without it.
-        model: any.
+        model: which reranker, where there are several; answers repeat it.
         return_documents: whether each result holds its document's text.
         relevant_spans: see `RelevantSpans`.
         rank_fields: the fields of objects that are read, one behind the other, ``title`` as a title if there are
@@ -58,7 +56,7 @@ class RerankRequest:
     query: str = field(validator=checks.not_blank)
     documents: Sequence[Any] = field(validator=checks.a_list)
     top_n: int | None = field(default=None, validator=optional(checks.integer(1)))
-    model: str = field(default=MODEL, validator=checks.string)
+    model: str = field(default=DEFAULT_NAME, validator=checks.string)
     return_documents: bool = field(default=False, validator=checks.flag)
     relevant_spans: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
     rank_fields: Sequence[str] | None = field(
@@ -102,14 +100,15 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         spans = spans if spans.mode == "enabled" else None
     n_wanted = len(documents) if request.top_n is None else min(request.top_n, len(documents))
     question = Question(request.query, max(1, n_wanted), true_order=False, reranked=None, spans=spans is not None)
-    task = SearchTask(question, [one.chunk for one in documents], path="documents", blank="skip")
+    chunks = [one.chunk for one in documents]
+    task = SearchTask(question, chunks, path="documents", blank="skip", reranker=request.model)
 
     def present(response: SearchResponse) -> object:
         ranked = every_chunk(response, len(documents))[:n_wanted]
         n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
         return {
             "id": str(uuid.uuid4()),
-            "model": MODEL,
+            "model": request.model,
             "results": [
                 _result(place, found, documents[place], spans, is_shown=request.return_documents)
                 for place, found in ranked

@@ -11,11 +11,13 @@ from attrs.validators import optional
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.query import Question
+from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.serve.work.searching import SearchTask, every_chunk
 from relevance_gen.types import SearchResponse
 
 _ERROR_TYPES = {
     "invalid_request": "Validation",
+    "model_not_found": "Validation",
     "too_large": "Validation",
     "overloaded": "Overloaded",
     "rate_limited": "Overloaded",
@@ -32,12 +34,14 @@ class TextsRequest:
         texts: strings; blank ones have score 0.
         top_n: most results, at least 1; all texts without it. TEI itself has no such field, but its clients send it.
         return_text: whether each result holds its text.
+        model: which reranker, where there are several; not TEI's, but its clients send it.
     """
 
     query: str = field(validator=checks.not_blank)
     texts: Sequence[Any] = field(validator=checks.a_list)
     top_n: int | None = field(default=None, validator=optional(checks.integer(1)))
     return_text: bool = field(default=False, validator=checks.flag)
+    model: str = field(default=DEFAULT_NAME, validator=checks.string)
 
 
 def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
@@ -49,7 +53,7 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
             raise InvalidRequestError.must_be(f"texts[{place}]", "a string", text)
     n_wanted = len(texts) if request.top_n is None else min(request.top_n, len(texts))
     question = Question(request.query, max(1, n_wanted), true_order=False, reranked=None)
-    task = SearchTask(question, texts, path="texts", blank="skip")
+    task = SearchTask(question, texts, path="texts", blank="skip", reranker=request.model)
 
     def present(response: SearchResponse) -> object:
         return [

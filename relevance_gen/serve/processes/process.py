@@ -147,13 +147,12 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
 
 
 def _loads(spec: ProcessSpec, load_backend: LoadBackend) -> dict[Task, Callable[[NamedModel], object]]:
-    """Return what loads the models of this process: the fronts generate nothing, and the model's encodes nothing."""
+    """Return what loads the models of this process: the fronts generate nothing, and all of them search."""
     loads: dict[Task, Callable[[NamedModel], object]] = {}
     if spec.role != "front":
         loads["generate"] = partial(load_backend, spec.settings)
-    if spec.role != "model":
-        loads["embed"] = partial(load_encoder, spec.settings)
-        loads["rerank"] = partial(load_reranker, spec.settings)
+    loads["embed"] = partial(load_encoder, spec.settings)
+    loads["rerank"] = partial(load_reranker, spec.settings)
     return loads
 
 

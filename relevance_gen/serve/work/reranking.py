@@ -1,4 +1,4 @@
-"""The server's reranker, and what searches have of it: a bounded part, or none, and then they say why."""
+"""The server's rerankers, and what searches have of it: a bounded part, or none, and then they say why."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def load_reranker(settings: Settings, model: NamedModel) -> Reranker:
 
 
 class RerankingService:
-    """Has the reranker read for searches, each in its turn. Safe to use from several threads.
+    """Has rerankers read for searches, each in its turn. Safe to use from several threads.
 
     As many passages of 1,000 characters may wait as `AT_ONCE` searches have texts.
 
     Args:
-        registry: has the reranker.
+        registry: has the rerankers.
         settings: how many texts are read for a search, and how long one waits.
         metrics: counts what is read, and searches that went without.
     """
@@ -56,7 +56,15 @@ class RerankingService:
         self._places = Quota(AT_ONCE)
         self._lock = threading.Lock()
 
-    def read(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32] | Reason:
+    def of(self, name: str | None, skip: Callable[[Reason], object]) -> SearchReranker:
+        """Return a reranker as one search has it, which tells `skip` why it has no part.
+
+        Raises:
+            UnknownModelError: there are several, and none of that name.
+        """
+        return SearchReranker(self, self._registry.name_of("rerank", name), skip)
+
+    def read(self, name: str, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32] | Reason:
         """Wait in this thread for how relevant texts are, shape (n,); or return why that is not to be had in time."""
         why: Reason = "busy"
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
@@ -66,7 +74,7 @@ class RerankingService:
             try:
                 if self._passages.take(n_passages):
                     try:
-                        with self._registry.lent("rerank", None, makes_room=False) as loading:
+                        with self._registry.lent("rerank", name, makes_room=False) as loading:
                             if not loading.done():
                                 raise SkippedError("loading")
                             return self._wait(loading.result().submit(query, texts))
@@ -104,9 +112,10 @@ class SearchReranker:
     """The reranker as one search has it: where it has no part, `skip` is told why, and all stays as it is."""
 
     service: RerankingService
+    name: str
     skip: Callable[[Reason], object]
 
     def score(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32] | None:
         """Return how relevant each text is, shape (n,), or None."""
-        read = self.service.read(query, texts)
+        read = self.service.read(self.name, query, texts)
         return self.skip(read) if isinstance(read, str) else read  # type: ignore[return-value]

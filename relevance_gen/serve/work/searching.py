@@ -27,7 +27,7 @@ from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.index_cache import IndexCache, Key, content_key
 from relevance_gen.serve.work.lifting import Lifting, Reason, SkippedError
 from relevance_gen.serve.work.named import KEPT, MAX_FOUND, Named, NamedIndexes
-from relevance_gen.serve.work.reranking import RerankingService, SearchReranker
+from relevance_gen.serve.work.reranking import RerankingService
 from relevance_gen.types import (
     Chunk,
     CitationRequest,
@@ -55,6 +55,7 @@ class _Task:
         path: what the client calls the chunks; errors name ``path[3]``.
         named: the index that is asked instead of chunks.
         keeps: keep an index of the chunks at once, not when they come again.
+        reranker: the name of the reranker that is asked; None for the first.
         skipped: why a model had no part, where it was to have one; filled in by whoever answers.
         kept: the name of the index that is kept, where one was to be; likewise.
     """
@@ -64,6 +65,7 @@ class _Task:
     path: str = field(default="chunk_txts", kw_only=True)
     named: Named | None = field(default=None, kw_only=True)
     keeps: bool = field(default=False, kw_only=True)
+    reranker: str | None = field(default=None, kw_only=True)
     skipped: dict[Literal["Encoder", "Reranker"], Reason] = field(factory=dict, eq=False, kw_only=True)
     kept: list[str] = field(factory=list, eq=False, kw_only=True)
 
@@ -192,6 +194,7 @@ class Searcher:
         Raises:
             TooLargeError: more chunks than the settings allow.
             InvalidRequestError: a chunk is not allowed; the error names it.
+            UnknownModelError: there are several rerankers, and none of the name that is asked.
             ClusterError: an index was asked that cannot answer, or is not there.
         """
         if task.named is not None and task.digest is None:
@@ -312,7 +315,7 @@ class Searcher:
                 skip("unavailable")
             return attrs.evolve(question, reranked=0), NO_MODELS
         n = None if wanted is None and n_chunks <= most else min(wanted or most, most)
-        return attrs.evolve(question, reranked=n), Models(reranker=SearchReranker(self._reranking, skip))
+        return attrs.evolve(question, reranked=n), Models(reranker=self._reranking.of(task.reranker, skip))
 
     def _check(self, given: Sequence[object], path: str, blank: Blank | None = None) -> Chunks:
         if len(given) > self._max_chunks:
