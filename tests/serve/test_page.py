@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import time
@@ -49,8 +50,13 @@ DROP = """([name, bytes]) => {
 
 CHUNKS = "() => JSON.stringify([...document.querySelectorAll('.chunk')].map((chunk) => chunk.textContent))"
 MARKS = """() => JSON.stringify(Object.fromEntries([...CSS.highlights].map(([name, ranges]) => [name, [...ranges]
-  .filter((range) => range.startContainer.parentElement.classList.contains("chunk"))
-  .map((range) => range.startContainer.data.slice(range.startOffset, range.endOffset))])))"""
+  .filter((range) => range.startContainer.parentElement.closest(".chunk"))
+  .map(({ startContainer, startOffset, endContainer, endOffset }) => {
+    const read = document.createRange();
+    read.setStart(startContainer, startOffset);
+    read.setEnd(endContainer, endOffset);
+    return read.toString();
+  })])))"""
 """Written and read as JSON, for lone surrogates do not survive the way through playwright."""
 
 WHERE = """() => {
@@ -335,6 +341,122 @@ def test_chunks_end_with_sentences_and_code_stays_whole(visit: Visit) -> None:
         *((">>> print(1)", False), ("x = 3", False), ("It rains.", False), ("วันนี้ฝนตก", False)),
     ):
         assert visit.page.evaluate(cut, [text, {}])[1] is told, text
+
+
+HANDBOOK = """---
+title: Harbour
+---
+
+# The *harbour* handbook
+
+[![build](b.svg)](https://x.y) Fees are **paid at
+the [office](fees.md#when_paid "Fees")**, by `ship_length`; 2 * 3 \\* 4 <!-- not yet -->
+
+Fees ##
+----
+
+- Boats: three crowns
+  a night
+  1. in `winter`: none
+
+> Ships pay more
+> by length.
+
+| Vessel | Fee |
+|--------|----:|
+| boat   | *3* |
+
+```python
+fee = 3  # **kept**
+
+```
+"""
+
+HANDBOOK_SHOWN = [
+    *("---", "title: Harbour", "---", "The harbour handbook"),
+    *("build Fees are paid at the office, by ship_length; 2 * 3 * 4", "Fees"),
+    *("Boats: three crowns a night", "1. in winter: none", "Ships pay more by length."),
+    *("Vessel\tFee", "boat\t3", "fee = 3  # **kept**"),
+]
+
+
+def test_markdown_is_shown_as_it_is_meant(visit: Visit) -> None:
+    """Signs of Markdown are hidden and lines run on; the text is searched, and marked, as it was written."""
+    visit.forget_example()
+    visit.page.evaluate(DROP, ["handbook.md", list(HANDBOOK.encode())])
+    visit.page.wait_for_selector("#names >> text=handbook.md")
+    chunks = visit.chunks()
+    assert "\n\n".join(chunks) == HANDBOOK.strip()
+    assert [line.rstrip() for line in visit.page.inner_text(".sheet").splitlines() if line.strip()] == HANDBOOK_SHOWN
+    question = "What do boats and ships pay at the office, and is there a fee in winter?"
+    visit.ask(question)
+    found = search(question, chunks, 30, spans=True)
+    marks = visit.marks()
+    assert sorted(marks["word"]) == sorted(one.chunk_txt[span.start : span.end] for one in found for span in one.words)
+    assert sorted(marks["passage"]) == sorted(
+        one.chunk_txt[one.passage.start : one.passage.end] for one in found if one.passage
+    )
+    assert "[office]" not in visit.page.inner_text("#found")
+
+
+def test_lines_of_prose_run_on(visit: Visit) -> None:
+    """Where a long line of a text goes on in the next they are one; verse, lists and logs keep their lines."""
+    prose = "The keeper of the light had seen the ship go down\nwith all her sails, and rowed out to where\nMary"
+    kept = ["Shall I compare thee to a summer's day?", "Thou art more lovely and more temperate:"]
+    kept += [f"2026-11-23 08:{minute} INFO the server answered request number {minute}" for minute in (10, 11)]
+    visit.forget_example()
+    visit.add("\n".join([f"{prose} was.", *kept]))
+    shown = visit.page.inner_text(".sheet")
+    assert shown.splitlines() == [f"{prose.replace(chr(10), ' ')} was.", *kept]
+
+
+def test_the_text_behind_markdown_stays_whole(visit: Visit) -> None:
+    """Whatever signs stand in a text, its elements hold all of it, ranges find each part, and none takes long."""
+    pieces = [
+        "a",
+        "b c",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "*",
+        "**",
+        "_",
+        "__",
+        "`",
+        "```",
+        "[",
+        "](",
+        ")",
+        "![",
+        "#",
+        "# ",
+        "- ",
+    ]
+    pieces += ["1. ", "> ", "|", "|-|", "---", "===", "\\", "<!--", "-->", "---\nt: x\n", "😀"]
+    draw = random.Random(3)  # noqa: S311 texts, no secrets
+    texts = ["".join(draw.choices(pieces, k=draw.randint(1, 40))) for _ in range(400)]
+    texts += [piece * (4000 // len(piece)) for piece in (*pieces, "-a: b\n", "[a](", "`a``a```a")]
+    broken, seconds = visit.page.evaluate(
+        """async (texts) => {
+          const { reading } = await import("/static/reading.js");
+          const { range } = await import("/static/marks.js");
+          const started = performance.now();
+          const broken = texts.filter((text) => {
+            const made = document.createElement("p"), read = document.createRange();
+            made.append(...reading(text, text.length % 2 ? "markdown" : "text"));
+            const [start, end] = [Math.floor(text.length / 3), Math.ceil(text.length / 2)];
+            const found = range(made, start, end);
+            read.setStart(found.startContainer, found.startOffset);
+            read.setEnd(found.endContainer, found.endOffset);
+            return made.textContent !== text || read.toString() !== text.slice(start, end);
+          });
+          return [broken, (performance.now() - started) / 1000];
+        }""",
+        texts,
+    )
+    assert broken == []
+    assert seconds < 60
 
 
 # ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────

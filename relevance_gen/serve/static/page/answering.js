@@ -4,6 +4,7 @@ import { at, button, counted, make, Problem } from "./dom.js";
 import { placeOf } from "./documents.js";
 import { unitsOf } from "./chunking.js";
 import { inline, mark, markdown } from "./markdown.js";
+import { reading } from "./reading.js";
 import { CUT, eventsOf, nameOfModel, post, sentence } from "./server.js";
 
 export const LEAST_CONFIDENCE = 0.6;  // of the search, for an answer
@@ -161,7 +162,8 @@ export function nodesOf(turn, number, go) {
     const nodes = markdown(text, cite);
     if (nodes.length) return nodes;
   }
-  return places.length ? text.split(/(?<=\uE001)/).flatMap((part) => [part.split("\uE000")[0], ...inline(part.match(/\uE000.*$/s)?.[0] ?? "", cite)]) : [text];
+  const kind = turn.isCopied ? turn.sources[0]?.chunk.document.kind ?? "text" : "code";
+  return text.split(/(?<=\uE001)/).flatMap((part) => [...reading(part.split("\uE000")[0], kind), ...inline(part.match(/\uE000.*$/s)?.[0] ?? "", cite)]);
 }
 
 /** Return an answer with what `write` makes of each place that a sentence is from behind the sentence; of one that is from
@@ -199,10 +201,10 @@ function citation(turn, number, go, place = null) {
   return made;
 }
 
-function peek(target, { text: all, document: from, place: part }, place) {
+function peek(target, { text: all, document: from, place: part, isFenced }, place) {
   const text = place ? all.slice(place.start, place.end) : all;
   const where = [from.name, placeOf(part)].filter(Boolean).join(", ");
-  at("peek").replaceChildren(make("b", { textContent: where }), make("span", { textContent: text.length > 400 ? `${text.slice(0, 400)}…` : text }));
+  at("peek").replaceChildren(make("b", { textContent: where }), make("span", {}, ...reading(text.slice(0, 400), from.kind, { isFenced }), text.length > 400 ? "…" : null));
   at("peek").hidden = false;
   const [box, own] = [target.getBoundingClientRect(), at("peek").getBoundingClientRect()];
   const below = box.bottom + 8 + own.height < innerHeight;

@@ -2,7 +2,7 @@
 
 const SHORT = 200;  // characters under which paragraphs are joined
 const LONG = 1000;  // characters over which one is cut
-const SENTENCE = /[.!?…؟।۔]["'”’»)\]]*\s+|[。！？．]["'”’»)\]」』）]*\s*/g;
+export const SENTENCE = /[.!?…؟।۔]["'”’»)\]]*\s+|[。！？．]["'”’»)\]」』）]*\s*/g;
 const BREAKS = [[SENTENCE, LONG / 4], [/\n/g, LONG / 2], [/\s+/g, LONG / 2]];  // best first, and from where on they count
 const BREAKS_OF_CODE = [[/\n/g, LONG / 4], [/\s+/g, LONG / 2]];
 
@@ -12,16 +12,17 @@ const FENCE = /^ {0,3}(?:```|~~~)/gm;
 /** Tell whether a paragraph is plainly a heading: Markdown's, or a short line that begins as one and ends as none. */
 export const isHeading = (paragraph) => /^(#{1,6} .*|[\p{Lu}\p{Lt}\d][^\n,;|={}<>\t]{0,59}(?<![.!?…:;,]))$/u.test(paragraph);
 
-export const isFenced = (chunk) => /^ {0,3}(?:```|~~~)/.test(chunk);
+export const beginsFence = (chunk) => /^ {0,3}(?:```|~~~)/.test(chunk);
 
-/** Yield start and end of each chunk of a text, white space between them left out. A heading begins a chunk. */
+/** Yield start and end of each chunk of a text, white space between them left out, and whether it is of a fenced block. A
+    heading begins a chunk. */
 export function* chunksOf(text, { isCode = false } = {}) {
   const breaks = isCode ? BREAKS_OF_CODE : BREAKS;
   let open = null;
   for (const [start, end] of paragraphsOf(text)) {
     const head = text.slice(start, Math.min(end, start + 80));
-    const most = !isCode && end - start <= 80 && isHeading(head) ? SHORT / 2 : isFenced(head) ? 0 : SHORT;
-    if (open && (open[1] - open[0] >= most || isFenced(text.slice(open[0], open[0] + 8)) || end - open[0] > LONG)) {
+    const most = !isCode && end - start <= 80 && isHeading(head) ? SHORT / 2 : beginsFence(head) ? 0 : SHORT;
+    if (open && (open[1] - open[0] >= most || beginsFence(text.slice(open[0], open[0] + 8)) || end - open[0] > LONG)) {
       yield* cut(text, ...open, breaks);
       open = null;
     }
@@ -49,16 +50,17 @@ function* paragraphsOf(text) {
 }
 
 function* cut(text, start, end, breaks) {
-  const kinds = isFenced(text.slice(start, start + 8)) ? BREAKS_OF_CODE : breaks;
+  const isFenced = beginsFence(text.slice(start, start + 8));
+  const kinds = isFenced ? BREAKS_OF_CODE : breaks;
   while (end - start > LONG) {
     const stop = start + endOfChunk(text.slice(start, start + LONG), kinds);
     let last = stop;
     while (BLANK.test(text[last - 1])) last -= 1;
-    yield [start, last];
+    yield [start, last, isFenced];
     start = stop;
     while (start < end && BLANK.test(text[start])) start += 1;
   }
-  if (end > start) yield [start, end];
+  if (end > start) yield [start, end, isFenced];
 }
 
 /** Return where a full chunk ends: at the last break that does not come too early, never inside a surrogate pair. */

@@ -1,16 +1,16 @@
 /** The documents: read from files, cut into chunks, laid out, named on the shelf. */
 
-import { chunksOf, isFenced, isHeading } from "./chunking.js";
+import { chunksOf, isHeading } from "./chunking.js";
 import { at, button, complain, counted, make, nextFrame, Problem, say } from "./dom.js";
 import { dropDocument, keepDocument } from "./keeping.js";
 import { indexOf, optionsOfIndexes } from "./offered.js";
+import { kindOf, reading } from "./reading.js";
 import { Corpus, post } from "./server.js";
 
 const GROUP = 12;  // chunks that are laid out together
 const SLICE_MS = 12;  // longest stretch of work before the browser may draw
-const CODE = /\.(?:bat|c|cc|cfg|conf|cpp|cs|css|csv|go|h|hpp|ini|ipynb|java|js|json|jsonl|kt|log|lua|php|pl|ps1|py|r|rb|rs|scala|sh|sql|swift|tex|toml|ts|tsv|tsx|xml|ya?ml)$/i;
 
-export let documents = [];  // { id, name, parts, file, sheet, label, chunks }
+export let documents = [];  // { id, name, parts, file, kind, sheet, label, chunks }
 let corpora = new Map();  // by the id of the one document, or "all"
 
 /** Who is told when documents come and go, with what was removed; and of sheets that are laid out. */
@@ -31,7 +31,8 @@ export function corpus() {
 export async function addDocument({ id, name, parts, file = null }, { isKept = false, quietly = false } = {}) {
   const added = { id: id ?? Math.max(Date.now(), 1 + (documents.at(-1)?.id ?? 0)), name, parts, file, chunks: [] };
   added.sheet = make("article", { className: "sheet" }, make("h2", { textContent: name }));
-  added.sheet.classList.toggle("code", CODE.test(name));
+  added.kind = kindOf(name, parts[0]?.text ?? "");
+  added.sheet.classList.toggle("code", added.kind === "code");
   added.label = labelOf(added);
   documents.push(added);
   at("names").append(added.label);
@@ -50,7 +51,7 @@ export async function addDocument({ id, name, parts, file = null }, { isKept = f
 }
 
 async function layOut(added) {
-  const isCode = added.sheet.classList.contains("code");
+  const isCode = added.kind === "code";
   let group = null;
   let resumed = performance.now();
   for (const part of added.parts) {
@@ -61,14 +62,14 @@ async function layOut(added) {
       group = null;
     }
     let behind = 0;
-    for (const [start, end] of chunksOf(text, { isCode })) {
+    for (const [start, end, isFenced] of chunksOf(text, { isCode })) {
       added.chunks.at(-1)?.element.style.setProperty("--blank-lines", blankLines(text.slice(behind, start)));
       behind = end;
       if (!group || group.children.length === GROUP) {
         group = make("div", { className: "group" });
         added.sheet.append(group);
       }
-      added.chunks.push(addChunk(group, text.slice(start, end), added, part.place ?? {}));
+      added.chunks.push(addChunk(group, text.slice(start, end), added, part.place ?? {}, isFenced));
       if (performance.now() - resumed > SLICE_MS) {
         await nextFrame();
         if (!documents.includes(added)) return false;
@@ -93,16 +94,15 @@ export function pageOf(document, place, words) {
 /** Return how many blank lines stand for the white space between two chunks. */
 const blankLines = (gap) => Math.min(Math.max(gap.split("\n").length - 2, 0), 2);
 
-function addChunk(group, text, document, place) {
-  const element = make("p", { className: "chunk", tabIndex: -1 }, text);
-  const [head, rest] = [text.split("\n\n", 1)[0], text.includes("\n\n") || text.startsWith("#")];
-  element.classList.toggle("titled", rest && isHeading(head) && !document.sheet.classList.contains("code"));
-  element.classList.toggle("code", isFenced(text));
+function addChunk(group, text, document, place, isFenced) {
+  const element = make("p", { className: "chunk", tabIndex: -1 }, ...reading(text, document.kind, { isFenced }));
+  element.classList.toggle("titled", document.kind === "text" && text.includes("\n\n") && isHeading(text.split("\n\n", 1)[0]));
+  element.classList.toggle("code", isFenced);
   group.append(element);
   group.n_chars = (group.n_chars ?? 0) + text.length;
   group.style.setProperty("--chars", group.n_chars);
   group.style.setProperty("--chunks", group.children.length);
-  return { text, element, group, document, place, number: document.chunks.length, before: group.n_chars - text.length };
+  return { text, element, group, document, place, isFenced, number: document.chunks.length, before: group.n_chars - text.length };
 }
 
 /** A name is cut in its middle where there is no room: names that begin alike differ at their ends. */

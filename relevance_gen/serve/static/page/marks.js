@@ -14,7 +14,19 @@ export function marks(name) {
   return CSS.highlights.get(name);
 }
 
-export const range = (node, start, end) => new StaticRange({ startContainer: node, startOffset: start, endContainer: node, endOffset: end });
+/** Return the range between two characters of an element's text, whatever elements inside they stand in. */
+export function range(element, start, end) {
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  const made = {};
+  let before = 0;
+  for (let node = walker.nextNode(); node && !made.endContainer; node = walker.nextNode()) {
+    const behind = before + node.length;
+    if (!made.startContainer && start < behind) Object.assign(made, { startContainer: node, startOffset: start - before });
+    if (made.startContainer && end <= behind) Object.assign(made, { endContainer: node, endOffset: end - before });
+    before = behind;
+  }
+  return new StaticRange(made);
+}
 
 /** Marks stand only in groups near the view: painting looks at every range that there is. */
 const groupsInView = new IntersectionObserver((entries) => {
@@ -35,10 +47,10 @@ export function markHits(found, onClick) {
 
 function mark(hit) {
   unmark(hit);
-  const node = hit.chunk.element.firstChild;
-  hit.ranges = [[`shade-${hit.level}`, range(node, 0, node.length)]];
-  if (hit.passage && !hit.isFaint) hit.ranges.push(["passage", range(node, ...hit.passage)]);
-  for (const word of hit.words) hit.ranges.push(["word", range(node, ...word)]);
+  const { element, text } = hit.chunk;
+  hit.ranges = [[`shade-${hit.level}`, range(element, 0, text.length)]];
+  if (hit.passage && !hit.isFaint) hit.ranges.push(["passage", range(element, ...hit.passage)]);
+  for (const word of hit.words) hit.ranges.push(["word", range(element, ...word)]);
   for (const [name, one] of hit.ranges) marks(name).add(one);
 }
 

@@ -1,6 +1,7 @@
 /** Indexes that the server offers by name, to be asked in place of documents. */
 
 import { at, make } from "./dom.js";
+import { kindOf, reading } from "./reading.js";
 import { keyHeader, post } from "./server.js";
 
 const PREFIX = "index:";  // of an option's value
@@ -55,14 +56,16 @@ class OfferedIndex {
     if (this.chunks.get(position)?.text === (text ?? this.chunks.get(position)?.text)) return this.chunks.get(position) ?? null;
     this.chunks.get(position)?.group.remove();  // the index has changed
     if (!this.sheet.isConnected) at("text").append(this.sheet);
-    const element = make("p", { className: "chunk", tabIndex: -1 }, text);
+    const document = { id: this.name, name: String(metadata.path ?? metadata.source ?? this.name), isOffered: true };
+    document.kind = kindOf(document.name, text);
+    const element = make("p", { className: "chunk", tabIndex: -1 }, ...reading(text, document.kind));
+    element.classList.toggle("code", document.kind === "code");
     element.style.setProperty("--blank-lines", 1);
     const group = Object.assign(make("div", { className: "group" }, element), { n_chars: text.length, number: position });
     group.style.setProperty("--chars", text.length);
     group.style.setProperty("--chunks", 1);
     this.sheet.insertBefore(group, [...this.sheet.children].find((one) => one.number > position) ?? null);
     const place = Object.fromEntries(Object.entries(metadata).filter(([name]) => ["page", "slide", "sheet"].includes(name)));
-    const document = { id: this.name, name: String(metadata.path ?? metadata.source ?? this.name), isOffered: true };
     const chunk = { text, element, group, document, place, number: position, before: 0 };
     this.chunks.set(position, chunk);
     return chunk;

@@ -1,19 +1,24 @@
 /** The list of what was found, and why it was. */
 
+import { SENTENCE } from "./chunking.js";
 import { button, complain, counted, make } from "./dom.js";
 import { pageOf, placeOf, documents } from "./documents.js";
 import { marks, range } from "./marks.js";
+import { reading } from "./reading.js";
 
 const EXCERPT = 320;  // characters
+const BEGINNING = new RegExp(`${SENTENCE.source}|\\n\\s*\\n|\\n(?=[ \\t]*(?:[-*+|>#•]|\\d+[.)])\\s)`, "g");  // of a sentence, a paragraph, an item
 
 /** Make the item of a hit; `go` is called when it is chosen. What its button is stands in the hit from then on. */
 export function itemOf(turn, hit, place, go) {
   const [from, to] = excerptOf(hit);
-  hit.excerpt = { from, node: document.createTextNode(hit.chunk.text.slice(from, to)) };
+  const { text, document, isFenced } = hit.chunk;
+  const element = make("span", { className: "excerpt" }, ...reading(text.slice(from, to), document.kind, { isFenced }), to < text.length ? "…" : null);
+  hit.excerpt = { from, to, element };
   const score = make("span", { className: "score numbers", textContent: hit.score.toFixed(2) });
   score.setAttribute("aria-label", `Passage ${place + 1}, score ${hit.score.toFixed(2)}.`);
   hit.button = button(score, () => go(hit), { className: "hit" });
-  hit.button.append(make("span", { className: "excerpt" }, hit.excerpt.node));
+  hit.button.append(element);
   hit.button.style.setProperty("--level", hit.level);
   const why = make("details", {}, make("summary", {}, make("span", { textContent: "Why" })));
   why.addEventListener("toggle", () => { if (why.open) explain(turn, hit, why); });
@@ -30,17 +35,19 @@ function whereOf({ document: from, place }) {
 /** Return the part of a chunk around its best passage, beginning with a sentence where one begins near. */
 export function excerptOf({ chunk: { text }, passage }) {
   const start = passage?.[0] ?? 0;
-  const sentenceStart = Math.max(...[". ", "? ", "! ", "\n"].map((end) => text.lastIndexOf(end, start - 1) + end.length), 0);
-  const near = start - sentenceStart < EXCERPT / 2 ? Math.min(sentenceStart, start) : start;
+  const before = [...text.slice(0, start).matchAll(BEGINNING)].at(-1);
+  const sentenceStart = before ? before.index + before[0].length : 0;
+  const near = start - sentenceStart < EXCERPT / 2 ? sentenceStart : start;
   const from = near <= 2 ? 0 : near;
-  let to = Math.min(text.length, from + EXCERPT);
-  if (text.codePointAt(to - 1) > 0xffff) to += 1;
-  return [from, to];
+  const most = Math.min(text.length, from + EXCERPT);
+  const space = text.lastIndexOf(" ", most);
+  const to = most === text.length || space < most - EXCERPT / 4 ? most : space;
+  return [from, text.codePointAt(to - 1) > 0xffff ? to + 1 : to];
 }
 
-export function markExcerpt({ excerpt: { from, node }, words }) {
+export function markExcerpt({ excerpt: { from, to, element }, words }) {
   for (const [start, end] of words) {
-    if (start >= from && end <= from + node.length) marks("word").add(range(node, start - from, end - from));
+    if (start >= from && end <= to) marks("word").add(range(element, start - from, end - from));
   }
 }
 

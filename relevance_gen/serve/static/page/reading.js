@@ -1,0 +1,118 @@
+/** Documents as they are meant to be read: Markdown, and prose whose lines were broken. Marks stand at characters of the
+    text, so it stays whole: signs and line ends are elements that the style hides. */
+
+import { make } from "./dom.js";
+
+const CODE = /\.(?:bat|c|cc|cfg|conf|cpp|cs|css|csv|go|h|hpp|ini|ipynb|java|js|json|jsonl|kt|log|lua|php|pl|ps1|py|r|rb|rs|scala|sh|sql|swift|tex|toml|ts|tsv|tsx|xml|ya?ml)$/i;
+const MARKDOWN = /\.(?:md|markdown|mdx|qmd|rmd)$/i;
+const EXTRACTED = /\.(?:x?html?|eml|epub|docx|od[tps]|pptx|xlsx)$/i;  // the server writes their headings as Markdown's
+const SIGNS = /^(?:#{1,6} \S|```|\|.*\|$)|\*\*\S|`\S[^`\n]*`|\]\(\S+\)/m;
+
+const WRAPPED = /((?<=[^\n]{45}\p{Ll})\n(?=\p{L})|(?<=[^\n]{46})\n(?=\p{Ll}))/u;  // where a long line goes on in the next
+const FENCE = /^ {0,3}(?:```|~~~)/;
+const FRONT = /^---\n(?:[\w-]+:.*\n|-?[ \t].*\n)+---(?:\n|$)/;  // what is said of a text before it begins
+const RULE = /^ {0,3}(?:(?:[-*_][ \t]*){3,}|=+[ \t]*)$/;
+const DELIMITERS = /^[ \t]*\|[\s:|-]*-[\s:|-]*$/;  // the row below a table's heads
+const BLOCK = /^(?:(?<head> {0,3}#{1,6}[ \t]+)|(?<item>[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t]+)|(?<quote> {0,3}>[ \t]?)|(?<row>[ \t]*\|))/;
+const INLINE = new RegExp([
+  /(`+)([^`]|[^`].*?[^`])\1(?!`)/,
+  /(\*\*|(?<!\w)__)(?=\S)(.*?\S)\3/,
+  /(?<![\w*])([*_])(?=[^\s*_])([^*_]*?[^\s*_])\5(?!\w)/,
+  /(!?\[)((?:[^[\]]|!\[[^[\]]*\]\([^()\s]*\))*)(\]\([^()\s]*(?:\([^()]*\)[^()\s]*)?(?:\s+"[^"]*")?\))/,
+  /(<!--.*?-->)|(\\)([!-/:-@[-`{-~])/,
+].map((one) => one.source).join("|"), "gs");
+const MOST_DEEP = 3;
+const MOST_CHARS = 4000;  // of a text; longer ones stand as they are, for patterns may take quadratic time
+
+/** Tell how a document is to be read: as "code", as it stands; as "text"; with "headings" as in Markdown; as "markdown". */
+export function kindOf(name, text) {
+  if (CODE.test(name)) return "code";
+  if (EXTRACTED.test(name)) return "headings";
+  return MARKDOWN.test(name) || (!/\.\w{1,8}$/.test(name) && SIGNS.test(text.slice(0, 10 * MOST_CHARS))) ? "markdown" : "text";
+}
+
+const hidden = (text, className = "sign") => make("span", { className }, text);
+
+/** Return nodes whose text is `text`, with the signs of its kind hidden. `isFenced`: it is of a block of code. */
+export function reading(text, kind, { isFenced = false } = {}) {
+  if (kind === "code" || (isFenced && kind !== "markdown") || text.length > MOST_CHARS) return [text];
+  if (kind === "text") return text.split(WRAPPED).map((part, place) => (place % 2 ? hidden(part, "soft") : part));
+  const nodes = [];
+  let isCode = isFenced && !FENCE.test(text);
+  let open = null;  // the block to which lines are added
+  const close = () => {
+    if (open) nodes.push(...nodesOfBlock(open));
+    open = null;
+  };
+  const front = kind === "markdown" ? text.match(FRONT)?.[0] ?? "" : "";
+  if (front) nodes.push(hidden(front, "quiet"));
+  for (const line of text.slice(front.length).split(/(?<=\n)/)) {
+    const { groups = {}, 0: sign = "" } = line.match(BLOCK) ?? {};
+    const name = Object.keys(groups).find((one) => groups[one] !== undefined && (kind === "markdown" || one === "head"));
+    if (kind === "markdown" && FENCE.test(line)) {
+      close();
+      isCode = !isCode;
+      nodes.push(hidden(line));
+    } else if (isCode) {
+      if (open) open.text += line;
+      else open = { name: "listing", sign: "", text: line };
+    } else if (kind !== "markdown" && !name || !line.trim()) {
+      close();
+      nodes.push(line);
+    } else if (RULE.test(line.trimEnd())) {
+      if (open?.name === "" && !open.text.trimEnd().includes("\n")) Object.assign(open, { name: "head", level: line.includes("=") ? 1 : 2 });
+      const isRule = !open;
+      close();
+      nodes.push(hidden(line, isRule ? "rule" : "sign"));
+    } else if (name === "row" && open?.name === "row" || name === "quote" && open?.name === "quote" || !name && open && open.name !== "row" && open.name !== "head") {
+      open.text += line;
+    } else {
+      close();
+      open = { name: name ?? "", sign: name === "row" ? "" : sign, text: line.slice(name === "row" || !name ? 0 : sign.length) };
+    }
+  }
+  close();
+  return nodes;
+}
+
+/** Return the nodes of a block, the last line's end of which ends the block where blocks stand below each other. */
+function nodesOfBlock({ name, sign, text, level = sign.trim().length }) {
+  const end = text.match(name === "head" ? /(?:[ \t]+#+)?[ \t]*\n?$/ : /\n?$/)[0];
+  const inner = text.slice(0, text.length - end.length);
+  if (!name) return [...inline(inner), ...(end ? [end] : [])];
+  if (name === "row") return [make("span", { className: "table" }, ...text.split(/(?<=\n)/).map(rowOf))];
+  const indent = sign.match(/^[ \t]*/)[0];
+  const isNumbered = name === "item" && /\d/.test(sign);
+  const className = { head: `head h${level}`, item: isNumbered ? "item" : "item bullet" }[name] ?? name;
+  const made = make("span", { className }, hidden(isNumbered ? indent : sign), isNumbered ? sign.trimStart() : "", ...(name === "listing" ? [inner] : inline(inner)), hidden(end, "end"));
+  if (name === "item") made.style.setProperty("--indent", indent.length);
+  return [made];
+}
+
+function rowOf(line) {
+  if (DELIMITERS.test(line)) return hidden(line);
+  const parts = line.split(/([ \t]*(?<!\\)\|[ \t]*\n?)/);  // cells and what is between them
+  const made = parts.map((part, place) => (place % 2 ? hidden(part, "pipe") : part || (place && place < parts.length - 1) ? make("span", { className: "cell" }, ...inline(part)) : null));
+  return make("span", { className: "row" }, ...made);
+}
+
+/** Return the nodes of a text in one block: emphasis, code, links; lines that were broken run on. */
+function inline(text, depth = 0) {
+  const nodes = [];
+  let last = 0;
+  if (depth < MOST_DEEP) {
+    for (const { index, 0: all, 1: tick, 2: code, 3: stars, 4: strong, 5: star, 6: weak, 7: bracket, 8: link, 9: target, 11: slash, 12: sign } of text.matchAll(INLINE)) {
+      nodes.push(...runningOn(text.slice(last, index)));
+      if (code !== undefined) nodes.push(hidden(tick), make("code", {}, ...runningOn(code)), hidden(tick));
+      else if (strong !== undefined) nodes.push(hidden(stars), make("strong", {}, ...inline(strong, depth + 1)), hidden(stars));
+      else if (weak !== undefined) nodes.push(hidden(star), make("em", {}, ...inline(weak, depth + 1)), hidden(star));
+      else if (target !== undefined) nodes.push(hidden(bracket), make("span", { className: "link", title: target.slice(2, -1) }, ...inline(link, depth + 1)), hidden(target));
+      else nodes.push(...(slash ? [hidden(slash), sign] : [hidden(all)]));
+      last = index + all.length;
+    }
+  }
+  return [...nodes, ...runningOn(text.slice(last))];
+}
+
+/** Line ends become spaces, but where two spaces stand before them; the signs of a quotation's next line are hidden. */
+const runningOn = (text) => text.split(/((?<!  )\n[ \t]*)((?:>[ \t]?)*)/).map((part, place) => (place % 3 && part ? hidden(part, place % 3 === 1 ? "soft" : "sign") : part)).filter(Boolean);
