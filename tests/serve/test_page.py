@@ -401,7 +401,9 @@ def test_markdown_is_shown_as_it_is_meant(visit: Visit) -> None:
 
 def test_lines_of_prose_run_on(visit: Visit) -> None:
     """Where a long line of a text goes on in the next they are one; verse, lists and logs keep their lines."""
-    prose = "The keeper of the light had seen the ship go down\nwith all her sails, and rowed to where he saw\nMary"
+    prose = (
+        "The keeper of the light had seen the ship go down\nwith all her sails, and rowed to where he had seen\nMary"
+    )
     kept = ["Shall I compare thee to a summer's day?", "Thou art more lovely and more temperate:"]
     kept += [f"2026-11-23 08:{minute} INFO the server answered request number {minute}" for minute in (10, 11)]
     visit.forget_example()
