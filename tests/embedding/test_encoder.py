@@ -330,15 +330,15 @@ def test_the_real_model_knows_what_is_meant(real_encoder):
 
 
 def test_vectors_are_those_of_sentence_transformers(real_encoder, minilm_path):
-    """On 250 texts whose tokens agree, every cosine with sentence-transformers' vector is at least .99999."""
+    """On 50 texts whose tokens agree, every cosine with sentence-transformers' vector is at least .99999."""
     reference = pytest.importorskip("sentence_transformers")
     model = reference.SentenceTransformer(str(minilm.layout()), device="cpu")
     model.max_seq_length = real_encoder.n_ctx
     prose = " ".join(PROSE.read_text().split())
-    some = [prose[start : start + 40 + start % 700] for start in range(0, 300 * 60, 60)]
+    some = [prose[start : start + 40 + start % 700] for start in range(0, 60 * 300, 300)]
     with Embedder(minilm_path, ModelOptions()) as embedder:
         own = [embedder.tokenize(text).tolist() for text in some]
     agreed = [text for text, tokens in zip(some, own, strict=True) if model.tokenizer(text)["input_ids"] == tokens]
-    assert len(agreed) >= 250
+    assert len(agreed) >= 50
     cosines = (real_encoder.encode(agreed) * model.encode(agreed)).sum(axis=1)
     assert cosines.min() >= 0.99999

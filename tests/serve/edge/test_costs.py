@@ -129,7 +129,7 @@ def test_what_a_request_keeps_while_it_waits_is_counted() -> None:
 @pytest.mark.parametrize("n_texts", [1, 500])
 def test_a_phrase_takes_no_more_than_the_table_says(text: str, n_texts: int) -> None:
     """Of a saved index, whose texts are made when they are read, many short ones or a long one."""
-    said = text * (600_000 // len(text) // n_texts) + " black cat"
+    said = text * (150_000 // len(text) // n_texts) + " black cat"
     index = pickle.loads(pickle.dumps(ChunkIndex([said] * n_texts)))
     question = Question('"black cat"', 1, syntax="signs")
     index.answer_all([question])  # what is remembered is

@@ -7,15 +7,16 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.serve.harness import KEYED, ROOT, SCRIPTED, Held, Server, eventually, request_bytes
+from relevance_gen.serve.processes.command import main
+from relevance_gen.serve.processes.process import ProcessSpec
+from tests.serve.harness import KEYED, Held, Server, eventually, request_bytes
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
 
@@ -137,28 +138,20 @@ def test_an_idle_server_ends_at_once() -> None:
         assert server.process.returncode == 0
 
 
-def refused_start(flags: list[str]) -> subprocess.CompletedProcess[str]:
-    """Start a server that cannot run, and wait for its end."""
-    return subprocess.run(
-        [sys.executable, *SCRIPTED, *flags],
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def never(_: ProcessSpec) -> None:
+    """Be no process of a server: it shall not come to that."""
+    raise AssertionError
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_taken_port_is_said_clearly(workers: str) -> None:
+def test_a_taken_port_is_said_clearly(workers: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A port that cannot be had is one line on standard error and status 1, also where its owner would share it."""
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
         port = taken.getsockname()[1]
-        flags = ["--port", str(port), "--workers", workers]
-        done = refused_start(flags)
-    assert (done.returncode, done.stdout) == (1, "")  # no key is made for a server that does not run
+        assert main(["--port", str(port), "--workers", workers], {}, never) == 1
     told = f"127.0.0.1 port {port}: Address already in use; --port 0 takes a free one"
-    assert done.stderr == f"relevance-gen serve: cannot listen on {told}\n"
+    # No key is made for a server that does not run.
+    assert capfd.readouterr() == ("", f"relevance-gen serve: cannot listen on {told}\n")
 
 
 @pytest.mark.parametrize(
@@ -168,43 +161,51 @@ def test_a_taken_port_is_said_clearly(workers: str) -> None:
         (["--rate-limit-storage", "foo://x"], "--rate-limit-storage must be memory:// or an address such as redis://"),
     ],
 )
-def test_what_keeps_it_from_starting_is_said_by_its_flag(flags: list[str], told: str) -> None:
+def test_what_keeps_it_from_starting_is_said_by_its_flag(
+    flags: list[str], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """What only a look at the world tells is refused before anything listens, in one line and with status 2."""
-    done = refused_start(flags)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"relevance-gen serve: {told}")
+    assert main(flags, {}, never) == 2
+    printed = capfd.readouterr()
+    (line,) = printed.err.splitlines()
+    assert (printed.out, line.startswith(f"relevance-gen serve: {told}")) == ("", True)
 
 
-def test_pages_of_allowed_origins_may_call() -> None:
+@pytest.fixture(scope="module")
+def unusual() -> Iterator[Server]:
+    """A server with settings that do not touch each other."""
+    origins = ("--cors-origins", "http://one.example, http://two.example")
+    flags = (*origins, "--search-threads", "1", "--search-queue", "2", "--log-format", "text", "--rate-limit", "off")
+    with Server(*flags, RELEVANCE_GEN_API_KEYS="a-test-key,other") as server:
+        yield server
+
+
+def test_pages_of_allowed_origins_may_call(unusual: Server) -> None:
     """With cors_origins set, those origins and no others get leave, preflight and answer alike, errors too."""
-    with Server("--cors-origins", "http://one.example, http://two.example") as server:
-        for method, path in (("OPTIONS", "/search"), ("GET", "/stats"), ("POST", "/search")):
-            here = server.call(method, path, headers={"Origin": "http://two.example"})
-            assert here.headers["Access-Control-Allow-Origin"] == "http://two.example"
-            assert here.headers["Vary"] == "Accept-Encoding, Origin"
-            for name in ("X-API-Key", "Authorization"):
-                assert name in here.headers["Access-Control-Allow-Headers"]
-            assert "RateLimit-Reset" in here.headers["Access-Control-Expose-Headers"]
-            there = server.call(method, path, headers={"Origin": "http://three.example"})
-            assert "Access-Control-Allow-Origin" not in there.headers
+    for method, path in (("OPTIONS", "/search"), ("GET", "/stats"), ("POST", "/search")):
+        here = unusual.call(method, path, headers={"Origin": "http://two.example"})
+        assert here.headers["Access-Control-Allow-Origin"] == "http://two.example"
+        assert here.headers["Vary"] == "Accept-Encoding, Origin"
+        for name in ("X-API-Key", "Authorization"):
+            assert name in here.headers["Access-Control-Allow-Headers"]
+        assert "RateLimit-Reset" in here.headers["Access-Control-Expose-Headers"]
+        there = unusual.call(method, path, headers={"Origin": "http://three.example"})
+        assert "Access-Control-Allow-Origin" not in there.headers
 
 
-def test_a_queue_that_is_full_is_a_429() -> None:
+def test_a_queue_that_is_full_is_a_429(unusual: Server) -> None:
     """So many searches wait for a thread at once; more are refused with Retry-After."""
-    flags = ("--search-threads", "1", "--search-queue", "2")
-    with ThreadPoolExecutor(3) as pool, Server(*flags) as server, Held() as searching:
-        assert eventually(lambda: server.search(BODY).status == 200)
-        first = pool.submit(server.search, searching.search)
+    with ThreadPoolExecutor(3) as pool, Held() as searching:
+        first = pool.submit(unusual.search, searching.search)
         assert eventually(searching.has_begun)
-        others = [pool.submit(server.search, BODY) for _ in range(2)]
-        assert eventually(lambda: server.metric('requests_waiting{lane="search"}') == 2)
-        answers = [server.search(BODY) for _ in range(2)]
+        others = [pool.submit(unusual.search, BODY) for _ in range(2)]
+        assert eventually(lambda: unusual.metric('requests_waiting{lane="search"}') == 2)
+        answers = [unusual.search(BODY) for _ in range(2)]
         assert [answer.status for answer in answers] == [429, 429]
         assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers)
         searching.let_go()
         assert [one.result().status for one in (first, *others)] == [200] * 3
-        assert server.metric('requests_rejected_total{lane="search"}') == 2
+        assert unusual.metric('requests_rejected_total{lane="search"}') == 2
 
 
 def test_too_long_a_wait_is_a_503() -> None:
@@ -224,26 +225,25 @@ def test_too_long_a_wait_is_a_503() -> None:
         assert server.metric(rejected) == before + 1
 
 
-def test_text_logs_are_one_line_for_each_request() -> None:
+def test_text_logs_are_one_line_for_each_request(unusual: Server) -> None:
     """The text form of the log cannot be broken into lines by a client."""
-    with Server("--log-format", "text") as server:
-        server.call("GET", "/a%0Ainjected")
-        server.call("GET", "/b", headers={"X-Request-ID": "visible"})
-        assert eventually(lambda: "visible" in server.log)
-        assert not any(line.startswith("injected") for line in server.log.splitlines())
+    unusual.call("GET", "/a%0Ainjected")
+    unusual.call("GET", "/b", headers={"X-Request-ID": "visible"})
+    assert eventually(lambda: "visible" in unusual.log)
+    assert not any(line.startswith("injected") for line in unusual.log.splitlines())
 
 
-def test_repeated_chunks_are_found_in_the_cache() -> None:
+def test_repeated_chunks_are_found_in_the_cache(unusual: Server) -> None:
     """Chunks that come again and again are indexed no more, for this key, with this request's own metadata."""
-    with Server(RELEVANCE_GEN_API_KEYS="a-test-key,other") as server:
-        for page in range(5):
-            chunks = [{"text": "x y z", "metadata": {"page": page}}]
-            answer = server.search({"query": "x", "chunk_txts": chunks})
-            assert json.loads(answer.body)["results"][0]["metadata"] == {"page": page}
-        assert server.metric("search_index_cache_hits_total") == 3
-        assert server.metric("search_index_cache_bytes") > 0
-        server.search({"query": "x", "chunk_txts": ["x y z"]}, {**KEYED, "X-API-Key": "other"})
-        assert server.metric("search_index_cache_hits_total") == 3
+    n_before = unusual.metric("search_index_cache_hits_total")
+    for page in range(5):
+        chunks = [{"text": "x y z", "metadata": {"page": page}}]
+        answer = unusual.search({"query": "x", "chunk_txts": chunks})
+        assert json.loads(answer.body)["results"][0]["metadata"] == {"page": page}
+    assert unusual.metric("search_index_cache_hits_total") == n_before + 3
+    assert unusual.metric("search_index_cache_bytes") > 0
+    unusual.search({"query": "x", "chunk_txts": ["x y z"]}, {**KEYED, "X-API-Key": "other"})
+    assert unusual.metric("search_index_cache_hits_total") == n_before + 3
 
 
 def test_what_waits_in_the_kernel_at_the_end_is_answered() -> None:
