@@ -226,6 +226,16 @@ class _Headers(dict[str, str]):
         return super().__contains__(str(name).title())
 
 
+def refused_start(*flags: str) -> int:
+    """Have the command refuse to start a server, here, and return its status."""
+    from relevance_gen.serve.processes.command import main
+
+    try:
+        return main(["--port", "0", *flags], {})
+    except SystemExit as ended:
+        return int(str(ended.code))
+
+
 def read_all(sock: socket.socket) -> bytes:
     """Read until the other side closes or nothing comes any more."""
     received = b""

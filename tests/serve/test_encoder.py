@@ -50,12 +50,3 @@ def test_an_encoder_that_cannot_be_loaded_leaves_search_by_words() -> None:
         assert eventually(prompt_says_so)
         assert server.metric("searches_without_encoder_total") >= 1
         assert "tiny.gguf holds a model that generates text: give it to Runner" in server.log
-
-
-def test_the_search_for_a_prompt_has_the_encoder_where_several_processes_serve() -> None:
-    """The process with the model, which searches for it, has an encoder too."""
-    with Server("--encoder", str(ENCODER), "--workers", "2", program=REAL) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
-        asked = {"question": ASKED["query"], "chunk_txts": CHUNKS}
-        assert eventually(lambda: "X-Encoder-Skipped" not in server.call("POST", "/prompt", asked, KEYED).headers)
-        assert server.metric("encoded_texts_total") > 0

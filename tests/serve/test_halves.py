@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +12,7 @@ import zstandard
 
 from relevance_gen import Encoder, search, wire
 from small_models import ENCODER, TINY
-from tests.serve.harness import KEYED, REAL, ROOT, SMALL_MODEL, Server, eventually
+from tests.serve.harness import KEYED, REAL, SMALL_MODEL, Server, eventually, refused_start
 from tests.serve.test_streams import events_of
 
 GREEDY = {"text": "hello", "max_tokens": 8, "temperature": 0, "return_tokens": True}
@@ -96,34 +93,35 @@ def test_a_client_that_leaves_frees_the_real_slots(real: Server) -> None:
 
 
 def test_several_processes_serve_the_real_halves() -> None:
-    """With --workers, search and generation are the same from whatever worker a connection meets."""
-    with Server("--workers", "2", *SMALL_MODEL, program=REAL) as server:
+    """With --workers, search and generation are the same from whatever worker a connection meets.
+
+    The process with the model, which searches for a prompt, has an encoder too.
+    """
+    with Server("--workers", "2", *SMALL_MODEL, "--encoder", str(ENCODER), program=REAL) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
+        assert eventually(lambda: server.metric("encoders") == 3), server.log
         found = [server.search({"query": "fruit", "chunk_txts": ["red fruit", "sky"]}).json for _ in range(6)]
         made = [server.generate(GREEDY).json["responses"][0]["tokens"] for _ in range(6)]
         assert all(one == found[0] for one in found)
         assert all(one == made[0] for one in made)
+        prompt = server.call("POST", "/prompt", {"question": "fruit", "chunk_txts": ["red fruit", "sky"]}, KEYED)
+        assert (prompt.status, "X-Encoder-Skipped" in prompt.headers) == (200, False)
         assert server.end()
         assert server.process.returncode == 0
 
 
 @pytest.mark.parametrize("setting", ["--model", "--encoder"])
-def test_a_wrong_path_stops_the_server_before_it_listens(tmp_path: Path, setting: str) -> None:
+def test_a_wrong_path_stops_the_server_before_it_listens(
+    tmp_path: Path, setting: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A model file that is not there, is a folder, or is something else ends the server with one line and status 2."""
     other = tmp_path / "other.gguf"
     other.write_text("not a model")
     for path, says in ((tmp_path / "none.gguf", "does not exist"), (tmp_path, "folder"), (other, "is no GGUF file")):
-        done = subprocess.run(
-            [sys.executable, *REAL, "--port", "0", setting, str(path)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert (done.returncode, done.stdout) == (2, "")
-        (line,) = done.stderr.splitlines()
+        assert refused_start(setting, str(path)) == 2
+        printed = capfd.readouterr()
+        (line,) = printed.err.splitlines()
+        assert printed.out == ""
         assert str(path) in line
         assert says in line
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relevance_gen import Runner
 from small_models import BIGRAM, ENCODER, TINY
-from tests.serve.harness import JSON, KEYED, REAL, ROOT, SCRIPTED, Answer, Held, Server, eventually
+from tests.serve.harness import JSON, KEYED, REAL, SCRIPTED, Answer, Held, Server, eventually, refused_start
 
 BOTH = (
     "--model",
@@ -41,16 +41,38 @@ def generated(answer: Answer) -> str:
     return str(answer.json["responses"][0]["text"])
 
 
+ENCODERS = ("--encoder", f"small={ENCODER}", "--encoder", f"other={ENCODER}")
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[Server]:
+    """A server with two models and two encoders."""
+    with Server(*BOTH, *ENCODERS, "--rate-limit", "off", program=REAL) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, str]:
+    """What each model writes."""
+    written = {}
+    for name, path in (("tiny", TINY), ("bigram", BIGRAM)):
+        with Runner(path, n_ctx=256, n_slots=4, n_threads=1) as runner:
+            written[name] = runner.generate(GREEDY).responses[0].text
+    assert written["tiny"] != written["bigram"]
+    return written
+
+
+def test_a_model_that_nobody_has_is_asked_by_any_name_where_there_is_one(alone: dict[str, str], real: Server) -> None:
+    """A server of one model takes whatever name a client gives it."""
+    assert generated(real.generate({**GREEDY, "model": "anything"})) == alone["tiny"]
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_requests_name_their_model(workers: str) -> None:
+def test_requests_name_their_model(workers: str, several: Server, alone: dict[str, str]) -> None:
     """Each model writes what it writes alone, by whatever dialect; one that is not named is the first."""
-    encoders = ("--encoder", f"small={ENCODER}", "--encoder", f"other={ENCODER}")
-    with Server(*BOTH, *encoders, "--workers", workers, "--rate-limit", "off", program=REAL) as server:
-        alone = {}
-        for name, path in (("tiny", TINY), ("bigram", BIGRAM)):
-            with Server("--model", str(path), *BOTH[4:], program=REAL) as single:
-                alone[name] = generated(single.generate({**GREEDY, "model": "anything"}))
-        assert alone["tiny"] != alone["bigram"]
+    own = Server(*BOTH, *ENCODERS, "--workers", workers, "--rate-limit", "off", program=REAL) if workers > "1" else None
+    with own or nullcontext(several) as server:
+        n_before = server.metric('model_requests_total{task="generate",model="bigram"}')
         for name in ("tiny", "bigram", "relevance_gen", None):
             expected = alone["tiny" if name in (None, "relevance_gen") else str(name)]
             assert generated(server.generate({**GREEDY, "model": name})) == expected
@@ -72,45 +94,51 @@ def test_requests_name_their_model(workers: str) -> None:
         ]
         assert [state(server, name) for name in ("tiny", "bigram")] == ["loaded", "loaded"]
         assert server.metric('models{task="generate",model="bigram",state="loaded"}') == 1
-        assert server.metric('model_requests_total{task="generate",model="bigram"}') == 2
+        assert server.metric('model_requests_total{task="generate",model="bigram"}') == n_before + 2
 
 
-def test_a_name_that_no_model_has_is_refused_in_the_clients_words() -> None:
-    """Where there are several it is a 404, on every path, with the nearest name; nothing is loaded for it."""
-    encoders = ("--encoder", f"small={ENCODER}", "--encoder", f"other={ENCODER}")
-    with Server(*BOTH, *encoders, "--rate-limit", "off", program=REAL) as server:
-        says = "model must be a model that this server has, got 'tinny'; did you mean tiny?"
-        assert server.generate({**GREEDY, "model": "tinny"}).error == {
-            "type": "model_not_found",
-            "message": says,
-            "field": "model",
-        }
-        messages = [{"role": "user", "content": "x"}]
-        for path, body, kind in (
-            ("/v1/completions", {"prompt": "x"}, "model_not_found"),
-            ("/v1/chat/completions", {"messages": messages}, "model_not_found"),
-            ("/v1/responses", {"input": "x"}, "model_not_found"),
-            ("/v1/messages", {"messages": messages, "max_tokens": 1}, "not_found_error"),
-            ("/v1/messages/count_tokens", {"messages": messages}, "not_found_error"),
-            ("/prompt", {"question": "x", "chunk_txts": ["x"]}, "model_not_found"),
-        ):
-            answer = server.call("POST", path, {**body, "model": "tinny"}, KEYED)
-            assert (answer.status, answer.json["error"]["type"], answer.json["error"]["message"]) == (404, kind, says)
-        answer = server.call("POST", "/v1/embeddings", {"model": "tiny", "input": "x"}, KEYED)
-        assert (answer.status, answer.json["error"]["code"]) == (404, "model_not_found")
-        refused = server.generate({**GREEDY, "model": 3})
-        assert (refused.status, refused.error["field"]) == (400, "model")
-        assert (state(server, "bigram"), state(server, "other")) == ("unloaded", "unloaded")
+def test_a_name_that_no_model_has_is_refused_in_the_clients_words(several: Server) -> None:
+    """Where there are several it is a 404, on every path, with the nearest name; no model is asked for it."""
+    n_before = asked_for(several)
+    says = "model must be a model that this server has, got 'tinny'; did you mean tiny?"
+    assert several.generate({**GREEDY, "model": "tinny"}).error == {
+        "type": "model_not_found",
+        "message": says,
+        "field": "model",
+    }
+    messages = [{"role": "user", "content": "x"}]
+    for path, body, kind in (
+        ("/v1/completions", {"prompt": "x"}, "model_not_found"),
+        ("/v1/chat/completions", {"messages": messages}, "model_not_found"),
+        ("/v1/responses", {"input": "x"}, "model_not_found"),
+        ("/v1/messages", {"messages": messages, "max_tokens": 1}, "not_found_error"),
+        ("/v1/messages/count_tokens", {"messages": messages}, "not_found_error"),
+    ):
+        answer = several.call("POST", path, {**body, "model": "tinny"}, KEYED)
+        assert (answer.status, answer.json["error"]["type"], answer.json["error"]["message"]) == (404, kind, says)
+    answer = several.call("POST", "/v1/embeddings", {"model": "tiny", "input": "x"}, KEYED)
+    assert (answer.status, answer.json["error"]["code"]) == (404, "model_not_found")
+    refused = several.generate({**GREEDY, "model": 3})
+    assert (refused.status, refused.error["field"]) == (400, "model")
+    assert asked_for(several) == n_before
+    searched = several.call("POST", "/prompt", {"question": "x", "chunk_txts": ["x"], "model": "tinny"}, KEYED)
+    assert (searched.status, searched.error["message"]) == (404, says)
 
 
-def test_a_prompt_is_for_the_model_that_is_named() -> None:
+def asked_for(server: Server) -> list[float]:
+    """Return how often each model and each encoder was asked for."""
+    models = [("generate", "tiny"), ("generate", "bigram"), ("embed", "small"), ("embed", "other")]
+    return [server.metric(f'model_requests_total{{task="{task}",model="{name}"}}') for task, name in models]
+
+
+def test_a_prompt_is_for_the_model_that_is_named(several: Server) -> None:
     """What `/prompt` writes names the model, and is posted as it stands."""
-    with Server(*BOTH, "--rate-limit", "off", program=REAL) as server:
-        asked = {"question": "what?", "chunk_txts": ["what is this"], "model": "bigram"}
-        written = server.call("POST", "/prompt", asked, KEYED).json
-        assert written["request"]["model"] == "bigram"
-        assert generated(server.call("POST", written["path"], written["request"], JSON)) is not None
-        assert server.metric('model_requests_total{task="generate",model="bigram"}') == 2
+    n_before = asked_for(several)[1]
+    asked = {"question": "what?", "chunk_txts": ["what is this"], "model": "bigram"}
+    written = several.call("POST", "/prompt", asked, KEYED).json
+    assert written["request"]["model"] == "bigram"
+    assert generated(several.call("POST", written["path"], written["request"], JSON)) is not None
+    assert asked_for(several)[1] == n_before + 2
 
 
 def test_models_are_unloaded_when_idle_and_loaded_again() -> None:
@@ -198,16 +226,10 @@ def test_a_server_ends_while_a_model_loads() -> None:
         (("--model-bytes", "0"), "--model-bytes must be an integer of at least 1"),
     ],
 )
-def test_what_cannot_be_is_refused_at_the_start(flags: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_is_refused_at_the_start(
+    flags: tuple[str, ...], says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """One line says what is wrong, with status 2."""
-    done = subprocess.run(
-        [sys.executable, *REAL, "--port", "0", *flags],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    (line,) = done.stderr.splitlines()
-    assert (done.returncode, says in line) == (2, True), line
+    assert refused_start(*flags) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert says in line

@@ -11,8 +11,7 @@ import pytest
 
 from relevance_gen.serve.edge import auth
 from relevance_gen.serve.edge.auth import Keys, digest, read_digests
-from relevance_gen.serve.processes.command import main
-from tests.serve.harness import JSON, KEY, KEYED, Server, eventually
+from tests.serve.harness import JSON, KEY, KEYED, Server, eventually, refused_start
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
 
@@ -84,7 +83,7 @@ def test_a_server_does_not_start_with_a_malformed_key_file(tmp_path: Path, capfd
     """The refusal is one line that says where, and status 2."""
     file = tmp_path / "keys"
     file.write_text("# new\nother\nsha256:abc\n")
-    assert main(["--port", "0", "--api-keys-file", str(file)], {}) == 2
+    assert refused_start("--api-keys-file", str(file)) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert "line 3 of the key file" in line
 

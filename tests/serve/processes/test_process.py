@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from relevance_gen.serve.processes.command import main
-from relevance_gen.serve.processes.process import ProcessSpec
-from tests.serve.harness import KEYED, Held, Server, eventually, request_bytes
+from tests.serve.harness import KEYED, Held, Server, eventually, refused_start, request_bytes
 
 BODY = {"query": "x", "chunk_txts": ["x"]}
 
@@ -138,17 +136,12 @@ def test_an_idle_server_ends_at_once() -> None:
         assert server.process.returncode == 0
 
 
-def never(_: ProcessSpec) -> None:
-    """Be no process of a server: it shall not come to that."""
-    raise AssertionError
-
-
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_taken_port_is_said_clearly(workers: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A port that cannot be had is one line on standard error and status 1, also where its owner would share it."""
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
         port = taken.getsockname()[1]
-        assert main(["--port", str(port), "--workers", workers], {}, never) == 1
+        assert refused_start("--port", str(port), "--workers", workers) == 1
     told = f"127.0.0.1 port {port}: Address already in use; --port 0 takes a free one"
     # No key is made for a server that does not run.
     assert capfd.readouterr() == ("", f"relevance-gen serve: cannot listen on {told}\n")
@@ -165,7 +158,7 @@ def test_what_keeps_it_from_starting_is_said_by_its_flag(
     flags: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What only a look at the world tells is refused before anything listens, in one line and with status 2."""
-    assert main(flags, {}, never) == 2
+    assert refused_start(*flags) == 2
     printed = capfd.readouterr()
     (line,) = printed.err.splitlines()
     assert (printed.out, line.startswith(f"relevance-gen serve: {told}")) == ("", True)
