@@ -237,6 +237,9 @@ class Settings:
         None, "memory for the computed prompts of recent requests, by default 512MiB; 0 keeps none", parse=_size
     )
     generation_timeout_s: float = _generation(600.0, "seconds one generation may take, waiting included, then 503")
+    model_load_timeout_s: float = _generation(
+        300.0, "seconds a model may take to load; whoever waits longer, or comes then, gets a 503"
+    )
 
     max_body_bytes: int = _limits(64 << 20, "largest request body, after decompression", parse=_size)
     max_buffered_bytes: int = _limits(

@@ -34,7 +34,8 @@ class Action:
         threads: whose threads it takes; its lane's if empty.
         cost: what it takes of the memory.
         do: done in a thread, given the task and the id of the key that asks; returns what came of it.
-        lend: gives the task, once it is read, with the model that it asks, until all is answered.
+        lend: gives the task, once it is read, with the model that it asks, until all is answered; given the bytes that
+            the request holds.
         finish: awaited then, given the task and that; returns what is answered. None where nothing is left to do.
         check: refuses before the body is received, where this server does no such thing.
         headers: says what else is answered of the task.
@@ -48,7 +49,7 @@ class Action:
     threads: str = ""
     cost: Cost
     do: Callable[[Service, Any, str], Any]
-    lend: Callable[[Service, Any, str], AbstractAsyncContextManager[Any]] | None = None
+    lend: Callable[[Service, Any, str, int], AbstractAsyncContextManager[Any]] | None = None
     finish: Callable[[Service, Any, Any], Awaitable[Any]] | None = None
     check: Callable[[Service], object] = lambda _: None
     headers: Callable[[Any], Mapping[str, str]] = lambda _: {}
@@ -114,8 +115,8 @@ def _check_model(service: Service) -> None:
 
 
 @asynccontextmanager
-async def _lend_model(service: Service, task: Any, client: str) -> AsyncIterator[Any]:
-    async with service.generator.lent(task.model, client) as backend:
+async def _lend_model(service: Service, task: Any, client: str, n_bytes: int) -> AsyncIterator[Any]:
+    async with service.generator.lent(task.model, client, n_bytes) as backend:
         yield attrs.evolve(task, backend=backend)
 
 

@@ -122,7 +122,7 @@ async def _answer(service: Service, request: web.BaseRequest, work: Work) -> web
         if look is not None:  # without a thread, of which there are few
             await look()
         if action.lend is not None:
-            task = await lent.enter_async_context(action.lend(service, task, client))
+            task = await lent.enter_async_context(action.lend(service, task, client, held.taken_bytes))
         task, present, done, response, seconds = await run(partial(begun, task)) if callable(begun) else begun
         action.count(service.metrics, task, done, seconds)  # here, where no other thread counts
         if action.finish is not None:

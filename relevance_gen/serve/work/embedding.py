@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -89,7 +90,8 @@ class EmbeddingService:
         with self._waiting(task, name):
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    with self.registry.lent("embed", name) as loading:
+                    n_bytes = sum(map(sys.getsizeof, task.texts))
+                    with self.registry.lent("embed", name, n_bytes=n_bytes) as loading:
                         encoder = await asyncio.wrap_future(loading)
                         with self._encoding(task, encoder) as future:
                             return await asyncio.wrap_future(future)

@@ -92,8 +92,8 @@ class Generator:
         return Stats(sum(one.backlog for one in each), sum(one.num_total_runners for one in each))
 
     @asynccontextmanager
-    async def lent(self, model: str | None, client: str) -> AsyncIterator[Backend]:
-        """Give what runs a model, once it is loaded, until the end of the context.
+    async def lent(self, model: str | None, client: str, n_bytes: int = 0) -> AsyncIterator[Backend]:
+        """Give what runs a model, once it is loaded, until the end of the context; a request holds bytes meanwhile.
 
         Raises:
             OverloadedError: this client has too many requests for it.
@@ -103,7 +103,7 @@ class Generator:
         if not self._places[name].take(1, client):
             raise OverloadedError("too many requests for this model")
         try:
-            with self._registry.lent("generate", name) as loading:
+            with self._registry.lent("generate", name, client=client, n_bytes=n_bytes) as loading:
                 try:
                     async with asyncio.timeout(self._timeout_s):
                         backend = await asyncio.wrap_future(loading)

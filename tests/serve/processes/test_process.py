@@ -43,6 +43,19 @@ def test_a_model_that_does_not_come_in_time_is_waited_for_no_longer() -> None:
         assert server.process.returncode == 0
 
 
+def test_a_load_that_hangs_is_waited_for_no_longer() -> None:
+    """Who waits for it, and who comes later, is told so; search is served, and if it comes it answers."""
+    with Held() as loading, Server("--model", loading.words, "--model-load-timeout-s", "0.2") as server:
+        for _ in range(2):
+            answer = server.generate({"text": "x"})
+            assert (answer.status, answer.error["type"]) == (503, "no_runner")
+            assert answer.error["message"] == "the model has been loading for more than 0.2 seconds"
+        assert server.search(BODY).status == 200
+        loading.let_go()
+        assert eventually(lambda: server.generate({"text": "x", "max_tokens": 1}).status == 200)
+        assert server.end()
+
+
 def test_sigterm_lets_running_work_finish() -> None:
     """After SIGTERM /health is 503 and new work refused, what runs is finished and answered, and the status is 0."""
     with ThreadPoolExecutor(2) as pool, Server() as server, Held() as searching, Held() as generating:

@@ -29,6 +29,9 @@ SIZES = {"a": 1, "b": 2, "c": 3, "d": 2}
 ROOM = 4
 IDLE_S = 100.0
 PAUSE_S = 5.0
+PATIENCE_S = 0.25
+KEPT_S = 60.0
+LOAD_TIMEOUT_S = 30.0
 
 
 @define(eq=False)
@@ -82,6 +85,7 @@ class Stepwise(ModelRegistry):
 
     def __init__(self, shop: Shop, settings: Settings) -> None:
         self.pending: list[tuple[Callable[[Any], None], Any]] = []
+        self.shop = shop
         super().__init__(settings, {"generate": shop.load}, metrics_of(settings), lambda: shop.now_s)
 
     def _start(self, work: Callable[[Any], None], entry: Any, state: Any) -> None:
@@ -92,6 +96,16 @@ class Stepwise(ModelRegistry):
         """Do what one of the threads would."""
         work, entry = self.pending.pop(place)
         work(entry)
+
+    def pass_time(self, seconds: float = PATIENCE_S) -> None:
+        """Let time pass: without more, what makes those who wait worth others' room."""
+        self.shop.now_s += seconds
+        self.look()
+
+    @property
+    def leaving(self) -> list[str]:
+        """Names of those that are being unloaded."""
+        return [entry.source.name for _, entry in self.pending if entry.state == "unloading"]
 
 
 @define(eq=False)
@@ -152,6 +166,7 @@ class Borrowing(RuleBasedStateMachine):
         for _ in range(100):
             while self.registry.pending:
                 self.registry.step()
+            self.registry.pass_time(KEPT_S)
             for borrower in [one for one in self.borrowers if one.future.done()]:
                 self._leave(borrower)
             if not self.borrowers and not self.registry.pending:
@@ -171,14 +186,15 @@ class Borrowing(RuleBasedStateMachine):
         self.borrowers.remove(borrower)
         borrower.leave()
 
-    @rule(name=st.sampled_from([*SIZES, None]))
-    def ask(self, name: str | None) -> None:
-        """Ask for a model; one that failed a moment ago says so at once."""
+    @rule(name=st.sampled_from([*SIZES, None]), client=st.sampled_from(["", "key"]))
+    def ask(self, name: str | None, client: str) -> None:
+        """Ask for a model; one that failed a moment ago, or loads for long, says so at once."""
         stack = ExitStack()
         try:
-            future = stack.enter_context(self.registry.lent("generate", name))
+            future = stack.enter_context(self.registry.lent("generate", name, client=client))
         except ModelLoadError as error:
-            assert str(error) == f"the model cannot be loaded: {name or 'a'} is damaged"
+            is_slow = str(error) == "the model has been loading for more than 300 seconds"
+            assert is_slow or str(error) == f"the model cannot be loaded: {name or 'a'} is damaged"
             return
         self.borrowers.append(Borrower(name or "a", future, stack.close))
 
@@ -213,7 +229,7 @@ class Borrowing(RuleBasedStateMachine):
             if entry.source.name == "a" and entry.state == "loaded":
                 entry.model.closed = True
 
-    @rule(seconds=st.sampled_from([1.0, PAUSE_S, IDLE_S]))
+    @rule(seconds=st.sampled_from([PATIENCE_S / 2, PATIENCE_S, 1.0, PAUSE_S, KEPT_S, IDLE_S]))
     def wait(self, seconds: float) -> None:
         """Let time pass."""
         self.shop.now_s += seconds
@@ -277,6 +293,7 @@ def test_the_one_that_was_not_used_for_longest_makes_room(shop: Shop) -> None:
     def use(name: str) -> None:
         with registry.lent("generate", name) as future:
             while not future.done():
+                registry.pass_time()
                 registry.step()
         shop.now_s += 1
 
@@ -284,13 +301,14 @@ def test_the_one_that_was_not_used_for_longest_makes_room(shop: Shop) -> None:
         use(name)
     assert [model.name for model in shop.loaded if not model.closed] == ["a", "d"]
     with registry.lent("generate", "d"), registry.lent("generate", "c") as wanted:
+        registry.pass_time()
         assert [entry.source.name for _, entry in registry.pending] == ["a"]  # idle, and not enough
         registry.step()
         with registry.lent("generate", "d") as later:
             assert not registry.pending
             assert not later.done()
             shop.now_s += 1
-    assert not wanted.done()
+    assert wanted.cancelled()
 
 
 def test_a_busy_model_gives_way_when_those_who_have_it_are_done(shop: Shop) -> None:
@@ -302,6 +320,7 @@ def test_a_busy_model_gives_way_when_those_who_have_it_are_done(shop: Shop) -> N
         stack.enter_context(registry.lent("generate", name)) for stack, name in zip(stacks, "cdcdcd", strict=True)
     ]
     for _ in range(20):
+        registry.pass_time()
         while registry.pending:
             registry.step()
         for place, future in enumerate(futures):
@@ -311,6 +330,100 @@ def test_a_busy_model_gives_way_when_those_who_have_it_are_done(shop: Shop) -> N
                 futures[place] = Future()
     assert order == ["c", "c", "c", "d", "d", "d"]
     assert len(shop.loaded) == 2
+
+
+def loaded_for(registry: Stepwise, *names: str, client: str = "key") -> None:
+    """Have a client use models, one after the other."""
+    for name in names:
+        with registry.lent("generate", name, client=client) as future:
+            while registry.pending:
+                registry.step()
+            assert future.done()
+
+
+def test_who_leaves_at_once_unloads_no_other(shop: Shop) -> None:
+    """Whatever comes and goes: another makes room for one who has waited a moment, and still does."""
+    registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
+    loaded_for(registry, "c", client="")
+    for _ in range(10):
+        with registry.lent("generate", "b", client=""):
+            registry.pass_time(PATIENCE_S / 2)
+    with registry.lent("generate", "b", client=""), registry.lent("generate", "b", client="") as wanted:
+        registry.pass_time(PATIENCE_S / 2)
+        assert not registry.pending
+        registry.pass_time(PATIENCE_S / 2)
+        assert registry.leaving == ["c"]
+        registry.step()
+        registry.step()
+        assert wanted.done()
+
+
+def test_strangers_unload_nothing_that_a_key_had_lately(shop: Shop) -> None:
+    """They wait, and hold up neither a key nor who asks for what has room, until no key had it for a minute."""
+    registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
+    loaded_for(registry, "b")
+    with registry.lent("generate", "c", client="") as wanted:
+        registry.pass_time(KEPT_S - 1)
+        loaded_for(registry, "a", "b", client="")
+        assert not registry.pending
+        registry.pass_time(1)
+        assert registry.leaving == ["a", "b"]
+        for _ in range(3):
+            registry.step()
+        assert wanted.done()
+
+
+def test_those_with_a_key_are_first(shop: Shop) -> None:
+    """Also where a stranger has waited for longer."""
+    registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
+    loaded_for(registry, "c", client="")
+    with registry.lent("generate", "b", client=""), registry.lent("generate", "d", client="key") as keyed:
+        registry.pass_time()
+        registry.step()
+        registry.step()
+        assert keyed.done()
+
+
+def test_a_load_that_hangs_is_waited_for_so_long_and_no_longer(shop: Shop) -> None:
+    """Who waits is told so then, and who comes later at once; if it does come, it is lent."""
+    registry = Stepwise(shop, shop.settings(model_load_timeout_s=LOAD_TIMEOUT_S))
+    says = "the model has been loading for more than 30 seconds"
+    with registry.lent("generate", "b", client="") as future:
+        registry.pass_time(LOAD_TIMEOUT_S)
+        assert not future.done()
+        registry.pass_time(1)
+        with pytest.raises(ModelLoadError, match=says):
+            future.result(0)
+    for _ in range(3):
+        registry.pass_time(PAUSE_S - 1)
+        with pytest.raises(ModelLoadError, match=says), registry.lent("generate", "b"):
+            pass
+    registry.step()
+    with registry.lent("generate", "b", client="") as future:
+        assert future.done()
+
+
+def test_what_waits_for_models_holds_a_part_of_the_memory(shop: Shop) -> None:
+    """A quarter by client, for all models together, and only while it waits; one that is larger may wait alone."""
+    registry = Stepwise(shop, shop.settings(max_buffered_bytes=400))
+    loaded_for(registry, "a")
+    with (
+        registry.lent("generate", "b", client="x", n_bytes=60),
+        registry.lent("generate", "c", client="y", n_bytes=999),
+    ):
+        for client, n_bytes in (("x", 41), ("y", 1)):
+            with (
+                pytest.raises(OverloadedError, match="too many large requests wait for models"),
+                registry.lent("generate", "d", client=client, n_bytes=n_bytes),
+            ):
+                pass
+            with registry.lent("generate", "a", client=client, n_bytes=n_bytes) as here:
+                assert here.done()
+        with registry.lent("generate", "d", client="x", n_bytes=40):
+            pass
+        registry.step()
+        with registry.lent("generate", "d", client="x", n_bytes=100):
+            pass
 
 
 def test_a_load_that_fails_says_so_and_is_tried_again_after_a_pause(shop: Shop) -> None:
@@ -456,7 +569,8 @@ def test_whoever_waits_when_the_server_ends_is_told(shop: Shop) -> None:
 def test_threads_and_tasks_may_ask_at_once(shop: Shop) -> None:
     """Many threads that ask for models that do not fit together are all answered, each with the right one."""
     settings = shop.settings(model_bytes=ROOM)
-    registry = ModelRegistry(settings, {"generate": shop.load}, metrics_of(settings))
+    clock = itertools.count()  # who waits is patient at the next look
+    registry = ModelRegistry(settings, {"generate": shop.load}, metrics_of(settings), lambda: float(next(clock)))
     wrong: list[object] = []
     names: Any = itertools.cycle("abcd")
 
@@ -470,9 +584,12 @@ def test_threads_and_tasks_may_ask_at_once(shop: Shop) -> None:
     threads = [threading.Thread(target=work, args=([next(names) for _ in range(20)],)) for _ in range(7)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
+
+    def are_done() -> bool:
+        registry.look()
+        return not any(thread.is_alive() for thread in threads)
+
+    assert eventually(are_done)
     assert not wrong
     assert eventually(lambda: not registry.is_loading)
     registry.close()
