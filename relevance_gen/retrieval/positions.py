@@ -82,14 +82,17 @@ class ChunkList(Sequence[Chunk]):
 
     Args:
         collection: the chunks.
+
+    Attributes:
+        positions: where each stands in the index, ascending, int64 of shape (n,).
     """
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
-        self._positions = np.sort(joined(collection.ask(SegmentScorer.positions), np.int64))
+        self.positions = np.sort(joined(collection.ask(SegmentScorer.positions), np.int64))
 
     def __len__(self) -> int:
-        return self._positions.size
+        return self.positions.size
 
     @overload
     def __getitem__(self, place: int) -> Chunk: ...
@@ -97,8 +100,8 @@ class ChunkList(Sequence[Chunk]):
     def __getitem__(self, place: slice) -> list[Chunk]: ...
     def __getitem__(self, place: int | slice) -> Chunk | list[Chunk]:
         if isinstance(place, slice):
-            return chunks_at(self._collection, self._positions[place])
-        return chunks_at(self._collection, self._positions[[place]])[0]
+            return chunks_at(self._collection, self.positions[place])
+        return chunks_at(self._collection, self.positions[[place]])[0]
 
     def __iter__(self) -> Iterator[Chunk]:
         for some in steps(len(self), _STEP):

@@ -243,17 +243,18 @@ class Searcher:
         """
 
         def explain(index: Searchable, asked: Question, models: Models) -> Explanation:
-            return index.explain_one(asked, task.position, models)
-
-        if task.named is not None and task.digest is None:
             try:
-                return self.named.ask(task.named.index, scope, partial(self._lifted_by, task, explain))
+                return index.explain_one(asked, task.position, models)
             except InvalidRequestError as error:
                 raise error.at(task.position_path if error.field == "chunk" else error.field) from None
+
+        if task.named is not None and task.digest is None:
+            return self.named.ask(task.named.index, scope, partial(self._lifted_by, task, explain))
         chunks = self._chunks_of(task, scope)
         if not chunks.texts:
             raise InvalidRequestError("must not be empty: there is no chunk to explain", task.path)
-        check_integer(task.position_path, task.position, 0, len(chunks.texts) - 1)
+        if task.digest is None:
+            check_integer(task.position_path, task.position, 0, len(chunks.texts) - 1)
         with self._kept_index(task, chunks, scope) as kept:
             index = self._retrieval.index(chunks.without_metadata()) if kept is None else kept
             return self._lifted(task, task.question, partial(explain, index), len(chunks.texts))
@@ -268,19 +269,21 @@ class Searcher:
         """
         from relevance_gen.retrieval.compressing import compress
 
-        found: Sequence[SearchResult] = ()
+        positions: Sequence[int] = ()
         if task.named is not None and task.digest is None:
             found = self._search_named(task, task.named, scope).results
             chunks = Chunks.read([Chunk(one.chunk_txt, title=one.title) for one in found])
+            positions = [one.original_index for one in found]
         elif task.digest is not None:
-            chunks = Chunks.read(list(self._kept(task.digest, scope).index.chunks))
+            listed = self._kept(task.digest, scope).index.chunks
+            chunks, positions = Chunks.read(list(listed)), listed.positions.tolist()
             announce("found_character", sum(map(len, chunks.texts)))
         else:
             chunks = self._check(task.chunks, task.path)
         kept = compress(task.question.query, chunks, max_tokens=task.max_tokens, encoding=self._encoding)
-        if not found:
+        if not positions:
             return kept
-        placed = (attrs.evolve(one, original_index=found[one.original_index].original_index) for one in kept.sentences)
+        placed = (attrs.evolve(one, original_index=positions[one.original_index]) for one in kept.sentences)
         return attrs.evolve(kept, sentences=tuple(placed))
 
     def cite(self, request: CitationRequest) -> list[CitedSentence]:

@@ -141,6 +141,23 @@ def test_chunks_that_are_kept_need_not_come_again() -> None:
         tried.search(filtered, "a-key")
 
 
+def test_a_kept_index_counts_positions_as_its_chunks_came() -> None:
+    """Blank ones, which bodies of other dialects may have, count as well, and have nothing to explain."""
+    tried, question = searcher(), Question("cats", where=[True] * 4)
+    first = SearchTask(question, ["", "Cats purr.", " ", "Dogs bark. Cats sleep."], blank="skip", keeps=True)
+    found = tried.search(first, "a-key")
+    named = Named(first.kept[0])
+    again = tried.search(SearchTask(question, (), named=named), "a-key")
+    assert [one.original_index for one in again] == [one.original_index for one in found] == [1, 3]
+    scores = [tried.explain(ExplanationTask(question, (), place, named=named), "a-key").score for place in (1, 3)]
+    assert scores == [one.chunk_score for one in found]
+    kept = tried.compress(CompressionTask(question, (), named=named, max_tokens=20), "a-key")
+    assert [one.original_index for one in kept.sentences] == [1, 3, 3]
+    for place, says in ((0, "the position of a chunk"), (2, "the position of a chunk"), (4, "an integer in")):
+        with pytest.raises(InvalidRequestError, match=f"original_index must be {says}"):
+            tried.explain(ExplanationTask(question, (), place, named=named), "a-key")
+
+
 def test_a_kept_index_keeps_titles_and_its_texts_are_accounted_for() -> None:
     """What is compressed of it is what is compressed of its chunks, and what it tells has an account."""
     titled = [
