@@ -156,7 +156,7 @@ def inverse(order: npt.NDArray[Any]) -> Offsets:
     return back
 
 
-def order_by_digits(values: Ids | Counts, n_digits: int, shift: int = 0) -> Counts:
+def order_by_digits(values: npt.NDArray[np.unsignedinteger[Any]], n_digits: int, shift: int = 0) -> Counts:
     """Sort stably by some 16-bit digits from bit `shift` on: by radix, which takes the same time on every machine.
 
     Returns:
@@ -168,7 +168,7 @@ def order_by_digits(values: Ids | Counts, n_digits: int, shift: int = 0) -> Coun
     return order
 
 
-def _digit(values: Ids | Counts, shift: int) -> npt.NDArray[np.uint16]:
+def _digit(values: npt.NDArray[np.unsignedinteger[Any]], shift: int) -> npt.NDArray[np.uint16]:
     return (values >> values.dtype.type(shift)).astype(np.uint16)
 
 

@@ -117,8 +117,7 @@ def numbers_of_matches(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArra
 
 def match_exactly(postings: Postings, term_id: int) -> Match:
     """Match a term to itself alone."""
-    numbers = postings.lexicon.find(np.array([term_id], np.uint64))
-    return _match(postings, numbers[numbers >= 0])
+    return _match(postings, postings.lexicon.own(term_id))
 
 
 def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> Match:
@@ -139,13 +138,11 @@ def inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool)
     if is_fragment(word):
         numbers = lexicon.containing(word.encode())
         return numbers, _ngram_weights(word, lexicon.spell(numbers))
-    own = lexicon.find(np.array([term_id], np.uint64))
-    own = own[own >= 0]
     if not is_inflected(word):
-        return own, None
+        return lexicon.own(term_id), None
     numbers = lexicon.with_stem(term_id, stem(word), stem_all)
     if word in ENGLISH:
-        numbers = different(np.concatenate((numbers, own)))
+        numbers = different(np.concatenate((numbers, lexicon.own(term_id))))
     if not by_prefix and word.isascii():
         return numbers, None
     related, weight = _by_prefix(postings, term_id, word)

@@ -287,31 +287,30 @@ class SegmentScorer:
 
         Function words count in chunks that hold another word of the query, unless no chunk of any segment does.
         """
-        sums: Floats | None = None
-        parts: list[tuple[ChunkNumbers, Floats]] = []
-        n_postings = 0
         counted = [
             (term, gain)
             for term, gain, n in zip(plan.terms.query.terms, plan.gains, plan.terms.df, strict=True)
             if gain and n
         ]
-        counted.sort(key=lambda one: one[0].stop)
-        n_others = sum([not term.stop for term, _ in counted])
-        for number, found in enumerate(self._find([term for term, _ in counted])):
-            chunk, weight = found.chunk, found.weight
-            if n_others and number >= n_others:
-                sums, parts = self._add(sums, parts) if parts else sums, []
-                if sums is None:
-                    break
-                held = sums.take(chunk) > 0.0
-                chunk, weight = chunk[held], weight[held]
-            if chunk.size:
-                parts.append((chunk, counted[number][1] * weight))
-                n_postings += chunk.size
-                if n_postings >= _POSTINGS_STEP:
-                    sums = self._add(sums, parts)
-                    parts, n_postings = [], 0
-        return self._add(sums, parts) if parts else sums
+        others = [one for one in counted if not one[0].stop] or counted
+        sums: Floats | None = None
+        parts: list[tuple[ChunkNumbers, Floats]] = []
+        n_postings = 0
+        for (_, gain), found in zip(others, self._find([term for term, _ in others]), strict=True):
+            parts.append((found.chunk, gain * found.weight))
+            n_postings += found.chunk.size
+            if n_postings >= _POSTINGS_STEP:
+                sums = self._add(sums, parts)
+                parts, n_postings = [], 0
+        sums = self._add(sums, parts) if n_postings else sums
+        if sums is None or others is counted:
+            return sums
+        stop = [one for one in counted if one[0].stop]
+        for (_, gain), found in zip(stop, self._find([term for term, _ in stop]), strict=True):
+            chunk = found.chunk.astype(np.intp)  # once for both
+            before = sums.take(chunk)
+            sums[chunk] = before + gain * found.weight * (before > 0.0)
+        return sums
 
     def _add(self, sums: Floats | None, parts: Sequence[tuple[ChunkNumbers, Floats]]) -> Floats:
         """Return the sum of each chunk with what the parts add, in their order."""

@@ -77,6 +77,11 @@ class Lexicon:
         """Return the number of each id's term; -1 where there is none."""
         return find(self.ids, ids)
 
+    def own(self, term_id: int) -> Offsets:
+        """Return the number of one term, shape (1,), or none, shape (0,)."""
+        numbers = self.find(np.array([term_id], np.uint64))
+        return numbers[numbers >= 0]
+
     def spell(self, numbers: Offsets) -> list[str]:
         """Return the spellings of some words."""
         first = self.spelling_first[numbers]
