@@ -8,10 +8,10 @@ from typing import Final
 
 from attrs import field, frozen
 
+from relevance_gen.documents.walker import matching
 from relevance_gen.errors import InvalidRequestError, describe
 from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
-from relevance_gen.folders.walker import matching
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import SearchResult
 

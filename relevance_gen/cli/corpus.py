@@ -16,10 +16,10 @@ from relevance_gen.cli.arguments import STDIN
 from relevance_gen.cli.reader import Reader
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.documents.reading import INCOMPLETE
+from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import IndexFormatError, InvalidRequestError, counted
 from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
-from relevance_gen.folders.walker import Selection, Walker
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.retrieval.segment.storage import check_target

@@ -13,9 +13,9 @@ from attrs import define, field
 from relevance_gen.cli.arguments import STDIN
 from relevance_gen.documents.extraction import read
 from relevance_gen.documents.reading import chunks_of
+from relevance_gen.documents.walker import Walker
 from relevance_gen.errors import counted
 from relevance_gen.folders.files import in_words
-from relevance_gen.folders.walker import Walker
 from relevance_gen.types import Chunk
 
 

@@ -14,8 +14,8 @@ from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.corpus import Corpus, build, load, save
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.documents.filetypes import listing
 from relevance_gen.errors import counted
-from relevance_gen.folders.filetypes import listing
 from relevance_gen.retrieval.compressing import compress
 from relevance_gen.retrieval.question.models import Models
 from relevance_gen.retrieval.question.query import Question

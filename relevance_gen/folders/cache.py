@@ -124,8 +124,8 @@ class Cache:
             settings = {"key": self.key, "index": [*fingerprint(index_path.stat())]}
             records = np.frombuffer(json.dumps(kept.records).encode("ascii"), np.uint8)
             unfinished = list_path.with_suffix(".unfinished")
-            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                arrayfile.write(file, _TYPES, settings, {"records": records, "cuts": kept.cuts})
+            with open(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
+                arrayfile.write(file, _TYPES, settings, {"records": records, "cuts": kept.cuts}).seal()
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(list_path)

@@ -21,11 +21,11 @@ import relevance_gen
 from relevance_gen.checks import as_texts, check_integer
 from relevance_gen.documents.extraction import why_not
 from relevance_gen.documents.reading import title_of
+from relevance_gen.documents.walker import Selection, Walker, matching
 from relevance_gen.errors import InvalidRequestError, counted
 from relevance_gen.folders.cache import Fingerprint, Kept, cache_of, fingerprint
 from relevance_gen.folders.files import File, Skipped, as_records, from_records
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
-from relevance_gen.folders.walker import Selection, Walker, matching
 from relevance_gen.progress import draw_bar
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.question.models import NO_MODELS, Models

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from os import PathLike
-from typing import Final, overload
+from typing import Any, Final, overload
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -16,7 +17,7 @@ from attrs import evolve, field, frozen
 from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.arrays import different, joined
+from relevance_gen.retrieval.arrays import Offsets, different, joined
 from relevance_gen.retrieval.positions import ChunkList, check_position, check_positions, chunks_at, positions_to_remove
 from relevance_gen.retrieval.question.answering import answer
 from relevance_gen.retrieval.question.collection import Collection
@@ -33,6 +34,8 @@ from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.retrieval.segment.merger import in_tiers, merge, without
 from relevance_gen.retrieval.segment.passages import Passages, TextEncoder
 from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.retrieval.segment.spill import Spill
+from relevance_gen.retrieval.sources import Records, Source
 from relevance_gen.retrieval.text.stems import stem_all
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
 from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse, WeightingName
@@ -66,7 +69,10 @@ class ChunkIndex(Searchable):
     writes.
 
     Args:
-        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed, in any iterable.
+        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed, in any iterable;
+            or a table, as Arrow, pandas and Polars have them, each row a chunk (needs the extra ``data``).
+        text: the field of mappings, or the column of a table, that has the text. Where it is given, and in a table,
+            ``title`` is the title and all other fields are metadata. None stands for ``text``.
         blank: ``"error"`` refuses a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
             positions. Missing are None and NaN.
         weighting: ``"pivoted"`` to answer questions, ``"cosine"`` for the textbook's; formulas in
@@ -94,6 +100,7 @@ class ChunkIndex(Searchable):
         self,
         chunks: Iterable[str | Metadata | Chunk],
         *,
+        text: str | None = None,
         blank: Blank = "error",
         weighting: WeightingName = "pivoted",
         encoder: TextEncoder | None = None,
@@ -101,29 +108,13 @@ class ChunkIndex(Searchable):
         n_jobs: int | None = 1,
         progress: Progress | bool | None = None,
     ) -> None:
-        checked = Chunks.read(chunks, blank=blank)
+        checked = Chunks.read(chunks, blank=blank, text=text)
         kept, positions = checked.without_blank()
         weigher = weighting_named(weighting)
         encoder = Models(encoder).encoder
         counter = token_counter(encoding)
-        n_processes = pool.n_processes(n_jobs, kept)
         with reporting(progress) as report:
-            read = report if encoder is None else None
-            if n_processes > 1:
-                with pool.start_building(kept, n_processes) as wait, counter.counting_all(kept.texts) as counted:
-                    segments = [evolve(part, positions=positions[part.positions]) for part in wait(read)]
-                    n_tokens = counted()
-            else:
-                with counter.counting_all(kept.texts) as counted:
-                    segments = [build(kept, positions, progress=read)]
-                    n_tokens = counted()
-            if encoder is not None:
-                passages = Passages.of(kept.texts, encoder, report)
-                numbers = [np.searchsorted(positions, segment.positions) for segment in segments]
-                segments = [
-                    evolve(segment, passages=passages.take(some))
-                    for segment, some in zip(segments, numbers, strict=True)
-                ]
+            segments, n_tokens = _segments_of(kept, positions, counter, encoder, n_jobs, report)
         for lexicon in [segment.postings.lexicon for segment in segments if weigher.inflects]:
             if lexicon.size <= _STEMMED_AT_ONCE:
                 lexicon.stem_every(stem_all)
@@ -369,6 +360,75 @@ class ChunkIndex(Searchable):
         )
 
     @classmethod
+    def build(
+        cls,
+        source: Source,
+        path: str | PathLike[str],
+        *,
+        text: str = "text",
+        title: str = "title",
+        blank: Blank = "error",
+        weighting: WeightingName = "pivoted",
+        encoder: TextEncoder | None = None,
+        encoding: Encoding | None = None,
+        n_jobs: int | None = 1,
+        memory_bytes: int = 256 << 20,
+        progress: Progress | bool | None = None,
+        overwrite: bool = False,
+    ) -> ChunkIndex:
+        """Build an index of more text than memory holds, in the file that `save` would write, and open it.
+
+        As many chunks as memory allows are made searchable and written out beside `path`; at the end all that was
+        written is merged. Answers are those of an index built of all chunks at once. Meanwhile the folder of `path`
+        must have room for two such files.
+
+        Args:
+            source: a file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or Parquet
+                (``.parquet``), a folder of documents, a table, or an iterable of strings, mappings and `Chunk` objects.
+                Parquet, tables and ``.zst`` need the extra ``data``.
+            path: as for `save`. Until all is done nothing is there, or what was there before.
+            text: the field that has a record's text.
+            title: the field that has its title, where it has one. All other fields are metadata, and so is what a field
+                ``metadata`` has.
+            blank: as for the class.
+            weighting: as for the class.
+            encoder: as for the class.
+            encoding: as for the class.
+            n_jobs: as for the class.
+            memory_bytes: about how much memory may be taken while the index is built, by all processes together, at
+                least 16 MiB; an encoder comes on top, and so do some bytes for each chunk. A line of the source may be
+                a 64th as long.
+            progress: as for the class. How many chunks there are is estimated from what was read.
+            overwrite: as for `save`.
+
+        Raises:
+            InvalidRequestError: an argument is not allowed, or something in the source is no chunk; the error names
+                file and line.
+            EncoderError: the encoder failed.
+            OSError: the source cannot be read, or the file not be written.
+        """
+        weigher, counter, encoder = weighting_named(weighting), token_counter(encoding), Models(encoder).encoder
+        target = storage.check_target(path, overwrite=overwrite)
+        records = Records(source, text, title, blank, memory_bytes)
+        n_chunks = n_tokens = 0
+
+        def told(done: int, _: int) -> None:
+            if report is not None:
+                report(n_chunks + done, max(n_chunks + done, round(records.n_read / records.share)))
+
+        with reporting(progress) as report, storage.replacing(target) as file, closing(Spill(target.parent)) as spill:
+            for chunks, positions in records.blocks(spill.content):
+                segments, n_more = _segments_of(chunks, positions, counter, encoder, n_jobs, told)
+                for segment in segments:
+                    spill.add(segment)
+                n_chunks, n_tokens = n_chunks + positions.size, n_tokens + n_more
+                del chunks, segment, segments  # before the next block is read
+            settings: dict[str, Any] = {"weighting": weigher.name, "encoding": counter.name}
+            settings |= {"fingerprint": counter.fingerprint, "encoder": encoder and encoder.fingerprint}
+            spill.merge(file, {**settings, "n_positions": records.n_read, "n_context_tokens": n_tokens})
+        return cls.load(target, encoding=encoding, encoder=encoder, check=False)
+
+    @classmethod
     def load(
         cls,
         path: str | PathLike[str],
@@ -403,6 +463,33 @@ class ChunkIndex(Searchable):
                 remedy="build it again, or pass none",
             )
         return opened([saved], counter, encoder)
+
+
+def _segments_of(
+    chunks: Chunks,
+    positions: Offsets,
+    counter: TokenCounter,
+    encoder: TextEncoder | None,
+    n_jobs: int | None,
+    progress: Progress | None,
+) -> tuple[list[Segment], int]:
+    """Make segments of chunks, one or as many as there are processes to make them, and count all their tokens."""
+    read = progress if encoder is None else None
+    n_processes = pool.n_processes(n_jobs, chunks)
+    with ExitStack() as stack:
+        if n_processes > 1:
+            wait = stack.enter_context(pool.start_building(chunks, n_processes))
+        counted = stack.enter_context(counter.counting_all(chunks.texts))
+        if n_processes > 1:
+            segments = [evolve(part, positions=positions[part.positions]) for part in wait(read)]
+        else:
+            segments = [build(chunks, positions, progress=read)]
+        n_tokens = counted()
+    if encoder is not None:
+        passages = Passages.of(chunks.texts, encoder, progress)
+        numbers = [np.searchsorted(positions, segment.positions) for segment in segments]
+        segments = [evolve(one, passages=passages.take(some)) for one, some in zip(segments, numbers, strict=True)]
+    return segments, n_tokens
 
 
 def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | None) -> ChunkIndex:

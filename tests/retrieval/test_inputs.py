@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 from attrs import evolve
 from hypothesis import given
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
 from relevance_gen.retrieval.segment import pool
+from relevance_gen.types import Chunk
 from tests import corpus, strategies
 from tests.profiles import costly
 
@@ -41,6 +43,9 @@ PETS = ["Dogs bark.", "Cats purr.", "A cat and a dog."]
         pd.Index(PETS),
         map(np.str_, PETS),
         pd.DataFrame({"text": PETS}).to_dict("records"),
+        pd.DataFrame({"text": PETS}, index=[7, 8, 9]),
+        pyarrow.table({"text": PETS}),
+        pyarrow.table({"text": PETS}).to_batches()[0],
     ],
     ids=lambda chunks: type(chunks).__name__,
 )
@@ -49,6 +54,15 @@ def test_any_iterable_of_texts_is_chunks(chunks: Any) -> None:
     response = search("cats", chunks)
     assert response == search("cats", PETS)
     assert {type(result.chunk_txt) for result in response} == {str}
+
+
+@pytest.mark.parametrize("make", [pyarrow.Table.from_pylist, pd.DataFrame])
+def test_a_table_has_a_chunk_in_each_row(make: Callable[..., Any]) -> None:
+    """The column that `text` names is the text, `title` the title, and what others hold, but for null, metadata."""
+    rows = [{"body": "Cats purr.", "title": "Pets", "page": 1}, {"body": "Dogs bark.", "title": None, "page": None}]
+    expected = [Chunk("Cats purr.", {"page": 1}, 0, "Pets"), Chunk("Dogs bark.", {}, 1)]
+    assert list(ChunkIndex(make(rows), text="body")) == expected
+    assert list(ChunkIndex(rows, text="body")) == expected
 
 
 def test_numpy_scalars_are_plain_values() -> None:
@@ -80,7 +94,7 @@ def test_a_filter_may_be_a_column(mask: Any) -> None:
 @pytest.mark.parametrize(
     ("chunks", "field", "remedy"),
     [
-        (pd.DataFrame({"text": PETS}), "chunks", 'hand over one column, as in df["text"]'),
+        (pd.DataFrame({"txt": PETS}), "chunks[0]", "must have the field 'text', which text= names; did you mean txt?"),
         ([{"text": "a", "page": 1}], "chunks[0].page", "what else there is to keep goes into metadata"),
         (None, "chunks", "must be a list of strings, mappings or Chunk objects, got None"),
         (Path("notes.txt"), "chunks", "read the file, and cut its text with split()"),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
@@ -34,23 +34,57 @@ PREFIX_BYTES: Final = 24
 VERSION: Final = 6
 _ALIGNMENT: Final = 64
 _CRC_AT: Final = 12
-_CRC_STEP: Final = 1 << 24
+_CRC_STEP: Final = 1 << 20
 
 
-def write(file: BinaryIO, types: Types, settings: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write the arrays that `types` names; `settings` are JSON and none of them is called ``arrays``."""
-    layout = _layout(types, {name: arrays[name].size for name in types})
-    header = json.dumps({**settings, "arrays": layout}).encode("ascii")
-    header += b" " * (-(PREFIX_BYTES + len(header)) % _ALIGNMENT)
+class Writer:
+    """Writes arrays to a file: each from its beginning to its end, in parts, while others are written, too.
 
-    file.write(MAGIC + VERSION.to_bytes(4, "little"))
-    file.write(bytes(4))
-    crc = 0
-    for part in _parts(header, types, arrays):
-        crc = zlib.crc32(part, crc)
-        file.write(part)
-    file.seek(_CRC_AT)
-    file.write(crc.to_bytes(4, "little"))
+    Args:
+        file: open for reading and writing; what is written begins where it stands, and `seal` ends it.
+        types: the arrays.
+        settings: JSON, none of it called ``arrays``.
+        sizes: the number of elements of each array.
+    """
+
+    def __init__(self, file: BinaryIO, types: Types, settings: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        self._file, self._types, self._start = file, types, file.tell()
+        layout = _layout(types, sizes)
+        header = json.dumps({**settings, "arrays": layout}).encode("ascii")
+        header += b" " * (-(PREFIX_BYTES + len(header)) % _ALIGNMENT)
+        file.write(MAGIC + VERSION.to_bytes(4, "little") + bytes(4) + len(header).to_bytes(8, "little") + header)
+        body = file.tell()
+        self._at = {name: body + layout[name]["offset"] for name in types}
+        last = list(types)[-1]
+        self.end = self._at[last] + _padded(sizes[last] * np.dtype(types[last]).itemsize)
+        if self.end > body:
+            file.seek(self.end - 1)
+            file.write(b"\0")
+
+    def extend(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Write some more elements of an array."""
+        array = np.ascontiguousarray(values, self._types[name])
+        if array.size:
+            self._file.seek(self._at[name])
+            self._file.write(array.data.cast("B"))
+            self._at[name] += array.nbytes
+
+    def seal(self) -> None:
+        """Write the checksum of all that is written, for which it is read."""
+        self._file.seek(self._start + _CRC_AT + 4)
+        crc = 0
+        while part := self._file.read(_CRC_STEP):
+            crc = zlib.crc32(part, crc)
+        self._file.seek(self._start + _CRC_AT)
+        self._file.write(crc.to_bytes(4, "little"))
+
+
+def write(file: BinaryIO, types: Types, settings: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Writer:
+    """Write the arrays that `types` names; the arguments are those of `Writer`, which is returned unsealed."""
+    writer = Writer(file, types, settings, {name: arrays[name].size for name in types})
+    for name in types:
+        writer.extend(name, arrays[name])
+    return writer
 
 
 def is_replaceable(path: Path) -> bool:
@@ -64,19 +98,12 @@ def _layout(types: Types, sizes: Mapping[str, int]) -> dict[str, Any]:
     layout, offset = {}, 0
     for name, kind in types.items():
         layout[name] = {"type": kind, "shape": [sizes[name]], "offset": offset}
-        n_bytes = sizes[name] * np.dtype(kind).itemsize
-        offset += n_bytes + -n_bytes % _ALIGNMENT
+        offset += _padded(sizes[name] * np.dtype(kind).itemsize)
     return layout
 
 
-def _parts(header: bytes, types: Types, arrays: Mapping[str, npt.NDArray[Any]]) -> Iterator[bytes | memoryview]:
-    """Yield what the file holds behind its checksum."""
-    yield len(header).to_bytes(8, "little")
-    yield header
-    for name, kind in types.items():
-        array = np.ascontiguousarray(arrays[name], kind)
-        yield array.data.cast("B") if array.size else b""
-        yield bytes(-array.nbytes % _ALIGNMENT)
+def _padded(n_bytes: int) -> int:
+    return n_bytes + -n_bytes % _ALIGNMENT
 
 
 def check(content: npt.NDArray[np.uint8], name: object, *, content_too: bool = True) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from attrs import evolve, field, frozen
 
 from relevance_gen import checks
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, did_you_mean, shorten, to_install
 from relevance_gen.types import Chunk, Metadata
 
 T = TypeVar("T")
@@ -23,6 +23,10 @@ text: refuse it, or leave it out, so that no other's position changes."""
 
 _MOST_KEPT: Final = 1 << 17
 """Most values that are kept once they are made, so that conditions are quick and memory is bounded."""
+_MOST_LISTED: Final = 20
+_ROWS: Final = 256
+"""Rows of a table that are made into Python's objects together."""
+_PANDAS_INDEX: Final = "__index_level_"
 _PLAIN_FIELDS: Final = {"text", "metadata", "title"}
 
 
@@ -48,6 +52,7 @@ class Chunks:
         path: str = "chunks",
         kinds: str = "a string, a mapping or a Chunk",
         blank: Blank | None = None,
+        text: str | None = None,
     ) -> Chunks:
         """Check strings, mappings and `Chunk` objects, mixed.
 
@@ -59,6 +64,8 @@ class Chunks:
             kinds: what the caller calls the kinds that are allowed, for errors.
             blank: what to do with blank chunks. None, for callers other than Python's, refuses them and gives no hint
                 of what to write instead.
+            text: the field that has the text of a mapping, or the column of a table; see `record_chunk`. None for
+                mappings as the library documents them, and for the column ``text``.
 
         Raises:
             InvalidRequestError: `values` is no list, or one of them is blank or of another kind; the error names the
@@ -68,26 +75,26 @@ class Chunks:
             return values
         if blank not in (None, *get_args(Blank)):
             raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
-        values = _listed(values, path)
+        values = _listed(values, path, text)
         texts: list[str] = []
         metadata: dict[int, Metadata] = {}
         titles: dict[int, str] = {}
-        text: Any
+        said: Any
         data: Metadata | None
         title: Any
         for position, value in enumerate(values):
             if type(value) is str:
-                text, data, title = value, None, ""
+                said, data, title = value, None, ""
             elif type(value) is dict and value.keys() <= _PLAIN_FIELDS and type(value.get("metadata", {})) is dict:
-                text, data, title = value.get("text"), value.get("metadata"), value.get("title", "")
+                said, data, title = value.get("text"), value.get("metadata"), value.get("title", "")
             else:
-                text, data, title = None, None, ""
-            if type(text) is not str or not text or text.isspace() or type(title) is not str:
-                text, data, title = _read_one(value, f"{path}[{position}]", kinds, blank)
-            texts.append(text)
+                said, data, title = None, None, ""
+            if type(said) is not str or not said or said.isspace() or type(title) is not str:
+                said, data, title = _read_one(value, f"{path}[{position}]", kinds, blank)
+            texts.append(said)
             if data:
                 metadata[position] = data
-            if title and text and not title.isspace():
+            if title and said and not title.isspace():
                 titles[position] = title
         return cls(texts, metadata, titles)
 
@@ -210,18 +217,70 @@ def _taken(values: Mapping[int, T], numbers: Sequence[int]) -> dict[int, T]:
     return {new: values[old] for new, old in enumerate(numbers) if old in values} if values else {}
 
 
-def _listed(values: Any, path: str) -> Iterable[Any]:
+def record_chunk(record: Any, text: str, place: str, *, title: str = "title") -> Any:
+    """Return a record as a mapping that is a chunk: what is neither its text nor its title is metadata.
+
+    Fields of what its field ``metadata`` holds are metadata, too, and None is as good as no field. What is no mapping
+    comes back as it is.
+
+    Args:
+        record: the record.
+        text: the field that has the text.
+        place: where it stands, for errors.
+        title: the field that has the title, if any.
+
+    Raises:
+        InvalidRequestError: it has no such field as `text`.
+    """
+    if not isinstance(record, Mapping):
+        return record
+    if text not in record:
+        fields = [str(name) for name in record]
+        remedy = did_you_mean(text, fields, f"its fields are {', '.join(map(shorten, fields[:_MOST_LISTED]))}")
+        raise InvalidRequestError(f"must have the field {text!a}, which text= names", place, remedy=remedy)
+    further = {name: one for name, one in record.items() if name not in (text, title) and one is not None}
+    if isinstance(own := further.get("metadata"), Mapping):
+        further = {name: one for name, one in further.items() if name != "metadata"} | dict(own)
+    return {
+        "text": record[text],
+        "title": "" if (heading := record.get(title)) is None else heading,
+        "metadata": further,
+    }
+
+
+def is_table(values: Any) -> bool:
+    """Tell whether something is a table in Arrow's sense, as data frames are, and not one of its columns."""
+    return hasattr(values, "__arrow_c_stream__") and (hasattr(values, "columns") or hasattr(values, "schema"))
+
+
+def rows_of(table: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table.
+
+    Raises:
+        InvalidRequestError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError:
+        raise InvalidRequestError(f"tables need pyarrow: {to_install('data')}") from None
+    for batch in pyarrow.RecordBatchReader.from_stream(table):
+        for start in range(0, batch.num_rows, _ROWS):
+            for row in batch.slice(start, _ROWS).to_pylist():
+                yield {name: one for name, one in row.items() if not name.startswith(_PANDAS_INDEX)}
+
+
+def _listed(values: Any, path: str, text: str | None) -> Iterable[Any]:
     """Return chunks as something to iterate over, or raise the error that says what to pass instead."""
+    if is_table(values):
+        values, text = rows_of(values), text or "text"
     values = checks.as_list(values)
     remedy = None
-    if hasattr(values, "columns"):
-        remedy = 'hand over one column, as in df["text"]'
-    elif isinstance(values, str | bytes | Mapping):
+    if isinstance(values, str | bytes | Mapping):
         remedy = "put a single text in a list"
     elif isinstance(values, PathLike):
         remedy = "read the file, and cut its text with split()"
     elif isinstance(values, Iterable):
-        return values
+        return values if text is None else (record_chunk(one, text, f"{path}[{n}]") for n, one in enumerate(values))
     raise InvalidRequestError.must_be(path, "a list of strings, mappings or Chunk objects", values, remedy=remedy)
 
 

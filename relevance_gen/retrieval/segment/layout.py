@@ -14,38 +14,34 @@ import numpy.typing as npt
 from attrs import frozen
 
 Array: TypeAlias = npt.NDArray[Any]
-_Rule: TypeAlias = Callable[[Array, Mapping[str, int]], bool]
+_Rule: TypeAlias = Callable[[Array, int], bool]
+"""Tells whether an array may be so; the number is the size of the axis that its elements point into."""
 
 
-def _ascends(array: Array, sizes: Mapping[str, int]) -> bool:
+def _ascends(array: Array, _: int) -> bool:
     """Tell whether each element is greater than the one before."""
-    del sizes
     return bool((array[1:] > array[:-1]).all())
 
 
-def _bounds(axis: str) -> _Rule:
-    """Return the rule that an array ascends from 0 to the size of an axis."""
-    return lambda array, sizes: int(array[0]) == 0 and int(array[-1]) == sizes[axis] and _ascends(array, sizes)
+def _bounds(array: Array, size: int) -> bool:
+    """Tell whether an array ascends from 0 to `size`."""
+    return int(array[0]) == 0 and int(array[-1]) == size and _ascends(array, size)
 
 
-def _ends(axis: str) -> _Rule:
-    """Return the rule that an array behind a 0 is one of bounds."""
-    return lambda array, sizes: _bounds(axis)(np.concatenate(([0], array)), sizes)
+def _ends(array: Array, size: int) -> bool:
+    """Tell whether an array behind a 0 is one of bounds."""
+    return _bounds(np.concatenate(([0], array)), size)
 
 
-def _ends_of_some(axis: str) -> _Rule:
-    """Return the same rule where things may have nothing along the axis."""
-
-    def holds(array: Array, sizes: Mapping[str, int]) -> bool:
-        bounds = np.concatenate(([0], array))
-        return int(bounds[-1]) == sizes[axis] and bool((bounds[1:] >= bounds[:-1]).all())
-
-    return holds
+def _ends_of_some(array: Array, size: int) -> bool:
+    """Tell the same where things may have nothing along the axis."""
+    bounds = np.concatenate(([0], array))
+    return int(bounds[-1]) == size and bool((bounds[1:] >= bounds[:-1]).all())
 
 
-def _indices(axis: str) -> _Rule:
-    """Return the rule that an array of unsigned numbers holds indices along an axis."""
-    return lambda array, sizes: not array.size or int(array.max()) < sizes[axis]
+def _indices(array: Array, size: int) -> bool:
+    """Tell whether an array of unsigned numbers holds indices along an axis."""
+    return not array.size or int(array.max()) < size
 
 
 @frozen
@@ -57,7 +53,8 @@ class Row:
         type: its numpy type there.
         axis: what it has an element for.
         path: where a segment has it, as in ``postings.lexicon.ids``; "" for what a file has of the chunks themselves.
-        rule: tells whether its elements may be so, by the sizes of all axes; None where any may.
+        rule: tells whether its elements may be so; None where any may.
+        into: the axis that its elements are offsets along, or numbers on; "" for none.
         is_bounds: whether it has an element more than its axis.
         is_stored: whether a file has it.
     """
@@ -67,6 +64,7 @@ class Row:
     axis: str
     path: str = ""
     rule: _Rule | None = None
+    into: str = ""
     is_bounds: bool = False
     is_stored: bool = True
 
@@ -83,25 +81,25 @@ class Row:
 
 _TABLE: Final = (
     Row("text", "u1", "byte of text"),
-    Row("text_end", "<i8", "chunk", rule=_ends("byte of text")),
+    Row("text_end", "<i8", "chunk", rule=_ends, into="byte of text"),
     Row("metadata", "u1", "byte of metadata"),
-    Row("metadata_end", "<i8", "chunk", rule=_ends_of_some("byte of metadata")),
+    Row("metadata_end", "<i8", "chunk", rule=_ends_of_some, into="byte of metadata"),
     Row("titles", "u1", "byte of titles"),
-    Row("title_end", "<i8", "chunk", rule=_ends_of_some("byte of titles")),
+    Row("title_end", "<i8", "chunk", rule=_ends_of_some, into="byte of titles"),
     Row("positions", "<i8", "chunk", "positions", _ascends),
     Row("ids", "<u8", "term", "postings.lexicon.ids", _ascends),
-    Row("first", "<i8", "term", "postings.first", _bounds("posting"), is_bounds=True),
-    Row("chunk", "<u4", "posting", "postings.chunk", _indices("chunk")),
+    Row("first", "<i8", "term", "postings.first", _bounds, "posting", is_bounds=True),
+    Row("chunk", "<u4", "posting", "postings.chunk", _indices, "chunk"),
     Row("tf", "<u4", "posting", "postings.tf"),
     Row("spelling", "u1", "letter", "postings.lexicon.spelling"),
-    Row("spelling_first", "<i8", "term", "postings.lexicon.spelling_first", _bounds("letter"), is_bounds=True),
-    Row("tokens", "<u4", "occurrence", "occurrences", _indices("term")),
-    Row("first_token", "<i8", "chunk", "first_occurrence"),
+    Row("spelling_first", "<i8", "term", "postings.lexicon.spelling_first", _bounds, "letter", is_bounds=True),
+    Row("tokens", "<u4", "occurrence", "occurrences", _indices, "term"),
+    Row("first_token", "<i8", "chunk", "first_occurrence", into="occurrence"),
     Row("n_tokens", "<i8", "chunk", "n_occurrences"),
     Row("norms", "<f8", "chunk", "norms"),
     Row("votes", "<i4", "chunk", "votes"),
     Row("hashes", "<u8", "chunk", "hashes"),
-    Row("first_passage", "<i8", "chunk", "passages.first", _bounds("passage"), is_bounds=True),
+    Row("first_passage", "<i8", "chunk", "passages.first", _bounds, "passage", is_bounds=True),
     Row("passage_starts", "<i8", "passage", "passages.starts"),
     Row("passage_ends", "<i8", "passage", "passages.ends"),
     Row("vectors", "<f2", "component of a vector", "passages.vectors"),
@@ -110,7 +108,9 @@ _TABLE: Final = (
     Row("live", "?", "chunk", "postings.live", is_stored=False),
 )
 
-TYPES: Final = {row.name: row.type for row in _TABLE if row.is_stored}
+STORED: Final = tuple(row for row in _TABLE if row.is_stored)
+"""What a file has."""
+TYPES: Final = {row.name: row.type for row in STORED}
 """The arrays of a file, in their order, and their types."""
 OF_CHUNKS: Final = tuple(row.attribute for row in _TABLE if row.axis == "chunk" and row.path and not row.owner)
 """The attributes of a segment that have one element for each chunk."""
@@ -127,14 +127,19 @@ def arrays_of(segment: object) -> Iterator[tuple[str, Array]]:
 
 def attributes(arrays: Mapping[str, Array], owner: str) -> dict[str, Any]:
     """Return the arrays of a file that are attributes of one owner, by the attributes' names."""
-    rows = [row for row in _TABLE if row.is_stored and row.path and row.owner == owner]
+    rows = [row for row in STORED if row.path and row.owner == owner]
     return {row.attribute: arrays[row.name] for row in rows}
 
 
 def fit(arrays: Mapping[str, Array], *, has_passages: bool) -> bool:
     """Tell whether the arrays of a file have the sizes and the elements that the table says."""
-    rows = [row for row in _TABLE if row.is_stored and (has_passages or row.owner != "passages")]
-    sizes = {row.axis: arrays[row.name].size for row in rows if not row.is_bounds}
+    rows = [row for row in STORED if (has_passages or row.owner != "passages")]
+    sizes = sizes_of(arrays)
     return all(arrays[row.name].size == sizes[row.axis] + row.is_bounds for row in rows) and all(
-        row.rule is None or row.rule(arrays[row.name], sizes) for row in rows
+        row.rule is None or row.rule(arrays[row.name], sizes.get(row.into, 0)) for row in rows
     )
+
+
+def sizes_of(arrays: Mapping[str, Array]) -> dict[str, int]:
+    """Return the size of each axis of some arrays of a file."""
+    return {row.axis: arrays[row.name].size for row in STORED if row.name in arrays and not row.is_bounds}

@@ -66,6 +66,8 @@ def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
     if multiprocessing.current_process().daemon:
         return 1
     wanted = usable_cpus() if n_jobs == -1 else n_jobs
+    if wanted == 1:
+        return 1
     worth_it = sum(map(len, chunks.texts)) // (_CHARS_PER_FORK if _can_fork() else _CHARS_PER_NEW_PROCESS)
     return max(1, min(wanted, _MAX_PROCESSES, worth_it))
 

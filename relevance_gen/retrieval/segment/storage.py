@@ -7,11 +7,14 @@ UTF-8 and JSON. Which arrays there are says `relevance_gen.retrieval.segment.lay
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -19,11 +22,11 @@ from typing import Any, BinaryIO, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
+from attrs.filters import exclude
 
 from relevance_gen.checks import check_path, is_integer
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
-from relevance_gen.retrieval.arrays import Offsets
 from relevance_gen.retrieval.segment import arrayfile, layout
 from relevance_gen.retrieval.segment.chunks import Chunks, LazyTexts, LazyValues
 from relevance_gen.retrieval.segment.lexicon import Lexicon
@@ -33,6 +36,7 @@ from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.types import Metadata, WeightingName
 
 _LINE_END: Final = ord("\n")
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}\.unfinished")
 _to_json: Final = json.JSONEncoder(allow_nan=False).encode
 
 
@@ -84,18 +88,47 @@ def write(path: str | PathLike[str], index: SavedIndex, *, overwrite: bool = Fal
         InvalidRequestError: `path` is none or another file than an index, or some metadata is not JSON.
         OSError: the file cannot be written; the error names it.
     """
-    target = check_target(path, overwrite=overwrite)
-    settings, arrays = _content(index)
-    unfinished = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
+    content = _content(index)
+    with replacing(check_target(path, overwrite=overwrite)) as file:
+        arrayfile.write(file, layout.TYPES, *content).seal()
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """Yield a file beside `target` that takes its name when all is written, and goes where anything fails.
+
+    What processes that were killed meanwhile have left behind in the folder is removed.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with suppress(OSError):
+        for left in [path for path in target.parent.iterdir() if _UNFINISHED.fullmatch(path.name)]:
+            with suppress(OSError), left.open("rb") as one:  # another's, or one that is just being written
+                fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+    unfinished, file = _unfinished(target)
     try:
-        with unfinished.open("xb") as file:
-            arrayfile.write(file, layout.TYPES, settings, arrays)
+        with file:
+            yield file
             file.flush()
             os.fsync(file.fileno())  # else a crash of the machine may leave the new name of what was not written
-        unfinished.replace(target)
+            unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _unfinished(target: Path) -> tuple[Path, BinaryIO]:
+    """Return a new file beside `target`, locked for as long as it is open, so that others know that it is in use."""
+    while True:
+        path = target.with_name(f".{secrets.token_hex(8)}.unfinished")  # tempfile's would be its owner's alone
+        file = path.open("x+b")
+        with suppress(OSError):  # where files cannot be locked, nobody removes those of others
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if path.exists():  # and nobody has taken it for one left behind, before it was locked
+            return path, file
+        file.close()
 
 
 def to_bytes(index: SavedIndex) -> bytes:
@@ -105,50 +138,64 @@ def to_bytes(index: SavedIndex) -> bytes:
         InvalidRequestError: some metadata is not JSON.
     """
     file = io.BytesIO()
-    arrayfile.write(file, layout.TYPES, *_content(index))
+    arrayfile.write(file, layout.TYPES, *_content(index)).seal()
     return file.getvalue()
 
 
 def _content(index: SavedIndex) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    settings = {
-        "weighting": index.weighting,
-        "encoding": index.encoding,
-        "fingerprint": index.fingerprint,
-        "encoder": index.encoder,
-        "n_positions": index.n_positions,
-        "n_context_tokens": index.n_context_tokens,
-    }
-    return settings, _arrays_of(index.segment) | _arrays_of_chunks(index.segment.chunks)
+    settings = asdict(index, recurse=False, filter=exclude("segment"))
+    return settings, arrays_of(index.segment) | _content_of(index.segment.chunks)
 
 
-def _arrays_of_chunks(chunks: Chunks) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a file that hold texts, metadata and titles."""
-    numbers = range(len(chunks.texts))
-    held = {
-        "text": map(_encoded, chunks.texts),
-        "metadata": (_metadata_json(chunks.metadata[one]) if one in chunks.metadata else b"" for one in numbers),
-        "titles": (_encoded(chunks.title_of(one)) for one in numbers),
-    }
-    arrays = {}
-    for (name, values), name_of_ends in zip(held.items(), ("text_end", "metadata_end", "title_end"), strict=True):
-        content = list(values)
-        arrays[name] = np.frombuffer(b"".join(content), np.uint8)
-        arrays[name_of_ends] = np.cumsum(np.fromiter(map(len, content), np.int64, len(content)))
-    return arrays
+class ContentWriter:
+    """Writes what a file has of chunks themselves, one chunk after the other: texts, metadata and titles.
+
+    Args:
+        open_file: returns a new file to write to and to read, for each of the arrays.
+    """
+
+    def __init__(self, open_file: Callable[[], BinaryIO]) -> None:
+        self._files = {name: (open_file(), open_file(), f"{ends}_end") for name, ends in _CONTENT.items()}
+
+    def add(self, text: str, metadata: Metadata, title: str) -> int:
+        """Write a chunk, and return the bytes that its text takes.
+
+        Raises:
+            InvalidRequestError: its metadata is not JSON.
+        """
+        encoded = _metadata_json(metadata) if metadata else b""
+        values = text.encode("utf-8", "surrogatepass"), encoded, title.encode("utf-8", "surrogatepass")
+        for value, (file, ends, _) in zip(values, self._files.values(), strict=True):
+            file.write(value)
+            ends.write(file.tell().to_bytes(8, "little"))
+        return len(values[0])
+
+    def finish(self, read: Callable[[BinaryIO], npt.NDArray[np.uint8]]) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays by their names; `read` returns what is in a file."""
+        held = {name: read(file) for name, (file, _, _) in self._files.items()}
+        return held | {name: read(ends).view("<i8") for _, ends, name in self._files.values()}
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+_CONTENT: Final = {"text": "text", "metadata": "metadata", "titles": "title"}
+"""The arrays of chunks themselves, and what those that say where each chunk's part ends begin with."""
 
 
-def _arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
+def _content_of(chunks: Chunks) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that a file has of chunks themselves."""
+    content = ContentWriter(io.BytesIO)
+    for number, text in enumerate(chunks.texts):
+        content.add(text, chunks.metadata_of(number), chunks.title_of(number))
+    return content.finish(lambda file: np.frombuffer(file.getbuffer(), np.uint8))  # type: ignore[attr-defined]
+
+
+def arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a segment that a file has, empty where it has none, but for its texts."""
     return dict.fromkeys(layout.TYPES, np.zeros(0, np.uint8)) | dict(layout.arrays_of(segment))
 
 
 def write_arrays(file: BinaryIO, segment: Segment) -> None:
     """Write the arrays of a segment, without its texts, for `read_arrays` in another process."""
-    arrayfile.write(file, layout.TYPES, {}, _arrays_of(segment))
+    arrayfile.write(file, layout.TYPES, {}, arrays_of(segment))
 
 
 def read_arrays(content: npt.NDArray[np.uint8], chunks: Chunks) -> Segment:
@@ -228,24 +275,27 @@ def chunks_in(arrays: Mapping[str, npt.NDArray[Any]]) -> Chunks:
 
     Decoding all of them would be most of opening a file.
     """
-    text_end, metadata_end, title_end = arrays["text_end"], arrays["metadata_end"], arrays["title_end"]
+    (text, text_end), metadata, titles = (
+        (arrays[name].data, arrays[f"{ends}_end"].view(np.uint8).data.cast("q"))  # it gives Python's integers, quickly
+        for name, ends in _CONTENT.items()
+    )
     return Chunks(
-        LazyTexts(text_end.size, partial(_text_at, arrays["text"], text_end)),
-        LazyValues(np.diff(metadata_end, prepend=0) > 0, partial(_metadata_at, arrays["metadata"], metadata_end)),
-        LazyValues(np.diff(title_end, prepend=0) > 0, partial(_text_at, arrays["titles"], title_end)),
+        LazyTexts(len(text_end), partial(_text_at, text, text_end)),
+        LazyValues(np.diff(arrays["metadata_end"], prepend=0) > 0, partial(_metadata_at, *metadata)),
+        LazyValues(np.diff(arrays["title_end"], prepend=0) > 0, partial(_text_at, *titles)),
     )
 
 
-def _text_at(content: npt.NDArray[np.uint8], end: Offsets, number: int) -> str:
+def _text_at(content: memoryview, end: memoryview, number: int) -> str:
     try:
-        return _bytes_at(content, end, number).decode("utf-8", "surrogatepass")
+        return str(_bytes_at(content, end, number), "utf-8", "surrogatepass")
     except UnicodeDecodeError:
         raise IndexFormatError(f"chunk {number} of the saved index is not UTF-8; build it again") from None
 
 
-def _metadata_at(content: npt.NDArray[np.uint8], end: Offsets, number: int) -> Metadata:
+def _metadata_at(content: memoryview, end: memoryview, number: int) -> Metadata:
     try:
-        metadata = json.loads(_bytes_at(content, end, number))
+        metadata = json.loads(bytes(_bytes_at(content, end, number)))
     except (RecursionError, ValueError):
         metadata = None
     if not isinstance(metadata, dict):
@@ -253,9 +303,10 @@ def _metadata_at(content: npt.NDArray[np.uint8], end: Offsets, number: int) -> M
     return metadata
 
 
-def _bytes_at(content: npt.NDArray[np.uint8], end: Offsets, number: int) -> bytes:
-    number = range(end.size)[number]
-    return content[end[number - 1] if number else 0 : end[number]].tobytes()
+def _bytes_at(content: memoryview, end: memoryview, number: int) -> memoryview:
+    if number < 0:
+        number += len(end)
+    return content[end[number - 1] if number else 0 : end[number]]
 
 
 def _segment(arrays: Mapping[str, Any], chunks: Chunks, passages: Passages | None) -> Segment:

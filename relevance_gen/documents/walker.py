@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from attrs import define, evolve, field, frozen
 
 from relevance_gen import checks
+from relevance_gen.documents.filetypes import suffixes
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.folders.filetypes import suffixes
 
 if TYPE_CHECKING:
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern

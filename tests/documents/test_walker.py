@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relevance_gen.documents.filetypes import listing
+from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.folders.filetypes import listing
-from relevance_gen.folders.walker import Selection, Walker
 from tests.profiles import costly
 
 

@@ -1,0 +1,267 @@
+"""Read what an index is built of, record by record: JSON lines, Parquet, a folder, a table or any iterable."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+import logging
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias
+
+import numpy as np
+from attrs import define, field
+
+from relevance_gen.checks import integer, plain
+from relevance_gen.documents import extraction
+from relevance_gen.documents.reading import chunks_of
+from relevance_gen.documents.walker import Selection, Walker
+from relevance_gen.errors import InvalidRequestError, to_install
+from relevance_gen.retrieval.arrays import Offsets
+from relevance_gen.retrieval.segment.chunks import Blank, Chunks, is_table, record_chunk, rows_of
+from relevance_gen.retrieval.segment.storage import ContentWriter
+
+Source: TypeAlias = "str | PathLike[str] | Iterable[Any]"
+"""A file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or Parquet (``.parquet``), a folder of
+documents, a table, or an iterable of texts, mappings and `Chunk` objects."""
+
+_LINES: Final = (".jsonl", ".ndjson")
+_KINDS: Final = "JSON lines (.jsonl or .ndjson, also .gz and .zst), Parquet (.parquet), a folder, or an iterable"
+_BATCH: Final = 256
+"""Records that are checked together."""
+_LEAST_MEMORY_BYTES: Final = 16 << 20
+_LINES_IN_MEMORY: Final = 64
+"""A line may be as long as the memory divided by this: what is made of one takes several times its length."""
+_TIMES_TEXT: Final = 5
+"""Texts and what is made of them take at most so many times the bytes of the texts, and of `_CHUNK_BYTES` for each."""
+_CHUNK_BYTES: Final = 128
+_DOCUMENT_CHARS: Final = 1000
+_ZSTD_STEP: Final = 512
+"""Bytes of Zstandard that are undone together: 4 may become 128 KiB, so at most 16 MiB come out."""
+_BUFFER_BYTES: Final = 1 << 20
+
+_log: Final = logging.getLogger(__name__)
+
+
+@define
+class Records:
+    """The records of a source, in its order, as chunks.
+
+    Args:
+        source: where they are.
+        text: the field that has a record's text.
+        title: the field that has its title, if any.
+        blank: what to do with blank ones.
+        memory_bytes: about how much memory may be taken by what is made of them, at least 16 MiB.
+
+    Attributes:
+        share: about which part of all was read, in (0, 1]; 1 where nobody knows how many there are.
+        n_read: number of records that were read: each has a position, blank ones too.
+    """
+
+    source: Source
+    text: str
+    title: str
+    blank: Blank
+    memory_bytes: int = field(converter=plain, validator=integer(_LEAST_MEMORY_BYTES))
+    share: float = field(default=1.0, init=False)
+    n_read: int = field(default=0, init=False)
+
+    @property
+    def longest_bytes(self) -> int:
+        """Most bytes of a line."""
+        return self.memory_bytes // _LINES_IN_MEMORY
+
+    def blocks(self, content: ContentWriter) -> Iterator[tuple[Chunks, Offsets]]:
+        """Write the chunks, and yield them without metadata: as many together as may be made searchable at once.
+
+        Yields:
+            The chunks and their positions; at the end perhaps none.
+        """
+        texts: list[str] = []
+        titles: dict[int, str] = {}
+        positions: list[int] = []
+        n_bytes = 0
+        for places, chunks in self:
+            for number, text in enumerate(chunks.texts):
+                if text:
+                    title = chunks.title_of(number)
+                    try:
+                        n_encoded = content.add(text, chunks.metadata_of(number), title)
+                    except InvalidRequestError as error:
+                        raise error.at(f"{places[number]}: {error.field}") from None
+                    if title:
+                        titles[len(texts)] = title
+                    texts.append(text)
+                    positions.append(self.n_read)
+                    # Scripts of two or three bytes a letter have more words, or pieces of them, for each letter.
+                    n_bytes += sys.getsizeof(text) + sys.getsizeof(title) + 2 * (n_encoded - len(text)) + _CHUNK_BYTES
+                self.n_read += 1
+                if _TIMES_TEXT * n_bytes >= self.memory_bytes:
+                    yield Chunks(texts, {}, titles), np.array(positions, np.int64)
+                    texts, titles, positions, n_bytes = [], {}, [], 0
+        yield Chunks(texts, {}, titles), np.array(positions, np.int64)
+
+    def __iter__(self) -> Iterator[tuple[list[str], Chunks]]:
+        """Yield chunks, a few hundred at once, "" for a blank one that is to be left out, and where each is from.
+
+        Raises:
+            InvalidRequestError: something is no chunk, or no such file; the error names file and place.
+            OSError: a file cannot be read.
+        """
+        batch: list[tuple[str, Any]] = []
+        n_chars = 0
+        for place, record in self._records():
+            value = record_chunk(record, self.text, place, title=self.title)
+            batch.append((place, value))
+            n_chars += len(value["text"] or "") if isinstance(value, dict) and isinstance(value["text"], str) else 0
+            if len(batch) == _BATCH or n_chars > self.longest_bytes:
+                yield self._checked(batch)
+                batch, n_chars = [], 0
+        yield self._checked(batch)
+
+    def _checked(self, batch: Sequence[tuple[str, Any]]) -> tuple[list[str], Chunks]:
+        try:
+            return [place for place, _ in batch], Chunks.read([value for _, value in batch], blank=self.blank)
+        except InvalidRequestError:
+            for place, value in batch:
+                self._check(value, place)
+            raise
+
+    def _check(self, value: Any, place: str) -> None:
+        """Raise the error of what is no chunk with the source's words for it."""
+        try:
+            Chunks.read([value], blank=self.blank)
+        except InvalidRequestError as error:
+            name = (error.field or "").removeprefix("chunks[0]").removeprefix(".")
+            name = {"text": self.text, "title": self.title}.get(name, name)
+            raise error.at(f"{place}: {name}" if name else place) from None
+
+    def _records(self) -> Iterator[tuple[str, Any]]:
+        """Yield each record with the words for where it stands."""
+        source = self.source
+        if isinstance(source, str | PathLike):
+            yield from self._in_files(Path(source))
+        elif is_table(source) or (isinstance(source, Iterable) and not isinstance(source, bytes | dict)):
+            size = len(source) if isinstance(source, Sized) else 0
+            for number, value in enumerate(rows_of(source) if is_table(source) else source):
+                self.share = (number + 1) / size if size > number else 1.0
+                yield f"source[{number}]", value
+        else:
+            raise InvalidRequestError.must_be("source", _KINDS, source)
+
+    def _in_files(self, path: Path) -> Iterator[tuple[str, Any]]:
+        path.stat()  # raises where there is nothing
+        packed = path.suffix.lower() if path.suffix.lower() in (".gz", ".zst") else ""
+        kind = path.name[: len(path.name) - len(packed)].lower()
+        if path.is_dir():
+            yield from _documents(path)
+        elif kind.endswith(".parquet") and not packed:
+            yield from self._rows(path)
+        elif kind.endswith(_LINES):
+            yield from self._lines(path, packed)
+        else:
+            raise InvalidRequestError.must_be("source", _KINDS, str(path), remedy="read_documents() reads documents")
+
+    def _lines(self, path: Path, packing: str) -> Iterator[tuple[str, Any]]:
+        n_bytes = max(path.stat().st_size, 1)
+        with path.open("rb") as packed:
+            lines = _unpacked(packed, packing)
+            for number in itertools.count(1):
+                place = f"{path} line {number}"
+                try:
+                    line = lines.readline(self.longest_bytes + 1)
+                except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                    raise InvalidRequestError(f"is damaged or cut short: {error}", place) from None
+                if len(line) > self.longest_bytes:
+                    raise InvalidRequestError(f"must be at most {self.longest_bytes:,} bytes long", place)
+                if not line:
+                    return
+                if line.strip():
+                    try:
+                        value = json.loads(line)
+                    except (ValueError, RecursionError) as error:
+                        raise InvalidRequestError(f"must be JSON: {error}", place) from None
+                    self.share = packed.tell() / n_bytes
+                    yield place, value
+
+    def _rows(self, path: Path) -> Iterator[tuple[str, Any]]:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise InvalidRequestError(f"Parquet needs pyarrow: {to_install('data')}") from None
+        number = 0
+        try:
+            # Row groups may be large: without these options they are read whole.
+            with pyarrow.parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+                for batch in file.iter_batches(_BATCH, use_threads=False):
+                    for row in batch.to_pylist():
+                        self.share = (number + 1) / file.metadata.num_rows
+                        yield f"{path} row {number}", row
+                        number += 1
+        except (pyarrow.ArrowException, OSError) as error:
+            raise InvalidRequestError(f"must be Parquet: {error}", f"{path} row {number}") from None
+
+
+def _documents(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the chunks of the documents in a folder, chosen and cut as `FolderIndex` does; say what cannot be read."""
+    walker = Walker(Selection(), lambda path, why: _log.warning("%s: %s", path, why))
+    for path in walker.files(str(folder)):
+        found = extraction.read(path, Path(path).read_bytes())
+        if found.trouble is not None:
+            _log.warning("%s: %s", path, found.trouble)
+        yield from ((path, chunk) for chunk in chunks_of(path, found, _DOCUMENT_CHARS))
+
+
+def _unpacked(file: BinaryIO, packing: str) -> io.BufferedIOBase | BinaryIO:
+    """Return what a file holds, as a file; nothing of it is held but a few blocks."""
+    if packing == ".gz":
+        return gzip.open(file)
+    return io.BufferedReader(_Zstandard(file), _BUFFER_BYTES) if packing == ".zst" else file
+
+
+class _Zstandard(io.RawIOBase):
+    """What a file of Zstandard frames holds."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise InvalidRequestError(f".zst needs zstandard: {to_install('data')}") from None
+        self._file, self._frames, self._error = file, zstandard.ZstdDecompressor(), zstandard.ZstdError
+        self._frame: Any = None
+        self._packed, self._plain = b"", memoryview(b"")
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read some bytes; none at the end of the last frame.
+
+        Raises:
+            EOFError: a frame is damaged, or has no end.
+        """
+        while not self._plain:
+            self._packed = self._packed or self._file.read(_ZSTD_STEP)
+            if not self._packed:
+                if self._frame is not None:
+                    raise EOFError("its last frame has no end")
+                return 0
+            self._frame = self._frame or self._frames.decompressobj()
+            try:
+                self._plain = memoryview(self._frame.decompress(self._packed))
+            except self._error as error:
+                raise EOFError(str(error)) from None
+            self._packed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        n_bytes = min(len(buffer), len(self._plain))
+        buffer[:n_bytes], self._plain = self._plain[:n_bytes], self._plain[n_bytes:]
+        return n_bytes
