@@ -1,4 +1,4 @@
-"""The command line: search, ask, generate, mcp and serve of ``relevance-gen``. Only the command in use is loaded."""
+"""The command line, ``relevance-gen``: search, ask, index, generate, mcp, serve. Only the command in use is loaded."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ FAILED, BROKEN_PIPE, INTERRUPTED = 2, 128 + 13, 128 + 2
 _COMMANDS = {
     "search": ("relevance_gen.cli.search", "find what answers a question in files"),
     "ask": ("relevance_gen.cli.ask", "answer a question from files with a language model"),
+    "index": ("relevance_gen.cli.index", "keep an index of files, or of records, in a file"),
     "generate": ("relevance_gen.cli.generate", "continue a text with a language model"),
     "mcp": ("relevance_gen.cli.mcp", "let agents search folders, by the Model Context Protocol"),
 }

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from relevance_gen.asking.api import AnswerStream, ask_stream
 from relevance_gen.cli.arguments import number
-from relevance_gen.cli.corpus import save
 from relevance_gen.cli.generate import add_model, add_parameters, given_parameters, load_runner
 from relevance_gen.cli.results import Printer, confidence_in_words
 from relevance_gen.cli.search import (
@@ -59,7 +58,6 @@ def run(args: argparse.Namespace) -> int:
     status = StatusLine(sys.stderr)
     with models_of(args) as models:
         corpus = open_index(args, status, models.encoder)
-        kept = args.save is None or save(corpus, args.save, status.say)
         where = wanted_metadata(args)
         chosen: dict[str, Any] = {"where": where, "syntax": question.syntax, "corrections": question.corrections}
         found = corpus.index.search(question.query, 1, candidates=0, **chosen)  # no vectors: is there anything?
@@ -77,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
                 _show(stack.enter_context(stream), args)
             else:
                 status.say(nothing_found(corpus))
-    if corpus.failed or not kept:
+    if corpus.failed:
         return TROUBLE
     return FOUND if is_found else NOT_FOUND
 

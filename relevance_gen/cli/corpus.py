@@ -6,7 +6,7 @@ import argparse
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,13 +22,12 @@ from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.segment.passages import TextEncoder
-from relevance_gen.retrieval.segment.storage import check_target
 
 _HERE: Final = "."
 _MAX_FILES: Final = 1_000_000
 """Most files of a folder whose index is kept."""
 _FOR_BUILDING: Final[dict[str, object]] = {
-    "--save": None, "--glob": [], "--type": [], "--hidden": False, "--no-ignore": False, "--follow": False,
+    "--glob": [], "--type": [], "--hidden": False, "--no-ignore": False, "--follow": False,
     "--max-chars": 1000, "--weighting": "pivoted", "--jobs": None, "--no-cache": False,
 }  # fmt: skip
 """Options without a meaning for an index that is built already, and what they are when they are not given."""
@@ -90,36 +89,41 @@ def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | N
     return ChunkIndex.load(args.index, encoding=args.encoding)
 
 
-def build(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None) -> Corpus:
-    """Read the files that `args` name and make an index of them; with vectors of all chunks, if it is to be kept.
+def build(args: argparse.Namespace, status: StatusLine) -> Corpus:
+    """Read the files that `args` name and make an index of them.
 
     Raises:
-        InvalidRequestError: an argument is not allowed, or the index could not be saved.
+        InvalidRequestError: an argument is not allowed.
     """
-    _refuse_to_overwrite(args.save)
-    paths = args.paths or [_default_path(args)]
-    if args.save is None and len(paths) == 1 and Path(paths[0]).is_dir() and _mean_the_same(args.glob, paths[0]):
+    paths = args.paths or [default_path(args)]
+    if len(paths) == 1 and Path(paths[0]).is_dir() and _mean_the_same(args.glob, paths[0]):
         return _open_folder(args, paths[0], status)
-    selection = Selection(args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type))
-    reader = Reader(Walker(selection, lambda path, why: status.say(f"{path}: {why}")), status.say, args.max_chars)
+    reader = reader_of(args, status)
     with status.watching(lambda: reader.progress):
         chunks = list(reader.read(paths))
-    encoder = encoder if args.save is not None else None
-    doing = "indexing" if encoder is None else "encoding"
-    status.draw_share(doing, 0, len(chunks))
+    status.draw_share("indexing", 0, len(chunks))
     try:
         index = ChunkIndex(
             chunks,
             weighting=args.weighting,
-            encoder=encoder,
             encoding=args.encoding,
             n_jobs=args.jobs,
-            progress=lambda done, total: status.draw_share(doing, done, total),
+            progress=lambda done, total: status.draw_share("indexing", done, total),
         )
     finally:
         status.clear()
-    origin = "the standard input" if paths == [STDIN] else counted(reader.n_files, "file")
-    return Corpus(index, origin, reader.failed, any(map(os.path.isdir, paths)))
+    return Corpus(index, origin_of(paths, reader), reader.failed, any(map(os.path.isdir, paths)))
+
+
+def reader_of(args: argparse.Namespace, status: StatusLine) -> Reader:
+    """Return what reads the files that `args` choose."""
+    selection = Selection(args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type))
+    return Reader(Walker(selection, lambda path, why: status.say(f"{path}: {why}")), status.say, args.max_chars)
+
+
+def origin_of(paths: Sequence[str], reader: Reader) -> str:
+    """Say where the chunks are from that were read."""
+    return "the standard input" if paths == [STDIN] else counted(reader.n_files, "file")
 
 
 def _mean_the_same(globs: Sequence[str], folder: str) -> bool:
@@ -152,37 +156,11 @@ def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Cor
     return Corpus(snapshot, counted(len(snapshot.files), "file"), bool(snapshot.skipped.failed), in_folders=True)
 
 
-def save(corpus: Corpus, path: str, warn: Callable[[str], None]) -> bool:
-    """Keep an index in a file, and tell whether that went well; if not, the search has been done all the same."""
-    try:
-        if isinstance(corpus.index, ChunkIndex):
-            corpus.index.save(path)
-    except OSError as error:
-        warn(f"{path}: {error.strerror}; the index is not saved")
-        return False
-    return True
-
-
-def _refuse_to_overwrite(path: str | None) -> None:
-    """Raise an error, before anything is read, if there is no folder for the index or another file in its place."""
-    if path is None:
-        return
-    folder = Path(path).parent
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InvalidRequestError(f"--save: {folder} is no folder that can be written to")
-    try:
-        check_target(path)
-    except OSError as error:
-        raise InvalidRequestError(f"--save: {path}: {error.strerror}") from None
-    except InvalidRequestError as error:
-        raise InvalidRequestError(error.rule, "--save", error.got, "name another file") from None
-
-
 def _value(args: argparse.Namespace, option: str) -> object:
     return getattr(args, option.removeprefix("--").replace("-", "_"))
 
 
-def _default_path(args: argparse.Namespace) -> str:
+def default_path(args: argparse.Namespace) -> str:
     """Return what to search where no file is named: what is piped in or read from a file, else the working folder.
 
     Options that choose among the files of a folder mean the folder. A terminal, ``/dev/null`` and what else is the

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, get_args
 
 from relevance_gen.cli.arguments import not_empty
-from relevance_gen.cli.corpus import Corpus, build, load, save
+from relevance_gen.cli.corpus import Corpus, build, load
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.documents.filetypes import listing
@@ -69,23 +69,29 @@ def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: s
     """
     parser.usage = "%(prog)s [OPTION ...] QUESTION [FILE ...]"
     parser.add_argument("query", metavar="QUESTION", help="what to find; behind -- if it begins with -")
+    add_paths(parser)
+    results = parser.add_argument_group("which results, and how")
+    _add_results(results, top_n, json)
+    add_files(parser.add_argument_group("which files of a folder"))
+    _add_index(parser.add_argument_group("the index"))
+    return results
+
+
+def add_paths(parser: argparse.ArgumentParser, before: str = "") -> None:
+    """Add the files to read; `before` says what else may be read."""
     parser.add_argument(
         "paths",
         metavar="FILE",
         nargs="*",
         type=not_empty,
         default=[],
-        help="texts, PDF, HTML and Office files, folders of them, or - for the standard input "
+        help=f"{before}texts, PDF, HTML and Office files, folders of them, or - for the standard input "
         "(default: what is piped in, else the working folder)",
     )
-    results = parser.add_argument_group("which results, and how")
-    _add_results(results, top_n, json)
-    _add_files(parser.add_argument_group("which files of a folder"))
-    _add_index(parser.add_argument_group("the index"))
-    return results
 
 
-def _add_files(group: argparse._ArgumentGroup) -> None:
+def add_files(group: argparse._ArgumentGroup) -> None:
+    """Add the options that choose among the files of a folder."""
     group.add_argument(
         "-g",
         "--glob",
@@ -143,7 +149,7 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
         "--encoder",
         type=not_empty,
         metavar="FILE",
-        help="a GGUF embedding model, to lift what says in other words what is asked; with --save its vectors are kept",
+        help="a GGUF embedding model, to lift what says in other words what is asked",
     )
     group.add_argument(
         "--reranker",
@@ -161,13 +167,15 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
 
 
 def _add_index(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--save", type=not_empty, metavar="INDEX", help="keep the index of the files in a file of its own"
-    )
-    group.add_argument("--index", type=not_empty, metavar="INDEX", help="search what --save kept, and no files")
+    group.add_argument("--index", type=not_empty, metavar="INDEX", help="search what `index` kept, and no files")
     group.add_argument(
         "--no-cache", action="store_true", help="read all of a folder again, and keep nothing of it for the next time"
     )
+    add_building(group)
+
+
+def add_building(group: argparse._ArgumentGroup) -> None:
+    """Add the options that say how an index is built."""
     group.add_argument(
         "--max-chars", type=_count, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"
     )
@@ -202,7 +210,6 @@ def run(args: argparse.Namespace) -> int:
         response = index.answer_all([question], models)[0]
         say_corrections(response, status)
     seconds = time.perf_counter() - started
-    kept = args.save is None or save(corpus, args.save, status.say)
     if response.results and args.max_tokens is not None:
         _show_sentences(response, args)
     elif args.json:
@@ -213,7 +220,7 @@ def run(args: argparse.Namespace) -> int:
         Printer.of(args, sys.stdout).print(response, n_chunks=len(index), seconds=seconds)
     else:
         status.say(nothing_found(corpus))
-    if corpus.failed or not kept:
+    if corpus.failed:
         return TROUBLE
     return FOUND if response.results else NOT_FOUND
 
@@ -238,7 +245,7 @@ def _show_sentences(response: SearchResponse, args: argparse.Namespace) -> None:
 
 def open_index(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None) -> Corpus:
     """Make the index of the files that `args` name, or open the saved one."""
-    return build(args, status, encoder) if args.index is None else load(args, status, encoder)
+    return build(args, status) if args.index is None else load(args, status, encoder)
 
 
 @contextmanager

@@ -30,7 +30,6 @@ Source: TypeAlias = "str | PathLike[str] | Iterable[Any]"
 """A file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or Parquet (``.parquet``), a folder of
 documents, a table, or an iterable of texts, mappings and `Chunk` objects."""
 
-_LINES: Final = (".jsonl", ".ndjson")
 _KINDS: Final = "JSON lines (.jsonl or .ndjson, also .gz and .zst), Parquet (.parquet), a folder, or an iterable"
 _BATCH: Final = 256
 """Records that are checked together."""
@@ -40,6 +39,8 @@ _LINES_IN_MEMORY: Final = 64
 _TIMES_TEXT: Final = 5
 """Texts and what is made of them take at most so many times the bytes of the texts, and of `_CHUNK_BYTES` for each."""
 _CHUNK_BYTES: Final = 128
+_WIDE_BYTES: Final = 11
+"""Likewise for each byte that a letter has beyond one: scripts without spaces have a term for each letter."""
 _DOCUMENT_CHARS: Final = 1000
 _ZSTD_STEP: Final = 512
 """Bytes of Zstandard that are undone together: 4 may become 128 KiB, so at most 16 MiB come out."""
@@ -99,8 +100,8 @@ class Records:
                         titles[len(texts)] = title
                     texts.append(text)
                     positions.append(self.n_read)
-                    # Scripts of two or three bytes a letter have more words, or pieces of them, for each letter.
-                    n_bytes += sys.getsizeof(text) + sys.getsizeof(title) + 2 * (n_encoded - len(text)) + _CHUNK_BYTES
+                    n_bytes += sys.getsizeof(text) + sys.getsizeof(title) + _CHUNK_BYTES
+                    n_bytes += _WIDE_BYTES * (n_encoded - len(text))
                 self.n_read += 1
                 if _TIMES_TEXT * n_bytes >= self.memory_bytes:
                     yield Chunks(texts, {}, titles), np.array(positions, np.int64)
@@ -157,14 +158,13 @@ class Records:
 
     def _in_files(self, path: Path) -> Iterator[tuple[str, Any]]:
         path.stat()  # raises where there is nothing
-        packed = path.suffix.lower() if path.suffix.lower() in (".gz", ".zst") else ""
-        kind = path.name[: len(path.name) - len(packed)].lower()
+        kind, packing = _kind_of(path)
         if path.is_dir():
             yield from _documents(path)
-        elif kind.endswith(".parquet") and not packed:
+        elif kind == "parquet":
             yield from self._rows(path)
-        elif kind.endswith(_LINES):
-            yield from self._lines(path, packed)
+        elif kind == "lines":
+            yield from self._lines(path, packing)
         else:
             raise InvalidRequestError.must_be("source", _KINDS, str(path), remedy="read_documents() reads documents")
 
@@ -207,6 +207,19 @@ class Records:
                         number += 1
         except (pyarrow.ArrowException, OSError) as error:
             raise InvalidRequestError(f"must be Parquet: {error}", f"{path} row {number}") from None
+
+
+def _kind_of(path: Path) -> tuple[str | None, str]:
+    """Return what a file's name says that it holds, and how that is packed."""
+    name = path.name.lower()
+    packing = next((one for one in (".gz", ".zst") if name.endswith(one)), "")
+    lines = name.removesuffix(packing).endswith((".jsonl", ".ndjson"))
+    return "lines" if lines else "parquet" if name.endswith(".parquet") else None, packing
+
+
+def holds_records(path: Path) -> bool:
+    """Tell whether a file is read record by record, by its name."""
+    return _kind_of(path)[0] is not None and not path.is_dir()
 
 
 def _documents(folder: Path) -> Iterator[tuple[str, Any]]:

@@ -127,7 +127,9 @@ def test_it_copies_or_writes(notes, capsys):
 def test_it_reads_what_search_reads(notes, capsys):
     """Folders, globs and saved indexes: the options are those of search."""
     assert main(["ask", QUESTION, ".", "-g", "*.md"]) == 1
-    assert main(["ask", QUESTION, ".", "-g", "*.txt", "--save", "kept.index"]) == 0
+    assert main(["index", ".", "-g", "*.txt", "--save", "kept.index"]) == 0
+    capsys.readouterr()
+    assert main(["ask", QUESTION, ".", "-g", "*.txt", "--no-cache"]) == 0
     first = capsys.readouterr().out
     assert main(["ask", QUESTION, "--index", "kept.index"]) == 0
     assert capsys.readouterr().out == first

@@ -1,7 +1,5 @@
-"""`relevance-gen search` with an index that is kept: built once, searched often."""
+"""`relevance-gen index`, and searching what it kept: built once, searched often."""
 
-import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -15,17 +13,35 @@ from tests.cli.documents import pdf
 
 
 def test_an_index_is_saved_and_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What --save kept, --index searches without the files, with the same results, places and conditions."""
+    """What `index` kept, --index searches without the files, with the same results, places and conditions."""
     arguments = ["apples", "--json", "--where", "path=fruit.txt"]
-    assert main(["search", *arguments, ".", "--save", "kept.index", "--weighting", "cosine"]) == 0
+    assert main(["search", *arguments, ".", "--passages", "--no-cache", "--weighting", "cosine"]) == 0
     built = capsys.readouterr()
+    assert main(["index", ".", "--save", "kept.index", "--weighting", "cosine"]) == 0
+    assert capsys.readouterr() == ("kept.index: 2 chunks of 2 files\n", "")
     Path("fruit.txt").unlink()
     assert main(["search", *arguments, "--index", "kept.index"]) == 0
     assert capsys.readouterr() == built
     assert main(["search", "zebra", "--index", "kept.index"]) == 1
     assert capsys.readouterr() == ("", "relevance-gen: nothing found in 2 chunks of kept.index\n")
-    assert main(["search", "coffee", "deep", "--save", "kept.index"]) == 0  # an index may be replaced
+    assert main(["index", "deep", "--save", "kept.index"]) == 0  # an index may be replaced
     assert len(ChunkIndex.load("kept.index")) == 1
+
+
+def test_records_are_chunks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of records is read by the fields that are named; a damaged line is told of, and nothing is kept."""
+    Path("pets.jsonl").write_text(
+        '{"body": "Cats purr.", "page": 3}\n{"body": " "}\n{"body": "Dogs bark.", "page": 4}\n'
+    )
+    arguments = ["index", "pets.jsonl", "--save", "pets.index", "--text", "body"]
+    assert main([*arguments, "--skip-blank"]) == 0
+    assert capsys.readouterr() == ("pets.index: 2 chunks of pets.jsonl\n", "")
+    assert main(["search", "dogs", "--index", "pets.index", "--where", "page=4", "--json"]) == 0
+    assert '"original_index":2' in capsys.readouterr().out.replace(" ", "")
+    Path("pets.index").unlink()
+    assert main(arguments) == 2
+    assert "pets.jsonl line 2: body must be" in capsys.readouterr().err
+    assert not Path("pets.index").exists()
 
 
 def test_an_index_of_chunks_from_elsewhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,15 +54,15 @@ def test_an_index_of_chunks_from_elsewhere(folder: Path, capsys: pytest.CaptureF
 
 
 def test_an_encoder_lifts_and_its_vectors_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--encoder gives other scores; --save keeps its vectors, and another encoder encodes again, and says so."""
+    """--encoder gives other scores; `index` keeps its vectors, and another encoder encodes again, and says so."""
     by_encoder = ["--encoder", str(ENCODER), "--json"]
     assert main(["search", "apples", "."]) == 0
     words = capsys.readouterr()
     assert main(["search", "apples", ".", *by_encoder]) == 0
     once = capsys.readouterr()
     assert once != words
-    assert main(["search", "apples", ".", *by_encoder, "--save", "kept.index"]) == 0
-    assert capsys.readouterr() == once
+    assert main(["index", ".", "--encoder", str(ENCODER), "--save", "kept.index"]) == 0
+    capsys.readouterr()
     assert main(["search", "apples", "--index", "kept.index", *by_encoder]) == 0
     assert capsys.readouterr() == once
     Path("other.gguf").write_bytes(ENCODER.read_bytes() + bytes(32))
@@ -64,8 +80,10 @@ def test_what_was_not_read_whole_is_said_again(
     monkeypatch.setattr(extraction, "MAX_PAGES", 1)
     Path("cut.pdf").write_bytes(pdf("Apples are red", "Pears are green"))
     told = "relevance-gen: cut.pdf: has 2 pages, of which the first 1 are searched\n"
-    assert main(["search", "red apples", "cut.pdf", "--save", "kept.index"]) == 2
+    assert main(["search", "red apples", "cut.pdf"]) == 2
     built = capsys.readouterr()
+    assert main(["index", "cut.pdf", "--save", "kept.index"]) == 2
+    assert capsys.readouterr() == ("kept.index: 1 chunk of 1 file\n", told)
     assert built.err == told
     assert "  cut.pdf:page 1  (not read whole)\n" in built.out
     assert main(["search", "red apples", "--index", "kept.index"]) == 2
@@ -79,40 +97,26 @@ def test_what_was_not_read_whole_is_said_again(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--index", "none", "fruit.txt"], "--index searches what was saved: leave out FILE"),
-        (["--index", "none", "-g", "*", "--save", "x", "."], "leave out FILE and --save and --glob"),
-        (["--index", "none"], "none: No such file or directory"),
-        (["--index", "fruit.txt"], "fruit.txt "),
+        (["search", "x", "--index", "none", "fruit.txt"], "--index searches what was saved: leave out FILE"),
+        (["search", "x", "--index", "none", "-g", "*", "."], "leave out FILE and --glob"),
+        (["search", "x", "--index", "none"], "none: No such file or directory"),
+        (["search", "x", "--index", "fruit.txt"], "fruit.txt "),
         (
-            ["--save", "fruit.txt", "."],
+            ["index", "--save", "fruit.txt", "."],
             "--save must be a new file or a saved index, got 'fruit.txt'; name another file",
         ),
-        (["--save", "no/where", "."], "--save: no is no folder that can be written to"),
-        (["--save", "deep", "."], "--save: deep: Is a directory"),
-        (["-t", "pyy", "."], "there is no file type 'pyy'; did you mean py?"),
+        (["index", "--save", "no/where", "."], "no/where: No such file or directory"),
+        (["index", "--save", "deep", "."], "deep: Is a directory"),
+        (["index", "--save", "x", "none.jsonl"], "none.jsonl: No such file or directory"),
+        (["search", "x", "-t", "pyy", "."], "there is no file type 'pyy'; did you mean py?"),
     ],
 )
 def test_what_makes_no_sense_is_trouble(
     arguments: list[str], complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Options that contradict each other, or an index that cannot be, are refused in one line, before any work."""
-    assert main(["search", "apples", *arguments]) == 2
+    assert main(arguments) == 2
     shown = capsys.readouterr()
     assert complaint in shown.err
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert Path("fruit.txt").read_text() == FRUIT
-
-
-def test_an_index_that_cannot_be_written(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the disk is full, the results are shown all the same, and the exit status says that something failed."""
-
-    def full(index: ChunkIndex, path: str) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(ChunkIndex, "save", full)
-    assert main(["search", "apples", "fruit.txt", "--save", "x"]) == 2
-    shown = capsys.readouterr()
-    assert "fruit.txt:1" in shown.out
-    assert shown.err == "relevance-gen: x: No space left on device; the index is not saved\n"

@@ -1,0 +1,83 @@
+"""``relevance-gen index``: keep an index of files, or of records, in a file of its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from relevance_gen.cli.arguments import not_empty
+from relevance_gen.cli.corpus import default_path, origin_of, reader_of
+from relevance_gen.cli.search import FOUND, TROUBLE, add_building, add_files, add_paths, models_of
+from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.errors import InvalidRequestError, counted
+from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.sources import holds_records
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to `parser`."""
+    parser.usage = "%(prog)s [OPTION ...] --save INDEX [FILE ...]"
+    parser.epilog = "Exits with 0 if the index is there and everything in it, 2 if there was trouble."
+    add_paths(parser, "one file of records (.jsonl, .ndjson, also .gz and .zst; .parquet), or ")
+    parser.add_argument(
+        "--save",
+        type=not_empty,
+        required=True,
+        metavar="INDEX",
+        help="the file; it replaces an index, and no other file",
+    )
+    records = parser.add_argument_group("records")
+    records.add_argument(
+        "--text", default="text", metavar="FIELD", help="field, or column, of the text (default: %(default)s)"
+    )
+    records.add_argument("--title", default="title", metavar="FIELD", help="that of the title (default: %(default)s)")
+    records.add_argument("--skip-blank", action="store_true", help="leave out records whose text is blank or missing")
+    add_files(parser.add_argument_group("which files of a folder"))
+    index = parser.add_argument_group("the index")
+    add_building(index)
+    index.add_argument("--encoder", type=not_empty, metavar="FILE", help="a GGUF embedding model; its vectors are kept")
+    parser.set_defaults(reranker=None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build the index as `args` say, and return the exit status."""
+    status = StatusLine(sys.stderr)
+    paths = args.paths or [default_path(args)]
+    reader = reader_of(args, status)
+    is_records = len(paths) == 1 and holds_records(Path(paths[0]))
+    source: str | Iterable[Any] = paths[0] if is_records else reader.read(paths)
+
+    def told(done: int, total: int) -> None:
+        if is_records or models.encoder is not None:
+            status.draw_share("encoding" if models.encoder is not None else "indexing", done, total)
+        else:
+            status.draw(reader.progress)
+
+    try:
+        with models_of(args) as models:
+            index = ChunkIndex.build(
+                source,
+                args.save,
+                text=args.text,
+                title=args.title,
+                blank="skip" if args.skip_blank else "error",
+                weighting=args.weighting,
+                encoder=models.encoder,
+                encoding=args.encoding,
+                n_jobs=args.jobs,
+                progress=told,
+            )
+    except InvalidRequestError as error:
+        if error.field != "path":
+            raise
+        raise InvalidRequestError(error.rule, "--save", error.got, "name another file") from None
+    except OSError as error:
+        raise InvalidRequestError(f"{error.filename or args.save}: {error.strerror or error}") from None
+    finally:
+        status.clear()
+    of = origin_of(paths, reader) if not is_records else paths[0]
+    sys.stdout.write(f"{args.save}: {counted(len(index), 'chunk')} of {of}\n")
+    return TROUBLE if reader.failed else FOUND
