@@ -30,6 +30,7 @@ class KeptEncoder:
         folder.mkdir(parents=True, exist_ok=True)
         self.encoder = encoder
         self.fingerprint, self.n_dims = encoder.fingerprint, encoder.n_dims
+        self.passage_tokens, self.count_tokens = encoder.passage_tokens, encoder.count_tokens
         self._keys, self._rows = (folder / f"{encoder.fingerprint[:16]}.{part}" for part in ("keys", "vectors"))
         self._kept: dict[bytes, Any] = {}
         if self._keys.exists():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import bisect
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.sentences import sentence_ends
-from relevance_gen.tokens import Encoding, TokenCounter, token_counter
+from relevance_gen.tokens import Encoding, token_counter
 
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _LINE = re.compile(r"\n")
@@ -79,7 +79,12 @@ def spans(
     if tokens is None:
         return _spans(text, overlap, _CharLimit(max_chars))
     tokens = check_integer("tokens", tokens, 1)
-    return _spans(text, overlap, _TokenLimit(tokens, max_chars, token_counter(encoding)))
+    return _spans(text, overlap, _TokenLimit(tokens, max_chars, token_counter(encoding).count))
+
+
+def spans_of_tokens(text: str, tokens: int, count: Callable[[str], int]) -> Iterator[tuple[int, int]]:
+    """Yield those of chunks of at most so many tokens, at least 1, as `count` counts them, by the rule of `split`."""
+    return _spans(text, 0, _TokenLimit(tokens, max(len(text), 1), count))
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
@@ -118,10 +123,10 @@ class _CharLimit:
 class _TokenLimit(_CharLimit):
     """Chunks of at most so many tokens, and characters."""
 
-    def __init__(self, tokens: int, max_chars: int, counter: TokenCounter) -> None:
+    def __init__(self, tokens: int, max_chars: int, count: Callable[[str], int]) -> None:
         super().__init__(max_chars)
         self._tokens = tokens
-        self._count = counter.count
+        self._count = count
         self._n_chars = tokens * _CHARS_PER_TOKEN
 
     def size(self, text: str, start: int) -> int:

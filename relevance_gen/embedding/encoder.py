@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["query", "passage"]
 """What a text is for: many models want a word about that in front of it."""
 
+_PASSAGE_TOKENS: Final = 256
+"""Measured: 128 rank worse, and so does what a model's whole context holds, mostly 512; see docs/encoder.md."""
+
 
 class Encoder(SharedModel["Embedder"]):
     """A GGUF embedding model that turns texts into vectors, for many callers at once, in a thread of its own.
@@ -39,7 +42,8 @@ class Encoder(SharedModel["Embedder"]):
             the extra ``hub`` a repository of the Hugging Face hub, ``"owner/name"`` or ``"owner/name:Q8_0"``.
         n_ctx: most tokens of a text that are read; of a longer one the beginning counts. By default 1,024, or what the
             model was trained on if that is less. Memory grows with its square.
-        n_threads: CPU threads; by default the physical cores, and one for a model of less than 8 MiB.
+        n_threads: CPU threads; by default the physical cores, or fewer while these are faster, and one for a model of
+            less than 8 MiB.
         n_gpu_layers: layers on the GPU, -1 for all; by default all if there is one.
         query_prefix: what goes in front of a query, as ``"query: "``; by default what the model's name asks for, if it
             is known.
@@ -52,6 +56,8 @@ class Encoder(SharedModel["Embedder"]):
     Attributes:
         n_dims: components of a vector.
         n_ctx: most tokens of a text that are read.
+        passage_tokens: most tokens of a passage that a search compares: with its prefix and what begins and ends a text
+            256, or `n_ctx` if that is less. A vector of more says less of each part.
         pooling: how the vectors of tokens become one: ``"mean"``, ``"cls"`` or ``"last"``.
         query_prefix: what goes in front of a query.
         passage_prefix: what goes in front of a passage.
@@ -74,6 +80,8 @@ class Encoder(SharedModel["Embedder"]):
         own = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
         super().__init__(model, options, _load, Jobs("encoder", EncoderError), **own)
         self.n_dims, self.n_ctx, self.pooling = self._model.n_dims, self._model.n_ctx, self._model.pooling
+        n_around = self._model.n_around + self.count_tokens(self.passage_prefix)
+        self.passage_tokens = max(1, min(_PASSAGE_TOKENS, self.n_ctx) - n_around)
 
     # ── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -102,6 +110,15 @@ class Encoder(SharedModel["Embedder"]):
         """
         return self._put(self._job(texts, kind)).future
 
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens of the model's a text is, without a prefix and those that begin and end it.
+
+        Raises:
+            EncoderError: the encoder is closed.
+        """
+        self._jobs.check_here()  # in a forked process the lock of the vocabulary may be held for ever
+        return self._model.count_tokens(text)
+
     def _job(self, texts: Iterable[str], kind: Kind | None) -> Job[Embeddings]:
         if kind not in (None, *get_args(Kind)):
             raise InvalidRequestError.must_be("kind", '"query", "passage" or None', kind)
@@ -120,8 +137,8 @@ class Encoder(SharedModel["Embedder"]):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of all that a passage's vector depends on: the model's file, the prefix, and how much is read."""
-        return self._fingerprint(self.n_ctx, self.passage_prefix)
+        """A hash of all that the vectors of passages depend on: the model's file, the prefix, and how much is read."""
+        return self._fingerprint(self.n_ctx, self.passage_prefix, self.passage_tokens)
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name}, {self.n_dims} dimensions{', closed' * self.closed}>"

@@ -88,17 +88,21 @@ class Jobs:
         """Whether this process was forked from the one that made this: who takes jobs did not come along."""
         return self._pid != os.getpid()
 
+    def check_here(self) -> None:
+        """Raise a `failure` in a process that was forked from the one that made this."""
+        if self.forked:
+            raise self.failure(
+                f"this {self.owner} belongs to the process that this one was forked from, and its thread did not come "
+                f"along; start processes with the 'spawn' method, or make the {self.owner} after the fork"
+            )
+
     def put(self, job: Job[Any]) -> None:
         """Queue a job.
 
         Raises:
             RelevanceGenError: no job is taken any more; it is a `failure`.
         """
-        if self.forked:
-            raise self.failure(
-                f"this {self.owner} belongs to the process that this one was forked from, and its thread did not come "
-                f"along; start processes with the 'spawn' method, or make the {self.owner} after the fork"
-            )
+        self.check_here()
         with self._changed:
             if self.closed is not None:
                 # A new error each time: one object raised often would keep all its callers' texts in its traceback.

@@ -44,7 +44,8 @@ class Reranker(SharedModel["Ranker"]):
         n_ctx: most tokens of query and text together; a longer text is read in passages and scores as its best one, and
             of a query that takes more than half the beginning counts. By default 1,024, or what the model was trained
             on if that is less. Memory grows with its square.
-        n_threads: CPU threads; by default the physical cores, and one for a model of less than 8 MiB.
+        n_threads: CPU threads; by default the physical cores, or fewer while these are faster, and one for a model of
+            less than 8 MiB.
         n_gpu_layers: layers on the GPU, -1 for all; by default all if there is one.
         template: the prompt of a judge, with ``{query}`` and ``{document}``, which ends where the model has to say yes
             or no; by default what the file says, or what Qwen3-Reranker wants.

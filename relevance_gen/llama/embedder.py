@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +24,25 @@ class Embedder(Reader):
 
     Attributes:
         n_dims: components of a vector.
+        n_around: tokens that begin and end every text.
         pooling: how the vectors of the tokens become one: ``"mean"``, ``"cls"`` or ``"last"``.
     """
 
     failure = EncoderError
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._counting = threading.Lock()
+        super().__init__(*args, **options)
+
+    def close(self) -> None:
+        """Free the model, when no thread counts tokens by its vocabulary; safe to call twice."""
+        with self._counting:
+            super().close()
+
     def _prepare(self, path: str | os.PathLike[str]) -> None:
         self.n_dims = int(lib.llama_model_n_embd_out(self._weights.handle))
         self.tokenize = self._tokenizer.tokenize_beginning
+        self.n_around = sum(map(len, self._tokenizer.around()))
         self.pooling = self._pooling(path)
         if not np.isfinite(self.embed("a")[0]).all():
             raise EncoderError("its vectors are not finite, for the file is damaged")
@@ -43,6 +56,17 @@ class Embedder(Reader):
         if self._memory:
             raise ModelLoadError(f"{path} holds a model that generates text: give it to Runner")
         raise ModelLoadError(f"{path} does not say how its model pools the vectors of tokens; convert it again")
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text is, without those that begin and end it. Any thread may ask this.
+
+        Raises:
+            EncoderError: the model is closed.
+        """
+        with self._counting:  # llama.cpp tokenizes in any number of threads, while the vocabulary is there
+            if self._weights.handle is None:
+                raise EncoderError("the encoder is closed")
+            return len(self._tokenizer.tokenize_plain(text))
 
     def embed(self, text: str) -> tuple[Vector, int]:
         """Return the vector of a text, of length 1, shape (n_dims,), and how many of its tokens were read.

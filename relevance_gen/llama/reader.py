@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, TypeAlias
@@ -16,6 +17,7 @@ from relevance_gen.llama.batch import Batch, OutputMask
 from relevance_gen.llama.language_model import Tokens
 from relevance_gen.llama.library import lib, reasons
 from relevance_gen.llama.options import ModelOptions
+from relevance_gen.llama.pace import Pace
 from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 
@@ -79,7 +81,8 @@ class Reader(OpenContext, ABC):
         params = lib.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = self.n_ctx  # llama.cpp aborts where a text is in two batches
         params.n_seq_max = 1
-        params.n_threads = params.n_threads_batch = options.n_threads or self._weights.default_n_threads
+        n_threads = options.n_threads or self._weights.default_n_threads
+        self._pace = Pace(n_threads, n_threads if options.n_threads or self._weights.uses_gpu else 1)
         params.pooling_type = pooling_type
         params.embeddings = pooling_type != lib.LLAMA_POOLING_TYPE_NONE
         # Nearly twice as fast on a CPU, where a model has it, and with the same bits on any number of threads.
@@ -97,9 +100,16 @@ class Reader(OpenContext, ABC):
         if self._memory:
             lib.llama_memory_clear(self._memory, True)
         compute = lib.llama_decode if self._memory else lib.llama_encode
+        n_tokens = len(tokens)
+        way = self._pace.way(n_tokens)
+        lib.llama_set_n_threads(self._context, way.n_threads, way.n_threads)
+        started_s = time.perf_counter()
         status = compute(self._context, self._batch.struct)
         if status:
             raise self.failure(f"llama.cpp could not read a text, status {status}: {reasons()}")
+        # The pace compares texts of up to twice a length, so the time is told as of the longest of them.
+        longest = 1 << n_tokens.bit_length()
+        self._pace.note(n_tokens, way, (time.perf_counter() - started_s) * longest / n_tokens)
 
     def _pooled(self, n: int) -> Vector:
         """Return the `n` numbers that the text which was read became."""

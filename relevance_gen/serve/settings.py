@@ -18,7 +18,7 @@ from attrs.validators import optional
 from relevance_gen.checks import Validator, integer
 from relevance_gen.llama.model_file import NO_MODEL
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.machine import usable_cpus
+from relevance_gen.machine import usable_cores, usable_cpus
 from relevance_gen.types import WeightingName
 
 _SIZES = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -175,7 +175,10 @@ class Settings:
         parse=named_models,
     )
     encoder_threads: int = _encoder(
-        0, "CPU threads that encode in one worker; 0 divides the cores among the workers", integer(0, 512)
+        0,
+        "CPU threads that encode in one worker; 0 divides the cores among the workers, and takes fewer where "
+        "one worker is faster so",
+        integer(0, 512),
     )
     encoder_queue: int = _encoder(
         2048, "texts that may wait to be encoded in one worker; more are refused with 429", integer(1, 1_000_000)
@@ -198,7 +201,10 @@ class Settings:
         parse=named_models,
     )
     reranker_threads: int = _reranker(
-        0, "CPU threads that read in one worker; 0 divides the cores among the workers", integer(0, 512)
+        0,
+        "CPU threads that read in one worker; 0 divides the cores among the workers, and takes fewer where "
+        "one worker is faster so",
+        integer(0, 512),
     )
     reranker_texts: int = _reranker(100, "texts that it may read for one search: the best", integer(1, 10_000))
     reranker_timeout_s: float = _reranker(30.0, "seconds a search may wait for the reranker; then it goes without")
@@ -268,3 +274,7 @@ class Settings:
     def n_search_threads(self) -> int:
         """Searches at once in one worker."""
         return self.search_threads or max(1, usable_cpus() // self.workers)
+
+    def n_threads_of(self, named: int) -> int | None:
+        """Return with how many threads an encoder or a reranker computes; None for as many as are fastest."""
+        return named or (None if self.workers == 1 else max(1, usable_cores() // self.workers))

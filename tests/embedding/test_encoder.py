@@ -56,6 +56,8 @@ def test_threads_change_no_bit_of_a_real_model(real_encoder, minilm_path):
     """On any number of CPU threads a passage has the same vector, by a model of six layers too."""
     passages = [PROSE.read_text()[:900], "short"]
     expected = real_encoder.encode(passages)
+    for _ in range(8):  # by default it tries fewer threads now and then
+        np.testing.assert_array_equal(real_encoder.encode(passages), expected)
     for n_threads in (1, 3):
         with Encoder(minilm_path, n_threads=n_threads) as other:
             np.testing.assert_array_equal(other.encode(passages), expected)
@@ -88,6 +90,38 @@ def test_submit_tells_the_tokens_too(encoder):
     vectors, n_tokens = encoder.submit(["a b c", "", "a " * 100]).result()
     np.testing.assert_array_equal(vectors, encoder.encode(["a b c", "", "a " * 100]))
     assert n_tokens.tolist() == [5, 2, encoder.n_ctx]
+
+
+@given(texts)
+def test_tokens_are_counted_as_they_are_read(encoder, text):
+    """A text has as many tokens as are read of it, but for the two around it, whatever may be read."""
+    (n_read,) = encoder.submit([text]).result().n_tokens
+    assert min(encoder.count_tokens(text) + 2, encoder.n_ctx) == n_read
+
+
+def test_a_passage_has_room_for_its_prefix_and_the_tokens_around_it():
+    """As many tokens as the context holds, or 256; a prefix that leaves no room still leaves a token."""
+    for prefix, left in (("", 30), ("a b c ", 27), ("a " * 100, 1)):
+        with Encoder(ENCODER, passage_prefix=prefix) as encoder:
+            assert encoder.passage_tokens == left
+
+
+def test_tokens_are_not_counted_once_it_is_closed():
+    """A thread that counts while another closes the encoder gets the number or the error."""
+    encoder = Encoder(ENCODER)
+
+    def count(_):
+        try:
+            return encoder.count_tokens("a b c " * 1000)
+        except EncoderError:
+            return None
+
+    with ThreadPoolExecutor(4) as threads:
+        counted = threads.map(count, range(400))
+        encoder.close()
+    assert set(counted) <= {3000, None}
+    with pytest.raises(EncoderError, match="closed"):
+        encoder.count_tokens("a")
 
 
 def test_many_threads_share_an_encoder(encoder):
@@ -274,13 +308,16 @@ def test_a_failure_of_the_thread_reaches_everybody(monkeypatch):
     """If the model raises what nobody expected, those who wait get an `EncoderError`, and so does who comes later."""
 
     class Broken:
-        n_ctx, n_dims, pooling = 8, 2, "mean"
+        n_ctx, n_dims, n_around, pooling = 8, 2, 2, "mean"
 
         def __enter__(self):
             return self
 
         def __exit__(self, *_):
             pass
+
+        def count_tokens(self, text):
+            return len(text)
 
         def embed(self, text):
             raise ZeroDivisionError(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from relevance_gen import EncoderError, search
+from relevance_gen import Encoder, EncoderError, search
 from relevance_gen.retrieval.segment.passages import PASSAGE_CHARS, Passages
+from small_models import ENCODER
 from tests import strategies
 
 vectors = arrays(np.float32, (5, 7), elements=st.floats(-1, 1, width=32)).map(
@@ -32,6 +35,16 @@ class Lengths:
         rows = np.array([[len(text), 1.0] for text in texts]).reshape(-1, 2)
         unit: npt.NDArray[np.float32] = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
         return unit
+
+
+class Counting(Lengths):
+    """Counts words and signs, and reads so many of them."""
+
+    passage_tokens = 16
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many words and signs a text has."""
+        return len(re.findall(r"\w+|[^\w\s]", text))
 
 
 @given(vectors, st.permutations(range(4)))
@@ -67,10 +80,46 @@ def test_a_passage_has_a_thousand_bytes_at_most(letter: str, n_bytes: int) -> No
     assert "".join(parts).replace(" ", "") == text.replace(" ", "")
 
 
-@given(strategies.chunk_texts)
-def test_every_chunk_has_a_passage(text: str) -> None:
+SENTENCES = (
+    "Call getUserName first.",
+    "It is in src/users/read_me.py.",
+    "Version 12.50 has it.",
+    "The module a.b_c.d says 1,000.25 now.",
+    "Why is it not there?",
+)
+
+
+@given(st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=30))
+def test_passages_have_as_many_tokens_as_an_encoder_reads(said: list[str]) -> None:
+    """They end at sentences, so that identifiers and numbers stay whole, and hold no more tokens than they may."""
+    text = " ".join(said)
+    passages = Passages.of([text], Counting())
+    parts = [text[start:end] for start, end in zip(passages.starts, passages.ends, strict=True)]
+    assert " ".join(parts) == text
+    assert all(part.endswith((".", "?")) for part in parts)
+    counts = [Counting().count_tokens(part.replace("UserName", " User Name")) for part in parts]
+    assert max(counts) <= 16
+    assert all(one + other > 12 for one, other in itertools.pairwise(counts))
+
+
+def test_no_token_of_a_dense_text_is_left_unread() -> None:
+    """What is short in characters and long in tokens is cut, so that all of it is read."""
+    dense = "a b c d " * 100
+    with Encoder(ENCODER) as encoder:
+        n_tokens = encoder.count_tokens(dense)
+        assert n_tokens > 5 * encoder.n_ctx
+        passages = Passages.of([dense], encoder)
+        parts = [dense[start:end] for start, end in zip(passages.starts, passages.ends, strict=True)]
+        read = encoder.submit(parts, kind="passage").result().n_tokens
+    assert read.max() <= encoder.n_ctx
+    assert read.sum() == n_tokens + 2 * len(parts)
+
+
+@pytest.mark.parametrize("encoder", [Lengths(), Counting()])
+@given(text=strategies.chunk_texts)
+def test_every_chunk_has_a_passage(encoder: Lengths, text: str) -> None:
     """However strange a chunk is, it has one passage or more, each with a place in it."""
-    passages = Passages.of([text], Lengths())
+    passages = Passages.of([text], encoder)
     assert passages.starts.size >= 1
     assert ((passages.starts >= 0) & (passages.starts < passages.ends) & (passages.ends <= len(text))).all()
 

@@ -1,8 +1,9 @@
 """The passages of chunks and their vectors: what an encoder makes of texts, kept small and compared exactly.
 
-A chunk is cut into passages of 1,000 characters, fewer in scripts that take more bytes, because an encoder reads only
-so much of a text, and a vector of much says little of each part. A chunk is as near to a question as its nearest
-passage.
+A chunk is cut into passages, because an encoder reads only so much of a text, and a vector of much says little of each
+part: at ends of sentences where there are any, and into as many tokens as the encoder says. One that does not count
+tokens has passages of 1,000 characters, fewer in scripts that take more bytes. A chunk is as near to a question as its
+nearest passage.
 
 Identifiers are encoded with their words apart, ``getUserName`` as "get User Name": most encoders put everything in
 lower case and do not know ``getusername``. What has no word of three letters behind a hump, as ``mRNA``, stays whole.
@@ -16,13 +17,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.chunking import spans
+from relevance_gen.chunking import spans, spans_of_tokens
 from relevance_gen.errors import EncoderError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Floats, Halves, Offsets, bounds_of, ragged_ranges, starts_of, steps
@@ -46,6 +47,18 @@ class TextEncoder(Protocol):
 
     def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> npt.NDArray[np.float32]:
         """Return the vectors of texts, each of length 1, shape (n, d)."""
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """What an encoder may have beside that, so that passages have as many tokens as it reads well."""
+
+    @property
+    def passage_tokens(self) -> int:
+        """Most tokens of a passage."""
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text is."""
 
 
 @frozen(eq=False)
@@ -105,7 +118,7 @@ class Passages:
             encoder: what encodes.
             progress: called now and then with (chunks done, all chunks).
         """
-        cuts = [_cut(text) for text in texts]
+        cuts = [_cut(text, encoder) for text in texts]
         first = np.cumsum([0, *map(len, cuts)])
         number: dict[str, int] = {}  # the number of each different passage
         which = [
@@ -176,7 +189,7 @@ def _encoded(encoder: TextEncoder, texts: Sequence[str], kind: Literal["query", 
     Raises:
         EncoderError: the encoder, which may be anybody's, gave something else.
     """
-    given = encoder.encode([_HUMP.sub(" ", text) for text in texts], kind=kind)
+    given = encoder.encode([_read(text) for text in texts], kind=kind)
     vectors = np.asarray(given)
     if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.dtype.kind != "f":
         got = f"{vectors.dtype} of shape {vectors.shape}"
@@ -190,8 +203,16 @@ def _encoded(encoder: TextEncoder, texts: Sequence[str], kind: Literal["query", 
     return vectors.astype(np.float16)
 
 
-def _cut(text: str) -> list[tuple[int, int]]:
+def _read(text: str) -> str:
+    """Return a text as an encoder reads it, with the words of identifiers apart."""
+    return _HUMP.sub(" ", text)
+
+
+def _cut(text: str, encoder: TextEncoder) -> list[tuple[int, int]]:
     """Return the first character of each passage of a chunk's text and the one behind its last."""
+    if isinstance(encoder, CountsTokens):
+        found = spans_of_tokens(text, encoder.passage_tokens, lambda part: encoder.count_tokens(_read(part)))
+        return list(found) or [(0, len(text))]
     n_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     if n_bytes <= PASSAGE_CHARS:
         return [(0, len(text))]

@@ -18,7 +18,6 @@ from attrs import frozen
 from relevance_gen.embedding.encoder import Encoder, Kind
 from relevance_gen.embedding.jobs import Embeddings
 from relevance_gen.errors import OverloadedError, TimedOutError, TooLargeError
-from relevance_gen.machine import usable_cores
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import NamedModel, Settings
@@ -51,8 +50,7 @@ def load_encoder(settings: Settings, model: NamedModel) -> Encoder:
     Raises:
         ModelLoadError: it cannot be loaded.
     """
-    n_threads = settings.encoder_threads or max(1, usable_cores() // settings.workers)
-    return Encoder(str(model.file), n_threads=n_threads)
+    return Encoder(str(model.file), n_threads=settings.n_threads_of(settings.encoder_threads))
 
 
 class EmbeddingService:

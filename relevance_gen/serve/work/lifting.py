@@ -27,6 +27,8 @@ the chunks have too many passages."""
 
 Found = TypeVar("Found")
 
+_MOST_COUNTED: Final = 8192
+"""Characters whose tokens may be counted for each passage that may be encoded: to cut one, some five times its own."""
 _MAX_PENDING: Final = 16
 """Indexes that may wait for vectors."""
 _log = logging.getLogger(__name__)
@@ -44,15 +46,23 @@ class _SearchEncoder:
     """The encoder as one search has it.
 
     Raises:
-        SkippedError: from `encode`: this search must do without.
+        SkippedError: from both methods: this search must do without.
     """
 
     def __init__(self, embedder: EmbeddingService, encoder: Encoder, settings: Settings) -> None:
         self._embedder = embedder
         self._encoder = encoder
         self._n_left = settings.encoder_search_passages
+        self._n_chars_left = self._n_left * _MOST_COUNTED
         self._timeout_s = settings.encoder_search_timeout_s
-        self.fingerprint = encoder.fingerprint
+        self.fingerprint, self.passage_tokens = encoder.fingerprint, encoder.passage_tokens
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text is."""
+        self._n_chars_left -= len(text)
+        if self._n_chars_left < 0:
+            raise SkippedError("too-much")
+        return self._encoder.count_tokens(text)
 
     def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
@@ -81,15 +91,27 @@ class _PatientEncoder:
         self._embedder = embedder
         self._is_wanted = is_wanted
         with embedder.registry.lent("embed", None) as encoder:
-            self.fingerprint: str = encoder.result().fingerprint
+            self._encoder: Encoder = encoder.result()
+        self.fingerprint, self.passage_tokens = self._encoder.fingerprint, self._encoder.passage_tokens
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a text is."""
+        self._check_wanted()
+        if self._encoder.closed:  # it has made room for another since
+            with self._embedder.registry.lent("embed", None) as encoder:
+                self._encoder = encoder.result()
+        return self._encoder.count_tokens(text)
 
     def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
-        if not self._is_wanted():
-            raise errors.EncoderError("nobody wants these vectors any more")
+        self._check_wanted()
         with self._embedder.registry.lent("embed", None) as encoder:
             vectors: Vectors = encoder.result().submit(texts, kind=kind).result().vectors
         return vectors
+
+    def _check_wanted(self) -> None:
+        if not self._is_wanted():
+            raise errors.EncoderError("nobody wants these vectors any more")
 
 
 Make: TypeAlias = Callable[[_PatientEncoder], None]

@@ -16,7 +16,6 @@ from attrs import frozen
 from relevance_gen.caller import check_wanted
 from relevance_gen.embedding.reranker import Reranker, Scores
 from relevance_gen.errors import ModelLoadError, RerankerError
-from relevance_gen.machine import usable_cores
 from relevance_gen.quota import Quota
 from relevance_gen.retrieval.segment.passages import PASSAGE_CHARS
 from relevance_gen.serve.metrics import Metrics
@@ -32,8 +31,7 @@ _LOOK_S: Final = 0.05
 
 def load_reranker(settings: Settings, model: NamedModel) -> Reranker:
     """Load one of the rerankers that `settings` name; raise what `Reranker` raises."""
-    n_threads = settings.reranker_threads or max(1, usable_cores() // settings.workers)
-    return Reranker(str(model.file), n_threads=n_threads)
+    return Reranker(str(model.file), n_threads=settings.n_threads_of(settings.reranker_threads))
 
 
 class RerankingService:

@@ -107,6 +107,16 @@ def test_what_has_too_many_passages_goes_by_words_alone() -> None:
     with_searcher(work, encoder_search_passages=19, encoder_index_passages=0)
 
 
+def test_what_is_too_long_to_be_cut_goes_by_words_alone() -> None:
+    """Of a search whose texts are far longer than all its passages not all tokens are counted."""
+    chunks = ["cat " * 10_000, "does a cat?"]
+
+    def work(searcher: Searcher, _: EmbeddingService) -> None:
+        assert ask(searcher, chunks) == (["too-much"], search(QUERY, chunks, 10, False))
+
+    with_searcher(work, encoder_search_passages=2, encoder_index_passages=0)
+
+
 def test_many_chunks_are_lifted_once_their_vectors_are_there() -> None:
     """Chunks that are too many for one search are encoded in the background when they come a second time."""
     chunks = [f"cat number {n} does this" for n in range(20)]
