@@ -314,6 +314,7 @@ def test_an_index_of_the_server_is_asked_in_place_of_documents(visit: Visit) -> 
     visit.ask("What is the fee for a boat?")
     visit.wait_for_end()
     assert visit.page.inner_text(".from >> nth=0") == "fees.md"
+    assert re.search(r"passages? of [1-9]", visit.page.inner_text("#status"))
     assert any("fee" in text for text in visit.marks()["word"])
     assert visit.page.inner_text(".sheet:last-child h2").lower() == "harbour: what was found"
     visit.open_why()
@@ -548,6 +549,22 @@ def test_a_reload_loses_nothing_and_all_can_be_forgotten(browser: Any, server: S
     visit.page.wait_for_selector("#names >> text=How things are found")
     assert visit.page.inner_text("#asked") == ""
     visit.close()
+
+
+def test_two_tabs_keep_what_each_was_asked(visit: Visit) -> None:
+    """A question in one tab leaves those of another tab: after a reload both are there."""
+    other = visit.context.new_page()
+    other.add_init_script(f"sessionStorage.setItem('relevance_gen.key', '{KEY}')")
+    other.goto(visit.page.url)
+    for page, question in ((visit.page, QUESTION), (other, "How do salmon return?"), (visit.page, "Who buries seeds?")):
+        page.fill("#question", question)
+        page.press("#question", "Enter")
+        page.wait_for_function("([asked]) => document.querySelector('#asked').innerText === asked", arg=[question])
+        page.wait_for_selector("#answers:not([aria-busy]) .sample")
+    visit.page.wait_for_function("indexedDB.databases !== undefined")
+    visit.page.reload()
+    visit.page.wait_for_selector("#earlier-turns li >> nth=1")
+    assert visit.page.locator(".asked-before").all_inner_texts() == ["How do salmon return?", QUESTION]
 
 
 def test_a_pasted_text_is_named_by_whole_words_of_its_first_line(visit: Visit) -> None:
@@ -852,7 +869,7 @@ def test_many_tokens_stay_responsive(visit: Visit, tmp_path: Path, n_tokens: int
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: int) -> None:
-    """axe-core finds nothing serious on a first visit, in the dialogs, and with an answer and its reasons shown."""
+    """axe-core finds nothing in any state: first visit, dialogs, errors, answers and their reasons, no documents."""
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
     options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}, "bypass_csp": True}
     visit = Visit(browser, server.url, **options)
@@ -863,6 +880,10 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
         serious = [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
         assert serious == []
 
+    def show(view: str) -> None:
+        if width < 760:
+            visit.page.click(f".views [data-view={view}]")
+
     check()
     visit.page.click("#forget")
     check()
@@ -871,10 +892,34 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
     visit.page.press("#question", "Enter")
     visit.page.wait_for_selector("#nothing")
     check()
+    visit.page.evaluate(DROP, ["handbook.md", list(HANDBOOK.encode())])
+    visit.page.wait_for_selector("#names >> text=handbook.md", state="attached")
+    visit.page.evaluate(DROP, ["empty.txt", []])
+    visit.page.wait_for_selector("#trouble:not([hidden])")
+    check()
     visit.ask(QUESTION)
     visit.open_why()
+    visit.page.select_option("#samples", "2")
+    visit.page.wait_for_selector(".sample >> nth=1")
     visit.wait_for_end()
+    visit.page.focus("#given button >> nth=0")
+    visit.page.click(".asked-before")
     check()
+    show("document")
+    check()
+    visit.page.click("#add")
+    check()
+    visit.page.click("#text-cancel")
+    for _ in range(2):
+        visit.page.locator("#names [aria-label^=Remove] >> nth=0").click()
+    visit.page.wait_for_selector("#empty:not([hidden])")
+    check()
+    visit.page.evaluate("sessionStorage.setItem('relevance_gen.key', 'wrong')")
+    visit.page.select_option("#scope", "index:harbour")
+    visit.page.click("#ask button")
+    visit.page.wait_for_selector("#key-dialog[open]")
+    check()
+    assert "401" in visit.errors.pop()
     visit.close()
 
 
@@ -914,6 +959,8 @@ def test_it_fits_a_phone(browser: Any, server: Server) -> None:
     assert eventually(lambda: visit.page.evaluate(WHERE)["inView"])
     visit.page.go_back()
     visit.page.wait_for_selector("#found")
+    visit.ask("What do words in a row mean?")
     visit.page.click("nav [data-view=document]")
-    assert visit.page.is_visible("#text")
+    assert eventually(lambda: "Words in a row" in visit.page.evaluate(WHERE)["text"])
+    assert eventually(lambda: visit.page.evaluate(WHERE)["inView"])
     visit.close()

@@ -146,8 +146,9 @@ export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && 
   at("retry").hidden = at("samples-label").hidden = Boolean(turn.isCopied) || (!isRunning && !turn.model);
   at("copy").hidden = isRunning || !turn.answers.some(Boolean);
   at("pace").textContent = turn.pace;
-  drawSources(turn, go);
+  if (!isRunning || isNew || at("given").children.length !== turn.sources.length) drawSources(turn, go);
   drawModel(turn);
+  if (!peeked?.isConnected) hidePeek();
 }
 
 /** Return the nodes of an answer: Markdown from a model that converses, else the text; with the numbers of sources. */
@@ -196,16 +197,21 @@ function citation(turn, number, go, place = null) {
   if (!source) return null;
   const made = button(String(number), () => { hidePeek(); go(source.chunk); }, { className: "cite numbers", label: `Passage ${number}` });
   made.setAttribute("aria-describedby", "peek");
-  for (const kind of ["mouseenter", "focus"]) made.addEventListener(kind, () => peek(made, source.chunk, place));
+  // Not mouseenter: a number that comes to where the pointer rests is not pointed at.
+  for (const kind of ["mousemove", "focus"]) made.addEventListener(kind, () => peek(made, source.chunk, place));
   for (const kind of ["mouseleave", "blur"]) made.addEventListener(kind, hidePeek);
   return made;
 }
 
+let peeked = null;  // the number whose source is shown
+
 function peek(target, { text: all, document: from, place: part, isFenced }, place) {
+  if (peeked === target && !at("peek").hidden) return;
   const text = place ? all.slice(place.start, place.end) : all;
   const where = [from.name, placeOf(part)].filter(Boolean).join(", ");
   at("peek").replaceChildren(make("b", { textContent: where }), make("span", {}, ...reading(text.slice(0, 400), from.kind, { isFenced }), text.length > 400 ? "…" : null));
   at("peek").hidden = false;
+  peeked = target;
   const [box, own] = [target.getBoundingClientRect(), at("peek").getBoundingClientRect()];
   const below = box.bottom + 8 + own.height < innerHeight;
   at("peek").style.top = `${Math.max(8, below ? box.bottom + 8 : box.top - 8 - own.height)}px`;

@@ -58,7 +58,7 @@ export async function ask(question) {
     turns.push(turn);
     show(turn);
     if (turn.hits.length) await answerTurn(turn, signal);
-    else keep();
+    else keep([turn]);
   }, () => { if (current === turn) show(turns.includes(turn) ? turn : null); });
 }
 
@@ -94,7 +94,7 @@ async function answerTurn(turn, signal, again = false) {
   const before = turns.slice(0, turns.indexOf(turn)).filter(({ path, model }) => path === "/v1/chat/completions" && model);
   const counts = await answer(turn, { before, signal, again, go: goToChunk });
   if (counts && current === turn) drawAnswers(turn, goToChunk);
-  keep();
+  keep([turn]);
 }
 
 /** Answer the question that is shown again; `again` asks for another answer than the likeliest. */
@@ -200,15 +200,15 @@ export function forgetDocument(removed) {
     if (turn.sources.some((source) => source.chunk.document === removed)) turn.sources = [];
   }
   if (current) show(current);
-  keep();
+  keep(turns);
 }
 
 // ── What survives ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 const kept = ({ chunk, ...rest }) => ({ ...rest, from: [chunk.document.id, chunk.number] });
 
-function keep() {
-  return keepTurns(turns.map(({ corpus: _, hits, sources, ...turn }) => ({
+function keep(changed) {
+  return keepTurns(changed.map(({ corpus: _, hits, sources, ...turn }) => ({
     ...turn, sources: sources.map(kept),
     hits: hits.map(({ chunk, score, level, passage, words, isFaint }) => kept({ chunk, score, level, passage, words, isFaint })),
   })));

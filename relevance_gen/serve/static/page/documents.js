@@ -130,7 +130,7 @@ export function listScopes() {
   const chosen = at("scope").value;
   const offered = optionsOfIndexes();
   at("scope").replaceChildren(
-    make("option", { value: "all", textContent: documents.length === 1 ? "this document" : `all ${documents.length} documents` }),
+    make("option", { value: "all", textContent: documents.length === 1 ? "this document" : documents.length ? `all ${documents.length} documents` : "no document" }),
     ...(documents.length > 1 ? documents.map(({ id, name }) => make("option", { value: id, textContent: name })) : []), ...offered,
   );
   at("scope").value = chosen;
@@ -195,7 +195,7 @@ async function extracted(file) {
   try {
     response = await post("extract", JSON.stringify({ name: file.name, content }));
   } catch (error) {
-    throw error instanceof Problem ? new Problem(error.message.replace(/^Content/, file.name).replace(/needs pip install (\S+) on the server/, "cannot be read by this server, which lacks $1")) : error;
+    throw error instanceof Problem ? new Problem(error.message.replace(/^Content/, file.name).replace(/ \(\w+Error: .*\)/s, "").replace(/needs pip install (\S+) on the server/, "cannot be read by this server, which lacks $1")) : error;
   }
   const { parts, trouble } = await response.json();
   if (trouble) complain(new Problem(`${file.name} ${trouble}.`));

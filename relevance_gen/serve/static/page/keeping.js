@@ -51,11 +51,12 @@ export function dropDocument(id) {
   return within("readwrite", (documents) => documents.delete(id));
 }
 
-/** Keep the last turns, and no others. */
+/** Keep turns beside those of other tabs, and of all the last. */
 export function keepTurns(turns) {
   return within("readwrite", (_, store) => {
-    store.clear();
-    for (const turn of turns.slice(-MOST_TURNS)) store.put(turn);
+    for (const turn of turns) store.put(turn);
+    const ids = store.getAllKeys();
+    ids.onsuccess = () => ids.result.slice(0, -MOST_TURNS).forEach((id) => store.delete(id));
   });
 }
 

@@ -82,8 +82,16 @@ const offsetIn = (group) => group.getBoundingClientRect().top - at("text").getBo
 /** Return the hits in the order in which they stand in the text. */
 export const inOrder = (found) => [...found].sort((one, other) => one.chunk.document.id - other.chunk.document.id || one.chunk.number - other.chunk.number);
 
+let awaited = null;  // what is to be brought into view when the text is shown
+
+export function bringAwaited() {
+  if (awaited) bringIntoView(awaited);
+}
+
 /** Scroll the text, and once more when the groups around have their real height. */
 export async function bringIntoView(element) {
+  awaited = at("text").offsetHeight ? null : element;
+  if (awaited) return;
   for (let round = 0; round < 3; round += 1) {
     const pane = at("text").getBoundingClientRect();
     const { top, height } = element.getBoundingClientRect();

@@ -38,17 +38,24 @@ export function forgetIndexes() {
   asked.clear();
 }
 
+const sizeOf = (name) => indexes.find((one) => one.name === name)?.num_chunks ?? 0;
+
 /** An index to ask. Of its chunks those that were found are shown, in their order. */
 class OfferedIndex {
   constructor(name) {
     this.name = name;
-    this.size = indexes.find((one) => one.name === name)?.num_chunks ?? 0;
+    this.size = sizeOf(name);
     this.chunks = new Map();  // by position
     this.sheet = make("article", { className: "sheet" }, make("h2", { textContent: `${name}: what was found` }));
   }
 
-  post(path, fields, signal) {
-    return post(path, JSON.stringify({ ...fields, index: this.name }), signal);
+  async post(path, fields, signal) {
+    const response = await post(path, JSON.stringify({ ...fields, index: this.name }), signal);
+    if (!this.size) {  // it was opened for this
+      await lookForIndexes();
+      this.size = sizeOf(this.name);
+    }
+    return response;
   }
 
   /** Return the chunk that a result of a search is; null for one that was not found before and has no text. */

@@ -13,7 +13,7 @@ const FENCE = /^ {0,3}(?:```|~~~)/;
 const FRONT = /^---\n(?:[\w-]+:.*\n|-?[ \t].*\n)+---(?:\n|$)/;  // what is said of a text before it begins
 const RULE = /^ {0,3}(?:(?:[-*_][ \t]*){3,}|=+[ \t]*)$/;
 const DELIMITERS = /^[ \t]*\|[\s:|-]*-[\s:|-]*$/;  // the row below a table's heads
-const BLOCK = /^(?:(?<head> {0,3}#{1,6}[ \t]+)|(?<item>[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t]+)|(?<quote> {0,3}>[ \t]?)|(?<row>[ \t]*\|))/;
+const BLOCK = /^(?:(?<head> {0,3}#{1,6}[ \t]+)|(?<item>[ \t]*(?:[-*+:]|\d{1,3}[.)])[ \t]+)|(?<quote> {0,3}>[ \t]?)|(?<row>[ \t]*\|))/;
 const INLINE = new RegExp([
   /(`+)([^`]|[^`].*?[^`])\1(?!`)/,
   /(\*\*|(?<!\w)__)(?=\S)(.*?\S)\3/,
@@ -83,7 +83,7 @@ function nodesOfBlock({ name, sign, text, level = sign.trim().length }) {
   if (name === "row") return [make("span", { className: "table" }, ...text.split(/(?<=\n)/).map(rowOf))];
   const indent = sign.match(/^[ \t]*/)[0];
   const isNumbered = name === "item" && /\d/.test(sign);
-  const className = { head: `head h${level}`, item: isNumbered ? "item" : "item bullet" }[name] ?? name;
+  const className = { head: `head h${level}`, item: /[-*+]/.test(sign) ? "item bullet" : "item" }[name] ?? name;
   const made = make("span", { className }, hidden(isNumbered ? indent : sign), isNumbered ? sign.trimStart() : "", ...(name === "listing" ? [inner] : inline(inner)), hidden(end, "end"));
   if (name === "item") made.style.setProperty("--indent", indent.length);
   return [made];

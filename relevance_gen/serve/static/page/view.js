@@ -1,9 +1,10 @@
 /** Which of the two panes is shown, where there is room for one. */
 
-import { placeMarks } from "./marks.js";
+import { bringAwaited, placeMarks } from "./marks.js";
 
 export function choose(view) {
   document.body.dataset.view = view;
   for (const one of document.querySelectorAll(".views button")) one.setAttribute("aria-pressed", String(one.dataset.view === view));
   placeMarks();
+  bringAwaited();
 }
