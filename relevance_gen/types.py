@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, get_args, overload
 
@@ -16,7 +17,7 @@ from attrs import NOTHING, Attribute, Factory, asdict, evolve, field, fields, fi
 from attrs.validators import optional
 
 from relevance_gen import checks, display
-from relevance_gen.errors import InvalidRequestError, counted
+from relevance_gen.errors import InvalidRequestError, counted, to_install
 
 Metadata: TypeAlias = Mapping[str, Any]
 """What a chunk carries along for its owner."""
@@ -201,6 +202,13 @@ SearchResult.__dataclass_fields__ = dataclasses.make_dataclass(  # type: ignore[
 ).__dataclass_fields__
 
 
+_ARROW_TYPES = {
+    "chunk_id": "int64", "chunk_txt": "string", "chunk_score": "float64", "original_index": "int64", "title": "string",
+    "num_similar": "int64",
+}  # fmt: skip
+"""Arrow's types of columns; those of the others are what their values have in common."""
+
+
 class _CountedLater:
     """Leave the field ``num_context_tokens`` of a class unset, and count when it is first read, by whomever."""
 
@@ -264,7 +272,8 @@ class SearchResponse(Serialized, Sequence[SearchResult]):
     """What a search found: a sequence of at most ``top_n`` results, and what is known of them together.
 
     It prints as a short list, and in a notebook shows as a table with the words found marked if ``spans`` were asked
-    for; both say in which order. ``pandas.DataFrame(response)`` has a column for each field of a result.
+    for; both say in which order. ``pandas.DataFrame(response)`` and ``pyarrow.table(response)``, and so whatever reads
+    Arrow's tables, have a row for each result and a column for each of its fields.
 
     Attributes:
         results: the results, in the order of the chunks or best first, as was asked.
@@ -290,6 +299,26 @@ class SearchResponse(Serialized, Sequence[SearchResult]):
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts and lists, as the server answers; what metadata holds is not copied."""
         return {"results": [result.to_dict() for result in self.results], "metadata": self.metadata.to_dict()}
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the results as a stream of Arrow's; metadata of types that no column can have together as JSON.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+        """
+        try:
+            import pyarrow
+        except ImportError:
+            raise ImportError(f"tables need pyarrow: {to_install('data')}") from None
+        columns = {name: [getattr(one, name) for one in self.results] for name in fields_dict(SearchResult)}
+        columns["spans"] = [spans and list(map(asdict, spans)) for spans in columns["spans"]]
+        columns["metadata"] = list(map(dict, columns["metadata"]))
+        try:
+            pyarrow.array(columns["metadata"])
+        except (pyarrow.ArrowException, TypeError):
+            columns["metadata"] = [json.dumps(one, default=str) for one in columns["metadata"]]
+        table = pyarrow.table({name: pyarrow.array(one, _ARROW_TYPES.get(name)) for name, one in columns.items()})
+        return table.__arrow_c_stream__(requested_schema)
 
     def __len__(self) -> int:
         return len(self.results)

@@ -10,6 +10,7 @@ import pickle
 import re
 
 import pandas as pd
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -216,6 +217,21 @@ def test_a_data_frame_has_a_column_for_each_field(response: SearchResponse) -> N
     assert frame["chunk_score"].dtype == float
     assert dataclasses.asdict(response[0])["original_index"] == 1
     assert list(pd.DataFrame(response.results)) == list(frame)
+
+
+def test_a_table_of_arrow_has_the_same_columns(response: SearchResponse) -> None:
+    """Arrow's table has the data frame's columns, metadata as JSON where no type holds it all, and can be searched."""
+    table = pyarrow.table(response)
+    assert table.column_names == list(pd.DataFrame(response))
+    assert table["chunk_txt"].to_pylist() == [one.chunk_txt for one in response]
+    assert table["metadata"].to_pylist() == [{"page": 2}, {"page": None}]
+    spans = [span["start"] for span in table["spans"][0].as_py()] if response[0].spans else None
+    assert spans == (response[0].spans and [span.start for span in response[0].spans])
+    mixed = search("cats", [{"text": "cats", "metadata": {"page": 2}}, {"text": "cats", "metadata": {"page": "x"}}])
+    assert pyarrow.table(mixed)["metadata"].to_pylist() == ['{"page": 2}', '{"page": "x"}']
+    none = pyarrow.table(search("zebra", ["cats"]))
+    assert (none.num_rows, none.schema.field("chunk_score").type) == (0, pyarrow.float64())
+    assert ChunkIndex(table, text="chunk_txt").search("cats").results[0].metadata["page"] == 2
 
 
 def test_responses_are_pickled_and_copied(response: SearchResponse) -> None:
