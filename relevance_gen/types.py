@@ -210,19 +210,19 @@ _ARROW_TYPES = {
 
 
 class _CountedLater:
-    """Leave the field ``num_context_tokens`` of a class unset, and count when it is first read, by whomever."""
+    """Leave token counts of a class unset, and count when one is first read, by whomever."""
 
-    __slots__ = ("_count",)
-    _count: Callable[[], int]
+    __slots__ = ("_counts",)
+    _counts: dict[str, Callable[[], int]]
 
     if not TYPE_CHECKING:  # which would take it for a leave to read any attribute
 
         def __getattr__(self, name: str) -> int:
-            if name != "num_context_tokens":
+            if name not in ("num_query_tokens", "num_context_tokens"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            n_tokens = self._count()
+            n_tokens = self._counts[name]()
             object.__setattr__(self, name, n_tokens)
-            object.__setattr__(self, "_count", n_tokens.__int__)  # lets go of the texts
+            self._counts[name] = n_tokens.__int__  # lets go of the texts
             return n_tokens
 
 
@@ -233,7 +233,7 @@ class SearchMetadata(_CountedLater):
     Attributes:
         num_query_tokens: tokens in the query.
         num_context_tokens: tokens in all supplied chunks together, each counted alone. `relevance_gen.search` leaves
-            counting to whoever reads this first, and until then the texts are kept.
+            counting both to whoever reads them first, and until then the texts are kept.
         confidence: that of the response, where a client asked the server for it; else ``None``.
         num_missing_chunks: chunks of a cluster that were not searched, where the caller allowed that; else 0, and then
             it is not written.
@@ -247,11 +247,12 @@ class SearchMetadata(_CountedLater):
     corrections: Mapping[str, str] = field(factory=dict, repr=False, hash=False)
 
     @classmethod
-    def counted_later(cls, num_query_tokens: int, count: Callable[[], int]) -> Self:
-        """Return the counts of a search whose chunks' tokens `count` tells when they are asked for."""
-        metadata = cls(num_query_tokens, 0)
-        object.__delattr__(metadata, "num_context_tokens")
-        object.__setattr__(metadata, "_count", count)
+    def counted_later(cls, **counts: Callable[[], int]) -> Self:
+        """Return the counts of a search that functions tell when they are asked for: those of query and context."""
+        metadata = cls(0, 0)
+        for name in counts:
+            object.__delattr__(metadata, name)
+        object.__setattr__(metadata, "_counts", counts)
         return metadata
 
     def to_dict(self) -> dict[str, Any]:

@@ -285,7 +285,7 @@ def test_counts_are_made_when_they_are_read(read: Callable[[SearchMetadata], obj
         counted.append(7)
         return 7
 
-    metadata = SearchMetadata.counted_later(3, count)
+    metadata = SearchMetadata.counted_later(num_query_tokens=(3).__int__, num_context_tokens=count)
     assert metadata.num_query_tokens == 3
     assert not counted
     assert read(metadata) == read(SearchMetadata(3, 7))

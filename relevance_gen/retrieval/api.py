@@ -121,14 +121,14 @@ def answer_once(
 ) -> SearchResponse:
     """Return the chunks that answer a question; the other arguments, and what is raised, as for `search`.
 
-    The chunks' tokens are counted when somebody asks how many there are, or, with `counts_now`, beside the search.
+    Tokens are counted when somebody asks how many there are, or, with `counts_now`, beside the search.
     """
     rerankings = models.rerankings(question)
     weigher = weighting_named(weighting)
     counter = token_counter(encoding)
     checked = Chunks.read(chunks, blank=blank)
     kept, positions = checked.without_blank()
-    n_query_tokens = counter.count(question.query)
+    of_query = partial(counter.count, question.query)
     later = partial(counter.count_all, kept.texts)
     counting = counter.counting_all(kept.texts) if counts_now else nullcontext(later)
     with counting as counted, reporting(progress) as report:
@@ -137,7 +137,10 @@ def answer_once(
         collection = Collection([segment], weigher)
         if wanted is not None:
             collection = _OneQuestion([segment], weigher, partial(build, kept, positions, keep_occurrences=False))
-        token_counts = SearchMetadata.counted_later(n_query_tokens, counted().__int__ if counts_now else later)
+        if counts_now:
+            token_counts = SearchMetadata(of_query(), counted())
+        else:
+            token_counts = SearchMetadata.counted_later(num_query_tokens=of_query, num_context_tokens=later)
     return answer(question, collection, len(checked.texts), token_counts, rerankings)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from os import PathLike
 from typing import Any, Final, overload
 
@@ -225,7 +226,12 @@ class ChunkIndex(Searchable):
         return [self._answer(state, one, models.rerankings(one, rerankings)) for one in asked]
 
     def _answer(self, state: _State, question: Question, rerankings: Sequence[Reranking]) -> SearchResponse:
-        token_counts = SearchMetadata(self._counter.count(question.query), state.n_tokens)
+        of_query = partial(self._counter.count, question.query)
+        if self._counter.is_loaded:
+            token_counts = SearchMetadata(of_query(), state.n_tokens)
+        else:
+            of_chunks = state.n_tokens.__int__
+            token_counts = SearchMetadata.counted_later(num_query_tokens=of_query, num_context_tokens=of_chunks)
         return answer(question, state.collection, state.n_positions, token_counts, rerankings)
 
     def explain_one(

@@ -56,11 +56,10 @@ class TokenCounter:
         backend: the library that counts, ``"gigatoken"`` or ``"tiktoken"``; the counts are the same.
     """
 
-    def __init__(self, definition: Definition, backend: Backend, count_pieces: Count) -> None:
+    def __init__(self, definition: Definition, backend: Backend | None = None) -> None:
         self.name = definition.name
-        self.backend = backend
         self._definition = definition
-        self._count_pieces = count_pieces
+        self._wanted = backend
 
     def __repr__(self) -> str:
         return f"<TokenCounter {self.name} by {self.backend}>"
@@ -68,6 +67,33 @@ class TokenCounter:
     def __reduce__(self) -> tuple[object, ...]:
         source = self._definition.source
         return token_counter, (None if source == EMBEDDED else source,)
+
+    @functools.cached_property
+    def _loaded(self) -> tuple[Backend, Count]:
+        """The library that counts, and its function: loaded when first asked for, which takes 0.1 s."""
+        definition = self._definition
+        if self._wanted != "tiktoken":
+            try:
+                return "gigatoken", ByGigatoken(definition)
+            # Not installed; no such split pattern; no temporary file; ranks it does not read (gaps in r50k's, p50k's).
+            except (ImportError, LookupError, OSError, RuntimeError) as error:
+                if self._wanted == "gigatoken":
+                    rule = f"must be one that can count {definition.name}: gigatoken cannot ({error})"
+                    raise InvalidRequestError(rule, "backend") from None
+        return "tiktoken", by_tiktoken(definition.encoding())
+
+    @property
+    def backend(self) -> Backend:  # noqa: D102 described with the class
+        return self._loaded[0]
+
+    @property
+    def _count_pieces(self) -> Count:
+        return self._loaded[1]
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the library that counts has been loaded."""
+        return "_loaded" in vars(self)
 
     @property
     def fingerprint(self) -> str:  # noqa: D102 described with the class
@@ -235,16 +261,10 @@ def counter_of_saved(name: str, fingerprint: str, encoding: Encoding | None, pat
 @functools.lru_cache(maxsize=8)
 def _counter(source: Encoding, _modified: int, backend: Backend | None) -> TokenCounter:
     """Make the counter of a published name, of a file as it was when last modified, or of a tiktoken encoding."""
-    definition = define(source)
-    if backend != "tiktoken":
-        try:
-            return TokenCounter(definition, "gigatoken", ByGigatoken(definition))
-        # Not installed; no such split pattern; no temporary file; ranks it does not read (gaps in r50k's and p50k's).
-        except (ImportError, LookupError, OSError, RuntimeError) as error:
-            if backend == "gigatoken":
-                rule = f"must be one that can count {definition.name}: gigatoken cannot ({error})"
-                raise InvalidRequestError(rule, "backend") from None
-    return TokenCounter(definition, "tiktoken", by_tiktoken(definition.encoding()))
+    counter = TokenCounter(define(source), backend)
+    if source != EMBEDDED or backend is not None:
+        counter.count("")  # what cannot be loaded is told now
+    return counter
 
 
 # ── Long texts and broken ones ───────────────────────────────────────────────────────────────────────────────────────

@@ -268,7 +268,7 @@ def test_one_chunk_of_fifty_megabytes() -> None:
 
 
 def test_nothing_is_counted_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search counts the query alone until its counts are read; a server's counts at once. The counts are the same."""
+    """A search counts nothing until its counts are read; a server's counts at once. The counts are the same."""
     chunks = ["Cats purr.", "Dogs bark."]
     expected = ChunkIndex(chunks).search("cats")
     counted: list[int] = []

@@ -185,6 +185,5 @@ def _votes(found: TermCounts, n_chunks: int) -> Votes:
 @functools.cache
 def _markers() -> tuple[Ids, Offsets]:
     """Return the ids of words that tell languages, and the vote of each: 1 for English, -1 for any other."""
-    occurrences = cut_terms([*ENGLISH_MARKERS, *OTHER_MARKERS])
-    ids = occurrences.ids[starts_of(occurrences.counts)]  # "của" is also "cua"
+    ids = cut_terms([*ENGLISH_MARKERS, *OTHER_MARKERS], toneless=False).ids
     return ids, np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])
