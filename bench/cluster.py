@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
+import pickle
 import random
 import statistics
 import time
@@ -17,12 +19,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from attrs import frozen
+
 from bench.recording import Record, add_quick
 from relevance_gen import ChunkIndex, Runner
+from relevance_gen.retrieval.question.query import Question
 from small_models import TINY
 
 os.environ |= {"RAY_enable_metrics_collection": "0"}
 N_SHARDS = 3
+N_CROWDED = 32
+N_TURNS = 4
+N_NODES = 16
+N_ASKED = 2000
 N_LONG = 3000
 """Characters of a prompt that is worth finding again: invented words, of some 2 characters a token."""
 
@@ -46,6 +56,13 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - started_s
 
 
+def processor_s(work: Callable[[], Any]) -> float:
+    """Return the processor time that this process takes for some work, in seconds."""
+    begun_s = time.process_time()
+    work()
+    return time.process_time() - begun_s
+
+
 def in_turns(rounds: int, **works: Callable[[int], Any]) -> dict[str, list[float]]:
     """Return the seconds of each work, done in turns."""
     found: dict[str, list[float]] = {name: [] for name in works}
@@ -64,7 +81,154 @@ def ask_all(handles: list[Any]) -> None:
     """Call actors that have nothing to do, all at once: what a round costs before any work is done."""
     from relevance_gen.cluster.actors import get
 
-    get([handle.progress.remote() for handle in handles])
+    get([handle.ping.remote() for handle in handles])
+
+
+def cpu_s() -> float:
+    """Return the processor time of this process, of all hosts, and of what carries messages between them."""
+    total = time.process_time()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if (entry / "comm").read_text().startswith(("ray::Host", "raylet", "gcs_server")):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def crowding(record: Record, chunks: list[str], rounds: int) -> None:
+    """Compare the processor time of questions to many shards on one machine with that of one process."""
+    from relevance_gen.cluster import ClusterIndex
+
+    draw = random.Random(3)
+    queries = [" ".join(draw.choices(draw.choice(chunks).split(), k=4)) for _ in range(rounds)]
+    one = ChunkIndex(chunks)
+    group = f"processor time of a question, {sum(map(len, chunks)) / (1 << 20):.0f} MiB"
+    with ClusterIndex(chunks, n_shards=N_CROWDED) as index:
+        assert index.search(queries) == one.search(queries)
+        for words in ("of words asked for before", "after a change"):
+            taken: dict[str, list[float]] = {"one process": [], f"{N_CROWDED} shards": []}
+            for turn in range(N_TURNS):
+                for what, asked in zip(taken, (one, index), strict=True):
+                    if words == "after a change":
+                        asked.add(["nothing"])
+                        asked.search("nothing")
+                    begun_s = cpu_s()
+                    for query in queries:  # in other words each time, for rankings are remembered
+                        asked.search(f"{query} {query.split()[turn]}")
+                    taken[what].append((cpu_s() - begun_s) / rounds)
+            for what, seconds in taken.items():
+                note(record, group, f"{what}, {words}", seconds)
+            ratio = statistics.median(many / alone for alone, many in zip(*taken.values(), strict=True))
+            record.add(group, f"as much as one process, {words}", ratio, "×", at_most=6)
+
+
+@frozen
+class Costs:
+    """What was measured of a question, in seconds.
+
+    Attributes:
+        question: processor time of the caller, calls of three nodes among it.
+        call: processor time of whoever calls an actor, for each.
+        part: time to unpickle and to merge what one node tells.
+        shard: processor time of a question in one shard.
+        trips: some times of a call and its answer.
+    """
+
+    question: float
+    call: float
+    part: float
+    shard: float
+    trips: list[float]
+
+
+def measured(chunks: list[str], rounds: int) -> Costs:
+    """Measure what the simulation takes for granted, on the cluster as it is."""
+    from relevance_gen.cluster import ClusterIndex
+    from relevance_gen.cluster.actors import get
+    from relevance_gen.retrieval.question.scorers import Leaders
+
+    draw = random.Random(4)
+    queries = [" ".join(draw.choices(draw.choice(chunks).split(), k=4)) for _ in range(rounds)]
+    one = ChunkIndex(chunks)
+    with ClusterIndex(chunks, n_shards=N_SHARDS) as index:
+        index.search(queries)
+        one.search(queries)
+        again = [f"{query} {query.split()[0]}" for query in queries]
+        shard_s, question_s = (
+            statistics.median(processor_s(partial(asked.search, query)) for query in again) for asked in (one, index)
+        )
+        collection = index._fresh()
+        plan = collection.plan(collection.read(Question(queries[0]))[0])
+        inquiries = [*collection.ahead(plan, 50).values()]
+        told = pickle.dumps(collection.leaders(plan, 50, None, everyone=False, n_told=8, inquiries=inquiries))
+        part_s = processor_s(lambda: Leaders.merge([pickle.loads(told) for _ in range(N_NODES)], 50)) / N_NODES  # noqa: S301
+        handle = collection.state.shards[0].hosts[0].handle
+        call_s = processor_s(lambda: ask_all([handle] * 1000)) / 1000
+        trips = [timed(lambda: get(handle.ping.remote())) for _ in range(rounds)]
+    return Costs(question_s, call_s, part_s, shard_s, trips)
+
+
+def simulated(costs: Costs, n_shards: int, per_s: float, *, by_node: bool, hedges: bool) -> list[float]:
+    """Return how long each of some questions takes that come at random, so many a second.
+
+    Every hundredth answer of a process takes ten times as long. A caller, and each process, does one thing at a time.
+
+    Args:
+        costs: what was measured.
+        n_shards: the shards; each has a processor of its own.
+        per_s: the questions.
+        by_node: whether one host of each of 16 nodes is asked, once; else every shard, three times.
+        hedges: whether others are asked for a node that takes more than three medians.
+    """
+    draw = np.random.default_rng(5)
+    n_asked = N_NODES if by_node else n_shards
+    n_others = n_shards // N_NODES - 1 if by_node else 0
+    n_rounds = 1 if by_node else 3
+    parts_s = n_asked * (costs.call + costs.part * by_node) + costs.question / n_rounds
+    caller_s, busy_s, arrived_s = 0.0, np.zeros(n_asked), 0.0
+    taken: list[float] = []
+    rounds: list[float] = []
+
+    def answers(n: int) -> Any:
+        """Return the times of a call, and of the work it asks for, of some processes."""
+        alone = draw.choice(costs.trips, n) + costs.shard
+        return alone * np.where(draw.random(n) < 0.01, 10.0, 1.0)
+
+    def nodes(n: int) -> Any:
+        """Return the times of some nodes: of one process, which asks the others, and waits for the last of them."""
+        slowest = answers(n * n_others).reshape(n, n_others).max(axis=1) if n_others else 0.0
+        return np.maximum(answers(n), slowest + draw.choice(costs.trips, n) * bool(n_others)) + n_others * costs.call
+
+    for _ in range(N_ASKED):
+        arrived_s += draw.exponential(1.0 / per_s)
+        done_s = arrived_s
+        for _ in range(n_rounds):
+            begun_s = max(done_s, caller_s)
+            sent_s = begun_s + parts_s / 2
+            started = np.maximum(busy_s, sent_s)
+            times = nodes(n_asked)
+            if hedges and len(rounds) > 9:
+                times = np.minimum(times, 3.0 * statistics.median(rounds[-65:]) + nodes(n_asked))
+            busy_s = started + costs.shard + n_others * costs.call
+            caller_s = sent_s + parts_s / 2
+            done_s = max(float((started + times).max()), sent_s) + parts_s / 2
+            rounds.append(done_s - begun_s)
+        taken.append(done_s - arrived_s)
+    return taken
+
+
+def simulating(record: Record, costs: Costs) -> None:
+    """Say what the measured costs come to with many shards."""
+    for n_shards, per_s in itertools.product((100, 1000), (2, 10, 40)):
+        group = f"simulated from these costs: {n_shards:,} shards on {N_NODES} nodes, {per_s} questions a second"
+        ways = {"every shard called, three rounds": (False, False), "one host of each node": (True, False)}
+        ways["one host of each node, others after three medians"] = (True, True)
+        for what, (by_node, hedges) in ways.items():
+            taken = simulated(costs, n_shards, per_s, by_node=by_node, hedges=hedges)
+            is_bar = hedges and (n_shards, per_s) == (1000, 10)
+            record.add(group, f"{what}, median", statistics.median(taken) * 1e3, "ms", places=0)
+            p99 = statistics.quantiles(taken, n=100)[98]
+            record.add(group, f"{what}, p99", p99 * 1e3, "ms", places=0, at_most=150 if is_bar else None)
 
 
 def resident_mib(kind: str) -> float:
@@ -123,7 +287,7 @@ def asking(record: Record, chunks: list[str], rounds: int) -> None:
         record.add(group, "more in the cluster", statistics.median(more) * 1e3, "ms", at_most=15)
         batch = [f"{query} y" for query in queries]
         record.add(group, "many at once", len(batch) / timed(lambda: index.search(batch)), "questions a second")
-        handles = [shard.replicas[0] for shard in index._fresh().state.shards]
+        handles = [shard.hosts[0].handle for shard in index._fresh().state.shards]
         for n_calls in (N_SHARDS, 100, 1000):
             calls = [handles[place % len(handles)] for place in range(n_calls)]
             note(
@@ -220,6 +384,7 @@ def steering(record: Record, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_quick(parser)
+    parser.add_argument("--search", action="store_true", help="only what indexes do")
     args = parser.parse_args()
     # Read when Ray is imported. Without it, Ray replaces 127.0.0.1 by the address that other machines see.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -236,10 +401,13 @@ def main() -> None:
         cluster.wait_for_nodes()
         connection.connect(cluster.address)
         chunks = texts(n_chars)
-        with Record("cluster", args) as record:
-            generating(record, max(5, rounds // 10))
-            steering(record, max(3, rounds // 20))
+        with Record("cluster", args, is_whole=not args.search) as record:
+            if not args.search:
+                generating(record, max(5, rounds // 10))
+                steering(record, max(3, rounds // 20))
             asking(record, chunks[: len(chunks) // 2], rounds)
+            crowding(record, chunks[: len(chunks) // 4], rounds)
+            simulating(record, measured(chunks[: len(chunks) // 2], rounds))
             building(record, chunks, 5)
     finally:
         connection.ray.shutdown()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import ray
@@ -19,8 +19,9 @@ START_S: Final = 600.0
 SILENT_S: Final = 6.0
 """A process that has not answered a ping for so long is stopped, or cut off. One that is frozen while its machine moves
 to another is so for less."""
-_PING_S: Final = 0.5
-_HEALTH: Final = "health"
+_WAITS: Final = 12
+HEALTH: Final = "health"
+"""The calls that an actor answers whatever else it works at."""
 
 
 class SilentError(ClusterError):
@@ -28,17 +29,23 @@ class SilentError(ClusterError):
 
 
 class Actor:
-    """What all actors of this library can tell."""
+    """What all actors of this library can tell.
+
+    Attributes:
+        groups: for each group of calls, how many of these it works at together, beside all others.
+    """
+
+    groups: ClassVar[dict[str, int]] = {HEALTH: 2}
 
     def whereabouts(self) -> tuple[str, str]:
         """Return the id of the node that it runs on, and the versions there."""
         return own_node(), versions()
 
-    @ray.method(concurrency_group=_HEALTH)
+    @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:
         """Answer, however many calls wait for a thread of this actor."""
 
-    @ray.method(concurrency_group=_HEALTH)
+    @ray.method(concurrency_group=HEALTH)
     def end(self) -> None:
         """Block for ever: a caller that waits for this gets an error when the actor dies."""
         threading.Event().wait()
@@ -55,7 +62,7 @@ def start(kind: type[Actor], node_id: str, *args: Any, **options: Any) -> Any:
     """
     where = NodeAffinitySchedulingStrategy(node_id, soft=False)
     decorated: Any = ray.remote  # its types do not know of groups
-    actor = decorated(num_cpus=0, concurrency_groups={_HEALTH: 2})(kind)
+    actor = decorated(num_cpus=0, concurrency_groups=kind.groups)(kind)
     return actor.options(scheduling_strategy=where, **options).remote(*args)
 
 
@@ -87,10 +94,10 @@ def wait_for(handle: Any, answer: Any, silent_s: float = SILENT_S) -> None:
     Raises:
         SilentError: it does not answer pings.
     """
-    while not ray.wait([answer], timeout=_PING_S, fetch_local=False)[0]:
+    wait_s = silent_s / _WAITS
+    while not ray.wait([answer], timeout=wait_s, fetch_local=False)[0]:
         ping = handle.ping.remote()
-        n_waits = round(silent_s / _PING_S)
-        if not any(ray.wait([answer, ping], timeout=_PING_S, fetch_local=False)[0] for _ in range(n_waits)):
+        if not any(ray.wait([answer, ping], timeout=wait_s, fetch_local=False)[0] for _ in range(_WAITS)):
             raise SilentError(f"a process of the cluster has not answered for {silent_s:g} seconds")
 
 

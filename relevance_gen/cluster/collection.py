@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Concatenate, Final
 
@@ -11,20 +13,31 @@ from ray import cloudpickle
 
 from relevance_gen.cluster.calls import Calls, Pace
 from relevance_gen.cluster.state import IndexState, ShardState
+from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.arrays import Offsets
-from relevance_gen.retrieval.question.collection import Answer, Collection, Rest
+from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.evidence import Inquiry, contents, if_short
-from relevance_gen.retrieval.question.query import Query
-from relevance_gen.retrieval.question.scorer import SegmentScorer
-from relevance_gen.retrieval.question.stage import Plan
+from relevance_gen.retrieval.question.filtering import Filter
+from relevance_gen.retrieval.question.query import Query, QueryTerm
+from relevance_gen.retrieval.question.scorer import SegmentScorer, TermMatch
+from relevance_gen.retrieval.question.scorers import Answer, Leaders, Rest, Scorers, united
+from relevance_gen.retrieval.question.stage import N_PROMISING, Plan
 from relevance_gen.retrieval.question.weighting import weighting_named
 
 _MAX_AHEAD: Final = 100
 """Chunks of which everything is asked at once; there are more only where many are equally good."""
+_TERMS_BYTES: Final = 8 << 20
+"""Room for what some 10,000 words stand for, and their df."""
+_DEVIATIONS: Final = 4.0
+"""How far above its share of the best a host may be, in standard deviations, and still tell of all of them at once."""
 
 
 class ClusterCollection(Collection):
     """The shards of an index that live, searched as one.
+
+    A question is one round where its words were asked for before: what they stand for and their df are remembered, and
+    hosts tell of as many of their best chunks as will hardly ever be too few, texts included. Where they are too few,
+    or the texts are long, one more round asks for the rest.
 
     Args:
         state: of the index.
@@ -37,6 +50,7 @@ class ClusterCollection(Collection):
     Raises:
         OutdatedError: a shard died or has forgotten this state; raised by whatever asks.
         TimedOutError: a shard did not answer.
+        BusyError: a host works at too many questions.
     """
 
     def __init__(self, state: IndexState, pace: Pace, before: ClusterCollection | None = None) -> None:
@@ -45,12 +59,16 @@ class ClusterCollection(Collection):
         self.state = state
         self._pace = pace
         self._asking = threading.local()
-        self._shards = [shard for shard in state.shards if shard.replicas]
+        self._shards = [shard for shard in state.shards if shard.hosts]
+        share = N_PROMISING / max(1, len({host for shard in self._shards for host in shard.hosts}))
+        self.n_told = min(N_PROMISING, math.ceil(share + _DEVIATIONS * math.sqrt(share)))
+        self._terms: LruCache[TermMatch] = LruCache(_TERMS_BYTES, lambda found: found.match.nbytes)
         if before is not None and all(one.is_whole and one.epoch == state.epoch for one in (before.state, state)):
             self.remember_as(before)
+            self._terms = before._terms
 
     def plan(self, query: Query) -> Plan:
-        """Return a query, weighed; all further rounds of this thread's question go to the replicas asked for it."""
+        """Return a query, weighed; all further rounds of this thread's question go to the hosts asked for it."""
         self._asking.calls = Calls(self.state, self._pace)
         return super().plan(query)
 
@@ -58,12 +76,39 @@ class ClusterCollection(Collection):
         self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs
     ) -> list[Answer]:
         """Return what the scorer of each segment answers, wherever it is."""
-        return self._call(self._shards, method, *args, **kwargs)
+        return self._ask(self._shards, method, *args, **kwargs)
+
+    def look_up(self, terms: Sequence[QueryTerm]) -> tuple[TermMatch, ...]:
+        """Return what each of some terms stands for in any chunk, and in how many; ask for those not remembered."""
+        keys = {(term.term_id, term.word, term.inflected): term for term in terms}
+        found = self._terms.get_all([*keys])
+        if new := {key: term for key, term in keys.items() if key not in found}:
+            told = self._call(self._shards, partial(united, n=len(new)), Scorers.look_up, [*new.values()])
+            for key, one in zip(new, told, strict=True):
+                self._terms.put(key, one)
+                found[key] = one
+        return tuple([found[term.term_id, term.word, term.inflected] for term in terms])
+
+    def leaders(
+        self,
+        plan: Plan,
+        n: int,
+        chosen: Filter | None,
+        *,
+        everyone: bool,
+        n_told: int = 0,
+        inquiries: Sequence[Inquiry[Any]] = (),
+    ) -> Leaders:
+        """Return the chunks that may be among the best, and what each host tells at once of the best of its own."""
+        merge = partial(Leaders.merge, n=None if everyone else n)
+        options: dict[str, Any] = {"everyone": everyone, "n_told": n_told, "inquiries": inquiries}
+        leaders: Leaders = self._call(self._shards, merge, Scorers.leaders, plan, n, chosen, **options)
+        return leaders
 
     def tell_each(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
         """Ask the shards that may hold some positions about the chunks there."""
         shards = [shard for shard in self._shards if shard.runs.hold(positions).any()]
-        return self._call(shards, SegmentScorer.tell, positions, inquiries)
+        return self._ask(shards, SegmentScorer.tell, positions, inquiries)
 
     def ahead(self, plan: Plan, n: int) -> dict[Inquiry[Any], Inquiry[Any]]:
         """Ask at once whatever may be wanted of the picked chunks: another round takes longer than a longer answer.
@@ -76,9 +121,25 @@ class ClusterCollection(Collection):
             wanted = {inquiry: partial(if_short, inquiry) for inquiry in others} | wanted
         return wanted
 
-    def _call(self, shards: Sequence[ShardState], function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Ask shards the same, all at once."""
+    def _ask(self, shards: Sequence[ShardState], method: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Return what the scorer of each segment of some shards answers."""
+        told: list[Any] = self._call(shards, _chained, Scorers.ask, method, *args, **kwargs)
+        return told
+
+    def _call(
+        self,
+        shards: Sequence[ShardState],
+        merge: Callable[[Sequence[Any]], Any],
+        function: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Ask for shards, all at once, and return what is told of them, put together."""
         if not hasattr(self._asking, "calls"):
             self._asking.calls = Calls(self.state, self._pace)
-        told: list[Any] = self._asking.calls.ask(shards, cloudpickle.dumps((function, args, kwargs)))
-        return told
+        told = self._asking.calls.ask(shards, cloudpickle.dumps((function, args, kwargs, merge)))
+        return told[0] if len(told) == 1 else merge(told)
+
+
+def _chained(told: Iterable[list[Any]]) -> list[Any]:
+    return [*itertools.chain.from_iterable(told)]

@@ -20,6 +20,7 @@ from attrs import frozen
 from relevance_gen.chunking import split
 from relevance_gen.cluster.folder import as_address, file_system
 from relevance_gen.cluster.parts import Product, make
+from relevance_gen.cluster.placing import how_many
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
@@ -38,8 +39,6 @@ _KINDS: Final[dict[str, Kind]] = {
     ".md": "text",
 }
 _PIECE_BYTES: Final = 16 << 20
-_BYTES_PER_SHARD: Final = 4 << 20
-"""With less for each, asking more shards takes longer than they save."""
 
 
 @frozen
@@ -117,7 +116,7 @@ def plan_reading(source: Paths, n_shards: int | None, text_field: str, blank: Bl
 
     Args:
         source: what to read.
-        n_shards: most shards; None for one for each processor that has 4 MiB of files.
+        n_shards: most shards; None for as many as `how_many` says.
         text_field: the field that holds a chunk's text.
         blank: what to do with blank chunks.
         n_cpus: processors of the cluster.
@@ -133,7 +132,7 @@ def plan_reading(source: Paths, n_shards: int | None, text_field: str, blank: Bl
         raise InvalidRequestError.must_be("source", "a file, a folder or a list of these", source)
     found = [file for one in listed for file in _files(as_address(one))]
     n_bytes = sum(size for _, size in found)
-    wanted = n_shards or max(1, min(n_cpus, n_bytes // _BYTES_PER_SHARD))
+    wanted = n_shards or how_many(n_bytes, n_cpus)
     # Pieces of half a shard or less make shards that differ by little.
     piece_bytes = min(_PIECE_BYTES, n_bytes // (2 * wanted) + 1)
     pieces = [piece for address, size in found for piece in _cut(address, size, piece_bytes)]

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from functools import partial
 from os import PathLike
 from typing import Any, Final, Self, TypeVar, get_args
 
@@ -28,7 +27,7 @@ from relevance_gen.cluster.connection import NAMESPACE, check_name, connect
 from relevance_gen.cluster.files import Paths, plan_reading
 from relevance_gen.cluster.keeper import Keeper
 from relevance_gen.cluster.parts import Part, ShardFile, StoredChunks
-from relevance_gen.cluster.placing import living_nodes
+from relevance_gen.cluster.placing import how_many, living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexStats, ShardStats
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
@@ -49,8 +48,6 @@ from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, Se
 
 T = TypeVar("T")
 
-_CHARS_PER_SHARD: Final = 4 << 20
-"""With less text for each, asking more shards takes longer than they save."""
 _MAX_SHARDS: Final = 4096
 _FRESH_S: Final = 1.0
 """How old what is known of an index may be: changes by other processes are seen so much later at most."""
@@ -64,10 +61,10 @@ _PROGRESS_S: Final = 0.1
 class ClusterIndex(Searchable):
     """Chunks spread over the machines of a cluster; results are those of `relevance_gen.ChunkIndex`, bit for bit.
 
-    Chunks are cut into shards, each in an actor of its own. A lost shard is made again on another node from the file it
-    was saved to, or from the chunks as they were handed over; these stay with the process that handed them over, so
-    only a saved index outlives that process. Until a shard is back, questions are refused, never answered from less
-    without a word. An index with a name is found by every process of the cluster, and lives until it is closed;
+    Chunks are cut into shards, which actors hold, at most one for each processor. A lost shard is made again from the
+    file it was saved to, or from the chunks as they were handed over; these stay with the process that handed them
+    over, so only a saved index outlives that process. Until a shard is back, questions are refused, never answered from
+    less without a word. An index with a name is found by every process of the cluster, and lives until it is closed;
     others go with their process.
 
     Args:
@@ -77,8 +74,8 @@ class ClusterIndex(Searchable):
             knows. Each line of ``.jsonl`` or ``.ndjson`` and each row of ``.parquet`` is a chunk; ``.txt`` and ``.md``
             are cut as `relevance_gen.split` does. Other files of a folder are left alone.
         text_field: the field, or column, of a source that holds a chunk's text; all others are its metadata.
-        n_shards: how many shards at most; by default one for each processor of the cluster that has 4 Mi characters of
-            text, or of a source 4 MiB of files.
+        n_shards: how many shards at most; by default one for each processor of the cluster that has 256 Mi characters
+            of text, or of a source 256 MiB of files, and so many that none has more than 1 Gi.
         replicas: how many nodes have each shard; with two or more, losing one changes nothing.
         address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; ``"local"`` for one
             that is started on this machine; None for the first of ``RAY_ADDRESS``, ``"auto"`` and ``"local"``.
@@ -123,16 +120,14 @@ class ClusterIndex(Searchable):
         checked = Chunks.read(() if chunks is None else chunks, blank=blank)
         with reporting(progress) as report:
             connect(address)
-            plan: Callable[[], Sequence[Part]]
+            parts: Sequence[Part]
             if source is not None:
-                pieces = plan_reading(source, n_shards, text_field, blank, _n_cpus())
-                plan, n_parts = lambda: pieces, len(pieces)
+                parts = plan_reading(source, n_shards, text_field, blank, _n_cpus())
             else:
-                n_parts = n_shards or min(_n_cpus(), sum(map(len, checked.texts)) // _CHARS_PER_SHARD)
-                n_parts = max(1, min(n_parts, len(checked.texts)))
-                plan = partial(_hand_over, checked, n_parts)
+                n_parts = n_shards or how_many(sum(map(len, checked.texts)), _n_cpus())
+                parts = _hand_over(checked, max(1, min(n_parts, len(checked.texts))))
             self._begin(_start_keeper(name, weighting, counter, replicas))
-            self._build(n_parts, plan, None, report)
+            self._build(parts, None, report)
 
     @classmethod
     def load(
@@ -167,7 +162,7 @@ class ClusterIndex(Searchable):
         parts = [ShardFile(folders.join(address_of, file), n_tokens) for file, n_tokens in manifest.shards.items()]
         index = cls.__new__(cls)
         index._begin(_start_keeper(name, manifest.weighting, counter, replicas))
-        index._build(len(parts), lambda: parts, manifest.n_positions, None)
+        index._build(parts, manifest.n_positions, None)
         return index
 
     @classmethod
@@ -202,14 +197,9 @@ class ClusterIndex(Searchable):
             weakref.finalize(self, _end, keeper).atexit = False
             atexit.register(keeper.close)
 
-    def _build(
-        self, n_shards: int, plan: Callable[[], Sequence[Part]], n_positions: int | None, report: Progress | None
-    ) -> None:
-        """Start actors for so many shards; plan meanwhile what each is made of; and have them made."""
+    def _build(self, parts: Sequence[Part], n_positions: int | None, report: Progress | None) -> None:
+        """Have the shards made."""
         try:
-            prepared = self._pool.submit(self._prepare, n_shards)
-            parts = plan()
-            prepared.result()
             built = self._pool.submit(self._call, "build", parts, n_positions)
             while not wait([built], _PROGRESS_S).done:
                 if report is not None:
@@ -219,11 +209,6 @@ class ClusterIndex(Searchable):
         except BaseException:
             self.close()
             raise
-
-    def _prepare(self, n_shards: int) -> None:
-        if not isinstance(self._keeper, Keeper):
-            check(self._keeper, START_S)
-        self._call("prepare", n_shards)
 
     def __len__(self) -> int:
         return self._fresh().state.statistics.n_chunks
@@ -284,7 +269,7 @@ class ClusterIndex(Searchable):
             try:
                 return work(collection)
             except OutdatedError:
-                self._refresh(after=state.version)
+                self._refresh(collection)
         missing = state.n_missing_chunks
         raise ChunksMissingError(
             f"{missing:,} of {state.statistics.n_chunks:,} chunks cannot be searched now: a shard was lost and is "
@@ -295,7 +280,7 @@ class ClusterIndex(Searchable):
     # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
-        """Add chunks, and return their positions. They go to the smallest shard.
+        """Add chunks, and return their positions. They go to the smallest shard, or if that is full to a new one.
 
         Args:
             chunks: as for the class.
@@ -356,7 +341,7 @@ class ClusterIndex(Searchable):
             state.n_missing_chunks,
             tuple(
                 ShardStats(shard.n_chunks, shard.node_ids, size)
-                for shard, size in zip(state.shards, sizes, strict=True)
+                for shard, size in zip(state.shards, sizes, strict=False)
             ),
             state.errors,
         )
@@ -381,14 +366,15 @@ class ClusterIndex(Searchable):
             return self._refresh()
         return self._collection
 
-    def _refresh(self, after: int = -1) -> ClusterCollection:
-        """Ask the keeper; if `after` is given, wait a little for news that are later."""
-        state = self._call("state", after, _NEWS_S if after >= 0 else 0.0)
-        collection = self._collection
-        if collection is None or state.version != collection.state.version:
-            self._collection = collection = ClusterCollection(state, self._pace, collection)
+    def _refresh(self, outdated: ClusterCollection | None = None) -> ClusterCollection:
+        """Ask the keeper for news; where what is known turned out to be outdated, wait a little for them."""
+        known = self._collection
+        timeout_s = _NEWS_S if known is not None and known is outdated else 0.0
+        state = self._call("state", None if known is None else known.state.version, timeout_s)
+        if known is None or state is not None:
+            self._collection = known = ClusterCollection(state, self._pace, known)
         self._known_s = time.monotonic()
-        return collection
+        return known
 
     def _change(self, verb: str, *args: Any) -> Any:
         """Have the keeper change something, and take note of what is so now."""
@@ -430,9 +416,11 @@ def _start_keeper(name: str | None, weighting: WeightingName, counter: TokenCoun
     check_name(name)
     options = {"name": f"index {name}", "namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": 64}
     try:
-        return start(Keeper, own_node(), weighting, counter, replicas, **options)
+        keeper = start(Keeper, own_node(), weighting, counter, replicas, **options)
     except ValueError:
         raise ClusterError(f"another index of the cluster has the name {name!r}; close it, or take another") from None
+    check(keeper, START_S)
+    return keeper
 
 
 @contextmanager

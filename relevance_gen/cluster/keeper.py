@@ -1,7 +1,7 @@
 """The keeper of an index: it knows all shards, changes them together, and has lost ones brought back.
 
 It lives in the process that made the index; where the index has a name, by which other processes find it, the keeper
-is an actor of its own. Callers ask the shards themselves; the keeper only tells them which there are. It holds a recipe
+is an actor of its own. Callers ask the hosts themselves; the keeper only tells them which there are. It holds a recipe
 for each shard, from which any node can make the shard again.
 """
 
@@ -22,9 +22,9 @@ from relevance_gen.cluster import folder as folders
 from relevance_gen.cluster.actors import Actor, get
 from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
+from relevance_gen.cluster.hosts import Hosts, KeptHost, KeptShard
 from relevance_gen.cluster.parts import Part, Recipe, ShardFile
-from relevance_gen.cluster.placing import better_place, living_nodes
-from relevance_gen.cluster.replicas import KeptShard, Replica, Replicas
+from relevance_gen.cluster.placing import Node, better_place, living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
 from relevance_gen.cluster.watch import Watch
@@ -37,6 +37,8 @@ from relevance_gen.types import WeightingName
 
 _log = logging.getLogger(__name__)
 
+_MOST_TOKENS: Final = 1 << 28
+"""Chunks that are added become a shard of their own where the smallest has more tokens: about 1 Gi characters."""
 _PROGRESS_S: Final = 1.0
 """How long to wait for the progress of a shard."""
 
@@ -47,14 +49,14 @@ class Keeper(Actor):
     Args:
         weighting: the name of the weighting.
         counter: counts the tokens of chunks.
-        n_replicas: how many actors have each shard.
+        n_replicas: how many hosts have each shard.
     """
 
     def __init__(self, weighting: WeightingName, counter: TokenCounter, n_replicas: int) -> None:
         self._weighting = weighting
         self._counter = counter
-        self._replicas = Replicas(weighting, counter, n_replicas, self._tell_replicas)
-        self._watch = Watch(self._replicas, self._restore)
+        self._hosts = Hosts(weighting, counter, n_replicas, self._tell_hosts)
+        self._watch = Watch(self._hosts, self._restore)
         self._changing = threading.Lock()
         """Held while chunks change or shards are made."""
         self._pace = Pace()
@@ -63,33 +65,29 @@ class Keeper(Actor):
 
     # ── Told to callers ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def state(self, after: int = -1, timeout_s: float = 0.0) -> IndexState:
-        """Return the state, once it is newer than version `after` or the time is over."""
-        with self._replicas.changed:
-            self._replicas.changed.wait_for(lambda: self._state is not None and self._state.version > after, timeout_s)
+    def state(self, known: int | None = None, timeout_s: float = 0.0) -> IndexState | None:
+        """Return the state; None if it still has the version that is known when the time is over."""
+        with self._hosts.changed:
+            self._hosts.changed.wait_for(lambda: self._state is not None and self._state.version != known, timeout_s)
             if self._state is None:
                 raise ClusterError("this index is still being built")
-            return self._state
+            return None if self._state.version == known else self._state
 
     def progress(self) -> tuple[int, int]:
         """Return how many chunks are searchable, and how many will be as far as is known."""
         done = [(0, 0)]
         for shard in list(self._shards):
-            if shard.newest is not None:
-                with suppress(RayActorError, TimedOutError):
-                    done.append(get(shard.newest.progress.remote(), _PROGRESS_S))
+            for host in [*shard.coming, *shard.replicas][:1]:
+                with suppress(RayActorError, TimedOutError, KeyError):  # it may wait for its turn
+                    done.append(get(host.handle.call.remote(shard.number, "progress"), _PROGRESS_S))
         return sum(one for one, _ in done), sum(total for _, total in done)
 
     def nbytes(self) -> list[int]:
         """Return the memory of each shard in one replica, in bytes; 0 of a lost one."""
-        sizes = self._replicas.call_one(self._shards, "nbytes", [()] * len(self._shards))
+        sizes = self._hosts.call_one(self._shards, "nbytes", [()] * len(self._shards))
         return [some[0] if some else 0 for some in sizes]
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def prepare(self, n_shards: int) -> None:
-        """Start the actors of so many shards, and do not wait for them."""
-        self._replicas.prepare(n_shards)
 
     def build(self, parts: Sequence[Part], n_positions: int | None = None) -> None:
         """Make the shards.
@@ -102,8 +100,8 @@ class Keeper(Actor):
             ClusterError: a shard cannot be made.
         """
         with self._changing:
-            self._replicas.shards = [KeptShard(Recipe.of(part)) for part in parts]
-            self._replicas.fill()
+            self._hosts.shards = [KeptShard(number, Recipe.of(part)) for number, part in enumerate(parts)]
+            self._hosts.fill()
             if lost := [shard.error for shard in self._shards if not shard.replicas]:
                 raise ClusterError(f"{len(lost)} of {len(parts)} shards could not be built: {lost[0]}")
             self._n_positions = self._place() if n_positions is None else n_positions
@@ -128,18 +126,32 @@ class Keeper(Actor):
 
         Raises:
             ChunksMissingError: no shard is there to take them; nothing was added.
+            ClusterError: no further shard could be made for them; nothing was added.
         """
         with self._changing:
             first = self._n_positions
             living = [shard for shard in self._shards if shard.replicas]
             if not living:
                 raise self._missing("no shard can take the chunks now")
-            shard = min(living, key=lambda one: one.statistics.n_chunks)
-            self._change([shard], "add", [(part, first)])
-            shard.recipe = shard.recipe.with_part(part, first)
+            shard = min(living, key=lambda one: one.size)
+            if shard.size > _MOST_TOKENS:
+                self._make_shard(part, first)
+            else:
+                self._change([shard], "add", [(part, first)])
+                shard.recipe = shard.recipe.with_part(part, first)
             self._n_positions += n_positions
             self._adopt(self._epoch + 1)
         return first
+
+    def _make_shard(self, part: Part, first: int) -> None:
+        """Make a new shard of a part."""
+        shard = KeptShard(1 + max(one.number for one in self._shards), Recipe.of(part, first))
+        self._shards.append(shard)
+        for _ in range(self._hosts.n_wanted):
+            self._hosts.make(shard)
+        if not shard.replicas:
+            self._shards.remove(shard)
+            raise ClusterError(f"no shard could be made of the chunks: {shard.error}")
 
     def remove(self, positions: Any, where: Where | None = None) -> int:
         """Remove the chunks at some positions, or all that `where` allows, and return how many these were.
@@ -149,10 +161,11 @@ class Keeper(Actor):
             ChunksMissingError: a shard is lost that may hold one; none was removed.
         """
         with self._changing:
-            if self.state().n_missing_chunks:
+            state = self.state()
+            if state is None or state.n_missing_chunks:
                 raise self._missing("chunks cannot be removed now")
             try:
-                collection = ClusterCollection(self.state(), self._pace)
+                collection = ClusterCollection(state, self._pace)
                 at = positions_to_remove(positions, where, self._n_positions, collection)
             except OutdatedError:
                 raise self._missing("chunks cannot be removed now") from None
@@ -189,8 +202,8 @@ class Keeper(Actor):
     def _write(self, folder: str, shards: Mapping[str, KeptShard]) -> None:
         """Write shards to files of these names, have others look for each, and say which belong together."""
         files = [folders.join(folder, name) for name in shards]
-        written = self._replicas.call_one(self._shards, "save", [(file, self._n_positions) for file in files])
-        found = self._replicas.call(self._shards, "finds", [(file,) for file in (*files[1:], *files[:1])])
+        written = self._hosts.call_one(self._shards, "save", [(file, self._n_positions) for file in files])
+        found = self._hosts.call(self._shards, "finds", [(file,) for file in (*files[1:], *files[:1])])
         if not all(written) or not all(found):
             raise self._missing("the index cannot be saved now")
         if not all(map(all, found)) or not folders.holds(folder, shards):
@@ -209,34 +222,35 @@ class Keeper(Actor):
         unfit: set[str] = set()  # such as have died, which Ray does not know yet
         with self._changing:
             while (move := self._next_move(unfit)) is not None:
-                shard, replica, node_id = move
-                if not self._replicas.start(shard, node_id):
-                    unfit.add(node_id)
+                shard, host, node = move
+                if not self._hosts.make(shard, node):
+                    unfit.add(node.id)
                     continue
-                self._replicas.strike(shard, replica)
+                self._hosts.drop(shard, host)
                 n_moved += 1
+            self._hosts.end_idle()
         return n_moved
 
-    def _next_move(self, unfit: set[str]) -> tuple[KeptShard, Replica, str] | None:
+    def _next_move(self, unfit: set[str]) -> tuple[KeptShard, KeptHost, Node] | None:
         """Return a replica to move, and where to, if that makes the nodes' loads more even."""
         nodes = [node for node in living_nodes() if node.id not in unfit]
         for shard in self._shards:
             held = {one.node_id: one for one in shard.replicas}
-            if (move := better_place(nodes, self._replicas.loads, list(held))) is not None:
+            if (move := better_place(nodes, self._hosts.loads, list(held), shard.size)) is not None:
                 source, target = move
-                return shard, held[source], target.id
+                return shard, held[source], target
         return None
 
     def close(self) -> None:
-        """End all shards."""
-        self._replicas.close()
+        """End all hosts."""
+        self._hosts.close()
         self._watch.join()
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def _shards(self) -> list[KeptShard]:
-        return self._replicas.shards
+        return self._hosts.shards
 
     def _missing(self, what: str) -> ChunksMissingError:
         n_missing = sum(shard.statistics.n_chunks for shard in self._shards if not shard.replicas)
@@ -249,11 +263,11 @@ class Keeper(Actor):
         replicas of one died or a shard refused, nothing was changed.
         """
         try:
-            answers = self._replicas.call(shards, verb, arguments)
+            answers = self._hosts.call(shards, verb, arguments)
             if not all(answers):
                 raise self._missing("the chunks cannot be changed now")  # noqa: TRY301
         except Exception:
-            self._replicas.call(shards, "forget", [()] * len(shards))
+            self._hosts.call(shards, "forget", [()] * len(shards))
             raise
         for shard, (contribution, *_) in zip(shards, answers, strict=True):
             shard.contribution = contribution
@@ -261,20 +275,15 @@ class Keeper(Actor):
     def _adopt(self, epoch: int) -> None:
         """Make what was changed searchable everywhere, and tell callers."""
         total = sum((shard.statistics for shard in self._shards), Statistics())
-        shared = ray.put(total) if total.ids.size else total
-        self._replicas.adopted = epoch, shared
-        self._replicas.call(self._shards, "adopt", [self._replicas.adopted] * len(self._shards))
-        with self._replicas.changed:
-            for shard in self._shards:
-                for replica in shard.replicas:
-                    replica.has_adopted = True
+        self._hosts.adopt(epoch, ray.put(total) if total.ids.size or total.titles.size else total)
+        with self._hosts.changed:
             self._epoch = epoch
             self._tell(
                 IndexState(
                     version=0,
                     epoch=epoch,
-                    shards=tuple(shard.state(self._replicas.n_wanted) for shard in self._shards),
-                    statistics=total,
+                    shards=tuple(shard.state(self._hosts.n_wanted) for shard in self._shards),
+                    statistics=total.numbers,
                     n_positions=self._n_positions,
                     n_tokens=sum(shard.contribution.n_tokens for shard in self._shards),
                     weighting=self._weighting,
@@ -284,15 +293,15 @@ class Keeper(Actor):
 
     def _tell(self, state: IndexState) -> None:
         self._state = evolve(state, version=0 if self._state is None else self._state.version + 1)
-        self._replicas.changed.notify_all()
+        self._hosts.changed.notify_all()
 
-    def _tell_replicas(self) -> None:
-        """Tell callers at once which replicas are left; of chunks that are being changed they hear later."""
+    def _tell_hosts(self) -> None:
+        """Tell callers at once which hosts are left; of chunks that are being changed they hear later."""
         if self._state is not None:
-            now = [shard.state(self._replicas.n_wanted) for shard in self._shards]
+            now = [shard.state(self._hosts.n_wanted) for shard in self._shards]
             shards = [
                 evolve(new, runs=old.runs, n_chunks=old.n_chunks)
-                for old, new in zip(self._state.shards, now, strict=True)
+                for old, new in zip(self._state.shards, now, strict=False)  # one more may be in the making
             ]
             self._tell(evolve(self._state, shards=tuple(shards)))
 
@@ -300,6 +309,6 @@ class Keeper(Actor):
         """Start the replicas that shards lack."""
         try:
             with self._changing:
-                self._replicas.fill()
+                self._hosts.fill()
         except Exception:
             _log.exception("lost shards could not be restored")

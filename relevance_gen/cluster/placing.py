@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import ray
 from attrs import frozen
 
 from relevance_gen.errors import ClusterError
+
+_LEAST_CHARS: Final = 256 << 20
+"""With less text for each, asking more shards takes longer than they save."""
+_MOST_CHARS: Final = 1 << 30
+"""A larger shard takes long to make again, and to move."""
+_WORTH: Final = 1.25
+"""A shard is moved where its node has so many times the load that the other one will have."""
 
 
 @frozen
@@ -39,12 +47,17 @@ def living_nodes() -> list[Node]:
     return sorted(offering or nodes, key=lambda node: node.id)
 
 
+def how_many(n_chars: int, n_cpus: int) -> int:
+    """Return how many shards to make of so many characters for so many processors."""
+    return max(1, min(n_cpus, n_chars // _LEAST_CHARS), -(-n_chars // _MOST_CHARS))
+
+
 def least_loaded(nodes: Sequence[Node], loads: Mapping[str, int], avoided: Sequence[str] = ()) -> Node:
-    """Return the node with the fewest actors for each of its processors; one that is not to be avoided if there is one.
+    """Return the node with the least load for each of its processors; one that is not to be avoided if there is one.
 
     Args:
         nodes: to choose from.
-        loads: number of actors by the id of their node.
+        loads: number of actors, or the size of what they hold, by the id of their node.
         avoided: ids of nodes.
 
     Raises:
@@ -55,17 +68,20 @@ def least_loaded(nodes: Sequence[Node], loads: Mapping[str, int], avoided: Seque
     return min(nodes, key=lambda node: (node.id in avoided, loads.get(node.id, 0) / max(node.n_cpus, 1.0), node.id))
 
 
-def better_place(nodes: Sequence[Node], loads: Mapping[str, int], held: Sequence[str]) -> tuple[str, Node] | None:
+def better_place(
+    nodes: Sequence[Node], loads: Mapping[str, int], held: Sequence[str], size: int
+) -> tuple[str, Node] | None:
     """Return from which node, of those that hold replicas of a shard, to move one, and where to; None if no move helps.
 
     Args:
         nodes: those that live.
-        loads: number of actors by the id of their node.
+        loads: the size of all that is held by the id of its node.
         held: ids of the nodes that hold a replica of the shard.
+        size: the shard's.
     """
     n_cpus = {node.id: max(node.n_cpus, 1.0) for node in nodes}
     target = least_loaded(nodes, loads)
     if target.id in held or not held:
         return None
     load, source = max((loads[node_id] / n_cpus.get(node_id, 1.0), node_id) for node_id in held)
-    return (source, target) if load > (loads.get(target.id, 0) + 1) / n_cpus[target.id] else None
+    return (source, target) if load > _WORTH * (loads.get(target.id, 0) + size) / n_cpus[target.id] else None

@@ -1,17 +1,16 @@
-"""A shard: some segments of an index, in an actor that answers what a collection asks of them."""
+"""A shard: some segments of an index, in the last few states of the whole."""
 
 from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen.cluster import folder
-from relevance_gen.cluster.actors import Actor
 from relevance_gen.cluster.parts import Part, Recipe
 from relevance_gen.cluster.state import PositionRuns
 from relevance_gen.retrieval.arrays import Ids, Offsets
@@ -51,7 +50,7 @@ class Contribution:
     digest: int
 
 
-class Shard(Actor):
+class Shard:
     """Some segments, searchable in each of the last few states of the whole index, which are called epochs.
 
     A change comes in two steps: `build`, `add` or `remove` makes the new segments and tells what they contribute;
@@ -123,22 +122,16 @@ class Shard(Actor):
 
     # ── Questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ask(self, epoch: int, question: bytes) -> list[Any]:
-        """Return what a function tells of each segment.
-
-        Args:
-            epoch: which state of the index is asked.
-            question: the function, which takes a `SegmentScorer` first, and its other arguments, pickled.
+    def scorers(self, epoch: int) -> list[SegmentScorer]:
+        """Return what scores the segments of one state of the index.
 
         Raises:
             OutdatedError: that state is forgotten.
         """
-        function, args, kwargs = pickle.loads(question)  # noqa: S301 from a process of the cluster
         try:
-            scorers = self._epochs[epoch]
+            return self._epochs[epoch]
         except KeyError:
             raise OutdatedError from None
-        return [function(scorer, *args, **kwargs) for scorer in scorers]
 
     # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -43,24 +43,44 @@ class PositionRuns:
 
 
 @frozen(eq=False)
+class HostState:
+    """A process that holds shards.
+
+    Attributes:
+        number: no other host of the index has it.
+        handle: the actor.
+        node_id: the node that it runs on.
+    """
+
+    number: int
+    handle: Any
+    node_id: str
+
+
+@frozen(eq=False)
 class ShardState:
     """Where a shard is, and what it holds.
 
     Attributes:
+        number: no other shard of the index has it.
         runs: the positions of its chunks.
         n_chunks: number of chunks.
-        replicas: the actors that have it, all of them the same; none while it is lost.
-        node_ids: the node of each.
-        n_lacking: how many replicas it should have besides.
-        error: why these could not be started yet.
+        hosts: those that hold it, all of them the same; none while it is lost.
+        n_lacking: how many should hold it besides.
+        error: why these could not be had yet.
     """
 
+    number: int
     runs: PositionRuns
     n_chunks: int
-    replicas: tuple[Any, ...]
-    node_ids: tuple[str, ...]
+    hosts: tuple[HostState, ...]
     n_lacking: int
     error: str | None
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """The node of each host."""
+        return tuple(host.node_id for host in self.hosts)
 
 
 @frozen(eq=False)
@@ -71,7 +91,7 @@ class IndexState:
         version: grows whenever anything here changes.
         epoch: grows when chunks change.
         shards: its shards.
-        statistics: of all chunks.
+        statistics: of all chunks, without arrays: what a question needs to be weighed.
         n_positions: number of positions that were ever given.
         n_tokens: tokens in all chunks.
         weighting: name of the weighting.
@@ -90,7 +110,7 @@ class IndexState:
     @property
     def n_missing_chunks(self) -> int:
         """Number of chunks that nobody can search now."""
-        return sum(shard.n_chunks for shard in self.shards if not shard.replicas)
+        return sum(shard.n_chunks for shard in self.shards if not shard.hosts)
 
     @property
     def is_whole(self) -> bool:
@@ -102,9 +122,9 @@ class IndexState:
         """Which shards are lost or lack replicas, the lost ones first, and why they could not be restored yet."""
         lacking = [(number, shard) for number, shard in enumerate(self.shards) if shard.n_lacking > 0]
         return tuple(
-            f"shard {number} has {len(shard.replicas)} of {len(shard.replicas) + shard.n_lacking} replicas"
+            f"shard {number} has {len(shard.hosts)} of {len(shard.hosts) + shard.n_lacking} replicas"
             + (f": {shard.error}" if shard.error else "")
-            for number, shard in sorted(lacking, key=lambda pair: bool(pair[1].replicas))
+            for number, shard in sorted(lacking, key=lambda pair: bool(pair[1].hosts))
         )
 
 

@@ -1,4 +1,4 @@
-"""Watch over the replicas of an index: take note of those that die or fall silent, and have them made again."""
+"""Watch over the hosts of an index: take note of those that die or fall silent, and have their shards made again."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Final
 import ray
 
 from relevance_gen.cluster.actors import SILENT_S
-from relevance_gen.cluster.replicas import KeptShard, Replica, Replicas
+from relevance_gen.cluster.hosts import BUILD_SILENT_S, Hosts, KeptHost
 
 _log = logging.getLogger(__name__)
 
 _WATCH_S: Final = 0.2
 _PING_S: Final = 0.5
-"""How often a replica is pinged, where they are few."""
+"""How often a host is pinged, where they are few."""
 _PINGS_PER_S: Final = 100
 
 
 class Watch:
-    """A thread that watches until the replicas are closed.
+    """A thread that watches until the hosts are closed.
 
     Args:
-        replicas: what is watched.
+        hosts: what is watched.
         restore: called in a thread of its own when shards lack replicas.
     """
 
-    def __init__(self, replicas: Replicas, restore: Callable[[], None]) -> None:
-        self._replicas = replicas
+    def __init__(self, hosts: Hosts, restore: Callable[[], None]) -> None:
+        self._hosts = hosts
         self._restore = restore
         self._listened_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="watch-shards", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="watch-hosts", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -46,51 +46,57 @@ class Watch:
 
     def _run(self) -> None:
         restoring: threading.Thread | None = None
-        while ray.is_initialized() and not self._replicas.closed.is_set():
-            ends = {one.end: (shard, one) for shard, one in self._living()}
-            dead, _ = ray.wait(list(ends), timeout=_WATCH_S) if ends else ([], self._replicas.closed.wait(_WATCH_S))
-            if self._replicas.closed.is_set():
+        while ray.is_initialized() and not self._hosts.closed.is_set():
+            ends = {one.end: one for one in self._living()}
+            dead, _ = ray.wait(list(ends), timeout=_WATCH_S) if ends else ([], self._hosts.closed.wait(_WATCH_S))
+            if self._hosts.closed.is_set():
                 return
             for end in dead:
-                self._lose(*ends[end], "died")
+                self._lose(ends[end], "died")
             self._listen()
-            if self._replicas.lacking() and not (restoring is not None and restoring.is_alive()):
+            if self._hosts.lacking() and not (restoring is not None and restoring.is_alive()):
                 restoring = threading.Thread(target=self._restore, name="restore-shards", daemon=True)
                 restoring.start()
 
-    def _living(self) -> list[tuple[KeptShard, Replica]]:
-        with self._replicas.changed:
-            return [(shard, one) for shard in self._replicas.shards for one in shard.replicas]
+    def _living(self) -> list[KeptHost]:
+        with self._hosts.changed:
+            return [one for one in self._hosts.all if one.is_up]
 
-    def _lose(self, shard: KeptShard, replica: Replica, how: str) -> None:
-        n_chunks = shard.statistics.n_chunks
-        _log.warning("a replica of a shard of %d chunks on node %s %s", n_chunks, replica.node_id, how)
-        self._replicas.strike(shard, replica)
+    def _lose(self, host: KeptHost, how: str) -> None:
+        shards = self._hosts.of(host)
+        n_chunks = sum(shard.statistics.n_chunks for shard in shards)
+        _log.warning("a host of %d shards, %d chunks, on node %s %s", len(shards), n_chunks, host.node_id, how)
+        self._hosts.strike(host)
 
     def _listen(self) -> None:
-        """Ping replicas, and note for how long each has not answered.
+        """Ping hosts, and note for how long each has not answered.
 
-        One that is silent is not told to callers any more. It is ended: soon if another one of its shard answers, and
-        later if it is the only one. Time is counted in waits, because this process may have been stopped itself.
+        One that is silent is not told to callers any more. It is ended: soon if others have all of its shards, and
+        later if not, or while it makes one. Time is counted in waits: this process may have been stopped itself.
         """
         now_s = time.monotonic()
         waited_s = min(now_s - self._listened_s, 2 * _WATCH_S)
         self._listened_s = now_s
         living = self._living()
-        pings = [one.ping for _, one in living if one.ping is not None]
+        pings = [one.ping for one in living if one.ping is not None]
         answered = set(ray.wait(pings, num_returns=len(pings), timeout=0)[0] if pings else ())
-        for shard, replica in living:
-            was_silent = replica.is_silent
-            if replica.ping in answered:
-                replica.ping, replica.silent_s = None, 0.0
-                replica.next_ping_s = now_s + max(_PING_S, len(living) / _PINGS_PER_S)
-            elif replica.ping is not None:
-                replica.silent_s += waited_s
-            elif now_s >= replica.next_ping_s:
-                replica.ping = replica.handle.ping.remote()
-            has_twin = any(one.has_adopted and not one.silent_s for one in shard.replicas)
-            if replica.is_silent and (has_twin or replica.silent_s > SILENT_S):
-                self._lose(shard, replica, f"has not answered for {replica.silent_s:.1f} seconds")
-            elif replica.is_silent != was_silent:
-                with self._replicas.changed:
-                    self._replicas.on_change()
+        for host in living:
+            was_silent = host.is_silent
+            if host.ping in answered:
+                host.ping, host.silent_s = None, 0.0
+                host.next_ping_s = now_s + max(_PING_S, len(living) / _PINGS_PER_S)
+            elif host.ping is not None:
+                host.silent_s += waited_s
+            elif now_s >= host.next_ping_s:
+                host.ping = host.handle.ping.remote()
+            if host.is_silent and host.silent_s > self._longest_silence_s(host):
+                self._lose(host, f"has not answered for {host.silent_s:.1f} seconds")
+            elif host.is_silent != was_silent:
+                with self._hosts.changed:
+                    self._hosts.on_change()
+
+    def _longest_silence_s(self, host: KeptHost) -> float:
+        if any(host in shard.coming for shard in self._hosts.shards):
+            return BUILD_SILENT_S
+        has_twins = all(any(not one.silent_s for one in shard.replicas) for shard in self._hosts.of(host))
+        return 0.0 if has_twins else SILENT_S

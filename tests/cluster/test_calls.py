@@ -1,10 +1,11 @@
-"""Calls of shards: a replica that does not answer is asked around, and given up."""
+"""Calls of hosts: one that does not answer is asked around, and given up."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,13 +14,27 @@ from ray import cloudpickle
 from relevance_gen.cluster import ClusterIndex, calls
 from relevance_gen.cluster.calls import Calls, Pace
 from relevance_gen.cluster.shard import OutdatedError
-from relevance_gen.cluster.state import IndexState
+from relevance_gen.cluster.state import IndexState, ShardState
 from relevance_gen.errors import TimedOutError
+from relevance_gen.retrieval.question.scorer import SegmentScorer
 from tests.cluster.shared import process_of, texts
 
-Ask = Callable[[IndexState, Calls], list[Any]]
-WHERE = cloudpickle.dumps((lambda _: os.getpid(), (), {}))
-"""The question which process answers."""
+WHERE = cloudpickle.dumps(
+    (
+        lambda scorers: [(int(at[0]), os.getpid()) for at in scorers.ask(SegmentScorer.positions)],
+        (),
+        {},
+        lambda told: [pair for pairs in told for pair in pairs],
+    )
+)
+"""The question which process answers for which first position."""
+
+
+def answering(calls: Calls, shards: Sequence[ShardState]) -> list[int]:
+    """Return which process answered for each of some shards; each must be answered for once."""
+    told = [pair for pairs in calls.ask(shards, WHERE) for pair in pairs]
+    assert Counter(first for first, _ in told) == Counter(int(shard.runs.first[0]) for shard in shards)
+    return [dict(told)[int(shard.runs.first[0])] for shard in shards]
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +49,9 @@ def test_a_question_asks_the_same_replicas_in_all_rounds(state: IndexState) -> N
     seen = set()
     for _ in range(30):
         one = Calls(state, Pace())
-        first = one.ask(state.shards, WHERE)
-        assert one.ask(state.shards, WHERE) == first
-        assert one.ask(state.shards[1:], WHERE) == first[1:]
+        first = answering(one, state.shards)
+        assert answering(one, state.shards) == first
+        assert answering(one, state.shards[1:]) == first[1:]
         seen.add(tuple(first))
     assert len(seen) > 1
 
@@ -44,22 +59,21 @@ def test_a_question_asks_the_same_replicas_in_all_rounds(state: IndexState) -> N
 def test_who_answers_too_late_is_named(state: IndexState, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no replica answers in time, the error names the nodes of the shard that did not."""
     monkeypatch.setattr(calls, "ROUND_S", 0.5)
-    silent, other = state.shards
-    pids = [process_of(replica) for replica in silent.replicas]
+    silent, _ = state.shards
+    pids = [process_of(host.handle) for host in silent.hosts]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(TimedOutError, match=r"did not answer within 0\.5 seconds") as refused:
-            Calls(state, Pace()).ask(state.shards, WHERE)
+            answering(Calls(state, Pace()), [silent])
         assert all(node_id in str(refused.value) for node_id in silent.node_ids)
-        assert len(Calls(state, Pace()).ask([other], WHERE)) == 1
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
 
 
 def test_patience_follows_the_usual_time() -> None:
-    """Another replica is asked after three times the usual time, however long a few rounds take, and never at once."""
+    """Another host is asked after three times the usual time, however long a few rounds take, and never at once."""
     pace = Pace()
     for time_s in [0.1] * 40 + [9.0] * 20:
         pace.note(time_s)
@@ -70,18 +84,15 @@ def test_patience_follows_the_usual_time() -> None:
 
 
 def test_another_replica_answers_for_one_that_is_stopped(state: IndexState) -> None:
-    """Where a process is stopped, or dead, the question goes to the other replica, and stays there."""
+    """Where a process is stopped, or dead, others are asked for its shards; where none is left, that is told."""
     one = Calls(state, Pace())
-    first = one.ask(state.shards, WHERE)
-    os.kill(first[0], signal.SIGSTOP)
-    second = one.ask(state.shards, WHERE)
-    assert second[0] != first[0]
-    assert second[1] == first[1]
-    os.kill(first[1], signal.SIGKILL)
-    third = one.ask(state.shards, WHERE)
-    assert third[0] == second[0]
-    assert third[1] != second[1]
-    for pid in third:
+    stopped = answering(one, state.shards)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    left = answering(one, state.shards)
+    assert stopped not in left
+    os.kill(stopped, signal.SIGKILL)
+    assert answering(Calls(state, Pace()), state.shards) == left
+    for pid in set(left):
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(OutdatedError):
-        Calls(state, Pace()).ask(state.shards[1:], WHERE)
+        answering(Calls(state, Pace()), state.shards)

@@ -51,7 +51,7 @@ def test_questions_are_answered_while_processes_die_and_hang(cluster: Any) -> No
             for number in itertools.count(1):
                 if over.wait(max(0.0, begun_s + number * HARM_S - time.monotonic())):
                     return
-                living: list[Any] = [one for shard in index._fresh().state.shards for one in shard.replicas]
+                living: list[Any] = [one.handle for shard in index._fresh().state.shards for one in shard.hosts]
                 how = draw.choice([signal.SIGKILL, signal.SIGSTOP])
                 with suppress(IndexError, actors.RayActorError, TimedOutError, ProcessLookupError):
                     os.kill(process_of(draw.choice(living), timeout_s=0.2), how)

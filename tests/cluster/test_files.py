@@ -82,13 +82,13 @@ def test_a_folder_of_every_kind(cluster: Any, tmp_path: Path) -> None:
         index.remove([0, 11])
         one.remove([0, 11])
         assert index.search(QUERIES, where={"page": [3, 4]}) == one.search(QUERIES, where={"page": [3, 4]})
-        kill_process(index._fresh().state.shards[1].replicas[0])
+        kill_process(index._fresh().state.shards[1].hosts[0].handle)
         until(lambda: index.search("cats", allow_partial=True).metadata.num_missing_chunks == 0, "the shard is back")
         assert index.search(QUERIES) == one.search(QUERIES)
         path = tmp_path / "in" / "a.jsonl"
         first, second, third, *others = path.read_text().split("\n")
         path.write_text("\n".join([first, third, second, *others]))
-        kill_process(index._fresh().state.shards[0].replicas[0])
+        kill_process(index._fresh().state.shards[0].hosts[0].handle)
         until(lambda: "source has changed" in "".join(index.stats().errors), "a changed source is told")
 
 

@@ -27,13 +27,12 @@ def stop(handle: Any) -> None:
     os.kill(process_of(handle), signal.SIGSTOP)
 
 
-def test_a_replica_that_hangs_is_asked_around_and_replaced(cluster: Any, tmp_path: Path) -> None:
+def test_a_host_that_hangs_is_asked_around_and_replaced(cluster: Any, tmp_path: Path) -> None:
     """With two replicas, one that is stopped changes no answer, holds up no change, and is made anew."""
     chunks = texts(40, seed=11)
     one = ChunkIndex(chunks)
     with ClusterIndex(chunks, n_shards=2, replicas=2) as index:
-        for shard in index._fresh().state.shards:
-            stop(shard.replicas[0])
+        stop(index._fresh().state.shards[0].hosts[0].handle)
         assert ended(lambda: index.search(QUERIES)) == one.search(QUERIES)
         assert ended(lambda: index.explain("cats", 3)) == one.explain("cats", 3)
         for each in (index, one):
@@ -52,7 +51,7 @@ def test_a_shard_that_hangs_is_given_up_and_made_again(cluster: Any) -> None:
     chunks = texts(20, seed=12)
     expected = ChunkIndex(chunks).search(QUERIES)
     with ClusterIndex(chunks, n_shards=1) as index:
-        stop(index._fresh().state.shards[0].replicas[0])
+        stop(index._fresh().state.shards[0].hosts[0].handle)
         for call in (lambda: index.search("cats"), lambda: index.remove([0])):
             with pytest.raises(ChunksMissingError):
                 ended(call)
@@ -64,14 +63,14 @@ def test_a_shard_that_was_frozen_for_a_while_is_kept(cluster: Any) -> None:
     """A process that goes on after a few seconds, as on a machine that was moved, is asked again, and not replaced."""
     with ClusterIndex(["cats purr"]) as index:
         (shard,) = index._fresh().state.shards
-        pid = process_of(shard.replicas[0])
+        pid = process_of(shard.hosts[0].handle)
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(ChunksMissingError):
             ended(lambda: index.search("cats"))
         os.kill(pid, signal.SIGCONT)
         until(lambda: not index.stats().errors, "the shard is heard of again")
         assert len(index.search("cats").results) == 1
-        assert process_of(index._fresh().state.shards[0].replicas[0]) == pid
+        assert process_of(index._fresh().state.shards[0].hosts[0].handle) == pid
 
 
 def test_a_keeper_that_hangs_is_told(cluster: Any) -> None:
@@ -98,11 +97,11 @@ def test_redundancy_comes_back_without_the_writer(cluster: Any, tmp_path: Path) 
         source.unlink()
         for number in range(2):
             (shard,) = index._fresh().state.shards
-            os.kill(process_of(shard.replicas[number]), signal.SIGKILL)
+            os.kill(process_of(shard.hosts[number].handle), signal.SIGKILL)
             until(lambda: any("has 1 of 2 replicas" in one for one in index.stats().errors), "one is missing")
             until(lambda: not index.stats().errors, "both replicas are there")
             assert index.search(QUERIES) == expected
         (shard,) = index._fresh().state.shards
-        for replica in shard.replicas:
-            os.kill(process_of(replica), signal.SIGKILL)
+        for host in shard.hosts:
+            os.kill(process_of(host.handle), signal.SIGKILL)
         until(lambda: "has 0 of 2 replicas" in "".join(index.stats().errors), "it is lost")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import subprocess
 import sys
@@ -17,12 +16,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError
 from relevance_gen.cluster import ClusterIndex, connection
-from relevance_gen.cluster.calls import Pace
-from relevance_gen.cluster.collection import ClusterCollection
-from relevance_gen.cluster.state import IndexState
 from relevance_gen.errors import ClusterError, IndexFormatError
-from relevance_gen.retrieval.question.answering import answer
-from relevance_gen.retrieval.question.query import Question
 from tests import strategies
 from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
 from tests.profiles import costly
@@ -104,41 +98,6 @@ def test_the_other_weighting(cluster: Any) -> None:
         assert repr(ours).startswith("<ClusterIndex of 50 chunks in 2 shards, cosine weighting")
 
 
-class Counted(ClusterCollection):
-    """Notes what it asks of the shards."""
-
-    def __init__(self, state: IndexState) -> None:
-        super().__init__(state, Pace())
-        self.asked: list[str] = []
-
-    def _call(self, shards: Any, function: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        self.asked.append(function.__name__)
-        return super()._call(shards, function, *args, **kwargs)
-
-
-ASKED: list[dict[str, Any]] = [
-    {},
-    {"spans": True},
-    {"where": {"page": [1, 2]}, "spans": True},
-    {"syntax": "signs"},
-]
-
-
-def test_a_question_takes_three_rounds(cluster: Any) -> None:
-    """Whatever is asked, a question takes three rounds, and one more where texts are long; the bits are the same."""
-    pages = enumerate(["cat naps", "Москва сон", "кот nap", "dogs bark"])
-    chunks = [{"text": text, "metadata": {"page": page}} for page, text in pages]
-    three = ["match", "candidates", "tell"]
-    one = ChunkIndex(chunks)
-    with ClusterIndex(chunks, n_shards=2) as ours:
-        for query, options in itertools.product(("cat naps", "Москва сон"), ASKED):
-            assert rounds(ours, one, query, options) == three, options
-        for index in (ours, one):
-            index.add([{**chunk, "text": f"{chunk['text']} {'on and on ' * 4000}"} for chunk in chunks])
-        for options in ASKED:
-            assert rounds(ours, one, "naps", options) == [*three, "tell"], options
-
-
 def test_a_reranker_reads_where_it_is(pair: tuple[ClusterIndex, ChunkIndex]) -> None:
     """It reads the same texts for an index of a cluster, long ones too, and answers and explanations are the same."""
     ours, one = pair
@@ -150,18 +109,6 @@ def test_a_reranker_reads_where_it_is(pair: tuple[ClusterIndex, ChunkIndex]) -> 
     told = ours.explain(QUERIES[0], best, reranker=HashReranker())
     assert told == one.explain(QUERIES[0], best, reranker=HashReranker())
     assert told.relevance is not None
-
-
-def rounds(ours: ClusterIndex, one: ChunkIndex, query: str, options: dict[str, Any]) -> list[str]:
-    """Return what a question asked of the shards; its answer must be that of the other index."""
-    state = ours._fresh().state
-    counted = Counted(state)
-    query = f"{query} -zebra" if "syntax" in options else query
-    counted._sample  # noqa: B018 is asked for once in an index's life
-    counted.asked.clear()
-    expected = one.search(query, 3, **options)
-    assert answer(Question(query, 3, **options), counted, state.n_positions, expected.metadata) == expected
-    return counted.asked
 
 
 def test_saved_and_loaded(cluster: Any, tmp_path: Path) -> None:
@@ -179,7 +126,7 @@ def test_saved_and_loaded(cluster: Any, tmp_path: Path) -> None:
         assert loaded.add(["one more"]) == range(40, 41)
         loaded.save(f"file://{tmp_path}/kept")
         (lost, _) = loaded._fresh().state.shards
-        connection.ray.kill(lost.replicas[0])
+        connection.ray.kill(lost.hosts[0].handle)
         until(lambda: loaded.search("more", allow_partial=True).metadata.num_missing_chunks == 0, "it is back")
         assert loaded.search("one more").results[-1].original_index == 40
 
@@ -189,7 +136,7 @@ def test_a_folder_that_nodes_do_not_share(cluster: Any) -> None:
     with ClusterIndex(["cats purr", "dogs bark"], n_shards=2) as index:
         with pytest.raises(InvalidRequestError, match="folder must be the same for all nodes"):
             index.save("memory://kept")  # of each process its own
-        kill_process(index._fresh().state.shards[0].replicas[0])
+        kill_process(index._fresh().state.shards[0].hosts[0].handle)
         assert answers(index, ChunkIndex(["cats purr", "dogs bark"]).search(QUERIES)) >= 0
 
 
@@ -238,6 +185,18 @@ def test_a_name_is_found_by_others(cluster: Any) -> None:
     for call in (lambda: other.search("cows"), lambda: ours.search(["cows"]), ours.stats):
         with pytest.raises(ClusterError, match="was closed"):
             call()
+
+
+def test_a_full_shard_takes_no_more(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all shards are full, chunks that are added become a shard of their own, and the bits are the same."""
+    monkeypatch.setattr("relevance_gen.cluster.keeper._MOST_TOKENS", 20)
+    one = ChunkIndex(texts(20))
+    with ClusterIndex(texts(20), n_shards=2, replicas=2) as ours:
+        for index in (one, ours):
+            index.add(texts(9, seed=3))
+            index.remove([3, 22])
+        assert [len(shard.nodes) for shard in ours.stats().shards] == [2, 2, 2]
+        assert ours.search(QUERIES) == one.search(QUERIES)
 
 
 def test_blank_chunks_keep_their_place(cluster: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from relevance_gen import ChunkIndex
 from relevance_gen.cluster import ClusterIndex, actors
-from relevance_gen.cluster.shard import Shard
+from relevance_gen.cluster.host import Host
 from relevance_gen.errors import ChunksMissingError, ClusterError
 from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
 
@@ -28,7 +28,7 @@ def test_a_lost_shard_comes_back(cluster: Any, tmp_path: Path) -> None:
         expected = one.search(QUERIES)
         lost, other = index._fresh().state.shards
         assert other.n_chunks + lost.n_chunks == len(index)
-        kill_process(lost.replicas[0])
+        kill_process(lost.hosts[0].handle)
         partial = index.search(QUERIES, allow_partial=True)
         for whole, part in zip(expected, partial, strict=True):
             if part.metadata.num_missing_chunks:
@@ -43,7 +43,7 @@ def test_a_lost_shard_comes_back(cluster: Any, tmp_path: Path) -> None:
         index.save(tmp_path / "there")
         (tmp_path / "there").rename(tmp_path / "away")
         for shard in index._fresh().state.shards:
-            kill_process(shard.replicas[0])
+            kill_process(shard.hosts[0].handle)
 
         def said_why() -> bool:
             with pytest.raises(ChunksMissingError, match=f"of {len(index)} chunks cannot be searched now") as refused:
@@ -66,7 +66,7 @@ def test_a_replica_answers_for_another(cluster: Any) -> None:
     with ClusterIndex(chunks, n_shards=1, replicas=2) as index:
         (shard,) = index._fresh().state.shards
         assert len(set(shard.node_ids)) == 2
-        kill_process(shard.replicas[0])
+        kill_process(shard.hosts[0].handle)
         assert answers(index, expected) == 0
         until(lambda: len(index.stats().shards[0].nodes) == 2, "the replica is replaced")
         assert index.search(QUERIES) == expected
@@ -91,7 +91,7 @@ def _is_refused(call: Callable[[], Any]) -> bool:
     return False
 
 
-def test_a_shard_that_cannot_start_is_told(cluster: Any) -> None:
+def test_a_host_that_cannot_start_is_told(cluster: Any) -> None:
     """A node that does not live is refused with an error that names it."""
     with pytest.raises((ClusterError, actors.RayActorError)):
-        actors.check(actors.start(Shard, "0" * 56, "pivoted", None), 60)
+        actors.check(actors.start(Host, "0" * 56, 0, "pivoted", None), 60)

@@ -9,7 +9,7 @@ from relevance_gen.cluster import ClusterIndex, ClusterRunner
 from relevance_gen.cluster.placing import living_nodes
 from small_models import BIGRAM
 from tests.cluster.conftest import NODE
-from tests.cluster.shared import OPTIONS, QUERIES, answers, texts, until
+from tests.cluster.shared import OPTIONS, QUERIES, answers, kill_process, texts, until
 
 
 def test_a_node_that_joins_gets_work(cluster: Any) -> None:
@@ -34,3 +34,26 @@ def test_a_node_that_joins_gets_work(cluster: Any) -> None:
         until(lambda: node.node_id not in [one.id for one in living_nodes()], "the node is known to be dead")
         assert index.rebalance() == 0
         assert runner.generate("a").responses
+
+
+def test_the_hosts_of_a_node_are_asked_through_one(cluster: Any) -> None:
+    """A node of two processors has two hosts, of which one asks the other; the shards of one that dies come back."""
+    chunks = texts(60, seed=8)
+    expected = ChunkIndex(chunks).search(QUERIES)
+    node = cluster.add_node(**NODE | {"num_cpus": 2})
+    until(lambda: node.node_id in [one.id for one in living_nodes()], "the node has joined")
+    with ClusterIndex(chunks, n_shards=12) as index:
+        shards = [(host, shard) for shard in index._fresh().state.shards for host in shard.hosts]
+        hosts = {host for host, _ in shards if host.node_id == node.node_id}
+        assert len(hosts) == 2
+        assert all(sum(one is host for one, _ in shards) > 1 for host in hosts)
+        for _ in range(3):  # either may be asked
+            index._fresh()._rankings.clear()
+            assert index.search(QUERIES) == expected
+        kill_process(hosts.pop().handle)
+        answers(index, expected)
+        until(lambda: not index.stats().errors, "all shards are back")
+        index._fresh()._rankings.clear()
+        assert index.search(QUERIES) == expected
+    cluster.remove_node(node)
+    until(lambda: node.node_id not in [one.id for one in living_nodes()], "the node is known to be gone")

@@ -111,7 +111,7 @@ def test_a_lost_shard_is_told(servers: tuple[Server, Server], tmp_path: Path) ->
         assert len(server.call("POST", "/search", body, KEYED).json["results"]) == 2
         (lost, _) = index._fresh().state.shards
         first.unlink()  # so that it does not come back
-        connection.ray.kill(lost.replicas[0])
+        connection.ray.kill(lost.hosts[0].handle)
         until(lambda: server.call("POST", "/search", body, KEYED).status == 503, "it is lost")
         refused = server.call("POST", "/search", body, KEYED)
         assert refused.error["type"] == "chunks_missing"

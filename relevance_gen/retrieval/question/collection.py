@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from attrs import evolve
 
 from relevance_gen.caller import check_wanted
 from relevance_gen.lru import LruCache
-from relevance_gen.retrieval.arrays import Flags, Ids, Offsets, different, joined
+from relevance_gen.retrieval.arrays import Flags, Ids, Offsets, different, find, joined
 from relevance_gen.retrieval.question.bags import SAMPLE_SIZE, Sample
 from relevance_gen.retrieval.question.confidence import confidence
 from relevance_gen.retrieval.question.evidence import E, Inquiry, contents, merged
@@ -24,7 +24,8 @@ from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.matching import Match
 from relevance_gen.retrieval.question.query import REMEMBERED_CHARS, Query, Question
 from relevance_gen.retrieval.question.ranking import Ranking, at_least_as_good
-from relevance_gen.retrieval.question.scorer import Candidates, SegmentScorer, TermMatch, TermPostings
+from relevance_gen.retrieval.question.scorer import SegmentScorer, TermPostings
+from relevance_gen.retrieval.question.scorers import Scorers
 from relevance_gen.retrieval.question.signs import Sign
 from relevance_gen.retrieval.question.spelling import corrected, misspelt
 from relevance_gen.retrieval.question.stage import N_PROMISING, Plan, Reranking, Table
@@ -34,31 +35,34 @@ from relevance_gen.retrieval.question.weighting import Weighting
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.types import Metadata
 
-Rest = ParamSpec("Rest")
-Answer = TypeVar("Answer")
-
 _RANKINGS_BYTES: Final = 1 << 20
 
 
-class Collection:
+class Collection(Scorers):
     """Segments searched as one; it never changes. Safe to share between threads.
 
-    All that a question needs of the segments goes through `ask`: a collection whose segments are elsewhere overrides
-    it, `tell_each`, which may ask fewer of them, and `ahead`, which says what to ask before it is known to be needed.
+    A collection whose segments are elsewhere also overrides `ahead` and `n_told`, which say what to ask, and of how
+    many, before it is known to be needed.
 
     Args:
         segments: the segments; no position is in two of them.
         weighting: how to score.
         before: what was searched before a change; what it remembers of segments that are still there is kept.
+
+    Attributes:
+        n_told: of how many of the best of some segments something is told at once in the second round.
     """
+
+    n_told: int = 0
 
     def __init__(self, segments: Sequence[Segment], weighting: Weighting, before: Collection | None = None) -> None:
         self.weighting = weighting
         self.statistics = sum(map(weighting.statistics, segments), Statistics())
         words = {} if before is None else before._words
-        self._scorers: list[SegmentScorer] = [
+        scorers = [
             SegmentScorer(segment, weighting, self.statistics, words.get(id(segment.postings))) for segment in segments
         ]
+        super().__init__(scorers)
         self._rankings: LruCache[Ranking] = LruCache(
             _RANKINGS_BYTES, lambda ranking: ranking.nbytes + 4 * REMEMBERED_CHARS
         )
@@ -92,17 +96,6 @@ class Collection:
 
     # ── Asking the segments ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def ask(
-        self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs
-    ) -> list[Answer]:
-        """Return what each segment's scorer answers."""
-        check_wanted()
-        return [method(scorer, *args, **kwargs) for scorer in self._scorers]
-
-    def tell_each(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
-        """Return for each segment the places of its chunks among some positions, and what is asked of these."""
-        return self.ask(SegmentScorer.tell, positions, inquiries)
-
     def ahead(self, plan: Plan, n: int) -> dict[Inquiry[Any], Inquiry[Any]]:
         """Return what to ask about all picked chunks at once, by what may be asked of them later.
 
@@ -115,23 +108,6 @@ class Collection:
         """
         stages = [stage for stage in plan.stages if stage.n_best >= N_PROMISING and n <= (stage.most or n)]
         return {stage.evidence: stage.evidence for stage in stages}
-
-    def tell_all(self, inquiries: Sequence[Inquiry[Any]], positions: Offsets) -> list[Any]:
-        """Return all that is asked of the chunks at some positions, of which there must be some.
-
-        Raises:
-            LookupError: no segment has a chunk at one of the positions.
-        """
-        told = [(here, parts) for here, parts in self.tell_each(positions, inquiries) if here.size]
-        places = [here for here, _ in told]
-        if sum(map(len, places)) < positions.size:
-            raise LookupError("a chunk that is asked about is in no segment")
-        return [merged(parts, places) for parts in zip(*(parts for _, parts in told), strict=True)]
-
-    def tell(self, inquiry: Inquiry[E], positions: Offsets) -> E:
-        """Return what is asked of the chunks at some positions, and raise, as `tell_all` does."""
-        evidence: E = self.tell_all([inquiry], positions)[0]
-        return evidence
 
     def contents(self, positions: Offsets) -> list[tuple[str, Metadata, str]]:
         """Return text, metadata and title of the chunks at some positions."""
@@ -220,16 +196,15 @@ class Collection:
 
     def match(self, query: Query) -> tuple[Query, tuple[Match, ...], tuple[int, ...]]:
         """Return a query with what each of its terms stands for in any chunk, and in how many."""
-        found = self.ask(SegmentScorer.match, query.terms)
-        matches = _united(query, found)
-        if any(match.is_crowded for match in matches):
-            crowded = {term for term, match in zip(query.terms, matches, strict=True) if match.is_crowded}
-            terms = (evolve(term, inflected=term.inflected and term not in crowded) for term in query.terms)
+        found = self.look_up(query.terms)
+        if any(one.match.is_crowded for one in found):
+            terms = [
+                evolve(term, inflected=term.inflected and not one.match.is_crowded)
+                for term, one in zip(query.terms, found, strict=True)
+            ]
             query = evolve(query, terms=tuple(terms))
-            found = self.ask(SegmentScorer.match, query.terms)
-            matches = _united(query, found)
-        df = tuple([sum([parts[number].df for parts in found]) for number in range(len(query.terms))])
-        return query, matches, df
+            found = self.look_up(query.terms)
+        return query, tuple([one.match for one in found]), tuple([one.df for one in found])
 
     def assess(self, plan: Plan, n: int, chosen: Filter | None = None, rerankings: Sequence[Reranking] = ()) -> Table:
         """Return the chunks whose cosines reach the n-th best, and all parts of their scores.
@@ -257,47 +232,57 @@ class Collection:
         """Return the table that the stages fill: the second round, and of the third what is asked at once."""
         everyone = any(one.n_candidates is None for one in rerankings)
         n = max([n, N_PROMISING, *(one.n_candidates or self.statistics.n_chunks for one in rerankings)])
-        parts = self.ask(SegmentScorer.candidates, plan, n, chosen, everyone=everyone)
-        found = Candidates.merge(parts, None if everyone else n)
+        at_once = self.ahead(plan, N_PROMISING) if self.n_told else {}
+        options: dict[str, Any] = {"everyone": everyone, "n_told": self.n_told, "inquiries": [*at_once.values()]}
+        leaders = self.leaders(plan, n, chosen, **options)
+        found = leaders.candidates
         n_best = max((stage.n_best for stage in plan.stages), default=0)
-        promising = picked = at_least_as_good(found.cosines, n_best) if n_best else _NOWHERE
-        results = found.is_chosen.nonzero()[0]
-        if chosen is not None and n_best:
-            of_results = results[at_least_as_good(found.cosines[results], n_best)]
-            picked = different(np.concatenate((promising, of_results)))
+        promising = at_least_as_good(found.cosines, n_best) if n_best else _NOWHERE
+        picked = found.leading(n_best) if chosen is not None and n_best else promising
         return Table(
             plan=plan,
             positions=found.positions,
             scores=found.cosines.copy(),  # from elsewhere they may come read-only
             is_verbatim=found.is_verbatim,
-            results=results,
+            results=found.is_chosen.nonzero()[0],
             promising=promising,
             picked=picked,
-            source=self._told_ahead(plan, found.positions[picked]),
+            source=self._told_ahead(
+                plan, found.positions[picked], leaders.positions, dict(zip(at_once, leaders.told, strict=False))
+            ),
             sample=lambda: self._sample,
         )
 
-    def _told_ahead(self, plan: Plan, positions: Offsets) -> Callable[[Inquiry[E], Offsets], E]:
-        """Ask about the chunks at some positions now; return what tells of them later as `tell` does, or asks again."""
-        ahead = self.ahead(plan, positions.size) if positions.size else {}
-        told = dict(zip(ahead, self.tell_all([*ahead.values()], positions), strict=True)) if ahead else {}
+    def _told_ahead(
+        self, plan: Plan, positions: Offsets, told_of: Offsets, told: Mapping[Inquiry[Any], Any]
+    ) -> Callable[[Inquiry[E], Offsets], E]:
+        """Ask about the chunks at some positions now; return what tells of them later as `tell` does, or asks again.
+
+        Args:
+            plan: the query, weighed.
+            positions: of the chunks, ascending.
+            told_of: positions of those that something was told of already, or of others, ascending.
+            told: that, by what may be asked later.
+        """
+        missing = positions[find(told_of, positions) < 0]
+        ahead = self.ahead(plan, positions.size) if missing.size else {}
+        if ahead:
+            more = dict(zip(ahead, self.tell_all([*ahead.values()], missing), strict=True))
+            known_of = np.sort(np.concatenate((told_of, missing)))
+            places = [known_of.searchsorted(told_of), known_of.searchsorted(missing)]
+            told = {key: merged([told.get(key), one], places) for key, one in more.items()} if told_of.size else more
+            told_of = known_of
 
         def tell(inquiry: Inquiry[E], wanted: Offsets) -> E:
             known: E | None = told.get(inquiry)
             if known is None:
                 return self.tell(inquiry, wanted)
-            if wanted.size == positions.size and (wanted == positions).all():
+            if wanted.size == told_of.size and (wanted == told_of).all():
                 return known
-            places = positions.searchsorted(wanted)
-            is_told = (positions.take(places, mode="clip") == wanted).all()
-            return known.take(places) if is_told else self.tell(inquiry, wanted)
+            places = find(told_of, wanted)
+            return known.take(places) if (places >= 0).all() else self.tell(inquiry, wanted)
 
         return tell
-
-
-def _united(query: Query, found: Sequence[tuple[TermMatch, ...]]) -> tuple[Match, ...]:
-    """Return what each term of a query stands for in all segments together."""
-    return tuple([Match.union([parts[number].match for parts in found]) for number in range(len(query.terms))])
 
 
 _NOWHERE: Final[Offsets] = np.zeros(0, np.int64)

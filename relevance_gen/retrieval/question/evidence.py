@@ -16,7 +16,7 @@ from relevance_gen.retrieval.arrays import Floats, Offsets
 from relevance_gen.retrieval.segment.segment import Reading, Segment, Statistics
 from relevance_gen.types import Metadata
 
-_SHORT_CHARS: Final = 1 << 15
+_SHORT_CHARS: Final = 1 << 16
 """Where texts are longer, sending what nobody may want takes longer than asking again does."""
 
 

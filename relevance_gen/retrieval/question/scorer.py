@@ -4,7 +4,7 @@
 2. `SegmentScorer.candidates`: which chunks have the highest cosine, and which say exactly what the query says?
 3. `SegmentScorer.tell`: what do the stages of a score, and whoever shows the results, want to know of the best of all?
 
-Between the rounds `relevance_gen.retrieval.question.collection` puts together what the segments tell. What goes in and
+Between the rounds `relevance_gen.retrieval.question.scorers` puts together what the segments tell. What goes in and
 comes out is small and can be pickled, so a segment may be anywhere. The rounds stand in one long file because they
 share what they find.
 """
@@ -12,6 +12,7 @@ share what they find.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -30,11 +31,15 @@ from relevance_gen.retrieval.question.ranking import at_least_as_good, best_quot
 from relevance_gen.retrieval.question.signs import Sign, allowed
 from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.retrieval.question.weighting import Weighting
+from relevance_gen.retrieval.segment.builder import build
+from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import BETWEEN, Segment, Statistics
 from relevance_gen.retrieval.text.portions import cut_by_size
 
 _AT_ONCE: Final = 1 << 17
 """Chunks of about so many words are read together: ties may make them many, and each may be long."""
+_AGAIN: Final = 1 << 14
+"""Chunks of so many words together are cut again in the time that it takes to look into some twenty segments."""
 _POSTINGS_STEP: Final = 1 << 15
 """About so many postings are added up together, while they are in the core's cache."""
 _DENSE: Final = 8
@@ -52,6 +57,11 @@ class TermMatch:
 
     match: Match
     df: int
+
+    @classmethod
+    def union(cls, parts: Sequence[TermMatch]) -> TermMatch:
+        """Return what it stands for in several segments together."""
+        return cls(Match.union([part.match for part in parts]), sum([part.df for part in parts]))
 
 
 @frozen(eq=False)
@@ -113,6 +123,14 @@ class Candidates:
         some = some[positions[some].argsort()]
         return cls(positions[some], cosines[some], is_verbatim[some], is_chosen[some])
 
+    def leading(self, n: int) -> Offsets:
+        """Return the places of the best n with their ties, and of the best n of those that are chosen, ascending."""
+        best = at_least_as_good(self.cosines, n)
+        if self.is_chosen.all():
+            return best
+        chosen = self.is_chosen.nonzero()[0]
+        return different(np.concatenate((best, chosen[at_least_as_good(self.cosines[chosen], n)])))
+
 
 class SegmentScorer:
     """Scores one segment, query after query; safe to share between threads.
@@ -139,13 +157,13 @@ class SegmentScorer:
         )
         self._exact: LruCache[TermMatch] = LruCache(_EXACT_BYTES, lambda found: found.match.nbytes)
         self._weighting = weighting
-        self._statistics = statistics
+        self.statistics = statistics
         self._by_prefix = not statistics.is_english
 
     @functools.cached_property
     def denominators(self) -> Floats:
         """What the sum of each chunk is divided by, shape (N,)."""
-        return self._weighting.denominators(self.segment, self._statistics)
+        return self._weighting.denominators(self.segment, self.statistics)
 
     @functools.cached_property
     def _least_denominator(self) -> float:
@@ -216,7 +234,7 @@ class SegmentScorer:
             cuts = list(cut_by_size(sizes + BETWEEN, _AT_ONCE))
         told = []
         for start, end in cuts:
-            excerpt = Excerpt(self.segment, numbers[start:end], self.denominators, self._statistics)
+            excerpt = Excerpt(self.segment, numbers[start:end], self.denominators, self.statistics)
             told.append([inquiry(excerpt) for inquiry in inquiries])
         if len(told) == 1:
             return here, told[0]
@@ -391,6 +409,33 @@ class SegmentScorer:
         if tf.dtype.kind == "f":  # one by one, as above
             return chunk.take(first), np.bincount(new.cumsum() - 1, tf)
         return chunk.take(first), np.add.reduceat(tf, first) if first.size else tf
+
+
+def together(scorers: Sequence[SegmentScorer], positions: Offsets) -> Excerpt | None:
+    """Return chunks of many segments as those of one that is made for them: quicker than to look into each segment.
+
+    Args:
+        scorers: of the segments.
+        positions: of the chunks, ascending.
+
+    Returns:
+        The excerpt; None where the chunks have passages, or are so long that they had better not be read again.
+    """
+    homes: list[tuple[Segment, int, float]] = []
+    order: list[int] = []
+    for scorer in scorers:
+        numbers = scorer.segment.find(positions)
+        order += (here := (numbers >= 0).nonzero()[0]).tolist()
+        numbers = numbers.take(here)
+        denominators = scorer.denominators.take(numbers).tolist()
+        homes += zip(itertools.repeat(scorer.segment), numbers.tolist(), denominators, strict=False)
+    n_words = sum(int(segment.n_occurrences[number]) for segment, number, _ in homes)
+    if n_words > _AGAIN or any(segment.passages is not None for segment, *_ in homes):
+        return None
+    homes = [homes[place] for place in np.argsort(order).tolist()]
+    chunks = Chunks.joined(segment.chunks.take([number]) for segment, number, _ in homes)
+    of_each = np.array([denominator for *_, denominator in homes])
+    return Excerpt(build(chunks, positions), np.arange(positions.size), of_each, scorers[0].statistics)
 
 
 _NOTHING: Final[Offsets] = np.zeros(0, np.int64)

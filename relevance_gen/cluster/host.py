@@ -1,0 +1,132 @@
+"""A host: an actor that holds shards of an index, and asks the other hosts of its node along with itself.
+
+A node has as many hosts as it offers processors, or fewer. Callers send a question to one host of each node, which puts
+together what all of them tell, so that a caller's work grows with the nodes, and not with the shards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import ray
+from ray.exceptions import RayActorError
+
+from relevance_gen.cluster.actors import HEALTH, Actor, SilentError, get_from
+from relevance_gen.cluster.parts import Recipe
+from relevance_gen.cluster.shard import Contribution, OutdatedError, Shard
+from relevance_gen.errors import BusyError
+from relevance_gen.quota import Quota
+from relevance_gen.retrieval.question.scorers import Scorers
+from relevance_gen.retrieval.segment.segment import Statistics
+from relevance_gen.tokens import TokenCounter
+from relevance_gen.types import WeightingName
+
+_MAKING: Final = "making"
+_ASKING: Final = "asking"
+_MOST_ASKED: Final = 64
+"""Questions that a host works at, or that wait in it for the other hosts of its node; more are refused."""
+_REFUSING: Final = 8
+"""Threads that are left to refuse them."""
+_SILENT_S: Final = 2.0
+"""Another host of the node that has not answered a ping for so long is not waited for."""
+
+
+class Host(Actor):
+    """Holds some shards of one index. A shard is made by one call at a time; questions are answered meanwhile.
+
+    Args:
+        number: the host's, which no other host of the index has.
+        weighting: the name of the weighting.
+        counter: counts the tokens of chunks.
+    """
+
+    groups: ClassVar[dict[str, int]] = {HEALTH: 2, _MAKING: 1, _ASKING: _MOST_ASKED + _REFUSING}
+
+    def __init__(self, number: int, weighting: WeightingName, counter: TokenCounter) -> None:
+        self._number = number
+        self._made_with = weighting, counter
+        self._shards: dict[int, Shard] = {}
+        self._others: dict[int, Any] = {}
+        self._asked = Quota(_MOST_ASKED)
+
+    def meet(self, hosts: Mapping[int, Any]) -> None:
+        """Take note of the hosts of this node, by their numbers."""
+        self._others |= hosts
+
+    # ── Shards ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @ray.method(concurrency_group=_MAKING)
+    def build(self, shard: int, recipe: Recipe) -> Contribution:
+        """Make a shard by its recipe, and hold it under this number."""
+        self._shards[shard] = made = Shard(*self._made_with)
+        return made.build(recipe)
+
+    @ray.method(concurrency_group=_MAKING)
+    def take(self, shard: int, copy: bytes) -> Contribution:
+        """Hold under this number what another host's `Shard.copy` told."""
+        self._shards[shard] = made = Shard(*self._made_with)
+        return made.take(copy)
+
+    def drop(self, shard: int) -> None:
+        """Hold a shard no more."""
+        self._shards.pop(shard, None)
+
+    def call(self, shard: int, verb: str, *args: Any) -> Any:
+        """Return what a method of a shard returns."""
+        return getattr(self._shards[shard], verb)(*args)
+
+    def adopt(self, shards: Sequence[int], epoch: int, statistics: Statistics) -> None:
+        """Have shards adopt their last changes, as `Shard.adopt` does."""
+        for shard in shards:
+            self._shards[shard].adopt(epoch, statistics)
+
+    # ── Questions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @ray.method(concurrency_group=_ASKING)
+    def ask(self, epoch: int, shards: Mapping[int, Sequence[int]], question: bytes) -> Any:
+        """Return what a function tells of shards of this node, all together.
+
+        Args:
+            epoch: which state of the index is asked.
+            shards: the numbers of the shards, by the number of the host that is to be asked for them.
+            question: four things, pickled: the function, which takes `Scorers` first; its other arguments, and those by
+                name; and a function that puts together what several hosts tell.
+
+        Raises:
+            OutdatedError: that state is forgotten, or one of the hosts does not have a shard, is dead or is silent.
+            BusyError: one of them works at too many questions.
+        """
+        if not self._asked.take():
+            raise BusyError(f"a process of the cluster works at {_MOST_ASKED} questions already: ask again later")
+        try:
+            asked = [
+                (handle, handle.ask.remote(epoch, {host: some}, question))
+                for host, some in shards.items()
+                if host != self._number
+                for handle in (self._known(host),)
+            ]
+            function, args, kwargs, merge = pickle.loads(question)  # noqa: S301 from a process of the cluster
+            told = []
+            if (here := shards.get(self._number)) is not None:
+                told.append(function(self._scorers(epoch, here), *args, **kwargs))
+            told += [get_from(handle, answer, _SILENT_S) for handle, answer in asked]
+            return merge(told) if len(told) > 1 else told[0]
+        except (RayActorError, SilentError):
+            raise OutdatedError from None
+        finally:
+            self._asked.give_back()
+
+    def _known(self, host: int) -> Any:
+        try:
+            return self._others[host]
+        except KeyError:
+            raise OutdatedError from None
+
+    def _scorers(self, epoch: int, shards: Sequence[int]) -> Scorers:
+        try:
+            return Scorers([*itertools.chain.from_iterable(self._shards[shard].scorers(epoch) for shard in shards)])
+        except KeyError:
+            raise OutdatedError from None

@@ -1,0 +1,418 @@
+"""The hosts of an index, and the replicas of its shards in them: start what is lacking, call it, and end what fails."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import ray
+from attrs import define, field
+from ray.exceptions import RayActorError
+
+from relevance_gen.cluster.actors import START_S, SilentError, check, get_from, start, wait_for
+from relevance_gen.cluster.host import Host
+from relevance_gen.cluster.parts import Recipe
+from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
+from relevance_gen.cluster.shard import Contribution
+from relevance_gen.cluster.state import HostState, PositionRuns, ShardState
+from relevance_gen.errors import ClusterError
+from relevance_gen.retrieval.segment.segment import Statistics
+from relevance_gen.tokens import TokenCounter
+from relevance_gen.types import WeightingName
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 3
+"""How often a replica is made before a shard counts as lost: a node may die while it is chosen."""
+_LONGEST_PAUSE_S: Final = 30.0
+"""Between two attempts to restore a shard that cannot be restored."""
+_AT_ONCE: Final = 1 << 12
+"""Replicas that are made at once; each waits for its turn in its host."""
+_CALLS: Final = 16
+"""Calls of shards that a host works at together, but for questions."""
+_SILENT_S: Final = 2.0
+"""A host that has not answered a ping for so long is not asked any more, and ended if others have its shards."""
+BUILD_SILENT_S: Final = 30.0
+"""An actor that unpickles gigabytes leaves a ping unanswered for so long at most."""
+_FILL_S: Final = 30.0
+"""How long further shards are restored together with others, before changes have their turn."""
+_LOOK_S: Final = 0.2
+NOT_MADE: Final = Contribution(Statistics(), PositionRuns.of(np.zeros(0, np.int64)), 0, 0, 0)
+
+
+@define(eq=False)
+class KeptHost:
+    """What the keeper knows of a host.
+
+    Attributes:
+        state: what callers are told.
+        end: an answer that never comes, but fails when it dies.
+        is_up: whether it has started, with the right versions.
+        ping: an answer that shows that it lives; None between two pings.
+        next_ping_s: when to ping it again, in seconds of the monotonic clock.
+        silent_s: how long a ping was not answered.
+    """
+
+    state: HostState
+    end: Any
+    is_up: bool = False
+    ping: Any = None
+    next_ping_s: float = 0.0
+    silent_s: float = 0.0
+
+    @property
+    def handle(self) -> Any:
+        """The actor."""
+        return self.state.handle
+
+    @property
+    def node_id(self) -> str:
+        """The node that it runs on."""
+        return self.state.node_id
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether callers had better not wait for it."""
+        return self.silent_s > _SILENT_S
+
+
+@define(eq=False)
+class KeptShard:
+    """What the keeper knows of a shard.
+
+    Attributes:
+        number: no other shard of the index has it.
+        recipe: how it is made.
+        contribution: what it adds to the whole; `NOT_MADE` before it was made for the first time.
+        replicas: the hosts that have it, and live.
+        coming: those that are making it.
+        error: why it could not be restored.
+        n_failures: how often in a row that failed.
+        next_try_s: when to try again, in seconds of the monotonic clock.
+    """
+
+    number: int
+    recipe: Recipe
+    contribution: Contribution = NOT_MADE
+    replicas: list[KeptHost] = field(factory=list)
+    coming: list[KeptHost] = field(factory=list)
+    error: str | None = None
+    n_failures: int = 0
+    next_try_s: float = 0.0
+
+    @property
+    def statistics(self) -> Statistics:
+        """Of its chunks."""
+        return self.contribution.statistics
+
+    @property
+    def size(self) -> int:
+        """How much it loads a host: its tokens, and one."""
+        return self.contribution.n_tokens + 1
+
+    def state(self, n_wanted: int) -> ShardState:
+        """Return what callers are told, where so many replicas are wanted."""
+        hosts = tuple(one.state for one in self.replicas if not one.is_silent)
+        of_chunks = self.contribution.runs, self.statistics.n_chunks
+        return ShardState(self.number, *of_chunks, hosts, n_wanted - len(hosts), self.error)
+
+
+class _Call(NamedTuple):
+    """What one replica is asked for, and the list that its answer goes to."""
+
+    answers: list[Any]
+    shard: KeptShard
+    args: tuple[Any, ...]
+    host: KeptHost
+
+
+class Hosts:
+    """All hosts of an index, and the replicas of all shards in them.
+
+    Args:
+        weighting: the name of the weighting.
+        counter: counts the tokens of chunks.
+        n_wanted: how many hosts shall have each shard, each on a node of its own as far as there are nodes.
+        on_change: called, with `changed` held, when a host was struck out, falls silent or is heard of again.
+
+    Attributes:
+        shards: the shards.
+        all: the hosts.
+        changed: held for a moment while hosts and replicas come and go.
+        n_wanted: how many hosts shall have each shard.
+        adopted: what was adopted last, as `Shard.adopt` takes it; None before anything was.
+        closed: set when all hosts were ended.
+    """
+
+    def __init__(
+        self, weighting: WeightingName, counter: TokenCounter, n_wanted: int, on_change: Callable[[], None]
+    ) -> None:
+        self.shards: list[KeptShard] = []
+        self.all: list[KeptHost] = []
+        self.changed = threading.Condition()
+        self._made_with = weighting, counter
+        self._numbers = itertools.count()
+        self.n_wanted = n_wanted
+        self.on_change = on_change
+        self.adopted: tuple[int, Any] | None = None
+        self.closed = threading.Event()
+
+    def of(self, host: KeptHost) -> list[KeptShard]:
+        """Return the shards that a host has."""
+        return [shard for shard in self.shards if host in shard.replicas]
+
+    @property
+    def loads(self) -> Counter[str]:
+        """The sizes of all replicas that are, or will soon be, on each node, by its id."""
+        return self._loads(lambda host: host.node_id)
+
+    def _loads(self, key: Callable[[KeptHost], Any]) -> Counter[Any]:
+        loads: Counter[Any] = Counter()
+        for shard in self.shards:
+            for host in (*shard.replicas, *shard.coming):
+                loads[key(host)] += shard.size
+        return loads
+
+    def lacking(self) -> list[KeptShard]:
+        """Return the shards that lack replicas, and for which it is time to try again."""
+        now_s = time.monotonic()
+        if self.closed.is_set():
+            return []
+        return [one for one in self.shards if len(one.replicas) < self.n_wanted and one.next_try_s <= now_s]
+
+    def adopt(self, epoch: int, statistics: Any) -> None:
+        """Have all shards adopt their last changes, and from now on all that are made adopt this state."""
+        self.adopted = epoch, statistics
+        numbers: dict[KeptHost, list[int]] = {}
+        for shard in self.shards:
+            for host in shard.replicas:
+                numbers.setdefault(host, []).append(shard.number)
+        sent = [(host, host.handle.adopt.remote(some, epoch, statistics)) for host, some in numbers.items()]
+        for host, answer in sent:
+            try:
+                get_from(host.handle, answer)
+            except (RayActorError, SilentError):
+                self.strike(host)
+
+    def call(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+        """Call all replicas of some shards at once, and strike those out that turn out to be dead or silent.
+
+        Args:
+            shards: the shards.
+            verb: the method of `Shard`.
+            arguments: what it takes, for each shard.
+
+        Returns:
+            What the replicas of each shard answered.
+
+        Raises:
+            Exception: what one of them raised, when all have answered.
+        """
+        answers: list[list[Any]] = [[] for _ in shards]
+        calls = zip(answers, shards, arguments, strict=True)
+        self._call(verb, [_Call(*call, replica) for call in calls for replica in list(call[1].replicas)])
+        return answers
+
+    def call_one(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Do so with one replica of each shard, and with others where these turn out to be dead or silent.
+
+        Returns:
+            For each shard a list of its answer; an empty one where no replica lives.
+        """
+        answers: list[list[Any]] = [[] for _ in shards]
+        owed = list(zip(answers, shards, arguments, strict=True))
+        while owed:
+            calls = [
+                _Call(found, shard, args, replica)
+                for found, shard, args in owed
+                if (replica := min(shard.replicas, key=lambda one: one.silent_s, default=None)) is not None
+            ]
+            owed = [(call.answers, call.shard, call.args) for call in self._call(verb, calls)]
+        return answers
+
+    def _call(self, verb: str, calls: Sequence[_Call]) -> list[_Call]:
+        """Call replicas, all at once; return the calls of hosts that were dead or silent, and are struck out now."""
+        sent = [(call, call.host.handle.call.remote(call.shard.number, verb, *call.args)) for call in calls]
+        unanswered: list[_Call] = []
+        failure: Exception | None = None
+        for call, answer in sent:
+            try:
+                call.answers.append(get_from(call.host.handle, answer))
+            except (RayActorError, SilentError):
+                self.strike(call.host)
+                unanswered.append(call)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return unanswered
+
+    def strike(self, host: KeptHost) -> None:
+        """End a host, if it still lives, and strike it and its replicas out."""
+        ray.kill(host.handle)
+        with self.changed:
+            if host in self.all:
+                self.all.remove(host)
+                for shard in self.shards:
+                    shard.replicas = [one for one in shard.replicas if one is not host]
+                self.on_change()
+
+    def drop(self, shard: KeptShard, host: KeptHost) -> None:
+        """Have a host drop a shard."""
+        with self.changed:
+            shard.replicas = [one for one in shard.replicas if one is not host]
+            self.on_change()
+        host.handle.drop.remote(shard.number)
+
+    # ── Starting ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def fill(self) -> None:
+        """Make the replicas that shards lack, all at once, and those that they come to lack for a while from now."""
+        end_s = time.monotonic() + _FILL_S
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            making: dict[Future[bool], KeptShard] = {}
+            while True:
+                for shard in self.lacking() if time.monotonic() < end_s else ():
+                    n_coming = sum(one is shard for one in making.values())
+                    for _ in range(self.n_wanted - len(shard.replicas) - n_coming):
+                        making[pool.submit(self.make, shard)] = shard
+                if not making:
+                    break
+                for ended in wait(making, _LOOK_S, FIRST_COMPLETED).done:
+                    del making[ended]
+                    ended.result()
+        self.end_idle()
+
+    def end_idle(self) -> None:
+        """End the hosts that have no shard."""
+        with self.changed:
+            busy = {host for shard in self.shards for host in (*shard.replicas, *shard.coming)}
+            idle = [host for host in self.all if host not in busy]
+            self.all = [host for host in self.all if host in busy]
+        for host in idle:
+            ray.kill(host.handle)
+
+    def make(self, shard: KeptShard, node: Node | None = None) -> bool:
+        """Make a replica, on a node with room unless one is named; tell whether that was done, or note why not."""
+        for _ in range(_ATTEMPTS):
+            if self.closed.is_set():
+                return False
+            with self.changed:
+                host = self._place(shard, node)
+                shard.coming.append(host)
+            try:
+                self._make(shard, host)
+            except (RayActorError, SilentError) as error:
+                self.strike(host)
+                shard.error = f"the actor died: {str(error).splitlines()[0]}"
+                continue
+            except Exception as error:
+                host.handle.drop.remote(shard.number)
+                shard.error = f"{type(error).__name__}: {error}"
+                break
+            finally:
+                with self.changed:
+                    shard.coming.remove(host)
+            with self.changed:
+                shard.replicas.append(host)
+                shard.error, shard.n_failures = None, 0
+                self.on_change()
+            return True
+        with self.changed:
+            shard.n_failures += 1
+            shard.next_try_s = time.monotonic() + min(2.0**shard.n_failures - 1.0, _LONGEST_PAUSE_S)
+            self.on_change()
+        if not self.closed.is_set():
+            _log.warning("a shard lacks a replica: %s", shard.error)
+        return False
+
+    def _make(self, shard: KeptShard, host: KeptHost) -> None:
+        """Have a host make a shard, and adopt what the others have adopted."""
+        self._welcome(host)
+        made = self._made(shard, host)
+        with self.changed:
+            if shard.contribution is NOT_MADE:
+                shard.contribution = made
+        if made.digest != shard.contribution.digest:
+            raise ClusterError("its source has changed since the index was built")
+        if self.adopted is not None:
+            get_from(host.handle, host.handle.adopt.remote([shard.number], *self.adopted))
+        if self.closed.is_set():
+            raise ClusterError("the index was closed")
+
+    def _welcome(self, host: KeptHost) -> None:
+        """Wait until a host has started, and let all hosts of its node know each other."""
+        check(host.handle, START_S)
+        with self.changed:
+            if host.is_up:
+                return
+            host.is_up = True
+            there = [one for one in self.all if one.is_up and one.node_id == host.node_id]
+        hosts = {one.state.number: one.handle for one in there}
+        for one, answer in [(one, one.handle.meet.remote(hosts)) for one in there if len(there) > 1]:
+            with suppress(RayActorError, SilentError):  # whoever calls it next is told
+                get_from(one.handle, answer)
+
+    def _made(self, shard: KeptShard, host: KeptHost) -> Contribution:
+        """Let a host copy a replica that lives; where there is none, make the shard by its recipe.
+
+        A saved file comes first, because it is mapped, and lies in memory once for all who read it.
+        """
+
+        def build() -> Contribution:
+            made: Contribution = get_from(
+                host.handle, host.handle.build.remote(shard.number, shard.recipe), BUILD_SILENT_S
+            )
+            return made
+
+        def take(twin: KeptHost) -> Contribution:
+            copy = twin.handle.call.remote(shard.number, "copy")
+            wait_for(twin.handle, copy, _SILENT_S)
+            taken: Contribution = get_from(host.handle, host.handle.take.remote(shard.number, copy), BUILD_SILENT_S)
+            return taken
+
+        living = [one for one in shard.replicas if not one.is_silent] if self.adopted is not None else []
+        copies = [partial(take, one) for one in living]
+        ways: list[Callable[[], Contribution]] = [build, *copies] if shard.recipe.is_file else [*copies, build]
+        for way in ways[:-1]:
+            with suppress(Exception):  # there is another way
+                return way()
+        return ways[-1]()
+
+    def _place(self, shard: KeptShard, node: Node | None) -> KeptHost:
+        """Return the host that a shard is to be made in, on the node with most room unless one is named.
+
+        That is one without work, or a new one as long as the node has fewer than processors, or that with the least.
+        """
+        having = [*shard.replicas, *shard.coming]
+        node = node or least_loaded(living_nodes(), self.loads, [one.node_id for one in having])
+        loads = self._loads(lambda host: host)
+        hosts = [one for one in self.all if one.node_id == node.id]
+        fit = [one for one in hosts if one not in having]
+        best = min(fit, key=lambda one: loads[one], default=None)
+        return self._new(node) if best is None or (loads[best] and len(hosts) < int(node.n_cpus)) else best
+
+    def _new(self, node: Node) -> KeptHost:
+        """Start a host on a node."""
+        number = next(self._numbers)
+        handle = start(Host, node.id, number, *self._made_with, max_concurrency=_CALLS)
+        self.all.append(KeptHost(HostState(number, handle, node.id), handle.end.remote()))
+        return self.all[-1]
+
+    def close(self) -> None:
+        """End all hosts, and start no more."""
+        self.closed.set()
+        with self.changed:
+            handles = [host.handle for host in self.all]
+        for handle in handles if ray.is_initialized() else []:  # Ray would start a cluster of its own
+            with suppress(Exception):  # the cluster may be gone
+                ray.kill(handle)
