@@ -124,14 +124,11 @@ class InvalidRequestError(RelevanceGenError, ValueError):
         return str(type(self)(self.rule, self.field, got, self.remedy))
 
     def __str__(self) -> str:
-        field = "" if self.field is None else f"{_printable(self.field)} "
+        path = self.field if self.field is None or self.field.isprintable() else ascii(self.field)[1:-1]
+        field = "" if path is None else f"{path} "
         got = "" if self.got is None else f", got {self.got}"
         remedy = "" if self.remedy is None else f"; {self.remedy}"
         return f"{field}{self.rule}{got}{remedy}"
-
-
-def _printable(path: str) -> str:
-    return path if path.isprintable() else ascii(path)[1:-1]
 
 
 class TooLargeError(InvalidRequestError):

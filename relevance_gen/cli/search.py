@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, get_args
 
 from relevance_gen.cli.arguments import not_empty
@@ -134,7 +135,7 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
     )
     group.add_argument(
         "--lines",
-        type=_line_count,
+        type=partial(_count, least=0),
         default=4,
         metavar="N",
         help="lines to show of a chunk, 0 for all (default: %(default)s)",
@@ -281,10 +282,6 @@ def _count(text: str, least: int = 1) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < _MAX_DIGITS and int(text) >= least):
         raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text[:80]!a}")
     return int(text)
-
-
-def _line_count(text: str) -> int:
-    return _count(text, 0)
 
 
 def _job_count(text: str) -> int:

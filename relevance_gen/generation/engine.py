@@ -236,7 +236,7 @@ class Engine:
                 prompt.logits = row.copy()
                 self.counters.prompt_tokens += each.stop
         for prompt, each in zip(prompts, slices, strict=True):
-            if each.stop == len(prompt.tokens) and self._model.can_rewind and self._whole_slices(each.stop - 1) > 0:
+            if each.stop == len(prompt.tokens) and self._model.can_rewind and each.stop > self._model.n_batch:
                 self._remember(prompt, each.slot)
 
     def _logits_after(self, prompts: Items[Prompt], slices: Items[scheduler.Slice]) -> Logits:
@@ -357,9 +357,6 @@ class Engine:
         if prompt.slot is not None:
             self._model.rewind(prompt.slot, 0)
         prompt.release()
-
-    def _whole_slices(self, n_tokens: int) -> int:
-        return n_tokens // self._model.n_batch * self._model.n_batch
 
     def _reusable(self, n_tokens: int) -> int:
         """Return how many of some known tokens can be kept: going on behind them changes no bit of what follows."""

@@ -43,7 +43,8 @@ def extra_buffers_are_safe(
     if "AMX_INT8 = 1" not in system_info:
         return True
     key = hashlib.sha256(f"{system_info}\n{build}".encode()).hexdigest()[:16]
-    answer = (cache_dir or _user_cache_dir()) / f"amx-{key}"
+    cache_dir = cache_dir or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relevance_gen"
+    answer = cache_dir / f"amx-{key}"
     try:
         safe = answer.read_text() == "safe"
     except OSError:
@@ -74,7 +75,3 @@ def _remember(path: Path, answer: str) -> None:
         scratch.replace(path)
     except OSError as error:
         _log.info("the answer of the AMX probe cannot be remembered: %s", error)
-
-
-def _user_cache_dir() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relevance_gen"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, TypeAlias, TypedDict, Unpack, overload
 
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.models import NO_MODELS, Models
@@ -13,51 +13,39 @@ from relevance_gen.retrieval.question.stages.relevance import TextReranker
 from relevance_gen.retrieval.segment.passages import TextEncoder
 from relevance_gen.types import Explanation, SearchResponse, Syntax
 
+Queries: TypeAlias = list[str] | tuple[str, ...] | Iterator[str]
+
+
+class SearchOptions(TypedDict, total=False):
+    """The types of the options of `Searchable.search`, for type checkers."""
+
+    where: Where | None
+    min_share: float
+    distinct: str | None
+    spans: bool
+    encoder: TextEncoder | None
+    candidates: int | None
+    reranker: TextReranker | None
+    reranked: int | None
+    syntax: Syntax
+    corrections: bool
+    allow_partial: bool
+
 
 class Searchable(ABC):
     """Chunks that can be searched again and again."""
 
     @overload
     def search(
-        self,
-        query: str,
-        top_n: int = 10,
-        true_order: bool = True,
-        *,
-        where: Where | None = None,
-        min_share: float = 0.0,
-        distinct: str | None = None,
-        spans: bool = False,
-        encoder: TextEncoder | None = None,
-        candidates: int | None = N_CANDIDATES,
-        reranker: TextReranker | None = None,
-        reranked: int | None = N_RERANKED,
-        syntax: Syntax = "plain",
-        corrections: bool = True,
-        allow_partial: bool = False,
+        self, query: str, top_n: int = 10, true_order: bool = True, **options: Unpack[SearchOptions]
     ) -> SearchResponse: ...
     @overload
     def search(
-        self,
-        query: list[str] | tuple[str, ...] | Iterator[str],
-        top_n: int = 10,
-        true_order: bool = True,
-        *,
-        where: Where | None = None,
-        min_share: float = 0.0,
-        distinct: str | None = None,
-        spans: bool = False,
-        encoder: TextEncoder | None = None,
-        candidates: int | None = N_CANDIDATES,
-        reranker: TextReranker | None = None,
-        reranked: int | None = N_RERANKED,
-        syntax: Syntax = "plain",
-        corrections: bool = True,
-        allow_partial: bool = False,
+        self, query: Queries, top_n: int = 10, true_order: bool = True, **options: Unpack[SearchOptions]
     ) -> list[SearchResponse]: ...
     def search(
         self,
-        query: str | list[str] | tuple[str, ...] | Iterator[str],
+        query: str | Queries,
         top_n: int = 10,
         true_order: bool = True,
         *,

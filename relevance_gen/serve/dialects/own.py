@@ -112,16 +112,12 @@ def _read_model(body: object) -> tuple[object, str | None]:
 
 def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
     """Read the body of ``POST /generate``."""
-    return _generation(body), _present_first
+    return _generation(body), lambda responses: wire.unstructure(responses[0])
 
 
 def _generation(body: object) -> GenerationTask:
     body, model = _read_model(body)
     return GenerationTask((wire.structure(GenerationRequest, body),), model=model)
-
-
-def _present_first(responses: Responses) -> object:
-    return wire.unstructure(responses[0])
 
 
 def read_stream(body: object) -> tuple[GenerationTask, Events]:

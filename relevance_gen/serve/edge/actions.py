@@ -19,7 +19,7 @@ from relevance_gen.serve.work.agents import Message, Reply
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, PromptTask, SearchTask
-from relevance_gen.types import Explanation, ExtractionRequest, ExtractionResponse, PromptResponse, SearchResponse
+from relevance_gen.types import PromptResponse, SearchResponse
 
 if TYPE_CHECKING:
     from relevance_gen.agents.protocol import Exchange
@@ -59,10 +59,6 @@ class Action:
     is_quick: bool = False
 
 
-def _search(service: Service, task: SearchTask, client: str) -> SearchResponse:
-    return service.searcher.search(task, client)
-
-
 def _told_of(task: SearchTask | ExplanationTask) -> Mapping[str, str]:
     """Say why a model had no part in a search in which it was to have one, and what its index is called."""
     skipped = {f"X-{model}-Skipped": reason for model, reason in task.skipped.items()}
@@ -74,14 +70,6 @@ def _count_search(metrics: Metrics, task: SearchTask, found: SearchResponse, sec
     metrics.add("search_chunks_total", len(task.chunks))
     n_context = found.metadata.num_context_tokens if task.named is None else 0
     metrics.add("search_tokens_total", found.metadata.num_query_tokens + n_context)
-
-
-def _explain(service: Service, task: ExplanationTask, client: str) -> Explanation:
-    return service.searcher.explain(task, client)
-
-
-def _extract(service: Service, task: ExtractionRequest, _: str) -> ExtractionResponse:
-    return service.extractor.extract(task)
 
 
 async def _write_prompt(service: Service, task: PromptTask, found: SearchResponse) -> PromptResponse:
@@ -132,13 +120,26 @@ async def _generate(service: Service, _: GenerationTask, written: GenerationTask
     return await service.generator.complete(written)
 
 
-SEARCH: Final = Action(lane="search", cost=costs.SEARCH, do=_search, headers=_told_of, count=_count_search)
-EXPLANATION: Final = Action(lane="search", cost=costs.SEARCH, do=_explain, headers=_told_of)
+SEARCH: Final = Action(
+    lane="search",
+    cost=costs.SEARCH,
+    do=lambda service, task, key: service.searcher.search(task, key),
+    headers=_told_of,
+    count=_count_search,
+)
+EXPLANATION: Final = Action(
+    lane="search",
+    cost=costs.SEARCH,
+    do=lambda service, task, key: service.searcher.explain(task, key),
+    headers=_told_of,
+)
 COMPRESSION: Final = Action(
     lane="search", cost=costs.COMPRESSION, do=lambda service, task, key: service.searcher.compress(task, key)
 )
 CITATION: Final = Action(lane="search", cost=costs.CITATION, do=lambda service, task, _: service.searcher.cite(task))
-EXTRACTION: Final = Action(lane="extraction", cost=costs.EXTRACTION, do=_extract)
+EXTRACTION: Final = Action(
+    lane="extraction", cost=costs.EXTRACTION, do=lambda service, task, _: service.extractor.extract(task)
+)
 PROMPT: Final = attrs.evolve(
     SEARCH,
     lane="generation",

@@ -55,10 +55,6 @@ def make_lanes(settings: Settings, metrics: Metrics) -> dict[str, Lane]:
     most_values["search"] = _VALUES_PER_CHUNK * settings.max_chunks
     lanes = {}
     for name, gate in gates.items():
-        show = partial(_show_held, metrics, name)
+        show = partial(lambda lane, n_bytes: metrics.put("request_body_bytes_held", n_bytes, lane), name)
         lanes[name] = Lane(gate, Quota(settings.max_buffered_bytes, watch=show), most_bytes[name], most_values[name])
     return lanes
-
-
-def _show_held(metrics: Metrics, lane: str, n_bytes: float) -> None:
-    metrics.put("request_body_bytes_held", n_bytes, lane)

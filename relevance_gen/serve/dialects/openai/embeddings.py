@@ -55,9 +55,9 @@ def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
             raise InvalidRequestError.must_be(f"input[{place}]", allowed, text)
 
     def present(encoded: Embeddings) -> object:
-        written = _as_base64 if request.encoding_format == "base64" else _as_numbers
+        is_packed = request.encoding_format == "base64"
         data = [
-            {"object": "embedding", "index": place, "embedding": written(vector)}
+            {"object": "embedding", "index": place, "embedding": _packed(vector) if is_packed else vector.tolist()}
             for place, vector in enumerate(encoded.vectors)
         ]
         n_tokens = int(encoded.n_tokens.sum())
@@ -68,9 +68,5 @@ def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
     return EmbeddingTask(texts, kind, "input", request.model), present
 
 
-def _as_numbers(vector: Vectors) -> object:
-    return vector.tolist()
-
-
-def _as_base64(vector: Vectors) -> str:
+def _packed(vector: Vectors) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
