@@ -92,7 +92,7 @@ def test_much_text_adds_up(backend: Backend, n_before: int, monkeypatch: pytest.
     if isinstance(counter._count_pieces, backends.ByGigatoken):
         monkeypatch.setattr(counter._count_pieces, "_chars_before_batches", n_before)
         assert counter._count_pieces.releases_lock(1 << 20) == (not n_before)
-    chunks = [*(PROSE[n % 50 :] for n in range(20_000)), "", "\ud800 " * 300_000, "a" * 600_000]
+    chunks = [*(PROSE[n % 50 :] for n in range(8_000)), "", "\ud800 " * 100_000, "a" * 600_000]
     with counter.counting_all(chunks) as counted:
         assert counted() == counter.count_all(chunks) == sum(map(counter.count, chunks))
 
@@ -139,7 +139,7 @@ def test_endless_runs_are_counted(unit: str, encoding: tiktoken.Encoding | None)
 def test_cutting_long_text_changes_no_count(pattern: str) -> None:
     """A text of many pieces counts what tiktoken counts for the whole of it."""
     encoding = encoding_of(pattern)
-    for text in (PROSE * 6_000, "wait!\n \n  go " * 50_000, "x " * 400_000):
+    for text in (PROSE * 6_000, "wait!\n \n  go " * 50_000):
         assert len(text) > 2 * PIECE_CHARS
         assert token_counter(encoding).count(text) == len(encoding.encode_ordinary(text))
 

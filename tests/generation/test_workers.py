@@ -126,8 +126,6 @@ def test_the_others_go_on_when_a_worker_dies(death, caplog):
         assert worker.state is (ThreadState.FAILED if death is fail else ThreadState.LOST)
         assert runner.counters().requests_failed == 1
         assert "a worker failed, and 1 go on" in caplog.text
-        started = time.monotonic()
-    assert time.monotonic() - started < 4
 
 
 @pytest.mark.parametrize("death", [fail, lose_the_thread])

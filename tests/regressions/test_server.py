@@ -10,8 +10,6 @@ import os
 import re
 import resource
 import select
-import shutil
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -51,11 +49,11 @@ def test_plans_that_are_remembered_are_bounded() -> None:
     letters = [chr(0x430 + place) for place in range(32)]
     words = ["обаб" + "".join(end) for end in itertools.islice(itertools.product(letters, repeat=3), 10_000)] * 19
     with Server("--model", "none", "--index-cache-bytes", "64MiB", "--rate-limit", "off", program=REAL) as server:
-        for number in range(6):
+        for number in range(4):
             query = " ".join(f"обаб{letters[number]}{one}{last}" for one in letters for last in "ъь")
             answer = server.search({"query": query, "chunk_txts": words}, timeout_s=60)
             assert answer.status == 200
-            if number == 2:
+            if number == 1:
                 before_kb = peak_kb(server)
         assert server.metric("search_index_cache_bytes") <= 64 << 20
         assert peak_kb(server) - before_kb < 200_000
@@ -120,7 +118,7 @@ def test_slow_grammars_without_a_key() -> None:
 
 def test_no_more_files() -> None:
     """With no file left, accepting filled the log with a line for each try, and lazy imports failed."""
-    with Server("--rate-limit", "off", "--search-threads", "1", program=REAL) as server:
+    with Server("--rate-limit", "off", "--search-threads", "1", "--access-log", "off", program=REAL) as server:
         assert eventually(lambda: server.search(SEARCH).status == 200)
         assert eventually(lambda: server.call("GET", "/health").status == 200)
         n_open = len(os.listdir(f"/proc/{server.process.pid}/fd"))
@@ -129,7 +127,7 @@ def test_no_more_files() -> None:
             first, started_s = stack.enter_context(server.raw()), time.monotonic()
             for _ in range(100):
                 stack.enter_context(server.raw())
-            time.sleep(2.2)
+            assert eventually(lambda: server.log.count("no connection can be accepted") > 1)
             for body in (SEARCH, LARGE_SEARCH):
                 first.sendall(request_bytes("POST", "/search", json.dumps(body).encode(), KEYED))
                 with http.client.HTTPResponse(first) as response:
@@ -155,28 +153,6 @@ def test_no_more_files_before_the_first_search() -> None:
             with http.client.HTTPResponse(first) as response:
                 response.begin()
                 assert (response.status, bool(response.read())) == (200, True), server.log
-
-
-def test_the_temporary_folder_is_cleaned(tmp_path: Path) -> None:
-    """With its folder removed, generation was lost, and workers that died could not be replaced."""
-    with Server("--workers", "2", "--rate-limit", "off", TMPDIR=str(tmp_path)) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
-        for left in tmp_path.iterdir():
-            shutil.rmtree(left)
-        for pid in server.has_children():
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
-        assert server.search(SEARCH).status == server.generate(GENERATION).status == 200
-        # A worker counts an answer once it is sent; the other one may be asked for the metrics before that.
-        assert eventually(lambda: server.metric('http_requests_total{endpoint="generate",status="200"}') == 1)
-
-
-def test_a_killed_supervisor_leaves_nothing(tmp_path: Path) -> None:
-    """A supervisor that was killed left its folder behind."""
-    with Server("--workers", "2", TMPDIR=str(tmp_path)) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
-        assert list(tmp_path.iterdir()) == []
 
 
 def test_no_memory() -> None:

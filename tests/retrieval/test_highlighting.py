@@ -175,10 +175,10 @@ def test_spans_are_the_same_however_chunks_are_cut_into_segments() -> None:
 @pytest.mark.parametrize("word", ["cat", "猫", "é", "😀", "ก"])
 def test_a_long_chunk_of_one_word_is_marked_in_time(word: str) -> None:
     """A chunk that is nothing but the word is marked, in time that is linear in its length."""
-    text = f"{word} " * 100_000
+    text = f"{word} " * 40_000
     result = found(word, [text, "x"])[0]
     assert result.passage == Span(0, len(word), 1.0)
-    assert len(result.words) == 100_000
+    assert len(result.words) == 40_000
 
 
 @pytest.mark.parametrize(("name", "text"), corpus.without_space(60_000))

@@ -21,19 +21,31 @@ while True:
 """
 
 
-@pytest.mark.parametrize(("n_signals", "delays_s"), [(1, (0.005, 0.08)), (4, (0.03,))])
 @pytest.mark.parametrize(
-    "work",
+    ("work", "n_signals", "delays_s"),
     [
-        'search("many words", chunks)',
-        "ChunkIndex(chunks)",
-        "ChunkIndex(chunks, progress=True)",
-        "ChunkIndex(chunks * 4, n_jobs=2)",
+        ('search("many words", chunks)', 1, (0.005,)),
+        ("ChunkIndex(chunks)", 4, (0.03,)),
+        ("ChunkIndex(chunks, progress=True)", 1, (0.08,)),
+        ("ChunkIndex(chunks * 4, n_jobs=2)", 4, (0.03,)),
     ],
     ids=["search", "index", "bar", "processes"],
 )
 def test_an_interrupt_is_a_keyboard_interrupt(work: str, n_signals: int, delays_s: tuple[float, ...]) -> None:
     """The process ends at once with the traceback of a KeyboardInterrupt, as ^C ends any Python program."""
+    interrupt(work, n_signals, delays_s)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("n_signals", [1, 4])
+@pytest.mark.parametrize("work", ['search("many words", chunks)', "ChunkIndex(chunks)", "ChunkIndex(chunks, n_jobs=2)"])
+def test_an_interrupt_at_any_moment_is_a_keyboard_interrupt(work: str, n_signals: int) -> None:
+    """The same at ten moments, once and again and again."""
+    interrupt(work, n_signals, tuple(moment / 50 for moment in range(10)))
+
+
+def interrupt(work: str, n_signals: int, delays_s: tuple[float, ...]) -> None:
+    """Begin some work, and send so many signals, so many seconds later."""
     for delay_s in delays_s:
         command = [sys.executable, "-c", WORK.replace("{work}", work)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -35,10 +35,14 @@ def loading() -> Iterator[Held]:
 
 
 @pytest.fixture(scope="module")
-def several(loading: Held) -> Iterator[Server]:
-    """Two workers and the process that holds the model."""
-    with Server("--workers", "2", "--rate-limit", "off", "--model", loading.words) as server:
+def several(loading: Held, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two workers and the process that holds the model, whose temporary folder is emptied and removed."""
+    folder = tmp_path_factory.mktemp("temporary")
+    flags = ("--workers", "2", "--rate-limit", "off", "--model", loading.words)
+    with Server(*flags, TMPDIR=str(folder)) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
+        # A supervisor that was killed left its folder behind; without that, workers that died could not be replaced.
+        folder.rmdir()
         yield server
 
 
