@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
@@ -32,7 +32,7 @@ documents, a table, or an iterable of texts, mappings and `Chunk` objects."""
 
 _KINDS: Final = "JSON lines (.jsonl or .ndjson, also .gz and .zst), Parquet (.parquet), a folder, or an iterable"
 _BATCH: Final = 256
-"""Records that are checked together."""
+"""Rows that are made into Python's objects together."""
 _LEAST_MEMORY_BYTES: Final = 16 << 20
 _LINES_IN_MEMORY: Final = 64
 """A line may be as long as the memory divided by this: what is made of one takes several times its length."""
@@ -73,75 +73,42 @@ class Records:
     share: float = field(default=1.0, init=False)
     n_read: int = field(default=0, init=False)
 
-    @property
-    def longest_bytes(self) -> int:
-        """Most bytes of a line."""
-        return self.memory_bytes // _LINES_IN_MEMORY
-
     def blocks(self, content: ContentWriter) -> Iterator[tuple[Chunks, Offsets]]:
         """Write the chunks, and yield them without metadata: as many together as may be made searchable at once.
 
         Yields:
             The chunks and their positions; at the end perhaps none.
-        """
-        texts: list[str] = []
-        titles: dict[int, str] = {}
-        positions: list[int] = []
-        n_bytes = 0
-        for places, chunks in self:
-            for number, text in enumerate(chunks.texts):
-                if text:
-                    title = chunks.title_of(number)
-                    try:
-                        n_encoded = content.add(text, chunks.metadata_of(number), title)
-                    except InvalidRequestError as error:
-                        raise error.at(f"{places[number]}: {error.field}") from None
-                    if title:
-                        titles[len(texts)] = title
-                    texts.append(text)
-                    positions.append(self.n_read)
-                    n_bytes += sys.getsizeof(text) + sys.getsizeof(title) + _CHUNK_BYTES
-                    n_bytes += _WIDE_BYTES * (n_encoded - len(text))
-                self.n_read += 1
-                if _TIMES_TEXT * n_bytes >= self.memory_bytes:
-                    yield Chunks(texts, {}, titles), np.array(positions, np.int64)
-                    texts, titles, positions, n_bytes = [], {}, [], 0
-        yield Chunks(texts, {}, titles), np.array(positions, np.int64)
-
-    def __iter__(self) -> Iterator[tuple[list[str], Chunks]]:
-        """Yield chunks, a few hundred at once, "" for a blank one that is to be left out, and where each is from.
 
         Raises:
             InvalidRequestError: something is no chunk, or no such file; the error names file and place.
             OSError: a file cannot be read.
         """
-        batch: list[tuple[str, Any]] = []
-        n_chars = 0
+        texts: list[str] = []
+        titles: dict[int, str] = {}
+        positions: list[int] = []
+        n_bytes = 0
         for place, record in self._records():
             value = record_chunk(record, self.text, place, title=self.title)
-            batch.append((place, value))
-            n_chars += len(value["text"] or "") if isinstance(value, dict) and isinstance(value["text"], str) else 0
-            if len(batch) == _BATCH or n_chars > self.longest_bytes:
-                yield self._checked(batch)
-                batch, n_chars = [], 0
-        yield self._checked(batch)
-
-    def _checked(self, batch: Sequence[tuple[str, Any]]) -> tuple[list[str], Chunks]:
-        try:
-            return [place for place, _ in batch], Chunks.read([value for _, value in batch], blank=self.blank)
-        except InvalidRequestError:
-            for place, value in batch:
-                self._check(value, place)
-            raise
-
-    def _check(self, value: Any, place: str) -> None:
-        """Raise the error of what is no chunk with the source's words for it."""
-        try:
-            Chunks.read([value], blank=self.blank)
-        except InvalidRequestError as error:
-            name = (error.field or "").removeprefix("chunks[0]").removeprefix(".")
-            name = {"text": self.text, "title": self.title}.get(name, name)
-            raise error.at(f"{place}: {name}" if name else place) from None
+            try:
+                one = Chunks.read([value], blank=self.blank)
+                text, title = one.texts[0], one.title_of(0)
+                n_encoded = content.add(text, one.metadata_of(0), title) if text else 0
+            except InvalidRequestError as error:
+                name = str(error.field).removeprefix("chunks[0]").removeprefix(".")
+                name = {"text": self.text, "title": self.title}.get(name, name)
+                raise error.at(f"{place}: {name}" if name else place) from None
+            if text:
+                if title:
+                    titles[len(texts)] = title
+                texts.append(text)
+                positions.append(self.n_read)
+                n_bytes += sys.getsizeof(text) + sys.getsizeof(title) + _CHUNK_BYTES
+                n_bytes += _WIDE_BYTES * (n_encoded - len(text))
+            self.n_read += 1
+            if _TIMES_TEXT * n_bytes >= self.memory_bytes:
+                yield Chunks(texts, {}, titles), np.array(positions, np.int64)
+                texts, titles, positions, n_bytes = [], {}, [], 0
+        yield Chunks(texts, {}, titles), np.array(positions, np.int64)
 
     def _records(self) -> Iterator[tuple[str, Any]]:
         """Yield each record with the words for where it stands."""
@@ -169,17 +136,17 @@ class Records:
             raise InvalidRequestError.must_be("source", _KINDS, str(path), remedy="read_documents() reads documents")
 
     def _lines(self, path: Path, packing: str) -> Iterator[tuple[str, Any]]:
-        n_bytes = max(path.stat().st_size, 1)
+        n_bytes, longest = max(path.stat().st_size, 1), self.memory_bytes // _LINES_IN_MEMORY
         with path.open("rb") as packed:
             lines = _unpacked(packed, packing)
             for number in itertools.count(1):
                 place = f"{path} line {number}"
                 try:
-                    line = lines.readline(self.longest_bytes + 1)
+                    line = lines.readline(longest + 1)
                 except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                     raise InvalidRequestError(f"is damaged or cut short: {error}", place) from None
-                if len(line) > self.longest_bytes:
-                    raise InvalidRequestError(f"must be at most {self.longest_bytes:,} bytes long", place)
+                if len(line) > longest:
+                    raise InvalidRequestError(f"must be at most {longest:,} bytes long", place)
                 if not line:
                     return
                 if line.strip():

@@ -115,7 +115,6 @@ def frames(path: Path) -> None:
 def test_every_kind_of_file_is_read(tmp_path: Path, name: str, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """JSON lines, packed or not, and Parquet give the chunks that they hold; how far it is ends at the end."""
     monkeypatch.setattr(sources, "_TIMES_TEXT", 10_000)
-    monkeypatch.setattr(sources, "_BATCH", 4)
     write(tmp_path / name)
     told: list[tuple[int, int]] = []
     built = ChunkIndex.build(str(tmp_path / name), tmp_path / "built", progress=lambda *one: told.append(one))
