@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 from relevance_gen.checks import check_integer
@@ -87,16 +87,17 @@ def spans_of_tokens(text: str, tokens: int, count: Callable[[str], int]) -> Iter
     return _spans(text, 0, _TokenLimit(tokens, max(len(text), 1), count))
 
 
-def sentences(text: str) -> Iterator[tuple[int, int]]:
+def sentences(text: str, ends: Iterable[int] | None = None) -> Iterator[tuple[int, int]]:
     r"""Yield where each sentence of `text` begins and ends, without the white space between them.
 
-    What is longer than 500 characters, as a table or a program may be, is cut as `split` cuts.
+    What is longer than 500 characters, as a table or a program may be, is cut as `split` cuts. They end at `ends`, as
+    `sentence_ends` tells them, if these are given.
 
     >>> [" One. Two!\n\nA title"[start:end] for start, end in sentences(" One. Two!\n\nA title")]
     ['One.', 'Two!', 'A title']
     """
     first = 0
-    for last in sentence_ends(text):
+    for last in sentence_ends(text) if ends is None else ends:
         for start, end in _spans(text[first:last], 0, _CharLimit(_LONGEST_SENTENCE)):
             indented = text[first + start : first + end]
             yield first + end - len(indented.lstrip()), first + end

@@ -58,17 +58,18 @@ _LAST_SPACED: Final = "\u2e7f"
 """Behind it come the scripts of China and Japan, which have no spaces between words."""
 
 
-def sentence_ends(text: str) -> list[int]:
+def sentence_ends(text: str, *, in_small: bool | None = None) -> list[int]:
     r"""Return the position behind the last character of each sentence, ascending; takes time in proportion to the text.
 
     The first sentence begins at 0 and each other where the one before it ends, with the white space between them; the
-    last ends with the text. A text of only white space is one sentence, an empty one is none.
+    last ends with the text. A text of only white space is one sentence, an empty one is none. Where nobody writes
+    capitals, which `in_small` says of a part of a text, a sentence begins without one.
 
     >>> sentence_ends("Dr. Who met\nMr. X. They spoke.\n\n- Tea\n- Milk")
     [18, 30, 37, 44]
     """
     ends = set(_ends_of_lines(text))
-    in_small = text.islower()  # where nobody writes capitals, a sentence begins without one
+    in_small = text.islower() if in_small is None else in_small
     ends.update(_ends_by_stops(text, in_small=in_small))
     if not text.isascii() and _WIDE_OR_THAI.search(text):
         ends.update(match.end() for mark in (_WIDE_STOP, _THAI_OR_LAO) for match in mark.finditer(text))

@@ -45,8 +45,8 @@ class AnswerStream(Iterator[str]):
     Attributes:
         sources: what the model is shown, there from the start.
         confidence: how likely it is that the chunks hold what was asked, in [0, 1].
-        citations: as of `Answer`, of the sentences that have ended: each is there before the piece behind it, or at the
-            end. Where sentences end, the whole answer may tell better.
+        citations: as of `Answer`, of the sentences that have ended: each is there as soon as what follows cannot change
+            where it ends, mostly before the piece behind it.
         answer: the whole answer, once iteration has ended.
     """
 
@@ -83,18 +83,25 @@ class AnswerStream(Iterator[str]):
         raise StopIteration
 
     def _cite(self, pieces: Iterable[str], only_first: bool) -> Iterator[str]:
-        """Yield pieces that end where sentences do, and note what supports these; the first alone, or all."""
-        cited = CitedStream(citer_of(self.sources))
+        """Yield pieces that end where sentences do, and note what supports these; the first alone and whole, or all."""
+        cited, first, has_begun = CitedStream(citer_of(self.sources)), "", False
         for piece in itertools.chain(pieces, [None]):
             if only_first and self.citations:
                 continue
-            for part in cited.add((piece or "") if self._text else (piece or "").lstrip(), is_last=piece is None):
-                if isinstance(part, str):
+            text = (piece or "") if has_begun else (piece or "").lstrip()
+            has_begun = has_begun or bool(text)
+            for part in cited.add(text, is_last=piece is None):
+                if isinstance(part, str) and not only_first:
                     yield part
-                    continue
-                self.citations += (part,)
-                if only_first:
-                    break
+                elif isinstance(part, str):
+                    first += part
+                else:
+                    self.citations += (part,)
+                    if only_first:
+                        yield first[: part.end]
+                        break
+        if first and not self.citations:
+            yield first
 
     def result(self) -> Answer:
         """Wait for the end and return the answer.

@@ -17,6 +17,7 @@ for word has there a share of 1. Source: the rule is ours, measured in bench/cit
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -32,6 +33,7 @@ from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.text.ids import stumps_of
 from relevance_gen.retrieval.text.portions import BLOCK_CHARS, cut_by_size, lengths
 from relevance_gen.retrieval.text.terms import cut_terms
+from relevance_gen.sentences import sentence_ends
 from relevance_gen.types import Chunk, CitationRequest, CitedPlace, CitedSentence, Metadata
 
 _LEAST: Final = 0.35
@@ -44,10 +46,14 @@ _MOST_COMPARED: Final = 1 << 28
 """Most words of sources that are compared with those of one answer: some seconds."""
 _OF_SENTENCE: Final = 1 << 12
 """What a sentence costs however few words it has, counted in words compared."""
-_LONGEST_PENDING: Final = 1000
-"""Characters of a stream in which no sentence ends, as of a table, that are taken for one."""
+_AHEAD: Final = 10
+"""Characters behind the first of a word that tell whether a sentence begins with it: those of the longest in
+`relevance_gen.sentences` that does."""
+_LONG: Final = 2000
+"""Characters of a paragraph that are looked at whenever more comes; longer ones now and then, which takes no longer."""
 _STEP: Final = 64
 """Sentences that are announced together."""
+_BLANK: Final = re.compile(r"\n\s*\n")
 _NUMBERS: Final = re.compile(r"\[\d{1,3}(?:[-–,;] ?\d{1,3})*\]")
 """Numbers of sources that a model wrote by itself."""
 
@@ -87,14 +93,16 @@ class Citer:
         self._offsets = offsets or [0] * len(texts)
         self._n_compared = 0
 
-    def cite(self, text: str, offset: int = 0) -> tuple[CitedSentence, ...]:
+    def cite(self, text: str, offset: int = 0, ends: Sequence[int] | None = None) -> tuple[CitedSentence, ...]:
         """Return the sentences of a text that have words, told to begin at `offset`, each with what supports it.
+
+        They are those that `sentences` yields for the text and `ends`.
 
         Raises:
             TooLargeError: there was too much to compare.
         """
         announce("cut_character", len(text))
-        spans = list(_cut(text))
+        spans = list(_cut(text, ends))
         words, numbers = _words([_NUMBERS.sub(" ", text[start:end]) for start, end in spans])
         order = numbers.argsort(kind="stable")
         words, numbers = words[order], numbers[order]
@@ -141,9 +149,9 @@ class Citer:
         return places, *_words(texts)
 
 
-def _cut(text: str) -> Iterator[tuple[int, int]]:
+def _cut(text: str, ends: Sequence[int] | None = None) -> Iterator[tuple[int, int]]:
     """Yield where the sentences of a text stand, as long as the request is wanted."""
-    for number, span in enumerate(sentences(text)):
+    for number, span in enumerate(sentences(text, ends)):
         if number % _STEP == 0:
             check_wanted()
             announce("sentence", _STEP)
@@ -151,7 +159,7 @@ def _cut(text: str) -> Iterator[tuple[int, int]]:
 
 
 class CitedStream:
-    """Cites a text that comes in pieces, sentence by sentence.
+    """Cites a text that comes in pieces, sentence by sentence, as `Citer.cite` cites all of it, however it is cut.
 
     Args:
         citer: the sources.
@@ -159,27 +167,54 @@ class CitedStream:
 
     def __init__(self, citer: Citer) -> None:
         self._citer = citer
-        self._start = 0
-        self._pending = ""
+        self._text = ""  # from the beginning of a paragraph
+        self._start = 0  # where that is
+        self._begun = self._told = self._sure = 0  # in it: where a sentence begins, all is told, and stops are certain
+        self._n_looked = 0
+        self._has_capital = False
 
     def add(self, piece: str, *, is_last: bool = False) -> list[str | CitedSentence]:
-        """Return a piece, in parts where sentences end, and behind its last part each sentence that has ended.
+        """Return more of the text, in parts where sentences end, and behind its last part each sentence that has ended.
 
-        One has ended when another has begun behind it, or with the last piece. Where that shows only after more has
-        been told, both are told at the end of the second.
+        The last few characters are held back, as long as they may tell where a sentence ends. Where only more of a
+        paragraph tells that, as lines do, it is told behind what has come meanwhile.
         """
-        told, text = len(self._pending), self._pending + piece
-        ends = [end for _, end in sentences(text)][:-1]
-        if is_last or len(text) > _LONGEST_PENDING:
-            ends.append(len(text))
-        parts, begun = list[str | CitedSentence](), 0
-        for end in ends:
-            if not text[end:told].strip():
-                parts += text[told:end], *self._citer.cite(text[begun:end], self._start)
-                self._start += end - begun
-                begun, told = end, max(told, end)
-        self._pending = text[begun:]
-        return [part for part in (*parts, text[told:]) if part]
+        self._text, n_before = self._text + piece, len(self._text)
+        self._has_capital |= not f"{piece}a".islower()
+        known = range(len(self._text) - _AHEAD, max(n_before - _AHEAD, 0), -1)
+        self._sure = next((place for place in known if self._text[place - 1].isalnum()), self._sure)
+        parts = list[str | CitedSentence]()
+        if is_last or len(self._text) < _LONG or self._sure - self._n_looked > self._sure // 8:
+            for end in self._certain_ends(is_last=is_last):
+                parts.append(self._tell(end))
+                parts += self._citer.cite(self._text[self._begun : end], self._start + self._begun, [end - self._begun])
+                self._begun = end
+            behind = max((blank.end() for blank in _BLANK.finditer(self._text, 0, self._begun)), default=0)
+            self._text, self._start, self._begun = self._text[behind:], self._start + behind, self._begun - behind
+            self._told, self._sure = self._told - behind, self._sure - behind
+            self._n_looked = self._sure
+        parts.append(self._tell(len(self._text) if is_last else self._sure))
+        return [part for part in parts if part]
+
+    def _tell(self, end: int) -> str:
+        begun, self._told = self._told, max(self._told, end)
+        return self._text[begun : self._told]
+
+    def _certain_ends(self, *, is_last: bool) -> list[int]:
+        """Return where more sentences end, whatever follows.
+
+        Of what may follow in the paragraph, program code makes every line end a sentence, and many short lines make
+        fewest do so; and capitals that follow in the text make a sentence begin with one.
+        """
+        if is_last:
+            ends = sentence_ends(self._text, in_small=False if self._has_capital else None)
+            return [end for end in ends if end > self._begun]
+        text, n_lines = self._text.rstrip(), self._text.count("\n") + 1
+        texts = text + "\n{" * (n_lines + 2), text + "\na" * (10 * n_lines + 10)
+        in_small = {False, not self._has_capital}
+        every = [sentence_ends(text, in_small=small) for text in texts for small in in_small]
+        same = itertools.takewhile(lambda ends: len(set(ends)) == 1, zip(*every, strict=False))
+        return [ends[0] for ends in same if self._begun < ends[0] < self._sure]
 
 
 def _words(texts: Sequence[str]) -> tuple[Ids, Offsets]:

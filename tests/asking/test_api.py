@@ -306,10 +306,12 @@ def test_a_stream_cites_each_sentence_before_the_next_begins(embedded):
 @pytest.mark.parametrize(
     ("pieces", "shown"),
     [
-        (["Cats", " purr.", " Dogs bark.", " Cows"], ["Cats", " purr."]),
+        (["Cats", " purr.", " Dogs bark.", " Cows"], ["Cats purr."]),
+        (["cats ", "purr. dogs"], ["cats purr."]),
         ([" Cats purr. Do", "gs"], ["Cats purr."]),
-        (["Cats ", "purr"], ["Cats ", "purr"]),
-        (["It is v1.", "2 now."], ["It is v1.", "2 now."]),
+        (["Cats ", "purr"], ["Cats purr"]),
+        (["It is v1.", "2 now."], ["It is v1.2 now."]),
+        ([" ", "***"], ["***"]),
         ([], []),
     ],
 )

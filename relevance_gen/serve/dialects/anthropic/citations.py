@@ -46,10 +46,10 @@ class DocumentCiter(Citer):
         super().__init__([source.text for source in sources])
         self.sources = sources
 
-    def cite(self, text: str, offset: int = 0) -> tuple[CitedSentence, ...]:
+    def cite(self, text: str, offset: int = 0, ends: Sequence[int] | None = None) -> tuple[CitedSentence, ...]:
         """Return what `Citer.cite` does, or nothing."""
         with suppress(TooLargeError, BusyError):
-            cited = super().cite(text, offset)
+            cited = super().cite(text, offset, ends)
             places = [place for one in cited for place in one.places]
             announce("found_character", sum(self.sources[place.source].cost(place) for place in places))
             return cited
