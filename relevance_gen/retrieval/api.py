@@ -55,7 +55,8 @@ def search(
     Args:
         query: a question, not blank.
         chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed; none blank. Any
-            iterable of them: a list, a generator, an array, a column of a data frame.
+            iterable of them: a list, a generator, an array, a column of a data frame; or a table with a column
+            ``text``, as Arrow, pandas and Polars have them, whose other columns are metadata.
         top_n: most results, at least 1.
         true_order: results in the chunks' order (true) or best first (false).
         where: rank only these chunks, with the statistics of all: metadata to have (``{"source": "a.txt"}``, or a list

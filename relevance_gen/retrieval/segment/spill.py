@@ -88,7 +88,7 @@ class Spill:
 
 def _mapped(file: BinaryIO) -> Array:
     file.flush()
-    if not file.tell():  # all of these end where they stand; what is empty cannot be mapped
+    if not file.tell():  # nothing was written, and nothing can be mapped
         return np.zeros(0, np.uint8)
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
