@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
+import attrs
 import pytest
 import tiktoken
 from hypothesis import assume, given
@@ -371,3 +372,9 @@ def test_fingerprints_tell_encodings_of_one_name_apart(tmp_path: Path) -> None:
         counters.append(token_counter(path))
     assert len({counter.name for counter in counters}) == 1
     assert counters[0].fingerprint == counters[2].fingerprint != counters[1].fingerprint
+
+
+def test_the_embedded_encoding_has_the_fingerprint_of_its_ranks() -> None:
+    """The embedded file is written as its ranks would be, so that its fingerprint needs none of them."""
+    embedded = encodings.define(encodings.EMBEDDED)
+    assert embedded.fingerprint == attrs.evolve(embedded, source="as by name").fingerprint

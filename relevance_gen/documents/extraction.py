@@ -19,7 +19,6 @@ from attrs import define, field
 from relevance_gen.documents.charset import decode
 from relevance_gen.documents.epub import CONTAINER, chapters
 from relevance_gen.documents.layout import running_text
-from relevance_gen.documents.mail import text_of_mail
 from relevance_gen.documents.office import Archive, DocumentError, Place, members_of, parts_of_office_file, unpacked
 from relevance_gen.documents.webpages import text_of_page
 
@@ -201,6 +200,8 @@ def _extract_html(content: bytes, found: Extracted) -> None:
 
 
 def _extract_mail(content: bytes, found: Extracted) -> None:
+    from relevance_gen.documents.mail import text_of_mail  # imports email, which takes 10 ms
+
     _add_whole(found, *text_of_mail(content))
 
 
