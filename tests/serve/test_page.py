@@ -903,6 +903,8 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
     visit.page.wait_for_selector(".sample >> nth=1")
     visit.wait_for_end()
     visit.page.focus("#given button >> nth=0")
+    assert visit.page.is_visible("#peek")
+    check()
     visit.page.click(".asked-before")
     check()
     show("document")
