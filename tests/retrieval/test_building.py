@@ -29,6 +29,7 @@ from tests import corpus, strategies
 from tests.environments import ROOT
 from tests.profiles import costly
 from tests.retrieval.asking import ALL, WEIGHTINGS
+from tests.retrieval.test_meaning import LetterEncoder
 
 RECORDS = [
     {"text": text, "title": f"Part {number % 3}" if number % 2 else None, "page": number % 5}
@@ -92,6 +93,19 @@ def test_a_built_file_is_the_saved_one(tmp_path: Path, monkeypatch: pytest.Monke
     for n_jobs in (1, 2):
         ChunkIndex.build(texts, tmp_path / "built", n_jobs=n_jobs)
         assert (tmp_path / "built").read_bytes() == (tmp_path / "saved").read_bytes()
+
+
+def test_vectors_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an encoder, passages of all blocks are kept, those of long chunks and of blank ones too."""
+    monkeypatch.setattr(sources, "_TIMES_TEXT", 10_000)
+    texts = ["purr " * 500, "", *corpus.prose(20, 12)]
+    encoder = LetterEncoder()
+    built = ChunkIndex.build(texts, tmp_path / "built", blank="skip", encoder=encoder)
+    assert_same(built, ChunkIndex(texts, blank="skip", encoder=encoder), "purr", texts[5])
+    passages = built._state.collection.segments[0].passages
+    assert passages is not None
+    assert passages.first.size == len(texts)
+    assert passages.starts.size > len(texts)
 
 
 def parquet(path: Path) -> None:
