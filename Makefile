@@ -130,7 +130,7 @@ $(VENV)/library: $(VENV)/pip pyproject.toml
 
 $(VENV)/development: $(VENV)/library pyproject.toml
 	@.ci/quietly $(VENV)/development.log "Installing what tests, checks and docs need" \
-		$(BIN)/pip install --group test --group lint --group docs
+		$(BIN)/pip install --group test --group lint --group docs --group objects
 	@touch $@
 
 # The adapters search, for which the library's own dependencies without the model's are enough.

@@ -210,6 +210,10 @@ class ClusterError(RelevanceGenError, RuntimeError):
     """Report that a cluster cannot be reached, or that something in it is not as it must be."""
 
 
+class IndexConflictError(ClusterError):
+    """Refuse to save an index where another writer has saved since; what that one saved stays."""
+
+
 class UnknownIndexError(ClusterError, LookupError):
     """Report that no index of the cluster has a name.
 

@@ -18,9 +18,10 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.chunking import split
-from relevance_gen.cluster.folder import as_address, file_system
+from relevance_gen.cluster.folder import as_address
 from relevance_gen.cluster.parts import Product, make
 from relevance_gen.cluster.placing import how_many
+from relevance_gen.cluster.store import file_system
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks

@@ -1,23 +1,30 @@
 """Keep an index of many shards in a folder: a file for each shard, and one that says which of them belong together.
 
-The folder is a path that all nodes share, or an address that `fsspec` knows, such as ``s3://bucket/index``. The files
-of an earlier index are removed when the new one is complete, so whoever opens the folder gets one or the other.
+The folder is a path that all nodes share, or an address that `fsspec` knows, such as ``s3://bucket/index``. A file of a
+shard is never written twice. A change writes new files first and then replaces the manifest, if that is still what it
+was when the change began; so whoever opens the folder gets the state before or the one after. Files of the state before
+are removed by a later change, when nobody can be opening them any more.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterable
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from attrs import field, frozen
+import numpy as np
+from attrs import asdict, evolve, field, frozen
 
 from relevance_gen import checks, wire
-from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.cluster.store import Store, Version
+from relevance_gen.errors import IndexConflictError, IndexFormatError, InvalidRequestError
 from relevance_gen.retrieval.index import ChunkIndex, opened
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
@@ -25,22 +32,35 @@ from relevance_gen.tokens import Encoding, counter_of_saved
 from relevance_gen.types import WeightingName
 
 _MANIFEST: Final = "index.json"
-_FORMAT: Final = 2
+_FORMAT: Final = 3
+_KEPT_S: Final = 3600
+"""How long files stay that a change has replaced: a reader may be fetching them."""
 _SHARD_FILE: Final = re.compile(r"[0-9a-f]{16}-[0-9]{5}\.shard")
 _OURS: Final = re.compile(rf"{_SHARD_FILE.pattern}|.*\.[0-9a-f]{{16}}\.unfinished")
 """Files of shards, and what a process that was killed while it wrote one left behind."""
 
 
-def _are_files(shards: Any) -> bool:
-    """Tell whether these are names of shards' files, each with a number of tokens."""
-    return (
-        isinstance(shards, dict)
-        and bool(shards)
-        and all(
-            _SHARD_FILE.fullmatch(name) and checks.is_integer(n_tokens) and n_tokens >= 0
-            for name, n_tokens in shards.items()
-        )
-    )
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+@frozen
+class SavedShard:
+    """The file of a shard.
+
+    Attributes:
+        n_tokens: tokens in all of its chunks.
+        n_bytes: its size.
+        sha256: the hash of its content, in hexadecimal.
+    """
+
+    n_tokens: int = field(validator=checks.integer(0))
+    n_bytes: int = field(validator=checks.integer(0))
+    sha256: str = field(validator=checks.must_be("a hash", _is_hash))
+
+
+def _are_shards(files: Any) -> bool:
+    return isinstance(files, dict) and bool(files) and all(map(_SHARD_FILE.fullmatch, files))
 
 
 @frozen
@@ -52,7 +72,8 @@ class Manifest:
         encoding: name of the encoding that tokens are counted in.
         fingerprint: a hash of what that encoding is.
         n_positions: number of positions that were ever given.
-        shards: the tokens in each shard, by the name of its file, in the order of the shards.
+        shards: the files of the shards, by name, in the order of the shards.
+        replaced: files that stay for readers of earlier states, and when they were replaced, in seconds since 1970.
         format: version of this format.
     """
 
@@ -60,8 +81,13 @@ class Manifest:
     encoding: str = field(validator=checks.string)
     fingerprint: str = field(validator=checks.string)
     n_positions: int = field(validator=checks.integer(0))
-    shards: dict[str, int] = field(validator=checks.must_be("files of shards with their tokens", _are_files))
+    shards: dict[str, SavedShard] = field(validator=checks.must_be("files of shards", _are_shards))
+    replaced: dict[str, float] = field(factory=dict)
     format: int = _FORMAT
+
+
+Before: TypeAlias = tuple[Version, Manifest | None]
+"""The manifest's file in a folder when a change began, and what it says; None where no index was saved there."""
 
 
 def as_address(folder: str | PathLike[str]) -> str:
@@ -72,7 +98,7 @@ def as_address(folder: str | PathLike[str]) -> str:
     """
     if not isinstance(folder, str | PathLike) or not os.fspath(folder):
         raise InvalidRequestError.must_be("folder", "a path that all nodes share, or an address as s3://…", folder)
-    address = os.fspath(folder)
+    address = os.fspath(folder).removeprefix("file://")
     return address if "://" in address else str(Path(address).absolute())
 
 
@@ -82,73 +108,96 @@ def new_files(n_shards: int) -> list[str]:
     return [f"{mark}-{number:05}.shard" for number in range(n_shards)]
 
 
-# ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write_index(address: str, index: storage.SavedIndex) -> None:
-    """Write a shard's file, whole or not at all.
+def write_index(folder: str, name: str, index: storage.SavedIndex) -> SavedShard:
+    """Write a shard's file, and return what is to be said of it.
 
     Raises:
         OSError: it cannot be written.
         InvalidRequestError: some metadata is not JSON.
     """
-    if "://" in address:
-        _write(address, storage.to_bytes(index))
+    if "://" in folder:
+        written = storage.to_bytes(index)
+        Store(folder).write(name, written)
+        content = memoryview(written)
     else:
-        storage.write(address, index)
+        storage.write(Path(folder, name), index)
+        content = np.memmap(Path(folder, name), np.uint8, "r").data
+    return SavedShard(index.n_context_tokens, len(content), hashlib.sha256(content).hexdigest())
 
 
-def read_index(address: str) -> storage.SavedIndex:
+def begin(folder: str) -> Before:
+    """Return what a folder, which is made if need be, holds before a change.
+
+    Raises:
+        IndexFormatError: it has another program's `index.json`, or that of another version.
+        OSError: it cannot be made or read.
+    """
+    store = Store(folder)
+    store.make()
+    content, tag = store.look(_MANIFEST)
+    return (content, tag), None if content is None else parse_manifest(content, folder)
+
+
+def publish(folder: str, manifest: Manifest, before: Before) -> None:
+    """Say which files belong together from now on, and remove those that nobody needs.
+
+    Files that are there, and belong to no state since `before`, are of writers that were killed, or will be refused.
+
+    Raises:
+        IndexConflictError: another writer has changed the index since `before`; the new files are removed.
+        OSError: the store does not answer, so that the change may have been made or not.
+    """
+    store, now, (version, manifest_before) = Store(folder), time.time(), before
+    old = {} if manifest_before is None else manifest_before.replaced | dict.fromkeys(manifest_before.shards, now)
+    replaced = {file: then for file, then in old.items() if now - then < _KEPT_S and file not in manifest.shards}
+    present = store.names()  # before the manifest is replaced: later there may be files of the next change
+    content = wire.serialize(asdict(evolve(manifest, replaced=replaced)))
+    if not store.replace(_MANIFEST, content, version):
+        store.remove(manifest.shards.keys() - old.keys())
+        raise conflict(folder)
+    with suppress(OSError):  # the next change does it
+        store.remove(file for file in present if _OURS.fullmatch(file) and file not in {*manifest.shards, *replaced})
+
+
+def conflict(folder: str) -> IndexConflictError:
+    """Return the error of a change that is not made, since another writer was first."""
+    return IndexConflictError(
+        f"{folder} was changed by another writer meanwhile, and stays as that one left it; load it, make this change "
+        "again and save it, or save to another folder"
+    )
+
+
+# ── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_index(folder: str, name: str) -> storage.SavedIndex:
     """Open a shard's file: mapped into memory from a path, fetched whole from any other address.
 
     Raises:
         IndexFormatError: it is damaged or foreign.
         OSError: it cannot be read.
     """
-    path = address.removeprefix("file://")
-    return storage.from_bytes(_read(address)) if "://" in path else storage.read(path)
+    folder = folder.removeprefix("file://")
+    return storage.from_bytes(Store(folder).read_all(name)) if "://" in folder else storage.read(Path(folder, name))
 
 
-def open_index(folder: str, manifest: Manifest, encoding: Encoding | None = None) -> ChunkIndex:
-    """Open all shards of a saved index in this process, without a cluster; `encoding` is as for `ChunkIndex.load`.
+def open_index(
+    folder: str, manifest: Manifest, parts: Sequence[storage.SavedIndex], encoding: Encoding | None = None
+) -> ChunkIndex:
+    """Return the index of a saved index's shards, without a cluster; `encoding` is as for `ChunkIndex.load`.
 
     Raises:
-        IndexFormatError: it is damaged.
+        IndexFormatError: a shard is another's.
         InvalidRequestError: it was saved with another encoding.
-        OSError: it cannot be read.
     """
     counter = counter_of_saved(manifest.encoding, manifest.fingerprint, encoding, folder)
-    parts = [read_index(join(folder, name)) for name in manifest.shards]
-    for name, part in zip(manifest.shards, parts, strict=True):
-        if part.n_context_tokens != manifest.shards[name]:
+    for (name, shard), part in zip(manifest.shards.items(), parts, strict=True):
+        if part.n_context_tokens != shard.n_tokens:
             raise IndexFormatError(f"{name} is not the file that belongs to this index")
-    return opened(parts, counter)
-
-
-def holds(folder: str, names: Iterable[str]) -> bool:
-    """Tell whether a folder has files of these names."""
-    return set(names) <= set(_names(folder))
-
-
-def remove(folder: str, names: Iterable[str]) -> None:
-    """Remove those files of a folder that have one of these names.
-
-    Raises:
-        OSError: the folder cannot be changed.
-    """
-    files, root = file_system(folder)
-    for name in set(names) & set(_names(folder)):
-        files.rm_file(join(root, name))
-
-
-def write_manifest(folder: str, manifest: Manifest) -> None:
-    """Write which files belong together, and remove others of shards, and those that nobody finished.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    _write(join(folder, _MANIFEST), wire.serialize(manifest))
-    remove(folder, [name for name in _names(folder) if _OURS.fullmatch(name) and name not in manifest.shards])
+    return opened([evolve(part, n_positions=manifest.n_positions) for part in parts], counter)
 
 
 def read_manifest(folder: str) -> Manifest:
@@ -158,62 +207,25 @@ def read_manifest(folder: str) -> Manifest:
         IndexFormatError: no index of a cluster was saved in this folder, or by another version.
         OSError: the folder cannot be read.
     """
-    files, path = file_system(join(folder, _MANIFEST))
     try:
-        content = wire.parse(files.cat_file(path))
-        if isinstance(content, dict) and content.get("format") != _FORMAT:
-            raise IndexFormatError(f"{folder} has format {content.get('format')!r}; this version reads {_FORMAT}")
-        return wire.structure(Manifest, content)
+        return parse_manifest(Store(folder).read(_MANIFEST), folder)
     except FileNotFoundError:
         raise IndexFormatError(f"{folder} holds no saved index of a cluster: it has no {_MANIFEST}") from None
+
+
+def parse_manifest(content: bytes, folder: str) -> Manifest:
+    """Return what a manifest says; errors name its folder.
+
+    Raises:
+        IndexFormatError: it is none, or another version's.
+    """
+    try:
+        parsed = wire.parse(content)
+        if not isinstance(parsed, dict) or not isinstance(shards := parsed.get("shards"), dict):
+            raise InvalidRequestError("must be an object with shards", _MANIFEST)  # noqa: TRY301
+        if parsed.get("format") != _FORMAT:
+            raise IndexFormatError(f"{folder} has format {parsed.get('format')!r}; this version reads {_FORMAT}")
+        shards = {name: wire.structure(SavedShard, one, path=f"shards.{name}") for name, one in shards.items()}
+        return wire.structure(Manifest, parsed | {"shards": shards})
     except InvalidRequestError as error:
         raise IndexFormatError(f"{folder} holds no index that this library wrote: {error}") from None
-
-
-def make_folder(folder: str) -> None:
-    """Make the folder, if it is not there.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    files, root = file_system(folder)
-    files.makedirs(root, exist_ok=True)
-
-
-def join(folder: str, name: str) -> str:
-    """Return the address of a file in a folder."""
-    return f"{folder.rstrip('/')}/{name}"
-
-
-def file_system(address: str) -> tuple[Any, str]:
-    """Return the file system of an address, as `fsspec` has it, and the path there.
-
-    Raises:
-        InvalidRequestError: `fsspec` does not know such addresses, or lacks the package for them.
-    """
-    import fsspec
-
-    try:
-        files, path = fsspec.core.url_to_fs(address)
-    except (ImportError, ValueError) as error:
-        raise InvalidRequestError(f"must be an address that fsspec can open: {error}", address) from None
-    return files, path
-
-
-def _names(folder: str) -> list[str]:
-    files, root = file_system(folder)
-    files.invalidate_cache()
-    return [path.rsplit("/", 1)[-1] for path in files.ls(root, detail=False)]
-
-
-def _read(address: str) -> bytes:
-    files, path = file_system(address)
-    return bytes(files.cat_file(path))
-
-
-def _write(address: str, content: bytes) -> None:
-    """Write a file beside its place and move it there."""
-    files, path = file_system(address)
-    unfinished = f"{path}.{secrets.token_hex(8)}.unfinished"
-    files.pipe_file(unfinished, content)
-    files.mv(unfinished, path)

@@ -159,7 +159,7 @@ class ClusterIndex(Searchable):
         manifest = folders.read_manifest(address_of)
         counter = counter_of_saved(manifest.encoding, manifest.fingerprint, encoding, address_of)
         connect(address)
-        parts = [ShardFile(folders.join(address_of, file), n_tokens) for file, n_tokens in manifest.shards.items()]
+        parts = [ShardFile(address_of, name, shard.n_tokens) for name, shard in manifest.shards.items()]
         index = cls.__new__(cls)
         index._begin(_start_keeper(name, manifest.weighting, counter, replicas))
         index._build(parts, manifest.n_positions, None)
@@ -315,11 +315,16 @@ class ClusterIndex(Searchable):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write every shard to a file in a folder, from where lost ones are restored from now on.
 
+        Shards that are as they were saved there are not written again.
+
         Args:
             folder: a path that all nodes share, or an address that `fsspec` knows, such as ``s3://bucket/index``.
 
         Raises:
             ChunksMissingError: a shard is lost, and not restored yet.
+            IndexConflictError: another writer has saved there since this index was loaded from there, or since this
+                began; what that one saved stays.
+            IndexFormatError: there is an `index.json` that is no index's.
             InvalidRequestError: metadata that is not JSON.
             OSError: the folder cannot be written.
         """

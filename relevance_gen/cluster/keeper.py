@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Final
@@ -27,6 +27,7 @@ from relevance_gen.cluster.parts import Part, Recipe, ShardFile
 from relevance_gen.cluster.placing import Node, better_place, living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
+from relevance_gen.cluster.store import Store
 from relevance_gen.cluster.watch import Watch
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, TimedOutError
 from relevance_gen.retrieval.positions import positions_to_remove
@@ -178,43 +179,55 @@ class Keeper(Actor):
         return at.size
 
     def save(self, folder: str) -> None:
-        """Write all shards to a folder, from where lost ones are restored from now on.
+        """Write all shards to a folder, but for those that it has; lost ones are restored from there from now on.
 
         Raises:
             ChunksMissingError: a shard is lost.
+            IndexConflictError: another writer has saved there since this index was loaded from there.
             InvalidRequestError: the folder is not the same for all nodes, or metadata is not JSON.
             OSError: the folder cannot be written.
         """
         with self._changing:
             if not all(shard.replicas for shard in self._shards):
                 raise self._missing("the index cannot be saved now")
+            before = _, manifest = folders.begin(folder)
+            there = {} if manifest is None else manifest.shards
+            ours = {file.name for shard in self._shards for file in shard.recipe.files if file.folder == folder}
+            if there and ours and ours != there.keys():
+                raise folders.conflict(folder)
             names = folders.new_files(len(self._shards))
-            files = [folders.join(folder, name) for name in names]
-            folders.make_folder(folder)
+            for number, shard in enumerate(self._shards):
+                if shard.recipe.is_file and (name := shard.recipe.files[0].name) in there:
+                    names[number] = name
             try:
-                self._write(folder, dict(zip(names, self._shards, strict=True)))
+                saved = self._write(folder, names, before)
             except Exception:
-                folders.remove(folder, names)
+                with suppress(OSError):
+                    Store(folder).remove(set(names) - there.keys())
                 raise
-            for shard, file in zip(self._shards, files, strict=True):
-                shard.recipe = Recipe.of(ShardFile(file, shard.contribution.n_tokens))
+            counter = self._counter
+            manifest = folders.Manifest(self._weighting, counter.name, counter.fingerprint, self._n_positions, saved)
+            folders.publish(folder, manifest, before)
+            for shard, (name, one) in zip(self._shards, saved.items(), strict=True):
+                shard.recipe = Recipe.of(ShardFile(folder, name, one.n_tokens))
 
-    def _write(self, folder: str, shards: Mapping[str, KeptShard]) -> None:
-        """Write shards to files of these names, have others look for each, and say which belong together."""
-        files = [folders.join(folder, name) for name in shards]
-        written = self._hosts.call_one(self._shards, "save", [(file, self._n_positions) for file in files])
-        found = self._hosts.call(self._shards, "finds", [(file,) for file in (*files[1:], *files[:1])])
+    def _write(self, folder: str, names: Sequence[str], before: folders.Before) -> dict[str, folders.SavedShard]:
+        """Write those files of shards that the folder lacks, and have other shards' processes look for each."""
+        _, manifest = before
+        saved = {} if manifest is None else manifest.shards
+        new = {name: shard for name, shard in zip(names, self._shards, strict=True) if name not in saved}
+        arguments = [(folder, name, self._n_positions) for name in new]
+        written = self._hosts.call_one(list(new.values()), "save", arguments)
+        found = self._hosts.call(self._shards, "finds", [(folder, name) for name in (*names[1:], *names[:1])])
         if not all(written) or not all(found):
             raise self._missing("the index cannot be saved now")
-        if not all(map(all, found)) or not folders.holds(folder, shards):
+        if not all(map(all, found)) or not set(names) <= set(Store(folder).names()):
+            if folders.begin(folder) != before:  # and that writer removed what no index seemed to need
+                raise folders.conflict(folder)
             remedy = "name one on a file system that they share, or an address as s3://…"
             raise InvalidRequestError.must_be("folder", "the same for all nodes", folder, remedy=remedy)
-        n_tokens = {name: shard.contribution.n_tokens for name, shard in shards.items()}
-        counter = self._counter
-        folders.write_manifest(
-            folder,
-            folders.Manifest(self._weighting, counter.name, counter.fingerprint, self._n_positions, n_tokens),
-        )
+        saved = saved | {name: one for name, (one,) in zip(new, written, strict=True)}
+        return {name: saved[name] for name in names}
 
     def rebalance(self) -> int:
         """Move shards from nodes that have more than their share to others; return how many were moved."""

@@ -75,19 +75,21 @@ class ShardFile:
     """Chunks in the file of a saved shard.
 
     Attributes:
-        address: of the file.
+        folder: where the index was saved.
+        name: of the file.
         n_tokens: tokens in all of them.
     """
 
-    address: str
+    folder: str
+    name: str
     n_tokens: int
 
     def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Open the file; it is mapped into memory where it lies in this machine's file system."""
         del counter, progress
-        saved = folder.read_index(self.address)
+        saved = folder.read_index(self.folder, self.name)
         if saved.n_context_tokens != self.n_tokens:
-            raise ClusterError(f"{self.address} is not the file that belongs to this index")
+            raise ClusterError(f"{self.folder}/{self.name} is not the file that belongs to this index")
         return Product(saved.segment, saved.n_positions, saved.n_context_tokens)
 
 
@@ -121,9 +123,14 @@ class Recipe:
         return cls(((part, first),))
 
     @property
+    def files(self) -> list[ShardFile]:
+        """Those of its parts that are files of saved shards."""
+        return [part for part, _ in self.parts if isinstance(part, ShardFile)]
+
+    @property
     def is_file(self) -> bool:
         """Whether a saved file holds just the chunks of the shard."""
-        return len(self.parts) == 1 and isinstance(self.parts[0][0], ShardFile) and not self.removed.size
+        return len(self.parts) == len(self.files) == 1 and not self.removed.size
 
     def with_part(self, part: Part, first: int) -> Recipe:
         """Return it with further chunks."""

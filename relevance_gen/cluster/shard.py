@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from relevance_gen.cluster import folder
 from relevance_gen.cluster.parts import Part, Recipe
 from relevance_gen.cluster.state import PositionRuns
+from relevance_gen.cluster.store import Store
 from relevance_gen.retrieval.arrays import Ids, Offsets
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
@@ -135,11 +136,12 @@ class Shard:
 
     # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def save(self, address: str, n_positions: int) -> None:
+    def save(self, address: str, name: str, n_positions: int) -> folder.SavedShard:
         """Write all chunks to a file of their own, which `relevance_gen.ChunkIndex.load` can read, too.
 
         Args:
-            address: of the file.
+            address: of the folder.
+            name: of the file.
             n_positions: number of positions that were ever given in the whole index.
         """
         counter = self._counter
@@ -152,12 +154,11 @@ class Shard:
             n_positions,
             self._n_tokens,
         )
-        folder.write_index(address, saved)
+        return folder.write_index(address, name, saved)
 
-    def finds(self, address: str) -> bool:
-        """Tell whether a file is there."""
-        files, path = folder.file_system(address)
-        return bool(files.exists(path))
+    def finds(self, address: str, name: str) -> bool:
+        """Tell whether a folder has a file."""
+        return Store(address).has(name)
 
     def progress(self) -> tuple[int, int]:
         """Return how many chunks are made searchable, and how many will be as far as is known."""

@@ -8,6 +8,7 @@ nobody has touched need not be read whole to know that. Whatever is not as it wa
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -15,6 +16,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -118,7 +120,7 @@ class Cache:
     def save(self, kept: Kept) -> None:
         """Keep an index in place of what was kept, if that is possible; others that do not fit beside it go."""
         index_path, list_path = self._paths
-        with contextlib.suppress(OSError), self._alone():
+        with contextlib.suppress(OSError), alone(self.folder):
             kept.index.save(index_path, overwrite=True)
             index_path.chmod(0o600)
             settings = {"key": self.key, "index": [*fingerprint(index_path.stat())]}
@@ -130,23 +132,6 @@ class Cache:
                 os.fsync(file.fileno())
             unfinished.replace(list_path)
             self._forget_oldest()
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the folder for this process.
-
-        Raises:
-            OSError: another process writes there now, or this one may not.
-        """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_own(self.folder):
-            raise PermissionError(self.folder)
-        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-        finally:
-            os.close(lock)
 
     def _forget_oldest(self) -> None:
         """Remove what a process left behind that was killed while it wrote, and the indexes used longest ago."""
@@ -162,6 +147,34 @@ class Cache:
             if n_bytes > self.max_bytes:
                 path.unlink()
                 lists.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone(folder: Path, name: str = "lock", wait_s: float = 0.0) -> Iterator[None]:
+    """Hold a lock in a folder, which is made if need be, among all processes and threads.
+
+    Raises:
+        OSError: others may write to the folder, or this process may not; or the lock is held for longer than `wait_s`.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_own(folder):
+        raise PermissionError(f"others may write to {folder}")
+    end_s = time.monotonic() + wait_s
+    with open(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600), "rb") as file:
+        while not lock(file.fileno(), fcntl.LOCK_EX):
+            if time.monotonic() > end_s:
+                raise BlockingIOError(errno.EAGAIN, "another process is at work there")
+            time.sleep(0.05)
+        yield
+
+
+def lock(descriptor: int, kind: int) -> bool:
+    """Take a lock of a file, until it is closed; tell whether no other lock forbids it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _last_use(path: Path) -> int:

@@ -167,6 +167,9 @@ class Settings:
     index_cache_bytes: int = _search(
         256 << 20, "memory for indexes of chunks already seen, in each worker; 0 keeps none", parse=_size
     )
+    shard_cache_bytes: int = _search(
+        16 << 30, "room on disk for shards of indexes in object storage; 0 reads them into each worker", parse=_size
+    )
 
     encoder: tuple[NamedModel, ...] = _encoder(
         (),

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError
-from relevance_gen.cluster import ClusterIndex, connection
-from relevance_gen.errors import ClusterError, IndexFormatError
+from relevance_gen.cluster import ClusterIndex, connection, folder
+from relevance_gen.errors import ClusterError, IndexConflictError, IndexFormatError
 from tests import strategies
 from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
 from tests.profiles import costly
@@ -120,15 +120,21 @@ def test_saved_and_loaded(cluster: Any, tmp_path: Path) -> None:
         ours.remove([3, 39])
         ours.save(tmp_path / "kept")
         ours.save(f"file://{tmp_path}/kept")
-        assert len(list((tmp_path / "kept").iterdir())) == 3
+        names = {path.name for path in (tmp_path / "kept").iterdir()}
+        assert len(names - {".lock", "index.json"}) == 2
     with ClusterIndex.load(tmp_path / "kept") as loaded:
         assert loaded.search(QUERIES) == one.search(QUERIES)
         assert loaded.add(["one more"]) == range(40, 41)
+        other = ClusterIndex.load(tmp_path / "kept")
         loaded.save(f"file://{tmp_path}/kept")
+        assert len({path.name for path in (tmp_path / "kept").iterdir()} - names) == 1  # the shard that has changed
         (lost, _) = loaded._fresh().state.shards
         connection.ray.kill(lost.hosts[0].handle)
         until(lambda: loaded.search("more", allow_partial=True).metadata.num_missing_chunks == 0, "it is back")
         assert loaded.search("one more").results[-1].original_index == 40
+        with other, pytest.raises(IndexConflictError, match="was changed by another writer"):
+            other.save(tmp_path / "kept")
+        assert len(folder.read_manifest(f"{tmp_path}/kept").shards) == 2
 
 
 def test_a_folder_that_nodes_do_not_share(cluster: Any) -> None:
@@ -151,7 +157,8 @@ LocalFileSystem.mv = pathlib.Path.replace = lambda *_: os.kill(os.getpid(), sign
 if sys.argv[2] == "shard":
     ChunkIndex(["cats"]).save(f"{sys.argv[1]}/0123456789abcdef-00000.shard")
 else:
-    folder.write_manifest(sys.argv[1], folder.Manifest("cosine", "", "", 1, {"0123456789abcdef-00000.shard": 1}))
+    manifest = folder.Manifest("cosine", "", "", 1, {"0123456789abcdef-00000.shard": folder.SavedShard(1, 1, "0" * 64)})
+    folder.publish(sys.argv[1], manifest, folder.begin(sys.argv[1]))
 """
     for what in ("shard", "manifest"):
         done = subprocess.run([sys.executable, "-c", killed, tmp_path, what], check=False)
@@ -162,7 +169,7 @@ else:
     with ClusterIndex(["cats purr"]) as index:
         index.save(tmp_path)
     kept = sorted(path.name for path in tmp_path.iterdir())
-    assert [name.rpartition(".")[2] for name in kept] == ["shard", "json", "txt"]
+    assert [name.rpartition(".")[2] for name in kept] == ["lock", "shard", "json", "txt"]
 
 
 def test_a_name_is_found_by_others(cluster: Any) -> None:

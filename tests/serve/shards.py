@@ -13,15 +13,16 @@ from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.tokens import token_counter
 
 
-def save_shards(address: str, chunks: list[Any], n_shards: int = 3) -> None:
+def save_shards(address: str, chunks: list[Any], n_shards: int = 3, before: folder.Before | None = None) -> None:
     """Write what `ClusterIndex.save` writes, without a cluster."""
     counter, names = token_counter(), folder.new_files(n_shards)
     checked = Chunks.read(chunks)
-    tokens = {}
+    shards = {}
+    before = before or folder.begin(address)
     for name, numbers in zip(names, np.array_split(np.arange(len(chunks)), n_shards), strict=True):
         some = checked.take(numbers.tolist())
-        tokens[name] = counter.count_all(some.texts)
-        saved = (build(some, numbers), "pivoted", counter.name, counter.fingerprint, None, len(chunks), tokens[name])
-        folder.write_index(folder.join(address, name), storage.SavedIndex(*saved))
-    manifest = folder.Manifest("pivoted", counter.name, counter.fingerprint, len(chunks), tokens)
-    folder.write_manifest(address, manifest)
+        n_tokens = counter.count_all(some.texts)
+        saved = (build(some, numbers), "pivoted", counter.name, counter.fingerprint, None, len(chunks), n_tokens)
+        shards[name] = folder.write_index(address, name, storage.SavedIndex(*saved))
+    manifest = folder.Manifest("pivoted", counter.name, counter.fingerprint, len(chunks), shards)
+    folder.publish(address, manifest, before)

@@ -28,7 +28,7 @@ from relevance_gen.errors import (
 )
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.offered import OfferedIndex
+from relevance_gen.serve.work.offered import PATIENCE_S, OfferedIndex
 
 if TYPE_CHECKING:
     from relevance_gen.cluster import ClusterIndex
@@ -44,8 +44,6 @@ KEPT: Final = "kept:"
 """What the names of indexes that are kept begin with; a digest of their chunks follows."""
 _MAX_KNOWN: Final = 64
 """Indexes that are found again without asking the cluster for them."""
-_PATIENCE_S: Final = 2.0
-"""How long a question waits for a look before what was there at the look before answers, and a list for all looks."""
 
 _name = checks.must_be(
     f"a string of 1 to {_MAX_NAME_CHARS} characters",
@@ -119,10 +117,13 @@ class NamedIndexes:
         one = self._offered.get(name) if self._may_ask(client, name) else None
         if one is None or one.is_fresh:
             return None
-        return partial(self._wait, one.look(), is_first=not isinstance(one.found, Searchable))
+        look = one.look()
+        if one.is_behind:  # nobody waits for a store that does not answer
+            return None
+        return partial(self._wait, look, is_first=not isinstance(one.found, Searchable))
 
     async def _wait(self, look: Future[None], *, is_first: bool) -> None:
-        done, _ = await asyncio.wait([asyncio.wrap_future(look)], timeout=self._timeout_s if is_first else _PATIENCE_S)
+        done, _ = await asyncio.wait([asyncio.wrap_future(look)], timeout=self._timeout_s if is_first else PATIENCE_S)
         if not done and is_first:
             raise BusyError("the index is still being read", retry_after_s=5)
 
@@ -178,7 +179,7 @@ class NamedIndexes:
         """Return what is to be said of the indexes that are offered to a client, after a short look at each."""
         mine = [one for name, one in self._offered.items() if self._may_ask(client, name)]
         if mine:
-            await asyncio.wait([asyncio.wrap_future(one.look()) for one in mine], timeout=_PATIENCE_S)
+            await asyncio.wait([asyncio.wrap_future(one.look()) for one in mine], timeout=PATIENCE_S)
         return [one.described() for one in mine]
 
 

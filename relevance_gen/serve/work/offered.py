@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Hashable
 from concurrent.futures import Future
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from relevance_gen.cluster.folder import open_index, read_manifest
-from relevance_gen.errors import IndexUnavailableError, RelevanceGenError, counted
-from relevance_gen.folders.cache import fingerprint
+from relevance_gen.cluster.folder import Manifest, open_index, read_index, read_manifest
+from relevance_gen.cluster.shard_cache import ShardCache
+from relevance_gen.errors import IndexFormatError, IndexUnavailableError, RelevanceGenError, counted
+from relevance_gen.folders.cache import default_folder, fingerprint
 from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.retrieval.index import ChunkIndex
@@ -24,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.0
 """How old may be what is known of a file: to ask an object store takes long, and costs money."""
+PATIENCE_S: Final = 2.0
+"""How long a question waits for a look before what was there at the look before answers, and a list for all looks."""
 
 
 class OfferedIndex:
@@ -47,8 +52,13 @@ class OfferedIndex:
         self._settings = settings
         self._kind: Literal["file", "folder", "shards"] | None = None
         self._folder: FolderIndex | None = None
+        self._failure: str | None = None
+        """Why the last look saw nothing, where what was seen before it is still searched."""
         self._seen: Hashable = None
-        self._seen_s = -math.inf
+        self._seen_s = self._began_s = -math.inf
+        self._seen_at = 0.0
+        folder = default_folder() if settings.shard_cache_bytes else None
+        self._cache = None if folder is None else ShardCache(folder / "shards", settings.shard_cache_bytes)
         self._asking, self._looking = threading.Lock(), threading.Lock()
         self._next: Future[None] | None = None
 
@@ -66,13 +76,25 @@ class OfferedIndex:
         """Return what is told of it."""
         found = self.found
         state = "reading" if found is None else "unavailable" if isinstance(found, str) else "ready"
-        told = {"name": self.name, "kind": self._kind, "state": state}
-        return told | ({"num_chunks": len(found)} if isinstance(found, Searchable) else {"reason": found})
+        told: dict[str, object] = {"name": self.name, "kind": self._kind, "state": state}
+        if not isinstance(found, Searchable):
+            return told | {"reason": found}
+        told["num_chunks"] = len(found)
+        if self.is_behind:
+            told["unseen_since"] = datetime.fromtimestamp(self._seen_at, UTC).isoformat(timespec="seconds")
+            told["reason"] = self._failure or "what is there now is still being read"
+        return told
 
     @property
     def is_fresh(self) -> bool:
         """Whether it was looked at just now; for a folder that is never so."""
         return self._folder is None and time.monotonic() < self._seen_s + _FRESH_S
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether what is searched are shards that were seen some time ago, and nobody knows what is there now."""
+        is_late = self._looking.locked() and time.monotonic() > self._began_s + PATIENCE_S
+        return self._kind == "shards" and isinstance(self.found, Searchable) and (is_late or self._failure is not None)
 
     def look(self) -> Future[None]:
         """Begin to look what is there; what is returned is done when a look is over that began after this."""
@@ -85,37 +107,69 @@ class OfferedIndex:
     def _look(self, asked: Future[None]) -> None:
         with self._looking:  # one at a time, while at most one other waits
             asked.set_running_or_notify_cancel()
-            before, seen_s = self.found, time.monotonic()
+            before, self._began_s = self.found, time.monotonic()
             try:
                 self.found = self._open()
                 if self.found is not before and not (self._kind == "folder" and isinstance(before, Searchable)):
                     _log.info("index %s: %s in %s", self.name, counted(len(self.found), "chunk"), self._place)
             except BaseException as error:  # of this thread, which nobody else would hear of
-                self.found = self._reason(error)
+                self.found, self._failure = self._reason(error), None
                 if self.found != before:
                     _log.error("index %s cannot be searched: %s: %s", self.name, self._place, error)
-            self._seen_s = seen_s
+            self._seen_s = self._began_s
         asked.set_result(None)
 
     def _open(self) -> ChunkIndex | FolderSnapshot:
         place, encoding = Path(self._place), self._settings.encoding
         self._kind = "shards" if "://" in self._place else "folder" if place.is_dir() else "file"
+        if self._kind == "shards":
+            return self._open_shards()
         if self._kind == "folder":
             self._folder = self._folder or FolderIndex(place, weighting=self._settings.weighting, encoding=encoding)
             return self._folder.snapshot()
-        manifest = read_manifest(self._place) if self._kind == "shards" else None
-        seen = manifest or fingerprint(place.stat())
+        seen = fingerprint(place.stat())
         if seen == self._seen and isinstance(self.found, ChunkIndex):
             return self.found
         self._seen = seen
-        if manifest is None:
-            return ChunkIndex.load(place, encoding=encoding)
+        return ChunkIndex.load(place, encoding=encoding)
+
+    def _open_shards(self) -> ChunkIndex:
+        """Open what the manifest names; where that cannot be had now, stay with what is open, or is on this machine.
+
+        A manifest that is gone or damaged ends this: so an index is withdrawn.
+        """
+        seen_at, manifest, index = time.time(), None, self.found
         try:
-            return open_index(self._place, manifest, encoding)
-        except OSError:  # its files are removed when it is replaced
-            if read_manifest(self._place) == manifest:
+            manifest = read_manifest(self._place)
+            if manifest != self._seen or not isinstance(index, ChunkIndex):
+                index = self._opened(manifest)
+        except Exception as error:
+            if manifest is None and isinstance(error, IndexFormatError):
                 raise
-            return self._open()
+            with suppress(OSError):
+                if manifest is not None and read_manifest(self._place) != manifest:
+                    return self._open_shards()  # it was replaced meanwhile, and its files removed
+            if not isinstance(index, ChunkIndex):
+                last = None if self._cache is None else self._cache.last(self._place)
+                if last is None:
+                    raise
+                manifest, seen_at = last
+                index, self._seen_at = self._opened(manifest), seen_at
+            if self._failure is None:
+                _log.warning("index %s stays as it was: %s: %s", self.name, self._place, error)
+            self._failure = self._reason(error)
+        else:
+            self._seen_at, self._failure = seen_at, None
+        return index
+
+    def _opened(self, manifest: Manifest) -> ChunkIndex:
+        if self._cache is not None and not self._place.startswith("file://"):
+            index = self._cache.open(self._place, manifest, self._settings.encoding)
+        else:
+            parts = [read_index(self._place, name) for name in manifest.shards]
+            index = open_index(self._place, manifest, parts, self._settings.encoding)
+        self._seen = manifest
+        return index
 
     def _reason(self, error: BaseException) -> str:
         """Return what clients are told of an error: not where files lie."""

@@ -1,0 +1,142 @@
+"""Keep shards of saved indexes in a folder of this machine: one copy for all its processes, mapped into memory.
+
+A shard's file has the name of its content's hash, and its full size before its bytes are fetched. A process holds a
+lock of each file that it uses. Of the others, those that were used last stay, as many as there is room for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from attrs import asdict, frozen
+
+from relevance_gen import wire
+from relevance_gen.cluster.folder import Manifest, SavedShard, open_index, parse_manifest
+from relevance_gen.cluster.store import Store
+from relevance_gen.errors import IndexFormatError, IndexUnavailableError
+from relevance_gen.folders.cache import alone, lock
+from relevance_gen.retrieval.index import ChunkIndex
+from relevance_gen.retrieval.segment import storage
+from relevance_gen.tokens import Encoding
+
+_BLOCK_BYTES: Final = 8 << 20
+"""What one request fetches."""
+_FETCHES: Final = 8
+"""Shards that are fetched at once."""
+_WAIT_S: Final = 600.0
+"""How long to wait for another process, which fetches the same index."""
+_EMPTY_NS: Final = 10**9
+"""The time of change of a file of which nothing was fetched yet."""
+_WHOLE_NS: Final = 0
+"""The one of a file whose hash was compared. Whoever changes the file later gives it another."""
+
+
+@frozen
+class ShardCache:
+    """A folder of shards. Safe for several processes and threads.
+
+    Args:
+        folder: the folder; made when it is needed.
+        max_bytes: most bytes of all shards there.
+    """
+
+    folder: Path
+    max_bytes: int
+
+    def open(self, address: str, manifest: Manifest, encoding: Encoding | None = None) -> ChunkIndex:
+        """Return a saved index; shards that are not here, or not as they were written, are fetched first.
+
+        Args:
+            address: where it was saved.
+            manifest: what belongs to it.
+            encoding: as for `relevance_gen.ChunkIndex.load`.
+
+        Raises:
+            IndexUnavailableError: there is not enough room.
+            IndexFormatError: a shard is not as it was written.
+            OSError: the store does not answer, or this folder cannot be written.
+        """
+        store, copy = Store(address), self._copy(address)
+        shards = [(self.folder / f"{one.sha256}.shard", name, one) for name, one in manifest.shards.items()]
+        with ExitStack() as held:
+            with alone(self.folder, wait_s=_WAIT_S):
+                for path, *_ in shards:
+                    held.callback(os.close, _take(path))
+                self._make_room({path: shard.n_bytes for path, _, shard in shards})
+            with alone(self.folder, f"{copy.stem}.lock", _WAIT_S), ThreadPoolExecutor(_FETCHES) as pool:
+                list(pool.map(partial(_fetch, store), *zip(*shards, strict=True)))
+                copy.write_bytes(wire.serialize(asdict(manifest)))
+            index = open_index(address, manifest, [storage.read(path, check=False) for path, *_ in shards], encoding)
+            weakref.finalize(index, held.pop_all().close)
+        return index
+
+    def last(self, address: str) -> tuple[Manifest, float] | None:
+        """Return the state of an index that was opened last on this machine, and when that was, in seconds."""
+        copy = self._copy(address)
+        with suppress(OSError):
+            return parse_manifest(copy.read_bytes(), address), copy.stat().st_mtime
+        return None
+
+    def _copy(self, address: str) -> Path:
+        return self.folder / f"{hashlib.sha256(address.encode()).hexdigest()}.json"
+
+    def _make_room(self, wanted: dict[Path, int]) -> None:
+        """Give files their sizes; so that they fit, others that nobody uses go, those used longest ago first."""
+        sizes = {path: path.stat().st_size for path in self.folder.glob("*.shard")} | wanted
+        unused = [path for path in sizes if not _is_used(path)]
+        n_bytes = sum(sizes.values())
+        n_used = n_bytes - sum(sizes[path] for path in unused)
+        if n_used > self.max_bytes:
+            rule = f"there is room for {self.max_bytes:,} bytes of shards, and with this index {n_used:,} are in use"
+            raise IndexUnavailableError(f"{rule}; --shard-cache-bytes gives more")
+        for path in sorted(unused, key=lambda path: path.stat().st_atime_ns):
+            if n_bytes > self.max_bytes:
+                path.unlink()
+                n_bytes -= sizes[path]
+        for path, size in wanted.items():
+            if path.stat().st_size != size:
+                os.truncate(path, size)
+                os.utime(path, ns=(0, _EMPTY_NS))
+
+
+def _take(path: Path) -> int:
+    """Make a file, if it is not there, and return a descriptor that holds a lock of it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    lock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def _fetch(store: Store, path: Path, name: str, shard: SavedShard) -> None:
+    """Fetch a shard, if it is not whole, in blocks, none of which takes long."""
+    changed_ns = path.stat().st_mtime_ns
+    if changed_ns not in {_EMPTY_NS, _WHOLE_NS}:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == shard.sha256:
+                changed_ns = _WHOLE_NS
+    if changed_ns != _WHOLE_NS:
+        sha256 = hashlib.sha256()
+        with path.open("r+b") as file:
+            for start in range(0, shard.n_bytes, _BLOCK_BYTES):
+                stop = min(start + _BLOCK_BYTES, shard.n_bytes)
+                block = store.read(name, start, stop)[: stop - start]
+                sha256.update(block)
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the machine may leave a whole file's time without its bytes
+        if sha256.hexdigest() != shard.sha256:
+            raise IndexFormatError(f"{name} is not as it was written")
+    os.utime(path, ns=(time.time_ns(), _WHOLE_NS))
+
+
+def _is_used(path: Path) -> bool:
+    with path.open("rb") as file:
+        return not lock(file.fileno(), fcntl.LOCK_EX)

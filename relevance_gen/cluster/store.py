@@ -1,0 +1,155 @@
+"""A folder of files wherever `fsspec` finds it, such as in object storage.
+
+Every call to a store over the network ends within a limit, whatever the store does, and fails with an OSError.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import secrets
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from relevance_gen.errors import InvalidRequestError, TimedOutError
+
+_LIMIT_S: Final = 30.0
+"""How long one call may take,"""
+_BYTES_PER_S: Final = 1 << 20
+"""and how much longer for what it writes, or for a file of any size."""
+_MAX_SMALL_BYTES: Final = 16 << 20
+_LOCK: Final = ".lock"
+
+Version: TypeAlias = tuple[bytes | None, str | None]
+"""What a file holds, None where it is not there; and what the store calls this state of it, if it does."""
+
+
+class Store:
+    """A folder of files.
+
+    Args:
+        folder: its path, or an address that `fsspec` knows.
+
+    Raises:
+        InvalidRequestError: `fsspec` does not know such addresses, or lacks the package for them.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._files, self._root = file_system(folder)
+        protocol = self._files.protocol
+        self._protocols = (protocol,) if isinstance(protocol, str) else protocol
+
+    def make(self) -> None:
+        """Make the folder, if it is not there."""
+        self._call("makedirs", self._root, exist_ok=True)
+
+    def names(self) -> list[str]:
+        """Return the names of its files, as they are now."""
+        self._files.invalidate_cache()
+        with suppress(FileNotFoundError):  # object stores have no empty folders
+            return [path.rsplit("/", 1)[-1] for path in self._call("ls", self._root, detail=False)]
+        return []
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is a file."""
+        return bool(self._call("exists", self._path(name)))
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files; those that are gone already do not matter."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._call("rm_file", self._path(name))
+
+    def read(self, name: str, start: int = 0, stop: int = _MAX_SMALL_BYTES) -> bytes:
+        """Return some bytes of a file, or fewer where it ends before `stop`."""
+        return bytes(self._call("cat_file", self._path(name), start=start, end=stop))
+
+    def read_all(self, name: str) -> bytes:
+        """Return a file of any size."""
+        n_bytes = int(self._call("size", self._path(name)))
+        return bytes(self._call("cat_file", self._path(name), n_bytes=n_bytes))
+
+    def write(self, name: str, content: bytes, **conditions: str) -> None:
+        """Write a file where none is; a reader may see a part of it."""
+        self._call("pipe_file", self._path(name), content, n_bytes=len(content), **conditions)
+
+    def look(self, name: str) -> Version:
+        """Return a small file's state, for `replace`."""
+        self._files.invalidate_cache()
+        content = tag = None
+        with suppress(FileNotFoundError):
+            tag = self._call("info", self._path(name)).get("ETag")  # first: with a tag that is old nothing is replaced
+            content = self.read(name)
+        return content, tag
+
+    def replace(self, name: str, content: bytes, before: Version) -> bool:
+        """Put a file in the place of a small one, whole and at once; tell whether that was still as it was.
+
+        S3 compares and writes in one step, and in a folder of this machine writers take turns. In other stores one that
+        comes between the comparison and the writing, some milliseconds, is not noticed.
+
+        Raises:
+            OSError: the store does not answer; the file may have been written.
+        """
+        with ExitStack() as turn:
+            if "file" in self._protocols:
+                with suppress(OSError):  # not every file system that machines share has locks
+                    fcntl.flock(turn.enter_context(Path(self._path(_LOCK)).open("ab")), fcntl.LOCK_EX)
+            if self.look(name) != before:
+                return False
+            if "s3" in self._protocols:
+                return self._replace_if(name, content, before)
+            if self._files.async_impl:  # object stores show what is written when it is whole
+                self.write(name, content)
+            else:
+                unfinished = f"{name}.{secrets.token_hex(8)}.unfinished"
+                self.write(unfinished, content)
+                self._call("mv", self._path(unfinished), self._path(name))
+        return True
+
+    def _replace_if(self, name: str, content: bytes, before: Version) -> bool:
+        _, tag = before
+        try:
+            self.write(name, content, **({"IfMatch": tag} if tag else {"IfNoneMatch": "*"}))
+        except OSError as error:
+            now = self.look(name)
+            if now == before and error.errno == errno.ENOSYS:  # a store like S3 that knows no conditions
+                self.write(name, content)
+            elif now == before:
+                raise
+            else:
+                return now[0] == content  # it was written, and only the answer was lost
+        return True
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def _call(self, verb: str, *args: Any, n_bytes: int = 0, **kwargs: Any) -> Any:
+        limit_s = _LIMIT_S + n_bytes / _BYTES_PER_S
+        if self._files.async_impl:
+            kwargs["timeout"] = limit_s
+        try:
+            return getattr(self._files, verb)(*args, **kwargs)
+        except TimeoutError:
+            raise TimedOutError(f"the store did not answer within {limit_s:.0f} s") from None
+        except OSError:
+            raise
+        except Exception as error:  # the packages for stores raise what they like
+            raise OSError(f"the store does not answer ({type(error).__name__})") from error
+
+
+def file_system(address: str) -> tuple[Any, str]:
+    """Return the file system of an address, as `fsspec` has it, and the path there.
+
+    Raises:
+        InvalidRequestError: `fsspec` does not know such addresses, or lacks the package for them.
+    """
+    import fsspec
+
+    try:
+        files, path = fsspec.core.url_to_fs(address)
+    except (ImportError, ValueError) as error:
+        raise InvalidRequestError(f"must be an address that fsspec can open: {error}", address) from None
+    return files, path

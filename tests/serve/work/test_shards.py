@@ -1,0 +1,418 @@
+"""Indexes in object storage: what writers leave at any moment, and what searchers make of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen import ChunkIndex
+from relevance_gen.cluster import folder, shard_cache
+from relevance_gen.cluster.shard_cache import ShardCache
+from relevance_gen.cluster.store import Store
+from relevance_gen.errors import (
+    IndexConflictError,
+    IndexFormatError,
+    IndexUnavailableError,
+    InvalidRequestError,
+    TimedOutError,
+)
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.offered import OfferedIndex
+from tests.serve.objects import object_store
+from tests.serve.shards import save_shards
+
+pytest.importorskip("moto", reason="the group objects is not installed")
+pytest.importorskip("s3fs", reason="the group objects is not installed")
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[subprocess.Popen[str]]:
+    """An object store."""
+    with object_store() as server:
+        yield server
+
+
+@pytest.fixture(params=["s3", "file", "memory"])
+def place(request: pytest.FixtureRequest, store: Any, tmp_path: Path) -> str:
+    """An empty folder in each kind of store."""
+    within = {
+        "s3": f"s3://corpora/{tmp_path.name}",
+        "file": f"file://{tmp_path}",
+        "memory": f"memory://{tmp_path.name}",
+    }
+    return within[request.param]
+
+
+def state(number: int, n_chunks: int = 4) -> list[str]:
+    """Return the chunks of a state that can be told from every other."""
+    return [f"A cat of state {number} sleeps, number {place}." for place in range(n_chunks)]
+
+
+def states(index: Any) -> set[str]:
+    """Return which states an index is of: one, and all of it."""
+    found = [result.chunk_txt for result in index.search("sleeping cat", 50)]
+    assert len(found) == len(index)
+    return {text.split(" sleeps")[0].rpartition(" ")[2] for text in found}
+
+
+def read(place: str) -> set[str]:
+    """Return the state that a reader finds."""
+    manifest = folder.read_manifest(place)
+    return states(folder.open_index(place, manifest, [folder.read_index(place, name) for name in manifest.shards]))
+
+
+# ── Writers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_of_two_writers_one_is_refused(place: str) -> None:
+    """The second of two that began with the same state changes nothing, leaves nothing, and is told what to do."""
+    save_shards(place, state(0), 2)
+    before = folder.begin(place)
+    save_shards(place, state(1), 2)
+    left = set(Store(place).names())
+    with pytest.raises(IndexConflictError, match="load it, make this change again and save it, or save to another"):
+        save_shards(place, state(2), 2, before)
+    assert read(place) == {"1"}
+    assert set(Store(place).names()) == left
+    save_shards(place, state(2), 2)
+    assert read(place) == {"2"}
+
+
+def test_changes_of_many_are_all_there(store: Any, tmp_path: Path) -> None:
+    """Of writers that count one number up at the same time none loses another's count, in S3 as in a folder."""
+    for address in (f"s3://corpora/{tmp_path.name}", str(tmp_path)):
+
+        def count_up(who: int, address: str = address) -> None:
+            mine, n_done = Store(address), 0
+            while n_done < 3:
+                before = content, _ = mine.look("number")
+                n_before = int((content or b"0").split()[0])
+                n_done += mine.replace("number", b"%d by %d" % (n_before + 1, who), before)
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(count_up, range(3)))
+        content, _ = Store(address).look("number")
+        assert content is not None
+        assert content.startswith(b"9 ")
+
+
+class Killed(BaseException):
+    """What ends a writer as SIGKILL does: nothing of it is done after that."""
+
+
+def test_a_writer_is_killed_at_each_step(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers find the state before or the one after, whole, and the next change removes what was left."""
+    call, n_left = Store._call, 0
+
+    def failing(self: Store, verb: str, *args: Any, **kwargs: Any) -> Any:
+        nonlocal n_left
+        n_left -= 1
+        if n_left < 0:
+            raise Killed
+        return call(self, verb, *args, **kwargs)
+
+    monkeypatch.setattr(folder, "_KEPT_S", 0)
+    save_shards(place, state(0), 2)
+    expected, step, is_done = {"0"}, 0, False
+    while not is_done:
+        step += 1
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "_call", failing)
+            n_left = step
+            try:
+                save_shards(place, state(step), 2)
+                is_done = True
+            except Killed:
+                pass
+        found = read(place)
+        assert found in (expected, {str(step)})
+        expected = found
+    assert step > 8
+    assert expected == {str(step)}
+    save_shards(place, state(99), 2)
+    assert set(Store(place).names()) <= {"index.json", ".lock", *folder.read_manifest(place).shards}
+
+
+def test_files_stay_while_readers_may_need_them(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a replaced state are there until their time is over and a change comes."""
+    save_shards(place, state(0), 1)
+    (first,) = folder.read_manifest(place).shards
+    for number in (1, 2):
+        save_shards(place, state(number), 1)
+        assert first in Store(place).names()
+    monkeypatch.setattr(folder, "_KEPT_S", 0)
+    save_shards(place, state(3), 1)
+    assert len([name for name in Store(place).names() if name.endswith(".shard")]) == 1
+
+
+def test_an_answer_that_is_lost_and_a_store_without_conditions(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest that was written counts as written, and a store that cannot compare is written to all the same."""
+    call = Store._call
+
+    def losing(self: Store, verb: str, *args: Any, **kwargs: Any) -> Any:
+        if "IfMatch" in kwargs:
+            call(self, verb, *args, **kwargs)
+            raise TimedOutError("lost")
+        return call(self, verb, *args, **kwargs)
+
+    def lacking(self: Store, verb: str, *args: Any, **kwargs: Any) -> Any:
+        if "IfMatch" in kwargs:
+            raise OSError(38, "Function not implemented")
+        return call(self, verb, *args, **kwargs)
+
+    place = "s3://corpora/lost"
+    save_shards(place, state(0), 1)
+    for number, way in enumerate((losing, lacking), 1):
+        monkeypatch.setattr(Store, "_call", way)
+        save_shards(place, state(number), 1)
+        assert read(place) == {str(number)}
+
+
+def test_what_another_program_or_version_wrote(tmp_path: Path) -> None:
+    """An `index.json` that this version cannot read is neither an index nor replaced."""
+    address, path = f"file://{tmp_path}", tmp_path / "index.json"
+    save_shards(address, state(0), 2)
+    manifest = json.loads(path.read_bytes())
+    outside = {name: one | {"sha256": "../../outside"} for name, one in manifest["shards"].items()}
+    for wrong in ({"architectures": []}, [], manifest | {"format": 4}, manifest | {"shards": outside}):
+        path.write_text(json.dumps(wrong))
+        for call in (folder.read_manifest, lambda address: save_shards(address, state(2), 2)):
+            with pytest.raises(IndexFormatError):
+                call(address)
+        assert json.loads(path.read_bytes()) == wrong
+
+
+# ── A cache of shards ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fetched(cache: ShardCache, address: str) -> list[str]:
+    """Open an index by a cache; return its texts."""
+    return [chunk.text for chunk in cache.open(address, folder.read_manifest(address))]
+
+
+def test_a_shard_is_fetched_once(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all who open an index at the same time, in blocks; later by nobody, not even for its hash."""
+    monkeypatch.setattr(shard_cache, "_BLOCK_BYTES", 1000)
+    place, asked, read = "s3://corpora/once", [], Store.read
+    save_shards(place, state(0, 20), 2)
+    sizes = {name: one.n_bytes for name, one in folder.read_manifest(place).shards.items()}
+
+    def counting(self: Store, name: str, *args: Any) -> bytes:
+        asked.append(name)
+        return read(self, name, *args)
+
+    monkeypatch.setattr(Store, "read", counting)
+    caches = [ShardCache(tmp_path / "cache", 1 << 20) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(fetched, caches, [place] * 4)) == [state(0, 20)] * 4
+    assert {name: asked.count(name) for name in sizes} == {name: -(-size // 1000) for name, size in sizes.items()}
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    assert fetched(caches[0], place) == state(0, 20)
+
+
+@pytest.mark.parametrize("how", ["cut", "changed", "gone", "half"])
+def test_what_is_not_as_it_was_written_is_fetched_again(tmp_path: Path, how: str) -> None:
+    """A shard that was cut, changed or removed, and what a killed process had fetched a half of."""
+    place, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
+    save_shards(place, state(0), 1)
+    fetched(cache, place)
+    (path,) = cache.folder.glob("*.shard")
+    content = path.read_bytes()
+    match how:
+        case "cut":
+            os.truncate(path, len(content) // 2)
+        case "changed":
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        case "gone":
+            path.unlink()
+        case "half":
+            path.write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
+            os.utime(path, ns=(0, shard_cache._EMPTY_NS))
+    assert fetched(cache, place) == state(0)
+    assert path.read_bytes() == content
+
+
+def test_a_shard_that_is_not_as_it_was_written_is_refused(tmp_path: Path) -> None:
+    """It is asked for again each time."""
+    place, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
+    save_shards(place, state(0), 1)
+    (name,) = folder.read_manifest(place).shards
+    content = Store(place).read_all(name)
+    for wrong in (content[:100], content + b"x", bytes(len(content))):
+        Store(place).write(name, wrong)
+        if wrong.startswith(content):
+            assert fetched(cache, place) == state(0)  # what follows is not fetched
+            next(cache.folder.glob("*.shard")).unlink()
+            continue
+        for _ in range(2):
+            with pytest.raises(IndexFormatError, match="is not as it was written"):
+                fetched(cache, place)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
+def test_there_is_never_more_than_there_is_room_for(steps: list[tuple[int, bool]]) -> None:
+    """Whatever is opened and let go of, in whatever order: what is used stays, and what does not fit is refused."""
+    places = [f"memory://room/{number}" for number in range(4)]
+    for number, place in enumerate(places):
+        if not Store(place).names():
+            save_shards(place, state(number), 1)
+    sizes = [sum(one.n_bytes for one in folder.read_manifest(place).shards.values()) for place in places]
+    max_bytes = max(sizes) * 2
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        cache, held = ShardCache(Path(name), max_bytes), dict[int, ChunkIndex]()
+        for number, stays in steps:
+            manifest = folder.read_manifest(places[number])
+            if sum(sizes[one] for one in {*held, number}) > max_bytes:
+                with pytest.raises(IndexUnavailableError, match="--shard-cache-bytes"):
+                    cache.open(places[number], manifest)
+            else:
+                held[number] = cache.open(places[number], manifest)
+                assert [chunk.text for chunk in held[number]] == state(number)
+                if not stays:
+                    del held[number]
+            kept = {path.stem: path.stat().st_size for path in cache.folder.glob("*.shard")}
+            assert sum(kept.values()) <= max_bytes
+            for one in held:
+                assert kept.keys() >= {shard.sha256 for shard in folder.read_manifest(places[one]).shards.values()}
+
+
+def test_what_was_used_last_stays(tmp_path: Path) -> None:
+    """Of what nobody uses, that which was opened last; and a folder that others may change is not used."""
+    places = [f"memory://{tmp_path.name}/{number}" for number in range(3)]
+    for number, place in enumerate(places):
+        save_shards(place, state(number), 1)
+    n_bytes = max(one.n_bytes for place in places for one in folder.read_manifest(place).shards.values())
+    cache = ShardCache(tmp_path / "cache", 2 * n_bytes)
+    for number in (0, 1, 0, 2):
+        fetched(cache, places[number])
+    left = {path.stem for path in cache.folder.glob("*.shard")}
+    hashes = [one.sha256 for place in places for one in folder.read_manifest(place).shards.values()]
+    assert [one in left for one in hashes] == [True, False, True]
+    cache.folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="others may write"):
+        fetched(cache, places[2])
+
+
+# ── Searchers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def searcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], OfferedIndex]:
+    """Makes what a process of this machine offers."""
+    monkeypatch.setenv("RELEVANCE_GEN_CACHE", str(tmp_path / "of-this-machine"))
+    return lambda place: OfferedIndex("cats", place, Settings())
+
+
+def looked(one: OfferedIndex) -> OfferedIndex:
+    one.look().result(60)
+    return one
+
+
+def test_readers_see_whole_states(store: Any, searcher: Callable[[str], OfferedIndex]) -> None:
+    """While states replace each other, every answer of every searcher is of one of them, and in the end of the last."""
+    place, ended = "s3://corpora/whole", threading.Event()
+    save_shards(place, state(0), 3)
+
+    def ask() -> int:
+        one, seen = searcher(place), set[str]()
+        while not ended.is_set():
+            (found,) = states(looked(one).now())
+            seen.add(found)
+        assert states(looked(one).now()) == {"5"}
+        return len(seen)
+
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            for number in range(1, 6):
+                save_shards(place, state(number), 3)
+        finally:
+            ended.set()
+        assert all(one.result() for one in asking)
+
+
+def test_a_store_that_is_away(searcher: Callable[[str], OfferedIndex], tmp_path: Path, caplog: Any) -> None:
+    """What was opened is searched, by a new process too; it is told since when; what was never opened is refused."""
+    place, away = f"memory://{tmp_path.name}", pytest.MonkeyPatch()
+    save_shards(place, state(0), 2)
+    one = looked(searcher(place))
+    assert one.described() == {"name": "cats", "kind": "shards", "state": "ready", "num_chunks": 4}
+
+    def lost(*_: Any, **__: Any) -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    away.setattr(Store, "_call", lost)
+    try:
+        for again in (looked(looked(one)), looked(searcher(place))):
+            assert states(again.now()) == {"0"}
+            told = again.described()
+            assert (told["state"], told["reason"]) == ("ready", "Connection refused")
+            assert str(told["unseen_since"]).endswith("+00:00")
+            assert again.is_behind
+        assert caplog.text.count("stays as it was") == 2
+        with pytest.raises(IndexUnavailableError, match="Connection refused"):
+            looked(searcher(f"{place}/other")).now()
+    finally:
+        away.undo()
+    save_shards(place, state(1), 2)
+    assert states(looked(one).now()) == {"1"}
+    assert not one.is_behind
+    Store(place).remove(["index.json"])
+    with pytest.raises(IndexUnavailableError, match="holds no saved index"):
+        looked(one).now()
+
+
+def test_a_change_that_cannot_be_had(searcher: Callable[[str], OfferedIndex], tmp_path: Path) -> None:
+    """If a file is missing, or there is no room, the state before it is searched, and why is told."""
+    place = f"memory://{tmp_path.name}"
+    save_shards(place, state(0), 2)
+    one = looked(searcher(place))
+    save_shards(place, state(1), 2)
+    (name, *_) = folder.read_manifest(place).shards
+    content = Store(place).read_all(name)
+    Store(place).remove([name])
+    assert states(looked(one).now()) == {"0"}
+    assert one.is_behind
+    Store(place).write(name, content)
+    assert states(looked(one).now()) == {"1"}
+    small = OfferedIndex("cats", place, Settings(shard_cache_bytes=1000))
+    with pytest.raises(IndexUnavailableError, match="there is room for 1,000 bytes"):
+        looked(small).now()
+    none = OfferedIndex("cats", place, Settings(shard_cache_bytes=0))
+    assert states(looked(none).now()) == {"1"}
+
+
+def test_a_store_that_hangs(
+    store: subprocess.Popen[str], searcher: Callable[[str], OfferedIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look ends within its limit, and nobody waits for the next one."""
+    place = "s3://corpora/hangs"
+    save_shards(place, state(0), 1)
+    one = looked(searcher(place))
+    monkeypatch.setattr("relevance_gen.cluster.store._LIMIT_S", 0.5)
+    store.send_signal(signal.SIGSTOP)
+    try:
+        assert "did not answer within" in str(looked(one).described()["reason"])
+        assert states(one.now()) == {"0"}
+    finally:
+        store.send_signal(signal.SIGCONT)
+
+
+def test_an_address_that_nothing_can_open() -> None:
+    """The error names it."""
+    with pytest.raises(InvalidRequestError, match="must be an address that fsspec can open"):
+        folder.read_manifest("nothing://there")
