@@ -480,6 +480,7 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
     for name, content in (("e.bin", b"\0\1\2"), ("f.pdf", b"%PDF-1.7")):
         visit.page.evaluate(DROP, [name, list(content)])
         visit.page.wait_for_selector(f"#trouble >> text={name}")
+        assert "Error" not in visit.page.inner_text("#trouble")
     assert "400" in visit.errors.pop()
     visit.page.set_input_files("#files", [{"name": "g.txt", "mimeType": "", "buffer": b"chosen"}])
     visit.page.wait_for_selector("#names >> text=g.txt")
