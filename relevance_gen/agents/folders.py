@@ -48,11 +48,7 @@ class Found:
 
 @frozen
 class Folders:
-    """Indexes of folders by their names; one alone is named "", and paths are relative to it.
-
-    Attributes:
-        indexes: the folders.
-    """
+    """Indexes of folders by their names; one alone is named "", and paths are relative to it."""
 
     indexes: Mapping[str, FolderIndex] = field(factory=dict)
 

@@ -117,10 +117,6 @@ class Tool:
 class Tools:
     """The tools for some folders; with a runner, also ``ask``.
 
-    Args:
-        folders: what is searched.
-        runner: what answers.
-
     Attributes:
         by_name: the tools.
     """

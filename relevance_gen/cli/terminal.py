@@ -58,11 +58,7 @@ def size(stream: TextIO) -> tuple[int, int]:
 
 @define
 class WordWrap:
-    """Write a text that comes piece by piece; on a terminal no word is broken at the end of a line.
-
-    Attributes:
-        stream: where it goes.
-    """
+    """Write a text that comes piece by piece; on a terminal no word is broken at the end of a line."""
 
     stream: TextIO
     _columns: int = field(init=False)

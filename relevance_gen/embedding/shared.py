@@ -120,10 +120,6 @@ class SharedModel(Generic[Model]):
 class _Thread(ModelThread, Generic[Model]):
     """The thread of a shared model, and the model.
 
-    Args:
-        jobs: where its work comes from.
-        load: loads the model, in this thread.
-
     Attributes:
         model: once it is loaded; only this thread may compute with it.
     """

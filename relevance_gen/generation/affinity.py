@@ -45,11 +45,7 @@ def blocks_of(text: str, client: str | None = None) -> Blocks:
 
 
 class KnownPrompts:
-    """The blocks of the prompts that one worker was given last.
-
-    Args:
-        max_bytes: of what is remembered.
-    """
+    """The blocks of the prompts that one worker was given last."""
 
     def __init__(self, max_bytes: int = _MAX_REMEMBERED_BYTES) -> None:
         self._blocks: LruCache[bool] = LruCache(max_bytes, lambda _: 0)  # a key is all that there is

@@ -92,11 +92,7 @@ class TaggedArguments:
 
 
 class BareArguments:
-    """Reads an object whose names are bare and whose texts stand between marks; JSON itself is read, too.
-
-    Args:
-        mark: what stands around a text.
-    """
+    """Reads an object whose names are bare and whose texts stand between marks; JSON itself is read, too."""
 
     def __init__(self, mark: str) -> None:
         first, beginnings = re.escape(mark[0]), "|".join(re.escape(mark[1:n]) for n in range(1, len(mark)))

@@ -19,9 +19,6 @@ _WAIT_S = 0.01
 class Compilation:
     """Where prompts wait for their grammars, which threads compile while the engine goes on.
 
-    Args:
-        model: for whose vocabulary.
-
     Attributes:
         prompts: those that wait.
     """

@@ -88,10 +88,6 @@ class Grammars:
 class _Lane:
     """Compiles the grammars of some clients, one after another.
 
-    Args:
-        trial: where they are tried first.
-        n_vocab: size of the model's vocabulary.
-
     Attributes:
         thread: where they are compiled.
     """

@@ -56,9 +56,6 @@ class ThoughtCount:
 
     The last token of the mark counts, and so does all of the one that ends it.
 
-    Args:
-        form: how it thinks.
-
     Attributes:
         n_tokens: so far.
     """

@@ -146,13 +146,7 @@ def answer_once(
 
 
 class _OneQuestion(Collection):
-    """Chunks of which, for one question, the words that may be meant were read; where one is misspelt, all are.
-
-    Args:
-        segments: the chunks.
-        weighting: how to score.
-        build: reads all words of the chunks.
-    """
+    """Chunks of which, for one question, the words that may be meant were read; where one is misspelt, all are."""
 
     def __init__(self, segments: Sequence[Segment], weighting: Weighting, build: Callable[[], Segment]) -> None:
         super().__init__(segments, weighting)

@@ -159,11 +159,7 @@ def _cut(text: str, ends: Sequence[int] | None = None) -> Iterator[tuple[int, in
 
 
 class CitedStream:
-    """Cites a text that comes in pieces, sentence by sentence, as `Citer.cite` cites all of it, however it is cut.
-
-    Args:
-        citer: the sources.
-    """
+    """Cites a text that comes in pieces, sentence by sentence, as `Citer.cite` cites all of it, however it is cut."""
 
     def __init__(self, citer: Citer) -> None:
         self._citer = citer

@@ -80,9 +80,6 @@ def _check_all(
 class ChunkList(Sequence[Chunk]):
     """The chunks of an index at one moment, by position, read-only. Each is made when it is asked for.
 
-    Args:
-        collection: the chunks.
-
     Attributes:
         positions: where each stands in the index, ascending, int64 of shape (n,).
     """

@@ -88,12 +88,7 @@ def letters_of(text: str) -> Hashes:
 
 
 def letter_share(asked: Hashes, bag: Bag) -> Floats:
-    """Return how much of a query's 4-grams some chunks have, in [0, 1], shape (n,).
-
-    Args:
-        asked: the query's.
-        bag: the chunks'.
-    """
+    """Return how much of a query's 4-grams some chunks have, in [0, 1], shape (n,)."""
     tally = bag.tally()
     value = saturated(tally.tf)
     norms = tally.norms(value)
