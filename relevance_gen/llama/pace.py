@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 _MAX_CUT: Final = 7
 """Most rows that are also tried one by one: more have always been faster together."""
@@ -38,10 +38,12 @@ class Way:
     Attributes:
         n_threads: threads that compute it.
         one_by_one: whether its rows are computed one after the other.
+        may_cut: whether they might be.
     """
 
     n_threads: int
     one_by_one: bool = False
+    may_cut: bool = False
 
 
 @define
@@ -78,7 +80,7 @@ class Pace:
         halves = (max_threads >> power for power in itertools.count())
         self._n_threads = tuple(itertools.takewhile(lambda n_threads: n_threads >= min_threads, halves))
         self._clock = clock
-        self._sizes: dict[int, _Rows] = {}
+        self._sizes: dict[tuple[int, bool], _Rows] = {}
         self._n_threads_now = max_threads
 
     def way(self, n_rows: int, *, may_cut: bool = False) -> Way:
@@ -88,13 +90,10 @@ class Pace:
             n_rows: rows of all sequences.
             may_cut: whether rows have the same bits one by one as together.
         """
-        rows = self._of(n_rows)
-        may_cut = may_cut and 1 < n_rows <= _MAX_CUT
-        if rows.present.one_by_one and not may_cut:
-            return Way(rows.present.n_threads)
+        rows = self._of(n_rows, may_cut=may_cut and 1 < n_rows <= _MAX_CUT)
         if rows.present not in rows.times_s or self._clock() < rows.due_s:
             return rows.present
-        others = self._beside(rows.present, may_cut=may_cut)
+        others = self._beside(rows.present)
         return others[rows.n_trials % len(others)] if others else rows.present
 
     @contextmanager
@@ -106,7 +105,7 @@ class Pace:
 
     def note(self, n_rows: int, way: Way, seconds: float) -> None:
         """Learn what a step took."""
-        rows = self._of(n_rows)
+        rows = self._of(n_rows, may_cut=way.may_cut)
         usual_s = rows.usual_s()
         if way == rows.present:
             rows.times_s.setdefault(way, deque(maxlen=_N_REMEMBERED)).append(seconds)
@@ -120,16 +119,16 @@ class Pace:
             rows.present, rows.times_s[way] = way, deque([seconds], maxlen=_N_REMEMBERED)
             self._n_threads_now = way.n_threads
 
-    def _of(self, n_rows: int) -> _Rows:
+    def _of(self, n_rows: int, *, may_cut: bool) -> _Rows:
         size = n_rows if n_rows <= _MAX_CUT else _MAX_CUT + n_rows.bit_length()
-        if size not in self._sizes:
-            self._sizes[size] = _Rows(Way(self._n_threads_now))
-        return self._sizes[size]
+        if (size, may_cut) not in self._sizes:
+            self._sizes[size, may_cut] = _Rows(Way(self._n_threads_now, may_cut=may_cut))
+        return self._sizes[size, may_cut]
 
-    def _beside(self, way: Way, *, may_cut: bool) -> list[Way]:
+    def _beside(self, way: Way) -> list[Way]:
         """Return the ways to try: fewer threads, the other way to compute rows, more threads."""
         place = self._n_threads.index(way.n_threads)
-        fewer = [Way(n_threads, way.one_by_one) for n_threads in self._n_threads[place + 1 : place + 2]]
-        more = [Way(n_threads, way.one_by_one) for n_threads in self._n_threads[max(place - 1, 0) : place]]
-        cut = [Way(way.n_threads, not way.one_by_one)] if may_cut else []
+        fewer = [evolve(way, n_threads=n_threads) for n_threads in self._n_threads[place + 1 : place + 2]]
+        more = [evolve(way, n_threads=n_threads) for n_threads in self._n_threads[max(place - 1, 0) : place]]
+        cut = [evolve(way, one_by_one=not way.one_by_one)] if way.may_cut else []
         return [*fewer, *cut, *more]

@@ -107,6 +107,15 @@ def test_rows_that_must_stay_together_do_so_at_once():
     assert not machine.pace.way(3, may_cut=False).one_by_one
 
 
+def test_rows_that_must_stay_together_try_other_threads():
+    """Though others of their size are computed one by one."""
+    machine = Machine(lambda n_rows, way: n_rows * (0.001 if way.one_by_one else 0.002 * way.n_threads**2))
+    machine.steps(2, 3)
+    assert machine.used[-1].one_by_one
+    machine.steps(20, 3, may_cut=False)
+    assert machine.used[-1] == Way(1)
+
+
 @given(
     max_threads=st.integers(1, 64),
     min_threads=st.integers(1, 64),

@@ -301,8 +301,14 @@ class ModelRegistry:
         entry.answer(lambda future: future.set_exception(errors.ModelLoadError(reason)))
 
     def _start(self, work: Callable[[_Entry], None], entry: _Entry, state: Any) -> None:
+        before = entry.state
         self._become(entry, state)
-        threading.Thread(target=work, args=(entry,), name=f"{state} {entry.source.name}", daemon=True).start()
+        try:
+            threading.Thread(target=work, args=(entry,), name=f"{state} {entry.source.name}", daemon=True).start()
+        except RuntimeError:  # the system gives no more threads
+            self._become(entry, before)
+            if state == "loading":
+                self._refuse(entry, "the server has no thread to load it with")
 
     def _become(self, entry: _Entry, state: Any) -> None:
         entry.state, entry.begun_s = state, self._clock()

@@ -446,6 +446,23 @@ def test_a_load_that_fails_says_so_and_is_tried_again_after_a_pause(shop: Shop) 
         assert future.result().name == "b"
 
 
+def test_where_no_thread_is_to_be_had_a_load_is_tried_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits is told, and the model is not taken for one that is being loaded."""
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    settings = shop.settings()
+    registry = ModelRegistry(settings, {"generate": shop.load}, metrics_of(settings), lambda: shop.now_s)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with registry.lent("generate", "a") as future, pytest.raises(ModelLoadError, match="has no thread"):
+            future.result(0)
+    shop.now_s += PAUSE_S
+    with registry.lent("generate", "a") as future:
+        assert future.result(60).name == "a"
+
+
 def test_a_bug_in_loading_is_not_told(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """What is no error of the library's stands in the log alone."""
 
