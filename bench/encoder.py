@@ -66,7 +66,7 @@ def measure_speed(record: Record, texts: Iterator[str], rivals: dict[str, Encode
         record.add(group, name, statistics.median(works[name]), "processor s")
         if peer := works.get("sentence-transformers"):
             ratio = statistics.median(own / other for own, other in zip(works[name], peer, strict=True))
-            record.add(group, name, ratio, "processor time, ×", at_most=1.3 if name in KINDS else None)
+            record.add(group, name, ratio, "processor time, ×", at_most=1.2 if name in KINDS else None)
 
 
 def measure_questions(record: Record, chunks: list[str], questions: Sequence[str], encoder: KeptEncoder) -> None:

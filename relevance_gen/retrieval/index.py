@@ -266,7 +266,7 @@ class ChunkIndex(Searchable):
         checked = Chunks.read(chunks, blank=blank)
         kept, numbers = checked.without_blank()
         n_tokens = self._counter.count_all(kept.texts)
-        passages = None if self._encoder is None else Passages.of(kept.texts, self._encoder)
+        passages = None if self._encoder is None else Passages.of(kept.texts, self._encoder, titles=kept.titles)
         new = evolve(build(kept, numbers), passages=passages)
         with self._changing:
             state = self._state
@@ -492,7 +492,7 @@ def _segments_of(
             segments = [build(chunks, positions, progress=read)]
         n_tokens = counted()
     if encoder is not None:
-        passages = Passages.of(chunks.texts, encoder, progress)
+        passages = Passages.of(chunks.texts, encoder, progress, titles=chunks.titles)
         numbers = [np.searchsorted(positions, segment.positions) for segment in segments]
         segments = [evolve(one, passages=passages.take(some)) for one, some in zip(segments, numbers, strict=True)]
     return segments, n_tokens

@@ -19,7 +19,7 @@ from attrs import astuple, define, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import ChunkIndex, Encoder, IndexFormatError, InvalidRequestError, SearchResponse, search
+from relevance_gen import Chunk, ChunkIndex, Encoder, IndexFormatError, InvalidRequestError, SearchResponse, search
 from relevance_gen.retrieval.question.stages import meaning
 from relevance_gen.retrieval.segment.passages import Passages, question_vector
 from relevance_gen.retrieval.text.stop_words import ENGLISH
@@ -445,3 +445,15 @@ def test_a_real_encoder_stands_beside_the_words() -> None:
         index = ChunkIndex(chunks, encoder=encoder)
         assert index.search("cat", candidates=None) == search("cat", chunks, encoder=encoder, candidates=None)
         assert index.search("cat") != search("cat", chunks)
+
+
+def test_titles_are_read_wherever_the_vectors_come_from() -> None:
+    """Fresh chunks, an index and one that grew read the same titles, and score otherwise than without them."""
+    chunks = [Chunk(f"It does this {n}.", title=title) for n, title in enumerate(("Cats", "", "Dogs", "Cats"))]
+    encoder = LetterEncoder()
+    grown = ChunkIndex(chunks[:2], encoder=encoder)
+    grown.add(chunks[2:])
+    found = search("what does it do", chunks, encoder=encoder)
+    assert found == ChunkIndex(chunks, encoder=encoder).search("what does it do") == grown.search("what does it do")
+    assert "Cats\nIt does this 3." in encoder.encoded
+    assert "It does this 1." in encoder.encoded

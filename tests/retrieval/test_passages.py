@@ -102,6 +102,28 @@ def test_passages_have_as_many_tokens_as_an_encoder_reads(said: list[str]) -> No
     assert all(one + other > 12 for one, other in itertools.pairwise(counts))
 
 
+@pytest.mark.parametrize(("encoder", "longest"), [(Lengths(), "t" * 500), (Counting(), "t " * 8)])
+def test_a_title_stands_in_front_of_each_passage(
+    monkeypatch: pytest.MonkeyPatch, encoder: Lengths, longest: str
+) -> None:
+    """It is read with each, within what a passage may have; not if it takes more than half of one."""
+    encoded: list[str] = []
+    encode = encoder.encode
+
+    def noting(texts: Sequence[str], **kind: str) -> npt.NDArray[np.float32]:
+        encoded.extend(texts)
+        return encode(texts, **kind)
+
+    monkeypatch.setattr(encoder, "encode", noting)
+    text = "Here is one more sentence. " * 100
+    passages = Passages.of([text, "Cats purr."], encoder, titles={0: longest, 1: longest + "t t"})
+    parts = [text[start:end] for start, end in zip(passages.starts[:-1], passages.ends[:-1], strict=True)]
+    assert len(parts) > 1
+    assert set(encoded) == {*(f"{longest}\n{part}" for part in parts), "Cats purr."}
+    if isinstance(encoder, Counting):
+        assert max(map(encoder.count_tokens, encoded)) <= encoder.passage_tokens
+
+
 def test_no_token_of_a_dense_text_is_left_unread() -> None:
     """What is short in characters and long in tokens is cut, so that all of it is read."""
     dense = "a b c d " * 100

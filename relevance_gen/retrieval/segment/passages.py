@@ -5,6 +5,9 @@ part: at ends of sentences where there are any, and into as many tokens as the e
 tokens has passages of 1,000 characters, fewer in scripts that take more bytes. A chunk is as near to a question as its
 nearest passage.
 
+A chunk's title stands in front of each of its passages, in a line of its own, unless it takes more than half of one: a
+passage seldom says again what it is about.
+
 Identifiers are encoded with their words apart, ``getUserName`` as "get User Name": most encoders put everything in
 lower case and do not know ``getusername``. What has no word of three letters behind a hump, as ``mRNA``, stays whole.
 
@@ -16,7 +19,8 @@ among millions, and whichever way it is added up.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -34,6 +38,7 @@ _LONGEST: Final = 1.01
 """Greatest length of a vector that is 1 but for rounding."""
 _AT_ONCE: Final = 256
 """Passages encoded together: more would only hold more vectors of four bytes at once."""
+_NO_TITLES: Final[Mapping[int, str]] = MappingProxyType({})
 _STEP: Final = 1 << 12
 """Passages compared together: it bounds the memory, however large the index."""
 
@@ -110,20 +115,29 @@ class Passages:
     vectors: Halves
 
     @classmethod
-    def of(cls, texts: Sequence[str], encoder: TextEncoder, progress: Progress | None = None) -> Passages:
+    def of(
+        cls,
+        texts: Sequence[str],
+        encoder: TextEncoder,
+        progress: Progress | None = None,
+        *,
+        titles: Mapping[int, str] = _NO_TITLES,
+    ) -> Passages:
         """Cut texts into passages and encode these, the same passage once.
 
         Args:
             texts: the texts of chunks.
             encoder: what encodes.
             progress: called now and then with (chunks done, all chunks).
+            titles: the titles of those chunks that have one, by their place in `texts`.
         """
-        cuts = [_cut(text, encoder) for text in texts]
+        heads = [_head(titles.get(place, ""), encoder) for place in range(len(texts))]
+        cuts = [_cut(text, head, encoder) for text, head in zip(texts, heads, strict=True)]
         first = np.cumsum([0, *map(len, cuts)])
         number: dict[str, int] = {}  # the number of each different passage
         which = [
-            number.setdefault(text[start:end], len(number))
-            for text, found in zip(texts, cuts, strict=True)
+            number.setdefault(head + text[start:end], len(number))
+            for text, head, found in zip(texts, heads, cuts, strict=True)
             for start, end in found
         ]
         different = list(number)
@@ -208,10 +222,19 @@ def _read(text: str) -> str:
     return _HUMP.sub(" ", text)
 
 
-def _cut(text: str, encoder: TextEncoder) -> list[tuple[int, int]]:
+def _head(title: str, encoder: TextEncoder) -> str:
+    """Return what stands in front of each passage of a chunk with a title, or with "" for none."""
+    if isinstance(encoder, CountsTokens):
+        has_room = not title or 2 * encoder.count_tokens(_read(title)) <= encoder.passage_tokens
+    else:
+        has_room = 2 * len(title) <= PASSAGE_CHARS
+    return f"{title}\n" if title and has_room else ""
+
+
+def _cut(text: str, head: str, encoder: TextEncoder) -> list[tuple[int, int]]:
     """Return the first character of each passage of a chunk's text and the one behind its last."""
     if isinstance(encoder, CountsTokens):
-        found = spans_of_tokens(text, encoder.passage_tokens, lambda part: encoder.count_tokens(_read(part)))
+        found = spans_of_tokens(text, encoder.passage_tokens, lambda part: encoder.count_tokens(_read(head + part)))
         return list(found) or [(0, len(text))]
     n_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     if n_bytes <= PASSAGE_CHARS:

@@ -89,8 +89,9 @@ class Meaning(Reranking):
         found = table.tell(_NearestPassage(question), places)
         unknown = np.flatnonzero(np.isnan(found.cosines))
         if unknown.size:
-            texts = [text for text, *_ in table.tell(contents, places[unknown]).rows]
-            passages = Passages.of(texts, self.encoder)
+            rows = table.tell(contents, places[unknown]).rows
+            titles = {place: title for place, (*_, title) in enumerate(rows)}
+            passages = Passages.of([text for text, *_ in rows], self.encoder, titles=titles)
             found.put(unknown, passages.nearest(np.arange(unknown.size), question))
         return found
 
