@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import heapq
 import itertools
 import os
 import pickle
@@ -84,15 +85,14 @@ def ask_all(handles: list[Any]) -> None:
     get([handle.ping.remote() for handle in handles])
 
 
-def cpu_s() -> float:
-    """Return the processor time of this process, of all hosts, and of what carries messages between them."""
-    total = time.process_time()
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if (entry / "comm").read_text().startswith(("ray::Host", "raylet", "gcs_server")):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
+def cpu_s(index: Any) -> float:
+    """Return the processor time of this process and of all hosts of an index."""
+    from relevance_gen.cluster.actors import get
+
+    handles = {host.handle for shard in index._fresh().state.shards for host in shard.hosts}
+    return time.process_time() + sum(
+        get([handle.__ray_call__.remote(lambda _: time.process_time()) for handle in handles])
+    )
 
 
 def crowding(record: Record, chunks: list[str], rounds: int) -> None:
@@ -112,10 +112,10 @@ def crowding(record: Record, chunks: list[str], rounds: int) -> None:
                     if words == "after a change":
                         asked.add(["nothing"])
                         asked.search("nothing")
-                    begun_s = cpu_s()
+                    begun_s = cpu_s(index)
                     for query in queries:  # in other words each time, for rankings are remembered
                         asked.search(f"{query} {query.split()[turn]}")
-                    taken[what].append((cpu_s() - begun_s) / rounds)
+                    taken[what].append((cpu_s(index) - begun_s) / rounds)
             for what, seconds in taken.items():
                 note(record, group, f"{what}, {words}", seconds)
             ratio = statistics.median(many / alone for alone, many in zip(*taken.values(), strict=True))
@@ -185,13 +185,15 @@ def simulated(costs: Costs, n_shards: int, per_s: float, *, by_node: bool, hedge
     n_others = n_shards // N_NODES - 1 if by_node else 0
     n_rounds = 1 if by_node else 3
     parts_s = n_asked * (costs.call + costs.part * by_node) + costs.question / n_rounds
-    caller_s, busy_s, arrived_s = 0.0, np.zeros(n_asked), 0.0
+    arrived = np.cumsum(draw.exponential(1.0 / per_s, N_ASKED)).tolist()
+    waiting = [(ready_s, number, 1) for number, ready_s in enumerate(arrived)]
+    caller_s, busy_s = 0.0, np.zeros(n_asked)
     taken: list[float] = []
     rounds: list[float] = []
 
     def answers(n: int) -> Any:
         """Return the times of a call, and of the work it asks for, of some processes."""
-        alone = draw.choice(costs.trips, n) + costs.shard
+        alone = draw.choice(costs.trips, n) + costs.shard / n_rounds
         return alone * np.where(draw.random(n) < 0.01, 10.0, 1.0)
 
     def nodes(n: int) -> Any:
@@ -199,21 +201,21 @@ def simulated(costs: Costs, n_shards: int, per_s: float, *, by_node: bool, hedge
         slowest = answers(n * n_others).reshape(n, n_others).max(axis=1) if n_others else 0.0
         return np.maximum(answers(n), slowest + draw.choice(costs.trips, n) * bool(n_others)) + n_others * costs.call
 
-    for _ in range(N_ASKED):
-        arrived_s += draw.exponential(1.0 / per_s)
-        done_s = arrived_s
-        for _ in range(n_rounds):
-            begun_s = max(done_s, caller_s)
-            sent_s = begun_s + parts_s / 2
-            started = np.maximum(busy_s, sent_s)
-            times = nodes(n_asked)
-            if hedges and len(rounds) > 9:
-                times = np.minimum(times, 3.0 * statistics.median(rounds[-65:]) + nodes(n_asked))
-            busy_s = started + costs.shard + n_others * costs.call
-            caller_s = sent_s + parts_s / 2
-            done_s = max(float((started + times).max()), sent_s) + parts_s / 2
-            rounds.append(done_s - begun_s)
-        taken.append(done_s - arrived_s)
+    while waiting:
+        ready_s, number, n_done = heapq.heappop(waiting)
+        sent_s = max(ready_s, caller_s) + parts_s / 2
+        caller_s = sent_s + parts_s / 2
+        started = np.maximum(busy_s, sent_s)
+        times = nodes(n_asked)
+        if hedges and len(rounds) > 9:
+            times = np.minimum(times, 3.0 * statistics.median(rounds[-65:]) + nodes(n_asked))
+        busy_s = started + (costs.shard / n_rounds) + n_others * costs.call
+        done_s = float((started + times).max()) + parts_s / 2
+        rounds.append(done_s - ready_s)
+        if n_done < n_rounds:
+            heapq.heappush(waiting, (done_s, number, n_done + 1))
+        else:
+            taken.append(done_s - arrived[number])
     return taken
 
 

@@ -28,7 +28,7 @@ _MAX_AHEAD: Final = 100
 """Chunks of which everything is asked at once; there are more only where many are equally good."""
 _TERMS_BYTES: Final = 8 << 20
 """Room for what some 10,000 words stand for, and their df."""
-_DEVIATIONS: Final = 4.0
+_DEVIATIONS: Final = 3.0
 """How far above its share of the best a host may be, in standard deviations, and still tell of all of them at once."""
 
 
@@ -60,8 +60,9 @@ class ClusterCollection(Collection):
         self._pace = pace
         self._asking = threading.local()
         self._shards = [shard for shard in state.shards if shard.hosts]
-        share = N_PROMISING / max(1, len({host for shard in self._shards for host in shard.hosts}))
-        self.n_told = min(N_PROMISING, math.ceil(share + _DEVIATIONS * math.sqrt(share)))
+        share = 1.0 / max(1, len({host for shard in self._shards for host in shard.hosts}))
+        deviation = math.sqrt(N_PROMISING * share * (1.0 - share))
+        self.n_told = min(N_PROMISING, 1 + math.ceil(N_PROMISING * share + _DEVIATIONS * deviation))
         self._terms: LruCache[TermMatch] = LruCache(_TERMS_BYTES, lambda found: found.match.nbytes)
         if before is not None and all(one.is_whole and one.epoch == state.epoch for one in (before.state, state)):
             self.remember_as(before)

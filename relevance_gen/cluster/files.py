@@ -75,6 +75,11 @@ class FilePieces:
     text_field: str
     blank: Blank
 
+    @property
+    def n_chars(self) -> int:
+        """About how much text they are."""
+        return sum(piece.n_bytes for piece in self.pieces)
+
     def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Read the chunks and make them searchable.
 

@@ -20,7 +20,7 @@ from ray.exceptions import RayActorError
 
 from relevance_gen.cluster.actors import START_S, SilentError, check, get_from, start, wait_for
 from relevance_gen.cluster.host import Host
-from relevance_gen.cluster.parts import Recipe
+from relevance_gen.cluster.parts import CHARS_PER_TOKEN, Recipe
 from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
 from relevance_gen.cluster.shard import Contribution
 from relevance_gen.cluster.state import HostState, PositionRuns, ShardState
@@ -37,6 +37,8 @@ _LONGEST_PAUSE_S: Final = 30.0
 """Between two attempts to restore a shard that cannot be restored."""
 _AT_ONCE: Final = 1 << 12
 """Replicas that are made at once; each waits for its turn in its host."""
+_ENOUGH_TOKENS: Final = 1 << 24
+"""A host that has more, about 64 Mi characters, takes longer for a question than it takes to ask another one."""
 _CALLS: Final = 16
 """Calls of shards that a host works at together, but for questions."""
 _SILENT_S: Final = 2.0
@@ -116,8 +118,8 @@ class KeptShard:
 
     @property
     def size(self) -> int:
-        """How much it loads a host: its tokens, and one."""
-        return self.contribution.n_tokens + 1
+        """How much it loads a host: its tokens, as far as they are known, and one."""
+        return 1 + (self.contribution.n_tokens or self.recipe.n_chars // CHARS_PER_TOKEN)
 
     def state(self, n_wanted: int) -> ShardState:
         """Return what callers are told, where so many replicas are wanted."""
@@ -391,7 +393,7 @@ class Hosts:
     def _place(self, shard: KeptShard, node: Node | None) -> KeptHost:
         """Return the host that a shard is to be made in, on the node with most room unless one is named.
 
-        That is one without work, or a new one as long as the node has fewer than processors, or that with the least.
+        That is the one with the least, or if it would have enough a new one, while there are fewer than processors.
         """
         having = [*shard.replicas, *shard.coming]
         node = node or least_loaded(living_nodes(), self.loads, [one.node_id for one in having])
@@ -399,7 +401,8 @@ class Hosts:
         hosts = [one for one in self.all if one.node_id == node.id]
         fit = [one for one in hosts if one not in having]
         best = min(fit, key=lambda one: loads[one], default=None)
-        return self._new(node) if best is None or (loads[best] and len(hosts) < int(node.n_cpus)) else best
+        has_enough = best in loads and loads[best] + shard.size > _ENOUGH_TOKENS
+        return self._new(node) if best is None or (has_enough and len(hosts) < int(node.n_cpus)) else best
 
     def _new(self, node: Node) -> KeptHost:
         """Start a host on a node."""

@@ -295,7 +295,7 @@ class ClusterIndex(Searchable):
         if not n_positions:
             first = self._fresh().state.n_positions
         else:
-            first = self._change("add", StoredChunks([ray.put(checked)]), n_positions)
+            first = self._change("add", StoredChunks.put(checked), n_positions)
         return range(first, first + n_positions)
 
     def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
@@ -411,7 +411,7 @@ def _n_cpus() -> int:
 def _hand_over(chunks: Chunks, n_parts: int) -> list[StoredChunks]:
     """Put chunks where other processes can fetch them, in at most so many parts of about as many characters."""
     cuts = list(cut_evenly(chunks.texts, n_parts)) or [slice(0, 0)]
-    return [StoredChunks([ray.put(chunks.take(range(cut.start, cut.stop)))]) for cut in cuts]
+    return [StoredChunks.put(chunks.take(range(cut.start, cut.stop))) for cut in cuts]
 
 
 def _start_keeper(name: str | None, weighting: WeightingName, counter: TokenCounter, replicas: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 import numpy as np
+import ray
 from attrs import evolve, field, frozen
 
 from relevance_gen.cluster import folder
@@ -17,6 +18,8 @@ from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.tokens import TokenCounter
 
+CHARS_PER_TOKEN: Final = 4
+"""About so many characters of English are a token."""
 _FETCH_S: Final = 60.0
 """Longest time to wait for chunks from the process that handed them over."""
 
@@ -39,6 +42,10 @@ class Product:
 class Part(Protocol):
     """Some chunks, and where they are to be had."""
 
+    @property
+    def n_chars(self) -> int:
+        """About how much text they are."""
+
     def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Fetch the chunks and make them searchable; positions count from 0, unless they were saved with the chunks."""
 
@@ -50,9 +57,16 @@ class StoredChunks:
     Attributes:
         chunks: the reference to them, wrapped in a list: Ray resolves a bare reference at once, and would copy the
             chunks to any process that is given this.
+        n_chars: characters of their texts.
     """
 
     chunks: list[Any]
+    n_chars: int
+
+    @classmethod
+    def put(cls, chunks: Chunks) -> StoredChunks:
+        """Put chunks where other processes can fetch them."""
+        return cls([ray.put(chunks)], sum(map(len, chunks.texts)))
 
     def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Fetch the chunks from the process that handed them over.
@@ -83,6 +97,11 @@ class ShardFile:
     folder: str
     name: str
     n_tokens: int
+
+    @property
+    def n_chars(self) -> int:
+        """About how much text they are."""
+        return CHARS_PER_TOKEN * self.n_tokens
 
     def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Open the file; it is mapped into memory where it lies in this machine's file system."""
@@ -126,6 +145,11 @@ class Recipe:
     def files(self) -> list[ShardFile]:
         """Those of its parts that are files of saved shards."""
         return [part for part, _ in self.parts if isinstance(part, ShardFile)]
+
+    @property
+    def n_chars(self) -> int:
+        """About how much text it is."""
+        return sum(part.n_chars for part, _ in self.parts)
 
     @property
     def is_file(self) -> bool:

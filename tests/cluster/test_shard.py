@@ -15,6 +15,8 @@ from tests.cluster.shared import texts
 class Texts:
     """A part of chunks that are at hand."""
 
+    n_chars = 0
+
     def __init__(self, chunks: list[str]) -> None:
         self._chunks = Chunks.read(chunks)
 

@@ -52,6 +52,10 @@ class Bag:
     counts: Offsets
     names: Hashes | None = None
 
+    def __reduce__(self) -> tuple[type[Bag], tuple[Hashes, Offsets]]:
+        """Leave the names out of a pickle: those of a whole segment may be millions."""
+        return Bag, (_hashes(self.names, self.features), self.counts)
+
     @classmethod
     def of_words(cls, reading: Reading) -> Bag:
         """Return the beginnings of the words that were read; function words, and places of no word, do not count."""
