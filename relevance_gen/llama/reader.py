@@ -108,8 +108,7 @@ class Reader(OpenContext, ABC):
         if status:
             raise self.failure(f"llama.cpp could not read a text, status {status}: {reasons()}")
         # The pace compares texts of up to twice a length, so the time is told as of the longest of them.
-        longest = 1 << n_tokens.bit_length()
-        self._pace.note(n_tokens, way, (time.perf_counter() - started_s) * longest / n_tokens)
+        self._pace.note(n_tokens, way, (time.perf_counter() - started_s) * (1 << n_tokens.bit_length()) / n_tokens)
 
     def _pooled(self, n: int) -> Vector:
         """Return the `n` numbers that the text which was read became."""
