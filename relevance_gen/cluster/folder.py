@@ -195,7 +195,8 @@ def open_index(
     """
     counter = counter_of_saved(manifest.encoding, manifest.fingerprint, encoding, folder)
     for (name, shard), part in zip(manifest.shards.items(), parts, strict=True):
-        if part.n_context_tokens != shard.n_tokens:
+        is_ours = part.n_context_tokens == shard.n_tokens and part.weighting == manifest.weighting
+        if not is_ours or part.n_positions > manifest.n_positions:
             raise IndexFormatError(f"{name} is not the file that belongs to this index")
     return opened([evolve(part, n_positions=manifest.n_positions) for part in parts], counter)
 

@@ -1,7 +1,8 @@
 """Keep shards of saved indexes in a folder of this machine: one copy for all its processes, mapped into memory.
 
-A shard's file has the name of its content's hash, and its full size before its bytes are fetched. A process holds a
-lock of each file that it uses. Of the others, those that were used last stay, as many as there is room for.
+A file is of one shard of one address, as a manifest tells its size and hash: what another manifest tells of it, or
+another store has, cannot change a file that is in use. It has its full size before its bytes are fetched. A process
+holds a lock of each file that it uses. Of the others, those that were used last stay, as many as there is room for.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class ShardCache:
             OSError: the store does not answer, or this folder cannot be written.
         """
         store, copy = Store(address), self._copy(address)
-        shards = [(self.folder / f"{one.sha256}.shard", name, one) for name, one in manifest.shards.items()]
+        shards = [(self.folder / _file_of(address, name, one), name, one) for name, one in manifest.shards.items()]
         with ExitStack() as held:
             with alone(self.folder, wait_s=_WAIT_S):
                 for path, *_ in shards:
@@ -74,8 +75,9 @@ class ShardCache:
                 self._make_room({path: shard.n_bytes for path, _, shard in shards})
             with alone(self.folder, f"{copy.stem}.lock", _WAIT_S), ThreadPoolExecutor(_FETCHES) as pool:
                 list(pool.map(partial(_fetch, store), *zip(*shards, strict=True)))
+                parts = [storage.read(path, check=False) for path, *_ in shards]
+                index = open_index(address, manifest, parts, encoding)
                 copy.write_bytes(wire.serialize(asdict(manifest)))
-            index = open_index(address, manifest, [storage.read(path, check=False) for path, *_ in shards], encoding)
             weakref.finalize(index, held.pop_all().close)
         return index
 
@@ -106,6 +108,11 @@ class ShardCache:
             if path.stat().st_size != size:
                 os.truncate(path, size)
                 os.utime(path, ns=(0, _EMPTY_NS))
+
+
+def _file_of(address: str, name: str, shard: SavedShard) -> str:
+    told = f"{shard.n_bytes} {shard.sha256} {name} {address}"
+    return f"{hashlib.sha256(told.encode()).hexdigest()}.shard"
 
 
 def _take(path: Path) -> int:

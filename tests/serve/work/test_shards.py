@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -203,6 +204,11 @@ def fetched(cache: ShardCache, address: str) -> list[str]:
     return [chunk.text for chunk in cache.open(address, folder.read_manifest(address))]
 
 
+def hashes_in(cache: ShardCache) -> set[str]:
+    """Return the hashes of what a cache holds."""
+    return {hashlib.sha256(path.read_bytes()).hexdigest() for path in cache.folder.glob("*.shard")}
+
+
 def test_a_shard_is_fetched_once(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By all who open an index at the same time, in blocks; later by nobody, not even for its hash."""
     monkeypatch.setattr(shard_cache, "_BLOCK_BYTES", 1000)
@@ -262,6 +268,44 @@ def test_a_shard_that_is_not_as_it_was_written_is_refused(tmp_path: Path) -> Non
                 fetched(cache, place)
 
 
+@pytest.mark.parametrize("how", ["size", "store", "twice"])
+def test_what_is_searched_stays_whatever_else_tells_of_its_shards(tmp_path: Path, how: str) -> None:
+    """Another size would cut the file that is mapped; the bytes of another store or file would change it."""
+    place, other = f"memory://{tmp_path.name}/one", f"memory://{tmp_path.name}/other"
+    cache = ShardCache(tmp_path / "cache", 1 << 20)
+    save_shards(place, state(0), 1)
+    manifest = folder.read_manifest(place)
+    ((name, shard),) = manifest.shards.items()
+    used = cache.open(place, manifest)
+    before = {path: path.read_bytes() for path in cache.folder.glob("*.shard")}
+    if how == "size":
+        wrong, where = {name: evolve(shard, n_bytes=1)}, place
+    else:
+        where = other if how == "store" else place
+        wrong = {name: shard} if how == "store" else {folder.new_files(1)[0]: shard}
+        Store(where).write(next(iter(wrong)), bytes(shard.n_bytes))
+        for path in before:  # another began to fetch it before it was whole
+            os.utime(path, ns=(0, shard_cache._EMPTY_NS))
+    with pytest.raises(IndexFormatError, match="is not as it was written"):
+        cache.open(where, evolve(manifest, shards=wrong))
+    assert {path: path.read_bytes() for path in before} == before
+    assert states(used) == {"0"}
+
+
+def test_shards_of_another_index_are_refused(tmp_path: Path) -> None:
+    """Though their hashes are those that the manifest tells; and what was opened last is still known."""
+    place, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
+    save_shards(place, state(0), 2)
+    manifest = folder.read_manifest(place)
+    fetched(cache, place)
+    for wrong in (evolve(manifest, n_positions=3), evolve(manifest, weighting="cosine")):
+        with pytest.raises(IndexFormatError, match="is not the file that belongs to this index"):
+            cache.open(place, wrong)
+    found = cache.last(place)
+    assert found is not None
+    assert found[0] == manifest
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
 def test_there_is_never_more_than_there_is_room_for(steps: list[tuple[int, bool]]) -> None:
     """Whatever is opened and let go of, in whatever order: what is used stays, and what does not fit is refused."""
@@ -284,10 +328,10 @@ def test_there_is_never_more_than_there_is_room_for(steps: list[tuple[int, bool]
                 assert [chunk.text for chunk in held[number]] == state(number)
                 if not stays:
                     del held[number]
-            kept = {path.stem: path.stat().st_size for path in cache.folder.glob("*.shard")}
-            assert sum(kept.values()) <= max_bytes
+            assert sum(path.stat().st_size for path in cache.folder.glob("*.shard")) <= max_bytes
+            hashes = hashes_in(cache)
             for one in held:
-                assert kept.keys() >= {shard.sha256 for shard in folder.read_manifest(places[one]).shards.values()}
+                assert hashes >= {shard.sha256 for shard in folder.read_manifest(places[one]).shards.values()}
 
 
 def test_what_was_used_last_stays(tmp_path: Path) -> None:
@@ -299,7 +343,7 @@ def test_what_was_used_last_stays(tmp_path: Path) -> None:
     cache = ShardCache(tmp_path / "cache", 2 * n_bytes)
     for number in (0, 1, 0, 2):
         fetched(cache, places[number])
-    left = {path.stem for path in cache.folder.glob("*.shard")}
+    left = hashes_in(cache)
     hashes = [one.sha256 for place in places for one in folder.read_manifest(place).shards.values()]
     assert [one in left for one in hashes] == [True, False, True]
     cache.folder.chmod(0o777)
