@@ -24,7 +24,7 @@ from attrs import asdict, evolve, field, frozen
 
 from relevance_gen import checks, wire
 from relevance_gen.cluster.store import Store, Version
-from relevance_gen.errors import IndexConflictError, IndexFormatError, InvalidRequestError
+from relevance_gen.errors import IndexConflictError, IndexFormatError, InvalidRequestError, describe, shorten
 from relevance_gen.retrieval.index import ChunkIndex, opened
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
@@ -225,8 +225,10 @@ def parse_manifest(content: bytes, folder: str) -> Manifest:
         if not isinstance(parsed, dict) or not isinstance(shards := parsed.get("shards"), dict):
             raise InvalidRequestError("must be an object with shards", _MANIFEST)  # noqa: TRY301
         if parsed.get("format") != _FORMAT:
-            raise IndexFormatError(f"{folder} has format {parsed.get('format')!r}; this version reads {_FORMAT}")
-        shards = {name: wire.structure(SavedShard, one, path=f"shards.{name}") for name, one in shards.items()}
+            raise IndexFormatError(
+                f"{folder} has format {describe(parsed.get('format'))}; this version reads {_FORMAT}"
+            )
+        shards = {name: wire.structure(SavedShard, one, path=f"shards.{shorten(name)}") for name, one in shards.items()}
         return wire.structure(Manifest, parsed | {"shards": shards})
     except InvalidRequestError as error:
         raise IndexFormatError(f"{folder} holds no index that this library wrote: {error}") from None

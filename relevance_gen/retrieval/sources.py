@@ -12,12 +12,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Sized
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias, get_args
 
 import numpy as np
 from attrs import define, field
 
-from relevance_gen.checks import integer, plain
+from relevance_gen.checks import check_path, integer, must_be, plain, string
 from relevance_gen.documents import extraction
 from relevance_gen.documents.reading import chunks_of
 from relevance_gen.documents.walker import Selection, Walker
@@ -66,9 +66,9 @@ class Records:
     """
 
     source: Source
-    text: str
-    title: str
-    blank: Blank
+    text: str = field(validator=string)
+    title: str = field(validator=string)
+    blank: Blank = field(validator=must_be('"error" or "skip"', lambda value: value in get_args(Blank)))
     memory_bytes: int = field(converter=plain, validator=integer(_LEAST_MEMORY_BYTES))
     share: float = field(default=1.0, init=False)
     n_read: int = field(default=0, init=False)
@@ -114,7 +114,7 @@ class Records:
         """Yield each record with the words for where it stands."""
         source = self.source
         if isinstance(source, str | PathLike):
-            yield from self._in_files(Path(source))
+            yield from self._in_files(Path(check_path("source", source)))
         elif is_table(source) or (isinstance(source, Iterable) and not isinstance(source, bytes | dict)):
             size = len(source) if isinstance(source, Sized) else 0
             for number, value in enumerate(rows_of(source) if is_table(source) else source):
@@ -172,7 +172,7 @@ class Records:
                         self.share = (number + 1) / file.metadata.num_rows
                         yield f"{path} row {number}", row
                         number += 1
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, OverflowError, ValueError) as error:  # and values that Python lacks
             raise InvalidRequestError(f"must be Parquet: {error}", f"{path} row {number}") from None
 
 
@@ -193,10 +193,22 @@ def _documents(folder: Path) -> Iterator[tuple[str, Any]]:
     """Yield the chunks of the documents in a folder, chosen and cut as `FolderIndex` does; say what cannot be read."""
     walker = Walker(Selection(), lambda path, why: _log.warning("%s: %s", path, why))
     for path in walker.files(str(folder)):
-        found = extraction.read(path, Path(path).read_bytes())
+        try:
+            found = extraction.read(path, _content(path))
+        except OSError as error:  # it is another's, too large, or was removed meanwhile
+            _log.warning("%s: %s", path, error.strerror or error)
+            continue
         if found.trouble is not None:
             _log.warning("%s: %s", path, found.trouble)
         yield from ((path, chunk) for chunk in chunks_of(path, found, _DOCUMENT_CHARS))
+
+
+def _content(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        content = file.read(extraction.MAX_BYTES + 1)
+    if len(content) > extraction.MAX_BYTES:
+        raise OSError(f"is larger than {extraction.MAX_BYTES >> 20} MiB")
+    return content
 
 
 def _unpacked(file: BinaryIO, packing: str) -> io.BufferedIOBase | BinaryIO:

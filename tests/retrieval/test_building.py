@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import io
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError
+from relevance_gen.documents import extraction
 from relevance_gen.retrieval import sources
 from relevance_gen.retrieval.segment import pool, spill
 from relevance_gen.types import Chunk, Metadata, WeightingName
@@ -155,16 +157,32 @@ def test_fields_have_the_callers_names(tmp_path: Path) -> None:
     assert built[0] == Chunk("a cat", {"text": "x", "title": 3, "page": 1}, 0, "Pets")
 
 
-def test_a_folder_of_documents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_of_documents(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The documents of a folder are cut as everywhere, those that are ignored are not read, and trouble is logged."""
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "pets.md").write_text("# Cats\n\nThey purr.")
     (docs / ".hidden.md").write_text("cats")
     (docs / "data.bin").write_bytes(b"\0cats")
+    (docs / "gone.md").write_text("Gone.")
+    (docs / "huge.md").touch()
+    os.truncate(docs / "huge.md", 1 << 40)
+    opened = Path.open
+
+    def opening(path: Path, *args: Any, **options: Any) -> Any:
+        if path.name == "data.bin":  # by then all of the folder's files are listed
+            (docs / "gone.md").unlink()
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", opening)
+    monkeypatch.setattr(extraction, "MAX_BYTES", 1 << 20)
     built = ChunkIndex.build(docs, tmp_path / "built")
     assert [(one.title, one.metadata["path"]) for one in built] == [("docs/pets.md > Cats", str(docs / "pets.md"))]
     assert "data.bin" in caplog.text
+    assert "gone.md: No such file" in caplog.text
+    assert "huge.md: is larger than 1 MiB" in caplog.text
 
 
 def test_blank_ones_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +193,16 @@ def test_blank_ones_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 LONG = json.dumps("x" * (1 << 18)).encode()
+NO_TEXT = pyarrow.table({"text": pyarrow.array([b"\xff"]).view(pyarrow.string())})
+FAR = pyarrow.table({"text": ["a cat"], "at": pyarrow.array([1 << 62], pyarrow.timestamp("us"))})
+
+
+def _as_parquet(table: Any) -> bytes:
+    pyarrow.parquet.write_table(table, file := io.BytesIO())
+    return file.getvalue()
+
+
+UNREADABLE = _as_parquet(NO_TEXT)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +224,7 @@ LONG = json.dumps("x" * (1 << 18)).encode()
         ("a.jsonl.zst", zstandard.compress(b" " * (1 << 28)), r"a\.jsonl\.zst line 1 must be at most"),
         ("a.jsonl.zst", zstandard.compress(LINES) + b"more", r"a\.jsonl\.zst line \d+ is damaged or cut short"),
         ("a.parquet", b"no Parquet", r"a\.parquet row 0 must be Parquet"),
+        ("a.parquet", UNREADABLE, r"a\.parquet row 0 must be Parquet: 'utf-8' codec can't decode"),
         ("a.txt", b"a cat", "source must be JSON lines .*read_documents"),
     ],
 )
@@ -214,6 +243,12 @@ def test_what_is_damaged_is_refused_by_file_and_line(tmp_path: Path, name: str, 
     [
         (7, {}, "source must be JSON lines"),
         (b"a cat", {}, "source must be JSON lines"),
+        ("", {}, "source must be the path of a file"),
+        (NO_TEXT, {}, "a table must be readable, and row 0 .*codec can't decode"),
+        (FAR, {}, "a table must be readable, and row 0 .*out of range"),
+        ([{"text": "a"}], {"text": 7}, "text must be a string, got 7"),
+        ([{"text": "a"}], {"title": ["a"]}, "title must be a string"),
+        ([], {"blank": "no"}, 'blank must be "error" or "skip"'),
         (["a cat", 7], {}, r"source\[1\] must be a string, a mapping or a Chunk, got 7"),
         (["a cat"], {"memory_bytes": 1 << 20}, "memory_bytes must be an integer of at least 16777216, got 1048576"),
         (["a cat"], {"weighting": "bm25"}, "weighting must be"),

@@ -75,6 +75,8 @@ class Chunks:
             return values
         if blank not in (None, *get_args(Blank)):
             raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
+        if not isinstance(text, str | None):
+            raise InvalidRequestError.must_be("text", "the name of a field, or None", text)
         values = _listed(values, path, text)
         texts: list[str] = []
         metadata: dict[int, Metadata] = {}
@@ -257,16 +259,23 @@ def rows_of(table: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table.
 
     Raises:
-        InvalidRequestError: pyarrow is not installed.
+        InvalidRequestError: pyarrow is not installed, or a row has what Python cannot hold.
     """
     try:
         import pyarrow
     except ImportError:
         raise InvalidRequestError(f"tables need pyarrow: {to_install('data')}") from None
-    for batch in pyarrow.RecordBatchReader.from_stream(table):
-        for start in range(0, batch.num_rows, _ROWS):
-            for row in batch.slice(start, _ROWS).to_pylist():
-                yield {name: one for name, one in row.items() if not name.startswith(_PANDAS_INDEX)}
+    number = 0
+    try:
+        for batch in pyarrow.RecordBatchReader.from_stream(table):
+            for start in range(0, batch.num_rows, _ROWS):
+                for row in batch.slice(start, _ROWS).to_pylist():
+                    yield {name: one for name, one in row.items() if not name.startswith(_PANDAS_INDEX)}
+                    number += 1
+    except (pyarrow.ArrowException, OverflowError, ValueError) as error:
+        raise InvalidRequestError(
+            f"a table must be readable, and row {number} or one soon after is not: {error}"
+        ) from None
 
 
 def _listed(values: Any, path: str, text: str | None) -> Iterable[Any]:

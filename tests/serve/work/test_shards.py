@@ -188,11 +188,13 @@ def test_what_another_program_or_version_wrote(tmp_path: Path) -> None:
     save_shards(address, state(0), 2)
     manifest = json.loads(path.read_bytes())
     outside = {name: one | {"sha256": "../../outside"} for name, one in manifest["shards"].items()}
-    for wrong in ({"architectures": []}, [], manifest | {"format": 4}, manifest | {"shards": outside}):
+    others = [manifest | {"format": "x" * 9999}, manifest | {"shards": {"x" * 9999: {}}}]
+    for wrong in ({"architectures": []}, [], manifest | {"format": 4}, manifest | {"shards": outside}, *others):
         path.write_text(json.dumps(wrong))
         for call in (folder.read_manifest, lambda address: save_shards(address, state(2), 2)):
-            with pytest.raises(IndexFormatError):
+            with pytest.raises(IndexFormatError) as refused:
                 call(address)
+            assert len(str(refused.value)) < 1000
         assert json.loads(path.read_bytes()) == wrong
 
 
