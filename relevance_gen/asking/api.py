@@ -95,11 +95,12 @@ class AnswerStream(Iterator[str]):
                     yield part
                 elif isinstance(part, str):
                     first += part
+                elif only_first:
+                    yield first[: part.end]
+                    self.citations += (part,)
+                    break
                 else:
                     self.citations += (part,)
-                    if only_first:
-                        yield first[: part.end]
-                        break
         if first and not self.citations:
             yield first
 

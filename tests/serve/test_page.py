@@ -806,7 +806,7 @@ def test_a_wrong_key_is_asked_for_again(browser: Any, server: Server) -> None:
     visit.page.evaluate("sessionStorage.clear()")
     visit.page.click("#ask button")
     visit.page.click("#key-cancel")
-    visit.page.wait_for_function("document.querySelector('#status').innerText === ''")
+    visit.page.wait_for_selector("#status:empty", state="attached")
     assert not visit.page.is_visible("#trouble")
     visit.close()
 

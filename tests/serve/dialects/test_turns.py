@@ -178,7 +178,7 @@ def test_each_sentence_has_a_block_with_what_supports_it() -> None:
     ]
     thought, cats, nobody, bees, dogs = cited_blocks(of_cited(), pieces)
     assert thought == {"type": "thinking", "thinking": hidden, "signature": ""}
-    assert (cats["text"], nobody["text"]) == ("Cats purr at night. ", "Nobody knows Napoleon. ")
+    assert (cats["text"], nobody["text"]) == ("Cats purr at night.", " Nobody knows Napoleon.")
     assert [one["cited_text"] for one in cats["citations"]] == ["Cats purr at night."]
     assert "citations" not in nobody
     assert [one["cited_text"] for one in bees["citations"]] == ["Bees dance in the sun. They hum."]
