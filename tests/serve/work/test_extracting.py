@@ -110,6 +110,7 @@ def test_a_process_that_is_killed_from_outside_is_no_fault_of_the_document() -> 
         extractor.extract(asked(b"Apples"))
         (process,) = [sandbox._process for sandbox in extractor._sandboxes if sandbox._process is not None]
         os.kill(process.popen.pid, signal.SIGSTOP)  # so that it is killed while it has a document
+        os.waitid(os.P_PID, process.popen.pid, os.WSTOPPED | os.WNOWAIT)  # until then it may still read
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(extractor.extract, asked(b"Pears"))
             assert eventually(lambda: any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4))))
