@@ -29,7 +29,7 @@ from relevance_gen.machine import usable_cores
 
 N_STREAMS = (1, 4, 16)
 N_TOKENS = 64
-N_WORDS, N_WORDS_LONG = 40, 300
+N_WORDS, N_WORDS_LONG = 40, 200
 N_CTX = 1024
 """Tokens of each stream's context."""
 OURS = "relevance_gen"
@@ -107,9 +107,9 @@ def first_token_s(port: int, prompt: str) -> float:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
         connection.request("POST", _PATH, body(prompt, 8, stream=True), headers)
         response = connection.getresponse()
-        while b'"text"' not in response.readline():
-            if response.isclosed():
-                raise RuntimeError(f"no piece of text, status {response.status}")
+        while b'"text"' not in (line := response.readline()):
+            if response.status != 200 or not line:
+                raise RuntimeError(f"no piece of text, status {response.status}: {line.decode(errors='replace')}")
         return time.perf_counter() - started_s
     finally:
         connection.close()
