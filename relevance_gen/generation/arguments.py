@@ -12,6 +12,8 @@ from relevance_gen.errors import InvalidRequestError
 
 _PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
 """Templates write some values as Python does, and so models do, too."""
+_CONTROLS: Final = {number: json.dumps(chr(number))[1:-1] for number in range(32)}
+"""How JSON writes line ends and their like, which models write into texts as they are."""
 _LONGEST_HEAD: Final = 600
 """Characters in which a tag before a name, the name and what stands behind it end, if they do."""
 
@@ -129,7 +131,7 @@ class BareArguments:
             bare, self._bare, self._end = "".join(self._bare).strip(), [], None
             is_name = text.startswith(":", end)
             return end, json.dumps(bare, ensure_ascii=False) if is_name else as_json(bare), False
-        told = json.dumps(said, ensure_ascii=False)[1:-1] if self._end == self._mark else said
+        told = json.dumps(said, ensure_ascii=False)[1:-1] if self._end == self._mark else said.translate(_CONTROLS)
         if not text.startswith(self._end, end):
             return len(text) if is_whole else end, told, False
         end, self._end = end + len(self._end), None

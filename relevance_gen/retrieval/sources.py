@@ -124,7 +124,10 @@ class Records:
             raise InvalidRequestError.must_be("source", _KINDS, source)
 
     def _in_files(self, path: Path) -> Iterator[tuple[str, Any]]:
-        path.stat()  # raises where there is nothing
+        try:
+            path.stat()  # raises where there is nothing
+        except ValueError as error:
+            raise InvalidRequestError(f"cannot be a path: {error}", "source") from None
         kind, packing = _kind_of(path)
         if path.is_dir():
             yield from _documents(path)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from relevance_gen.generation.arguments import as_json
+from relevance_gen.generation.arguments import BareArguments, as_json
 from relevance_gen.generation.reading import AnswerFormat, ThoughtCount
 from relevance_gen.generation.syntaxes import HERMES, SYNTAXES, THOUGHTS, syntax_of, thoughts_of
 from relevance_gen.generation.turns import joined
@@ -292,6 +292,16 @@ def beginning(syntax):
     """Return how a call is written up to the text of its first argument."""
     before = syntax.tags[0] + "q" + syntax.tags[1] if syntax.tags else "{q:" + syntax.mark if syntax.mark else '{"q": "'
     return syntax.opening + syntax.before + "search" + syntax.between + before
+
+
+def test_lines_within_quotation_marks_become_json():
+    """A model that writes a text of two lines as it is has written two lines."""
+    reader = BareArguments('<|"|>')
+    text, told, is_over = '{a: "one\n\ttwo"}', "", False
+    while not is_over:
+        n_read, some, is_over = reader.read(text, is_whole=True)
+        text, told = text[n_read:], told + some
+    assert json.loads(told) == {"a": "one\n\ttwo"}
 
 
 @pytest.mark.parametrize("sign", ["a", "<", ">", '"', "\\", " ", "\n", '<|"', "</parameter", "</arg_value"])

@@ -244,6 +244,7 @@ def test_what_is_damaged_is_refused_by_file_and_line(tmp_path: Path, name: str, 
         (7, {}, "source must be JSON lines"),
         (b"a cat", {}, "source must be JSON lines"),
         ("", {}, "source must be the path of a file"),
+        ("a\0.jsonl", {}, "source cannot be a path: .*null byte"),
         (NO_TEXT, {}, "a table must be readable, and row 0 .*codec can't decode"),
         (FAR, {}, "a table must be readable, and row 0 .*out of range"),
         ([{"text": "a"}], {"text": 7}, "text must be a string, got 7"),
@@ -323,6 +324,14 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     assert own != left
     assert sorted(seen[1]) == sorted([own, "another"])
     assert sorted(os.listdir(tmp_path)) == ["another", "built"]
+
+
+def test_what_is_no_file_is_let_alone(tmp_path: Path) -> None:
+    """A pipe whose name is that of an unfinished file holds up nobody."""
+    pipe = tmp_path / f".{'0' * 16}.unfinished"
+    os.mkfifo(pipe)
+    assert len(ChunkIndex.build(["a cat"], tmp_path / "built")) == 1
+    assert pipe.exists()
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:

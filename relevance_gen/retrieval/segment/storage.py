@@ -103,7 +103,7 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
         OSError: the file cannot be written.
     """
     with suppress(OSError):
-        for left in [path for path in target.parent.iterdir() if _UNFINISHED.fullmatch(path.name)]:
+        for left in [path for path in target.parent.iterdir() if _UNFINISHED.fullmatch(path.name) and path.is_file()]:
             with suppress(OSError), left.open("rb") as one:  # another's, or one that is just being written
                 fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 left.unlink()

@@ -100,8 +100,9 @@ class OfferedIndex:
         """Begin to look what is there; what is returned is done when a look is over that began after this."""
         with self._asking:
             if self._next is None or self._next.running() or self._next.done():
-                self._next = Future()
-                threading.Thread(target=self._look, args=(self._next,), name=f"look-{self.name}", daemon=True).start()
+                asked = Future[None]()
+                threading.Thread(target=self._look, args=(asked,), name=f"look-{self.name}", daemon=True).start()
+                self._next = asked  # where no thread is to be had, the next who asks tries again
             return self._next
 
     def _look(self, asked: Future[None]) -> None:

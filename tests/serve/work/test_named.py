@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -110,6 +110,21 @@ def test_whoever_comes_while_a_look_runs_shares_the_next(tmp_path: Path, monkeyp
     later[0].result(60)
     assert len(n_looks) == 2
     assert len(one.now().search("cats")) == 2
+
+
+def test_where_no_thread_is_to_be_had_the_next_look_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a look that never began."""
+
+    def fail(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setenv("RELEVANCE_GEN_CACHE", "off")
+    one = OfferedIndex("docs", str(tmp_path), Settings())
+    with monkeypatch.context() as patched:
+        patched.setattr(Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            one.look()
+    one.look().result(60)
 
 
 def test_shards_are_opened_where_they_lie(tmp_path: Path) -> None:
