@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Self, TypeAlias, Unpack
@@ -65,7 +64,7 @@ class AnswerStream(Iterator[str]):
         self._stream = stream
         self._text = ""
         pieces = (piece.text for piece in stream or () if piece.part is None or piece.part.kind == "text")
-        self._pieces = self._cite(pieces, only_first_sentence)
+        self._pieces = self._cite_first(pieces) if only_first_sentence else self._cite(pieces)
 
     def __next__(self) -> str:
         if self.answer is not None:
@@ -82,27 +81,37 @@ class AnswerStream(Iterator[str]):
         self.answer = Answer(self._text.strip(), self.sources, response.prompt, self.confidence, response)
         raise StopIteration
 
-    def _cite(self, pieces: Iterable[str], only_first: bool) -> Iterator[str]:
-        """Yield pieces that end where sentences do, and note what supports these; the first alone and whole, or all."""
-        cited, first, has_begun = CitedStream(citer_of(self.sources)), "", False
-        for piece in itertools.chain(pieces, [None]):
-            if only_first and self.citations:
+    def _cite(self, pieces: Iterator[str]) -> Iterator[str]:
+        """Yield pieces that end where sentences do, and note what supports these."""
+        for part in self._cited(pieces):
+            if isinstance(part, str):
+                yield part
+            else:
+                self.citations += (part,)
+
+    def _cite_first(self, pieces: Iterator[str]) -> Iterator[str]:
+        """Yield the first sentence as one piece, and note what supports it; the whole text, if it has no word."""
+        text = ""
+        for part in self._cited(pieces):
+            if isinstance(part, str):
+                text += part
                 continue
-            text = (piece or "") if has_begun else (piece or "").lstrip()
+            yield text[: part.end]
+            self.citations = (part,)
+            for _ in pieces:  # the response is there behind the last
+                pass
+            return
+        if text:
+            yield text
+
+    def _cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
+        """Yield what a `CitedStream` makes of pieces, without the white space before the first word."""
+        cited, has_begun = CitedStream(citer_of(self.sources)), False
+        for piece in pieces:
+            text = piece if has_begun else piece.lstrip()
             has_begun = has_begun or bool(text)
-            for part in cited.add(text, is_last=piece is None):
-                if isinstance(part, str) and not only_first:
-                    yield part
-                elif isinstance(part, str):
-                    first += part
-                elif only_first:
-                    yield first[: part.end]
-                    self.citations += (part,)
-                    break
-                else:
-                    self.citations += (part,)
-        if first and not self.citations:
-            yield first
+            yield from cited.add(text)
+        yield from cited.add("", is_last=True)
 
     def result(self) -> Answer:
         """Wait for the end and return the answer.
