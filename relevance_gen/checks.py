@@ -67,13 +67,15 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
 
 
 def check_path(name: str, value: Any) -> str | os.PathLike[str]:
-    """Return `value`, if it is a path that is not empty; an empty one would mean the working folder.
+    """Return `value`, if it may be the path of a file; an empty one would mean the working folder.
 
     Raises:
         InvalidRequestError: it is not; the error calls it `name`.
     """
     if not isinstance(value, str | os.PathLike) or not value:
         raise InvalidRequestError.must_be(name, "the path of a file", value)
+    if "\0" in str(value):
+        raise InvalidRequestError("cannot be a path: it has a null byte", name)
     return value
 
 

@@ -24,7 +24,7 @@ from relevance_gen.cluster.placing import how_many
 from relevance_gen.cluster.store import file_system
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.segment.chunks import Blank, Chunks
+from relevance_gen.retrieval.segment.chunks import Blank, Chunks, metadata_of, of_record
 from relevance_gen.tokens import TokenCounter
 
 Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -101,20 +101,22 @@ class FilePieces:
         return make(Chunks.joined(read), counter, progress)
 
     def _read(self, piece: Piece) -> Chunks:
-        read = [(place, _chunk(value, self.text_field)) for place, value in _READERS[piece.kind](piece)]
+        read = [(place, self._chunk(value)) for place, value in _READERS[piece.kind](piece)]
         try:
             return Chunks.read([value for _, value in read], blank=self.blank)
         except InvalidRequestError:
             for place, value in read:  # one by one, so that the error names the place
-                self._check(value, f"{piece.address} {place}")
+                try:
+                    Chunks.read([value], blank=self.blank)
+                except InvalidRequestError as error:
+                    raise of_record(error, f"{piece.address} {place}", {"text": self.text_field}) from None
             raise
 
-    def _check(self, value: Any, where: str) -> None:
-        """Raise the error of what is no chunk with the file's words for it."""
-        try:
-            Chunks.read([value], blank=self.blank)
-        except InvalidRequestError as error:
-            raise error.at(f"{where}: {self.text_field}" if error.field == "chunks[0].text" else where) from None
+    def _chunk(self, value: Any) -> Any:
+        """Return what a file holds in one place as what may be a chunk."""
+        if not isinstance(value, Mapping):
+            return value
+        return {"text": value.get(self.text_field), "metadata": metadata_of(value, self.text_field)}
 
 
 def plan_reading(source: Paths, n_shards: int | None, text_field: str, blank: Blank, n_cpus: int) -> list[FilePieces]:
@@ -194,16 +196,6 @@ def _cut(address: str, n_bytes: int, piece_bytes: int) -> Iterator[Piece]:
 
 
 # ── What is in them ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _chunk(value: Any, text_field: str) -> Any:
-    """Return what a file holds in one place as what may be a chunk."""
-    if not isinstance(value, Mapping):
-        return value
-    further = {name: one for name, one in value.items() if name != text_field and one is not None}
-    if isinstance(own := further.get("metadata"), dict):
-        further = {name: one for name, one in further.items() if name != "metadata"} | own
-    return {"text": value.get(text_field), "metadata": further}
 
 
 def _lines(piece: Piece) -> Iterator[tuple[str, Any]]:

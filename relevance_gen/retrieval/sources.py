@@ -23,7 +23,7 @@ from relevance_gen.documents.reading import chunks_of
 from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError, to_install
 from relevance_gen.retrieval.arrays import Offsets
-from relevance_gen.retrieval.segment.chunks import Blank, Chunks, is_table, record_chunk, rows_of
+from relevance_gen.retrieval.segment.chunks import Blank, Chunks, is_table, of_record, record_chunk, rows_of
 from relevance_gen.retrieval.segment.storage import ContentWriter
 
 Source: TypeAlias = "str | PathLike[str] | Iterable[Any]"
@@ -94,9 +94,7 @@ class Records:
                 text, title = one.texts[0], one.title_of(0)
                 n_encoded = content.add(text, one.metadata_of(0), title) if text else 0
             except InvalidRequestError as error:
-                name = str(error.field).removeprefix("chunks[0]").removeprefix(".")
-                name = {"text": self.text, "title": self.title}.get(name, name)
-                raise error.at(f"{place}: {name}" if name else place) from None
+                raise of_record(error, place, {"text": self.text, "title": self.title}) from None
             if text:
                 if title:
                     titles[len(texts)] = title
@@ -124,10 +122,7 @@ class Records:
             raise InvalidRequestError.must_be("source", _KINDS, source)
 
     def _in_files(self, path: Path) -> Iterator[tuple[str, Any]]:
-        try:
-            path.stat()  # raises where there is nothing
-        except ValueError as error:
-            raise InvalidRequestError(f"cannot be a path: {error}", "source") from None
+        path.stat()  # raises where there is nothing
         kind, packing = _kind_of(path)
         if path.is_dir():
             yield from _documents(path)

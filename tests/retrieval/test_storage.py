@@ -370,6 +370,14 @@ def test_what_is_no_path_is_refused_by_name(path: Any) -> None:
         assert refused.value.field == "path"
 
 
+def test_a_null_byte_is_refused_by_name() -> None:
+    """No file has one in its name, and Python's own error for it names nothing."""
+    for use in (ChunkIndex(["a cat"]).save, ChunkIndex.load):
+        with pytest.raises(InvalidRequestError, match="null byte") as refused:
+            use("a\0b")
+        assert refused.value.field == "path"
+
+
 def test_another_file_is_not_overwritten(folder: Path) -> None:
     """A file that is no index stays as it is, unless it is empty or the caller says so; an index is replaced."""
     index, other = ChunkIndex(["a cat"]), folder / "notes.txt"

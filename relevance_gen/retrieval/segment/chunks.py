@@ -240,14 +240,26 @@ def record_chunk(record: Any, text: str, place: str, *, title: str = "title") ->
         fields = [str(name) for name in record]
         remedy = did_you_mean(text, fields, f"its fields are {', '.join(map(shorten, fields[:_MOST_LISTED]))}")
         raise InvalidRequestError(f"must have the field {text!a}, which text= names", place, remedy=remedy)
-    further = {name: one for name, one in record.items() if name not in (text, title) and one is not None}
-    if isinstance(own := further.get("metadata"), Mapping):
-        further = {name: one for name, one in further.items() if name != "metadata"} | dict(own)
     return {
         "text": record[text],
         "title": "" if (heading := record.get(title)) is None else heading,
-        "metadata": further,
+        "metadata": metadata_of(record, text, title),
     }
+
+
+def metadata_of(record: Mapping[Any, Any], *others: str) -> Metadata:
+    """Return the metadata of a record: all its fields but `others`, and in place of ``metadata`` what that holds."""
+    further = {name: one for name, one in record.items() if name not in others and one is not None}
+    if isinstance(own := further.get("metadata"), Mapping):
+        further = {name: one for name, one in further.items() if name != "metadata"} | dict(own)
+    return further
+
+
+def of_record(error: InvalidRequestError, place: str, names: Mapping[str, str]) -> InvalidRequestError:
+    """Return an error of `Chunks.read`, given one record, that says where it stands and calls its fields by `names`."""
+    name = str(error.field).removeprefix("chunks[0]").removeprefix(".")
+    name = names.get(name, name)
+    return error.at(f"{place}: {name}" if name else place)
 
 
 def is_table(values: Any) -> bool:
