@@ -109,6 +109,11 @@ _listening, _access, _search, _encoder, _reranker, _generation, _limits, _log = 
 )
 
 
+def _threads(setting: Callable[..., Any], do: str) -> Any:
+    rule = "0 divides the cores among the workers, and takes fewer where one worker is faster so"
+    return setting(0, f"CPU threads that {do} in one worker; {rule}", integer(0, 512))
+
+
 @frozen
 class Settings:
     """Everything an operator can set. ``--help`` prints this table; docs/operations.md explains it."""
@@ -177,12 +182,7 @@ class Settings:
         "given more than once, as NAME=FILE: searches have the first",
         parse=named_models,
     )
-    encoder_threads: int = _encoder(
-        0,
-        "CPU threads that encode in one worker; 0 divides the cores among the workers, and takes fewer where "
-        "one worker is faster so",
-        integer(0, 512),
-    )
+    encoder_threads: int = _threads(_encoder, "encode")
     encoder_queue: int = _encoder(
         2048, "texts that may wait to be encoded in one worker; more are refused with 429", integer(1, 1_000_000)
     )
@@ -203,12 +203,7 @@ class Settings:
         "given more than once, as NAME=FILE: searches have the first",
         parse=named_models,
     )
-    reranker_threads: int = _reranker(
-        0,
-        "CPU threads that read in one worker; 0 divides the cores among the workers, and takes fewer where "
-        "one worker is faster so",
-        integer(0, 512),
-    )
+    reranker_threads: int = _threads(_reranker, "read")
     reranker_texts: int = _reranker(100, "texts that it may read for one search: the best", integer(1, 10_000))
     reranker_timeout_s: float = _reranker(30.0, "seconds a search may wait for the reranker; then it goes without")
 
