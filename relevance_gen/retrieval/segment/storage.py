@@ -181,11 +181,21 @@ _CONTENT: Final = {"text": "text", "metadata": "metadata", "titles": "title"}
 
 
 def _content_of(chunks: Chunks) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays that a file has of chunks themselves."""
-    content = ContentWriter(io.BytesIO)
-    for number, text in enumerate(chunks.texts):
-        content.add(text, chunks.metadata_of(number), chunks.title_of(number))
-    return content.finish(lambda file: np.frombuffer(file.getbuffer(), np.uint8))  # type: ignore[attr-defined]
+    """Return the arrays that a file has of chunks themselves, as `ContentWriter` makes them of a chunk at a time."""
+    numbers = range(len(chunks.texts))
+    values = (
+        (text.encode("utf-8", "surrogatepass") for text in chunks.texts),
+        (_metadata_json(chunks.metadata[number]) if number in chunks.metadata else b"" for number in numbers),
+        (chunks.title_of(number).encode("utf-8", "surrogatepass") for number in numbers),
+    )
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for (name, ends), ones in zip(_CONTENT.items(), values, strict=True):
+        content, sizes = bytearray(), []
+        for one in ones:
+            content += one
+            sizes.append(len(one))
+        arrays |= {name: np.frombuffer(content, np.uint8), f"{ends}_end": np.cumsum(sizes, dtype="<i8")}
+    return arrays
 
 
 def arrays_of(segment: Segment) -> dict[str, npt.NDArray[Any]]:
