@@ -181,7 +181,9 @@ def read_index(folder: str, name: str) -> storage.SavedIndex:
         OSError: it cannot be read.
     """
     folder = folder.removeprefix("file://")
-    return storage.from_bytes(Store(folder).read_all(name)) if "://" in folder else storage.read(Path(folder, name))
+    if "://" in folder:
+        return storage.from_bytes(Store(folder).read_all(name), name)
+    return storage.read(Path(folder, name))
 
 
 def open_index(

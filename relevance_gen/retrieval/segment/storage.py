@@ -246,13 +246,13 @@ def read(path: str | PathLike[str], *, check: bool = True) -> SavedIndex:
     return _read(np.memmap(path, np.uint8, "r"), path, check=check)
 
 
-def from_bytes(content: bytes) -> SavedIndex:
-    """Return what `to_bytes` wrote.
+def from_bytes(content: bytes, name: str = "the pickled index") -> SavedIndex:
+    """Return what `to_bytes` wrote; errors call it by its name.
 
     Raises:
         IndexFormatError: it is damaged, or of another format version.
     """
-    return _read(np.frombuffer(content, np.uint8), "the pickled index")
+    return _read(np.frombuffer(content, np.uint8), name)
 
 
 def _read(content: npt.NDArray[np.uint8], name: object, *, check: bool = True) -> SavedIndex:

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,7 +15,13 @@ from typing import Final, Literal
 
 from relevance_gen.cluster.folder import Manifest, open_index, read_index, read_manifest
 from relevance_gen.cluster.shard_cache import ShardCache
-from relevance_gen.errors import IndexFormatError, IndexUnavailableError, RelevanceGenError, counted
+from relevance_gen.errors import (
+    IndexFormatError,
+    IndexUnavailableError,
+    InvalidRequestError,
+    RelevanceGenError,
+    counted,
+)
 from relevance_gen.folders.cache import default_folder, fingerprint
 from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
@@ -29,6 +35,8 @@ _FRESH_S: Final = 1.0
 """How old may be what is known of a file: to ask an object store takes long, and costs money."""
 PATIENCE_S: Final = 2.0
 """How long a question waits for a look before what was there at the look before answers, and a list for all looks."""
+_PAUSES_S: Final = (60.0, 3600.0)
+"""How long a state that is not as it was written is left alone, at first and at most: reading it again costs much."""
 
 
 class OfferedIndex:
@@ -57,6 +65,8 @@ class OfferedIndex:
         self._seen: Hashable = None
         self._seen_s = self._began_s = -math.inf
         self._seen_at = 0.0
+        self._wrong: dict[Hashable, tuple[float, float, str]] = {}
+        """The last states that are not as they were written: how long to pause, until when, and what is wrong."""
         folder = default_folder() if settings.shard_cache_bytes else None
         self._cache = None if folder is None else ShardCache(folder / "shards", settings.shard_cache_bytes)
         self._asking, self._looking = threading.Lock(), threading.Lock()
@@ -132,7 +142,7 @@ class OfferedIndex:
         if seen == self._seen and isinstance(self.found, ChunkIndex):
             return self.found
         self._seen = seen
-        return ChunkIndex.load(place, encoding=encoding)
+        return self._unless_wrong(seen, lambda: ChunkIndex.load(place, encoding=encoding))
 
     def _open_shards(self) -> ChunkIndex:
         """Open what the manifest names; where that cannot be had now, stay with what is open, or is on this machine.
@@ -164,13 +174,38 @@ class OfferedIndex:
         return index
 
     def _opened(self, manifest: Manifest) -> ChunkIndex:
-        if self._cache is not None and not self._place.startswith("file://"):
-            index = self._cache.open(self._place, manifest, self._settings.encoding)
-        else:
-            parts = [read_index(self._place, name) for name in manifest.shards]
-            index = open_index(self._place, manifest, parts, self._settings.encoding)
+        index = self._unless_wrong(frozenset(manifest.shards.items()), lambda: self._load_shards(manifest))
         self._seen = manifest
         return index
+
+    def _load_shards(self, manifest: Manifest) -> ChunkIndex:
+        if self._cache is not None and not self._place.startswith("file://"):
+            return self._cache.open(self._place, manifest, self._settings.encoding)
+        parts = [read_index(self._place, name) for name in manifest.shards]
+        return open_index(self._place, manifest, parts, self._settings.encoding)
+
+    def _unless_wrong(self, state: Hashable, load: Callable[[], ChunkIndex]) -> ChunkIndex:
+        """Return what `load` reads of a state, but if that was not as it was written, not again before a pause.
+
+        Each failure doubles the pause: what is damaged is seldom repaired without becoming another state.
+
+        Raises:
+            IndexFormatError: it is not as it was written.
+            InvalidRequestError: it was saved with another encoding.
+            IndexUnavailableError: it was one of these a short while ago.
+        """
+        pause_s, until_s, reason = self._wrong.get(state, (0.0, -math.inf, ""))
+        if time.monotonic() < until_s:
+            raise IndexUnavailableError(reason)
+        try:
+            return load()
+        except (IndexFormatError, InvalidRequestError) as error:
+            first_s, most_s = _PAUSES_S
+            pause_s = min(max(first_s, 2 * pause_s), most_s)
+            self._wrong[state] = pause_s, time.monotonic() + pause_s, self._reason(error)
+            if len(self._wrong) > 2:  # what is there now, and what was opened last
+                del self._wrong[next(iter(self._wrong))]
+            raise
 
     def _reason(self, error: BaseException) -> str:
         """Return what clients are told of an error: not where files lie."""

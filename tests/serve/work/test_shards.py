@@ -9,6 +9,8 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -440,6 +442,59 @@ def test_a_change_that_cannot_be_had(searcher: Callable[[str], OfferedIndex], tm
         looked(small).now()
     none = OfferedIndex("cats", place, Settings(shard_cache_bytes=0))
     assert states(looked(none).now()) == {"1"}
+
+
+@pytest.mark.parametrize("room", [1 << 20, 0])
+def test_a_damaged_shard_is_left_alone_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, room: int
+) -> None:
+    """It is not fetched at each look, but after a pause that grows, until it is repaired."""
+    place, n_read, call, now = f"memory://{tmp_path.name}/{room}", Counter[str](), Store._call, [0.0]
+    monkeypatch.setenv("RELEVANCE_GEN_CACHE", str(tmp_path / "cache"))
+    save_shards(place, state(0), 2)
+    one = looked(OfferedIndex("cats", place, Settings(shard_cache_bytes=room)))
+    save_shards(place, state(1), 2)
+    whole, name = folder.read_manifest(place).shards
+    content = Store(place).read_all(name)
+    Store(place).write(name, content[:-1] + bytes([content[-1] ^ 1]))
+
+    def counting(self: Store, verb: str, path: str, *args: Any, **kwargs: Any) -> Any:
+        n_read[path.rpartition("/")[2]] += verb == "cat_file"
+        return call(self, verb, path, *args, **kwargs)
+
+    monkeypatch.setattr(Store, "_call", counting)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    for at_s, n_wanted in ((1, 1), (2, 1), (60, 1), (62, 2), (180, 2), (183, 3), (90_000, 4), (90_479, 4)):
+        now[0] = at_s
+        assert states(looked(one).now()) == {"0"}
+        assert n_read[name] == n_wanted
+        assert name in str(one.described()["reason"])
+    assert caplog.text.count("stays as it was") == 1
+    assert n_read[whole] == (1 if room else 4)
+    Store(place).write(name, content)
+    now[0] = 200_000
+    assert states(looked(one).now()) == {"1"}
+
+
+def test_a_damaged_file_is_left_alone_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read once, until it is another."""
+    path, loads, load = tmp_path / "cats.index", list[Any](), ChunkIndex.load
+
+    def counting(*args: Any, **kwargs: Any) -> ChunkIndex:
+        loads.append(args)
+        return load(*args, **kwargs)
+
+    monkeypatch.setattr(ChunkIndex, "load", counting)
+    ChunkIndex(state(0)).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    one = OfferedIndex("cats", str(path), Settings())
+    for _ in range(3):
+        with pytest.raises(IndexUnavailableError, match="checksum does not match"):
+            looked(one).now()
+    assert len(loads) == 1
+    path.write_bytes(content)
+    assert states(looked(one).now()) == {"0"}
 
 
 def test_a_store_that_hangs(
