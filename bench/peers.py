@@ -33,6 +33,8 @@ N_WORDS, N_WORDS_LONG = 40, 200
 N_CTX = 1024
 """Tokens of each stream's context."""
 OURS = "relevance_gen"
+AS_OTHERS = ["--flash-attention", "true", "--n-batch", "512"]
+"""What llama-server does by default, and ours when asked: the same seed may then give another text beside others."""
 _PATH = "/v1/completions"
 _EXAMPLE = """
 import runpy, sys, tempfile
@@ -76,7 +78,8 @@ def servers(args: argparse.Namespace) -> list[Server]:
     ours += ["--n-ctx", str(N_CTX), "--n-slots", str(max(N_STREAMS)), "--rate-limit", "off", "--access-log", "off"]
     packaged = [sys.executable, "-m", "llama_cpp.server", "--model", model, "--port", "{port}", "--n_ctx", str(N_CTX)]
     packaged += ["--n_threads", threads, "--n_threads_batch", threads]
-    found = [Server(OURS, ours), Server("llama-cpp-python's server", packaged, "/v1/models", 1)]
+    found = [Server(OURS, ours), Server(f"{OURS}, {' '.join(AS_OTHERS)}", [*ours, *AS_OTHERS])]
+    found.append(Server("llama-cpp-python's server", packaged, "/v1/models", 1))
     if args.example is not None:
         options = {"path": model, "alias": "m", "n_ctx": n_ctx, "n_seq_max": max(N_STREAMS), "n_batch": 512}
         options |= {"n_ubatch": 512, "threads": args.threads, "threads_batch": args.threads, "kv_unified": True}

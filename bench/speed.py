@@ -7,10 +7,16 @@ is the median over the rounds; the ratio is the median of the rounds' ratios, so
 from __future__ import annotations
 
 import argparse
+import functools
+import inspect
 import itertools
+import os
 import random
 import re
 import statistics
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -125,6 +131,7 @@ def main() -> None:
     chunks = cut(read_text(args.books))
     with Record("speed", args) as record:
         compare_processes(record, chunks, rounds, (1,) if args.quick else (1, 4, 16))
+        compare_starts(record, chunks, 2 if args.quick else 11)
         compare_peers(record, chunks, rounds)
         compare_sizes(record, chunks[:2000] if args.quick else chunks, rounds)
         for path in args.ngrams:
@@ -134,6 +141,32 @@ def main() -> None:
         for n_chunks in sizes:
             texts = chunks[:n_chunks] if n_chunks <= len(chunks) else mixed(chunks, n_chunks)
             compare_queries(record, texts, 60 * rounds)
+
+
+def compare_starts(record: Record, chunks: list[str], rounds: int) -> None:
+    """Compare a process that searches twenty small files, from its start to its end, with one of each peer."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number, chunk in enumerate(chunks[:20]):
+            Path(folder, f"{number}.txt").write_text(chunk, encoding="utf-8")
+        read = f"from pathlib import Path\ntexts = [path.read_text() for path in Path({folder!r}).iterdir()]\n"
+        programs = {
+            "relevance-gen search, over a folder": ["-m", "relevance_gen", "search", QUERY, folder],
+            "search()": ["-c", f"{read}from relevance_gen import search\nsearch({QUERY!r}, texts)"],
+            **{
+                peer: ["-c", f"{read}import numpy as np\n{inspect.getsource(job)}{job.__name__}(texts, {QUERY!r})"]
+                for peer, job in PEERS.items()
+            },
+            "numpy, imported": ["-c", "import numpy"],
+            "nothing": ["-c", "pass"],
+        }
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        start = functools.partial(
+            subprocess.run, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
+        )
+        jobs = {name: functools.partial(start, [sys.executable, *program]) for name, program in programs.items()}
+        for job in jobs.values():  # its modules are compiled once and for all
+            job()
+        compare(record, "A first search, from the start of the process to its end", jobs, rounds)
 
 
 def compare_peers(record: Record, chunks: list[str], rounds: int) -> None:
