@@ -64,6 +64,12 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {names}" + (f"; did you mean {meant}?" if meant else ""))
 
 
+def add_rows(parser: argparse._ActionsContainer, *rows: tuple[str, dict[str, Any], str]) -> None:
+    """Add arguments: the names of each, with a space between two, how argparse reads it, and what it is for."""
+    for names, settings, purpose in rows:
+        parser.add_argument(*names.split(), help=purpose, **settings)
+
+
 def not_empty(text: str) -> str:
     """Read a path or a name; an empty one, which a script may leave by mistake, would mean the working folder."""
     if not text.removeprefix(_TAKEN_AS_IT_IS):

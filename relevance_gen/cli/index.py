@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from relevance_gen.cli.arguments import not_empty
+from relevance_gen.cli.arguments import add_rows, not_empty
 from relevance_gen.cli.corpus import default_path, origin_of, reader_of
-from relevance_gen.cli.search import FOUND, TROUBLE, add_building, add_files, add_paths, models_of
+from relevance_gen.cli.search import FILE, FOUND, SWITCH, TROUBLE, add_building, add_files, add_paths, models_of
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.errors import InvalidRequestError, counted
 from relevance_gen.retrieval.index import ChunkIndex
@@ -22,23 +22,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [OPTION ...] --save INDEX [FILE ...]"
     parser.epilog = "Exits with 0 if the index is there and everything in it, 2 if there was trouble."
     add_paths(parser, "one file of records (.jsonl, .ndjson, also .gz and .zst; .parquet), or ")
-    parser.add_argument(
-        "--save",
-        type=not_empty,
-        required=True,
-        metavar="INDEX",
-        help="the file; it replaces an index, and no other file",
+    save: dict[str, Any] = {"type": not_empty, "required": True, "metavar": "INDEX"}
+    add_rows(parser, ("--save", save, "the file; it replaces an index, and no other file"))
+    text, title = ({"default": name, "metavar": "FIELD"} for name in ("text", "title"))
+    add_rows(
+        parser.add_argument_group("records"),
+        ("--text", text, "field, or column, of the text (default: %(default)s)"),
+        ("--title", title, "that of the title (default: %(default)s)"),
+        ("--skip-blank", SWITCH, "leave out records whose text is blank or missing"),
     )
-    records = parser.add_argument_group("records")
-    records.add_argument(
-        "--text", default="text", metavar="FIELD", help="field, or column, of the text (default: %(default)s)"
-    )
-    records.add_argument("--title", default="title", metavar="FIELD", help="that of the title (default: %(default)s)")
-    records.add_argument("--skip-blank", action="store_true", help="leave out records whose text is blank or missing")
     add_files(parser.add_argument_group("which files of a folder"))
     index = parser.add_argument_group("the index")
     add_building(index)
-    index.add_argument("--encoder", type=not_empty, metavar="FILE", help="a GGUF embedding model; its vectors are kept")
+    add_rows(index, ("--encoder", FILE, "a GGUF embedding model; its vectors are kept"))
     parser.set_defaults(reranker=None)
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, get_args
 
-from relevance_gen.cli.arguments import not_empty
+from relevance_gen.cli.arguments import add_rows, not_empty
 from relevance_gen.cli.corpus import Corpus, build, load
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
@@ -28,6 +28,25 @@ FOUND, NOT_FOUND, TROUBLE = 0, 1, 2
 """Exit statuses, as grep's; trouble outranks the others."""
 
 
+def _count(text: str, least: int = 1) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < _MAX_DIGITS and int(text) >= least):
+        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text[:80]!a}")
+    return int(text)
+
+
+def _condition(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text[:80]!a}")
+    return key, value
+
+
+_NUMBER: dict[str, Any] = {"type": _count, "metavar": "N"}
+FILE: dict[str, Any] = {"type": not_empty, "metavar": "FILE"}
+_SEVERAL: dict[str, Any] = {"action": "append", "default": []}
+SWITCH: dict[str, Any] = {"action": "store_true"}
+
+
 class _TypeList(argparse.Action):
     """Print the types of files and end the process, as ``--help`` does with the help."""
 
@@ -41,32 +60,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
     parser.epilog = "Exits with 0 if something was found, 1 if nothing was, 2 if there was trouble."
     results = add_search_arguments(parser, top_n=10, json="the response of the REST interface")
-    results.add_argument(
-        "--order",
-        choices=("best", "text"),
-        default="best",
-        help="best first, or as they stand in the text (default: %(default)s)",
-    )
-    results.add_argument(
-        "--passages",
-        action="store_true",
-        help="in a folder, rank passages by themselves, and not files with the best passage of each",
-    )
-    results.add_argument(
-        "--max-tokens",
-        type=_count,
-        metavar="N",
-        help="show only the sentences of the results that say most about the question, at most so many tokens",
+    order: dict[str, Any] = {"choices": ("best", "text"), "default": "best"}
+    add_rows(
+        results,
+        ("--order", order, "best first, or as they stand in the text (default: %(default)s)"),
+        ("--passages", SWITCH, "in a folder, rank passages by themselves, and not files with the best passage of each"),
+        (
+            "--max-tokens",
+            _NUMBER,
+            "show only the sentences of the results that say most about the question, at most so many tokens",
+        ),
     )
 
 
 def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: str) -> argparse._ArgumentGroup:
     """Add the arguments of every command that searches files, and return the group of what is shown.
 
-    Args:
-        parser: the command's.
-        top_n: how many results there are by default.
-        json: what ``--json`` prints.
+    There are `top_n` results by default, and ``--json`` prints what `json` says.
     """
     parser.usage = "%(prog)s [OPTION ...] QUESTION [FILE ...]"
     parser.add_argument("query", metavar="QUESTION", help="what to find; behind -- if it begins with -")
@@ -74,7 +84,13 @@ def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: s
     results = parser.add_argument_group("which results, and how")
     _add_results(results, top_n, json)
     add_files(parser.add_argument_group("which files of a folder"))
-    _add_index(parser.add_argument_group("the index"))
+    index = parser.add_argument_group("the index")
+    add_rows(
+        index,
+        ("--index", FILE | {"metavar": "INDEX"}, "search what `index` kept, and no files"),
+        ("--no-cache", SWITCH, "read all of a folder again, and keep nothing of it for the next time"),
+    )
+    add_building(index)
     return results
 
 
@@ -93,107 +109,55 @@ def add_paths(parser: argparse.ArgumentParser, before: str = "") -> None:
 
 def add_files(group: argparse._ArgumentGroup) -> None:
     """Add the options that choose among the files of a folder."""
-    group.add_argument(
-        "-g",
-        "--glob",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="only those that match, or with ! before it none that do, as in .gitignore; may be given more than once",
+    globs = "only those that match, or with ! before it none that do, as in .gitignore; may be given more than once"
+    types = "only those of a type (py, md, pdf, docs ...); may be given more than once"
+    add_rows(
+        group,
+        ("-g --glob", _SEVERAL | {"metavar": "GLOB"}, globs),
+        ("-t --type", _SEVERAL | {"metavar": "TYPE"}, types),
+        ("--type-list", {"action": _TypeList, "nargs": 0}, "show the types and exit"),
+        ("--hidden", SWITCH, "also those whose name begins with a dot"),
+        ("--no-ignore", SWITCH, "also those that .gitignore and .ignore leave out"),
+        ("-L --follow", SWITCH, "also those behind symbolic links"),
     )
-    group.add_argument(
-        "-t",
-        "--type",
-        action="append",
-        default=[],
-        metavar="TYPE",
-        help="only those of a type (py, md, pdf, docs ...); may be given more than once",
-    )
-    group.add_argument("--type-list", action=_TypeList, nargs=0, help="show the types and exit")
-    group.add_argument("--hidden", action="store_true", help="also those whose name begins with a dot")
-    group.add_argument("--no-ignore", action="store_true", help="also those that .gitignore and .ignore leave out")
-    group.add_argument("-L", "--follow", action="store_true", help="also those behind symbolic links")
 
 
 def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
-    group.add_argument(
-        "-n", "--top-n", type=_count, default=top_n, metavar="N", help="most results to show (default: %(default)s)"
+    where = (
+        "rank only chunks with this metadata (path, first_line, last_line, page, slide, sheet, chapter, start, end); "
+        "of several values for a key any will do"
     )
-    group.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        type=_condition,
-        metavar="KEY=VALUE",
-        help="rank only chunks with this metadata (path, first_line, last_line, page, slide, sheet, chapter, start, "
-        "end); of several values for a key any will do",
+    distinct = "at most one result, the best, for each value of this metadata (source, for one)"
+    lines: dict[str, Any] = {"type": partial(_count, least=0), "default": 4, "metavar": "N"}
+    colour: dict[str, Any] = {"choices": ("auto", "always", "never"), "default": "auto"}
+    encoder = "a GGUF embedding model, to lift what says in other words what is asked"
+    reranker = "a GGUF reranker, which reads the best 20 together with the question and puts them in its own order"
+    exact: dict[str, Any] = {"dest": "corrections", "action": "store_false"}
+    add_rows(
+        group,
+        ("-n --top-n", _NUMBER | {"default": top_n}, "most results to show (default: %(default)s)"),
+        ("--where", _SEVERAL | {"type": _condition, "metavar": "KEY=VALUE"}, where),
+        ("--distinct", {"metavar": "KEY"}, distinct),
+        ("--lines", lines, "lines to show of a chunk, 0 for all (default: %(default)s)"),
+        ("--color", colour, "mark the question's words (default: %(default)s)"),
+        ("--encoder", FILE, encoder),
+        ("--reranker", FILE, reranker),
+        ("--no-corrections", exact, "take no word that is not there for one that is a letter away"),
+        ("--json", SWITCH, f"print {json}, with file positions as metadata"),
     )
-    group.add_argument(
-        "--distinct",
-        metavar="KEY",
-        help="at most one result, the best, for each value of this metadata (source, for one)",
-    )
-    group.add_argument(
-        "--lines",
-        type=partial(_count, least=0),
-        default=4,
-        metavar="N",
-        help="lines to show of a chunk, 0 for all (default: %(default)s)",
-    )
-    group.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="mark the question's words (default: %(default)s)",
-    )
-    group.add_argument(
-        "--encoder",
-        type=not_empty,
-        metavar="FILE",
-        help="a GGUF embedding model, to lift what says in other words what is asked",
-    )
-    group.add_argument(
-        "--reranker",
-        type=not_empty,
-        metavar="FILE",
-        help="a GGUF reranker, which reads the best 20 together with the question and puts them in its own order",
-    )
-    group.add_argument(
-        "--no-corrections",
-        dest="corrections",
-        action="store_false",
-        help="take no word that is not there for one that is a letter away",
-    )
-    group.add_argument("--json", action="store_true", help=f"print {json}, with file positions as metadata")
-
-
-def _add_index(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--index", type=not_empty, metavar="INDEX", help="search what `index` kept, and no files")
-    group.add_argument(
-        "--no-cache", action="store_true", help="read all of a folder again, and keep nothing of it for the next time"
-    )
-    add_building(group)
 
 
 def add_building(group: argparse._ArgumentGroup) -> None:
     """Add the options that say how an index is built."""
-    group.add_argument(
-        "--max-chars", type=_count, default=1000, metavar="N", help="most characters in a chunk (default: %(default)s)"
-    )
-    group.add_argument(
-        "--weighting",
-        choices=get_args(WeightingName),
-        default="pivoted",
-        help="how terms are weighted (default: %(default)s)",
-    )
-    group.add_argument(
-        "--encoding",
-        type=not_empty,
-        metavar="NAME|FILE",
-        help="tiktoken encoding, or rank file, to count tokens by (default: the embedded one)",
-    )
-    group.add_argument(
-        "--jobs", type=_job_count, metavar="N", help="processes that build it, -1 for as many as there are cores"
+    weighting: dict[str, Any] = {"choices": get_args(WeightingName), "default": "pivoted"}
+    encoding: dict[str, Any] = {"type": not_empty, "metavar": "NAME|FILE"}
+    jobs: dict[str, Any] = {"type": lambda text: -1 if text == "-1" else _count(text), "metavar": "N"}
+    add_rows(
+        group,
+        ("--max-chars", _NUMBER | {"default": 1000}, "most characters in a chunk (default: %(default)s)"),
+        ("--weighting", weighting, "how terms are weighted (default: %(default)s)"),
+        ("--encoding", encoding, "tiktoken encoding, or rank file, to count tokens by (default: the embedded one)"),
+        ("--jobs", jobs, "processes that build it, -1 for as many as there are cores"),
     )
 
 
@@ -276,23 +240,6 @@ def nothing_found(corpus: Corpus) -> str:
     """Say that a search found nothing in all of these chunks, and what may help."""
     hint = "; --no-ignore and --hidden take more files" if corpus.in_folders and not len(corpus.index) else ""
     return f"nothing found in {counted(len(corpus.index), 'chunk')} of {corpus.origin}{hint}"
-
-
-def _count(text: str, least: int = 1) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < _MAX_DIGITS and int(text) >= least):
-        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text[:80]!a}")
-    return int(text)
-
-
-def _job_count(text: str) -> int:
-    return -1 if text == "-1" else _count(text)
-
-
-def _condition(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text[:80]!a}")
-    return key, value
 
 
 def wanted_metadata(args: argparse.Namespace) -> dict[str, list[object]] | None:
