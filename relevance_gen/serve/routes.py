@@ -5,7 +5,7 @@ from __future__ import annotations
 from relevance_gen.serve import pages
 from relevance_gen.serve.dialects import cohere, mcp, own, tei
 from relevance_gen.serve.dialects.anthropic import blocks, messages
-from relevance_gen.serve.dialects.openai import chat, completions, embeddings, errors, responses
+from relevance_gen.serve.dialects.openai import chat, completions, embeddings, requests, responses
 from relevance_gen.serve.edge import actions
 from relevance_gen.serve.edge.exchange import OTHER
 from relevance_gen.serve.edge.problems import STATUSES
@@ -28,15 +28,15 @@ ROUTES: tuple[Route, ...] = (
         *("POST", "/rerank", Work(cohere.read_rerank, actions.SEARCH, Guest("texts", tei.read_rerank, tei.error))),
         key="always",
         aliases=("/v1/rerank", "/v2/rerank"),
-        write_error=errors.error,
+        write_error=requests.error,
     ),
     Route(
         *("POST", "/v1/completions", Work(completions.read, actions.COMPLETION)),
         key="setting",
-        write_error=errors.error,
+        write_error=requests.error,
     ),
     Route("POST", "/v1/chat/completions", Work(chat.read, actions.CHAT), key="setting", write_error=chat.error),
-    Route("POST", "/v1/responses", Work(responses.read, actions.RESPONSE), key="setting", write_error=errors.error),
+    Route("POST", "/v1/responses", Work(responses.read, actions.RESPONSE), key="setting", write_error=requests.error),
     Route("POST", "/v1/messages", Work(messages.read, actions.CHAT), key="setting", write_error=blocks.error),
     Route(
         "POST",
@@ -45,10 +45,10 @@ ROUTES: tuple[Route, ...] = (
         key="setting",
         write_error=blocks.error,
     ),
-    Route("POST", "/v1/embeddings", Work(embeddings.read, actions.EMBEDDING), key="always", write_error=errors.error),
+    Route("POST", "/v1/embeddings", Work(embeddings.read, actions.EMBEDDING), key="always", write_error=requests.error),
     Route(*("POST", "/mcp", Work(mcp.read, actions.AGENTS, wants_headers=True)), key="always", write_error=mcp.error),
-    Route("GET", "/v1/models", models, key="setting", write_error=errors.error),
-    Route("GET", "/v1/models/{id}", model, key="setting", write_error=errors.error),
+    Route("GET", "/v1/models", models, key="setting", write_error=requests.error),
+    Route("GET", "/v1/models/{id}", model, key="setting", write_error=requests.error),
     Route("GET", "/indexes", indexes, key="always"),
     Route("GET", "/health", health, tells_of_model=True),
     Route("GET", "/stats", stats, key="setting", tells_of_model=True),

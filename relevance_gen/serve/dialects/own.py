@@ -7,49 +7,38 @@ from typing import Any
 
 import attrs
 
-from relevance_gen import wire
+from relevance_gen import types, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.question.query import N_CANDIDATES, Question
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.named import Named
 from relevance_gen.serve.work.searching import CompressionTask, ExplanationTask, PromptTask, SearchTask
-from relevance_gen.types import (
-    CitationRequest,
-    CitedSentence,
-    CompressionRequest,
-    CompressionResponse,
-    Explanation,
-    ExplanationRequest,
-    ExtractionRequest,
-    ExtractionResponse,
-    GenerationRequest,
-    PromptRequest,
-    PromptResponse,
-    SearchRequest,
-    SearchResponse,
-)
 
 
-def read_search(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
+def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchResponse], object]]:
     """Read the body of ``POST /search``."""
     body, named = _read_name(body, "index", "allow_partial")
-    request = wire.structure(SearchRequest, body)
-    asked = {name: getattr(request, name) for name in attrs.fields_dict(Question) if hasattr(request, name)}
-    task = SearchTask(Question(**asked), request.chunk_txts, named=named, keeps=request.keep)
+    request = wire.structure(types.SearchRequest, body)
+    task = SearchTask(_question(request.query, request), request.chunk_txts, named=named, keeps=request.keep)
     return task, _present_with_confidence if request.confidence else wire.unstructure
 
 
-def _present_with_confidence(response: SearchResponse) -> object:
+def _question(query: str, request: object, **more: Any) -> Question:
+    """Return a question with all that a request says in fields that both have."""
+    said = {name: getattr(request, name) for name in attrs.fields_dict(Question) if hasattr(request, name)}
+    return Question(**{**said, "query": query, **more})
+
+
+def _present_with_confidence(response: types.SearchResponse) -> object:
     metadata = attrs.evolve(response.metadata, confidence=response.confidence)
     return wire.unstructure(attrs.evolve(response, metadata=metadata))
 
 
-def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[Explanation], object]]:
+def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Explanation], object]]:
     """Read the body of ``POST /explain``."""
     body, named = _read_name(body, "index")
-    request = wire.structure(ExplanationRequest, body)
-    options: dict[str, Any] = {"syntax": request.syntax, "corrections": request.corrections}
-    question = Question(request.query, reranked=request.reranked, **options)
+    request = wire.structure(types.ExplanationRequest, body)
+    question = _question(request.query, request)
     task = ExplanationTask(question, request.chunk_txts, request.original_index, named=named, keeps=request.keep)
     return task, wire.unstructure
 
@@ -64,39 +53,31 @@ def _read_name(body: object, *fields: str) -> tuple[object, Named | None]:
     return {name: value for name, value in body.items() if name not in fields} | {"chunk_txts": ()}, named
 
 
-def read_compression(body: object) -> tuple[CompressionTask, Callable[[CompressionResponse], object]]:
+def read_compression(body: object) -> tuple[CompressionTask, Callable[[types.CompressionResponse], object]]:
     """Read the body of ``POST /compress``."""
     body, named = _read_name(body, "index")
-    request = wire.structure(CompressionRequest, body)
+    request = wire.structure(types.CompressionRequest, body)
     question = Question(request.question, N_CANDIDATES, reranked=0)
     task = CompressionTask(question, request.chunk_txts, named=named, max_tokens=request.max_tokens)
-    return task, CompressionResponse.to_dict
+    return task, types.CompressionResponse.to_dict
 
 
-def read_citation(body: object) -> tuple[CitationRequest, Callable[[list[CitedSentence]], object]]:
+def read_citation(body: object) -> tuple[types.CitationRequest, Callable[[list[types.CitedSentence]], object]]:
     """Read the body of ``POST /cite``."""
-    return wire.structure(CitationRequest, body), lambda cited: {"citations": wire.unstructure(cited)}
+    return wire.structure(types.CitationRequest, body), lambda cited: {"citations": wire.unstructure(cited)}
 
 
-def read_extraction(body: object) -> tuple[ExtractionRequest, Callable[[ExtractionResponse], object]]:
+def read_extraction(body: object) -> tuple[types.ExtractionRequest, Callable[[types.ExtractionResponse], object]]:
     """Read the body of ``POST /extract``."""
-    return wire.structure(ExtractionRequest, body), wire.unstructure
+    return wire.structure(types.ExtractionRequest, body), wire.unstructure
 
 
-def read_prompt(body: object) -> tuple[PromptTask, Callable[[PromptResponse], object]]:
+def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptResponse], object]]:
     """Read the body of ``POST /prompt``."""
     body, model = _read_model(body)
     body, named = _read_name(body, "index")
-    request = wire.structure(PromptRequest, body)
-    question = Question(
-        request.question,
-        request.top_n,
-        true_order=False,
-        spans=True,
-        syntax=request.syntax,
-        corrections=request.corrections,
-        reranked=request.reranked,
-    )
+    request = wire.structure(types.PromptRequest, body)
+    question = _question(request.question, request, true_order=False, spans=True)
     task = PromptTask(question, request.chunk_txts, request=request, named=named, keeps=request.keep, model=model)
     return task, wire.unstructure
 
@@ -117,7 +98,7 @@ def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses],
 
 def _generation(body: object) -> GenerationTask:
     body, model = _read_model(body)
-    return GenerationTask((wire.structure(GenerationRequest, body),), model=model)
+    return GenerationTask((wire.structure(types.GenerationRequest, body),), model=model)
 
 
 def read_stream(body: object) -> tuple[GenerationTask, Events]:

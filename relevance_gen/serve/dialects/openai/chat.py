@@ -13,18 +13,10 @@ from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import Manner
 from relevance_gen.generation.turns import Conversation, check_calls, choice_of, texts_of, tools_of
-from relevance_gen.serve.dialects.openai import errors
+from relevance_gen.serve.dialects.openai import requests
 from relevance_gen.serve.dialects.openai.citations import DocumentCiter
 from relevance_gen.serve.dialects.openai.events import CompletionEvents
-from relevance_gen.serve.dialects.openai.requests import (
-    REFUSED,
-    Asks,
-    SamplingRequest,
-    is_empty,
-    names_in,
-    read_as,
-    top_logprobs,
-)
+from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, names_in, read_as, unless
 from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, chat_logprobs, usage
 from relevance_gen.serve.work.generating import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.types import Completion, GenerationResponse, Part
@@ -34,18 +26,14 @@ _NAMES = {"text": "messages", "num_samples": "n", "template_variables": "chat_te
 _ROLES = {"developer": "system"}
 """Roles that templates know by another name."""
 
-_REFUSED: Mapping[str, Asks] = REFUSED | {
+_REFUSED = {
+    **requests.REFUSED,
+    **unless(is_empty, "audio chat_template echo functions reasoning thinking"),
     "add_special_tokens": lambda v: v is False,
     "best_of": lambda v: v == 1,
-    "chat_template": is_empty,
-    "echo": is_empty,
-    "include_reasoning": lambda v: v is True,
-    "reasoning": is_empty,
-    "thinking": is_empty,
-    "functions": is_empty,
     "function_call": lambda v: v in ("none", "auto"),
+    "include_reasoning": lambda v: v is True,
     "modalities": lambda v: v == ["text"],
-    "audio": is_empty,
     "web_search_options": lambda _: False,
 }
 
@@ -75,7 +63,7 @@ class ChatRequest(SamplingRequest):
     max_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
     max_completion_tokens: int | None = field(default=None, validator=optional(checks.integer(1)))
     logprobs: bool = field(default=False, validator=checks.flag)
-    top_logprobs: int | None = field(default=None, validator=optional(top_logprobs))
+    top_logprobs: int | None = field(default=None, validator=optional(requests.top_logprobs))
     chat_template_kwargs: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
     enable_thinking: bool | None = field(default=None, validator=optional(checks.flag))
     thinking_budget: int | None = field(default=None, validator=optional(checks.integer(0)))
@@ -129,7 +117,7 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:
     """Return the body of an error; where the model cannot take a conversation, it says what can be done."""
     if field == "chat_template":
         message, field = f"{message}; /v1/completions takes a text without a template", "messages"
-    return errors.error(kind, message, field)
+    return requests.error(kind, message, field)
 
 
 _PASSED_ON = {"assistant": ("reasoning_content", "reasoning", "tool_calls"), "tool": ("tool_call_id", "name")}

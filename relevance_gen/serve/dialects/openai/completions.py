@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -14,28 +14,16 @@ from attrs.validators import optional
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import MAX_ALTERNATIVES, MAX_STOP_CHARACTERS, Manner
-from relevance_gen.serve.dialects.openai import errors
+from relevance_gen.serve.dialects.openai import requests
 from relevance_gen.serve.dialects.openai.events import CompletionEvents
-from relevance_gen.serve.dialects.openai.requests import (
-    REFUSED,
-    Asks,
-    SamplingRequest,
-    is_empty,
-    names_in,
-    read_as,
-    top_logprobs,
-)
+from relevance_gen.serve.dialects.openai.requests import SamplingRequest, is_empty, names_in, read_as, unless
 from relevance_gen.serve.dialects.openai.tokens import FINISH_REASONS, completion_logprobs, usage
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, GenerationResponse
 
 _MAX_ECHOED_CHARACTERS = 1 << 20
 """Of all prompts that stand before samples: an answer repeats a prompt for each of its samples."""
-_REFUSED: Mapping[str, Asks] = REFUSED | {
-    "suffix": is_empty,
-    "tools": is_empty,
-    "add_special_tokens": lambda v: v is True,
-}
+_REFUSED = {**requests.REFUSED, **unless(is_empty, "suffix tools"), "add_special_tokens": lambda v: v is True}
 _NAMES = {"text": "prompt", "num_samples": "n", "top_logprobs": "logprobs"}
 
 
@@ -55,7 +43,7 @@ class CompletionRequest(SamplingRequest):
     prompt: Any
     max_tokens: int = field(default=16, validator=checks.integer(0))
     max_completion_tokens: int | None = field(default=None, validator=optional(checks.integer(0)))
-    logprobs: int | None = field(default=None, validator=optional(top_logprobs))
+    logprobs: int | None = field(default=None, validator=optional(requests.top_logprobs))
     echo: bool = field(default=False, validator=checks.flag)
     best_of: int | None = field(default=None, validator=optional(checks.integer(1)))
 
@@ -168,5 +156,5 @@ def _presenter(request: CompletionRequest, prompts: list[str]) -> Callable[[Resp
         piece=lambda _, text: {"text": text},
         last=lambda completion, response: {"text": "", **ending(completion, response)},
         includes_usage=request.includes_usage,
-        write_error=errors.error,
+        write_error=requests.error,
     )

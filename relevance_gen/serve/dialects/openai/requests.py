@@ -45,46 +45,26 @@ def _is(*values: object) -> Asks:
     return lambda value: value in values
 
 
-REFUSED: dict[str, Asks] = {
-    "detokenize": _is(True),
-    "dry_multiplier": _is(0),
-    "dynatemp_range": _is(0),
-    "ebnf": is_empty,
-    "guided_whitespace_pattern": is_empty,
-    "include_stop_str_in_output": is_empty,
-    "length_penalty": _is(1),
-    "logits_processors": is_empty,
-    "lora": is_empty,
-    "mirostat": _is(0),
-    "mirostat_mode": _is(0),
-    "n_probs": _is(0),
-    "no_stop_trim": is_empty,
-    "num_beams": _is(1),
-    "penalty_alpha": _is(0),
+def unless(asks_for_nothing: Asks, names: str) -> dict[str, Asks]:
+    """Return that fields, whose names stand between spaces, are refused unless their values ask for nothing."""
+    return dict.fromkeys(names.split(), asks_for_nothing)
+
+
+REFUSED: Mapping[str, Asks] = {
+    **unless(_is(0), "dry_multiplier dynatemp_range mirostat mirostat_mode n_probs penalty_alpha smoothing_factor"),
+    **unless(_is(0), "top_a xtc_probability"),
+    **unless(_is(1), "length_penalty num_beams tfs_z"),
+    **unless(_is(True), "detokenize skip_special_tokens"),
+    **unless(is_empty, "ebnf guided_whitespace_pattern include_stop_str_in_output logits_processors lora no_stop_trim"),
+    **unless(is_empty, "return_tokens_as_token_ids samplers stop_regex structural_tag use_beam_search"),
     "prompt_logprobs": lambda value: value is False,
     "repeat_last_n": _is(-1),
-    "return_tokens_as_token_ids": is_empty,
-    "samplers": is_empty,
-    "skip_special_tokens": _is(True),
-    "smoothing_factor": _is(0),
-    "stop_regex": is_empty,
-    "structural_tag": is_empty,
-    "tfs_z": _is(1),
-    "top_a": _is(0),
     "top_n_sigma": _is(0, -1),
-    "use_beam_search": is_empty,
     "verbosity": _is("medium"),
-    "xtc_probability": _is(0),
 }
 """What would change the answer and is not done, for completions and chats alike."""
-_FORMS = {
-    "json": "json_schema",
-    "regex": "regex",
-    "grammar": "grammar",
-    "choice": "choice",
-    "json_object": "json_schema",
-}
-"""What a text can be told to be in ``structured_outputs``, and ours for each."""
+_FORMS = ("json", "regex", "grammar", "choice", "json_object")
+"""What a text can be told to be in ``structured_outputs``."""
 
 _WITHOUT = "start: TEXT\nTEXT: ANY & ~BAD\nBAD: ANY ({}) ANY\nANY: /(?s:.*)/"
 """The grammar of texts that hold none of some texts."""
@@ -92,11 +72,8 @@ _WITHOUT = "start: TEXT\nTEXT: ANY & ~BAD\nBAD: ANY ({}) ANY\nANY: /(?s:.*)/"
 T = TypeVar("T")
 
 
-def _a_seed(value: object) -> bool:
-    return checks.is_integer(value) and -(1 << 63) <= value < 1 << 63  # type: ignore[operator]
-
-
 a_name = checks.short(_MAX_NAME_CHARACTERS)
+top_logprobs = checks.integer(0, MAX_TOP_LOGPROBS)
 
 
 def _passed_on() -> Any:
@@ -141,7 +118,7 @@ class SamplingRequest:
     stop: Any = None
     stream: bool = field(default=False, validator=checks.flag)
     stream_options: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
-    seed: int | None = field(default=None, validator=optional(checks.must_be("an integer of 64 bits", _a_seed)))
+    seed: int | None = field(default=None, validator=optional(checks.integer(-(1 << 63), (1 << 63) - 1)))
     temperature: float | None = _passed_on()
     top_p: float | None = _passed_on()
     presence_penalty: float | None = _passed_on()
@@ -180,27 +157,17 @@ class SamplingRequest:
         Raises:
             InvalidRequestError: a field is wrong.
         """
-        passed_on = {
-            one.name: getattr(self, one.name)
-            for one in attrs.fields(type(self))
-            if one.metadata.get("passed_on") and getattr(self, one.name) is not None
-        }
-        seed = None if self.seed is None else self.seed % (1 << 64)
+        fields = [one.name for one in attrs.fields(type(self)) if one.metadata.get("passed_on")]
+        given = {name: getattr(self, name) for name in (*fields, "stop", "eos_token_ids")}
+        passed_on = {name: value for name, value in given.items() if value is not None}
+        if self.seed is not None:
+            passed_on["seed"] = self.seed % (1 << 64)
         if top_logprobs is not None:
             passed_on |= {"logprobs": True, "return_tokens": True, "top_logprobs": top_logprobs}
-        if self.eos_token_ids is not None:
-            passed_on["eos_token_ids"] = self.eos_token_ids
+        passed_on |= {"max_tokens": max_tokens, "num_samples": self.n, "top_k": max(0, self.top_k)}
         passed_on |= self._form({ours: name for ours, name in names.items() if name in OURS})
         try:
-            return GenerationRequest(
-                text,
-                max_tokens=max_tokens,
-                num_samples=self.n,
-                stop=() if self.stop is None else self.stop,
-                seed=seed,
-                top_k=max(0, self.top_k),
-                **passed_on,
-            )
+            return GenerationRequest(text, **passed_on)
         except InvalidRequestError as error:
             raise error.renamed(names) from None
 
@@ -236,8 +203,7 @@ def _ours(name: str, value: Any) -> tuple[str, Any]:
         return "grammar", _WITHOUT.format(" | ".join(map(json.dumps, value)))
     if inner == "json_object":
         return "json_schema", {"type": "object"}
-    field = "json_schema" if inner == "response_format" else _FORMS.get(inner, inner)
-    return field, value
+    return "json_schema" if inner in ("json", "response_format") else inner, value
 
 
 def _of_response_format(wanted: Mapping[str, Any] | None) -> object:
@@ -256,19 +222,17 @@ def _of_response_format(wanted: Mapping[str, Any] | None) -> object:
     return schema
 
 
-top_logprobs = checks.integer(0, MAX_TOP_LOGPROBS)
+def error(kind: str, message: str, field: str | None) -> dict[str, object]:
+    """Return the body of an error: OpenAI's clients read ``error``, Cohere's ``message``, and Jina's ``detail``."""
+    told = {"message": message, "type": kind, "param": field, "code": kind}
+    return {"error": told, "message": message, "detail": message}
 
 
 def read_as(cls: type[T], body: object, refused: Mapping[str, Asks]) -> T:
     """Make a `cls` of `body`, whose fields may be unknown or null, but for those that are `refused` by name.
 
-    Args:
-        cls: the fields that are read.
-        body: what must be an object.
-        refused: what would change the answer and is not done; each with what tells whether a value asks for nothing.
-
     Raises:
-        InvalidRequestError: a field is wrong, or asks for what is not done.
+        InvalidRequestError: a field is wrong, or is refused and asks for something.
     """
     given = dict(body) if isinstance(body, dict) else {}
     for name, asks_for_nothing in refused.items():

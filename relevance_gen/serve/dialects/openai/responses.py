@@ -23,14 +23,14 @@ from relevance_gen.generation.turns import (
     turn_of,
 )
 from relevance_gen.serve.dialects.openai.items import ItemEvents, unpacked
-from relevance_gen.serve.dialects.openai.requests import REFUSED, Asks, SamplingRequest, is_empty, names_in, read_as
+from relevance_gen.serve.dialects.openai.requests import REFUSED, SamplingRequest, is_empty, names_in, read_as, unless
 from relevance_gen.serve.work.generating import AS_MUCH_AS_FITS, GenerationTask, Responses
 
 _NAMES = {"text": "input", "messages": "input", "json_schema": "text.format", "max_tokens": "max_output_tokens"}
-_REFUSED: Mapping[str, Asks] = REFUSED | {
-    **dict.fromkeys(("background", "context_management", "conversation", "moderation"), is_empty),
-    **dict.fromkeys(("previous_response_id", "prompt", "store"), is_empty),
-    **dict.fromkeys(("max_completion_tokens", "max_new_tokens", "max_tokens", "n_predict"), lambda _: False),
+_REFUSED = {
+    **REFUSED,
+    **unless(is_empty, "background context_management conversation moderation previous_response_id prompt store"),
+    **unless(lambda _: False, "max_completion_tokens max_new_tokens max_tokens n_predict"),
     "n": lambda v: v == 1,
     "top_logprobs": lambda v: v == 0,
     "truncation": lambda v: v == "disabled",
