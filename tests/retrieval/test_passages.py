@@ -52,10 +52,10 @@ def test_cosines_are_exact_and_depend_on_no_neighbour(rows: npt.NDArray[np.float
     """The cosine of two vectors is their exact one, whatever is compared beside them and in whatever order."""
     question, rest = rows[0], rows[1:]
     passages = Passages(np.arange(5), np.zeros(4, np.int64), np.ones(4, np.int64), rest)
-    found = passages.nearest(np.array(order), question).cosines
+    found, *_ = passages.nearest(np.array(order), question)
     expected = [math.fsum(float(a) * float(b) for a, b in zip(question, rest[at], strict=True)) for at in order]
     assert found.tolist() == expected
-    assert [passages.nearest(np.array([at]), question).cosines[0] for at in order] == expected
+    assert [passages.nearest(np.array([at]), question)[0, 0] for at in order] == expected
 
 
 @given(st.lists(strategies.chunk_texts, max_size=8), st.data())

@@ -22,7 +22,6 @@ from relevance_gen.retrieval.question.evidence import E, Excerpt, Inquiry
 from relevance_gen.retrieval.question.matching import Match
 from relevance_gen.retrieval.question.query import Query
 from relevance_gen.retrieval.question.ranking import at_least_as_good
-from relevance_gen.retrieval.segment.passages import Nearest
 from relevance_gen.retrieval.segment.segment import Statistics
 
 N_PROMISING: Final = 50
@@ -224,7 +223,7 @@ class Table:
     sample: Callable[[], Sample]
     columns: dict[str, Floats] = field(factory=dict)
     before: list[Floats] = field(factory=list)
-    nearest: tuple[Offsets, Nearest] | None = None
+    nearest: tuple[Offsets, Floats] | None = None
 
     def tell(self, inquiry: Inquiry[E], places: Offsets) -> E:
         """Return the evidence of the chunks at some places."""

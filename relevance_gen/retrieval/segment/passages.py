@@ -67,38 +67,6 @@ class CountsTokens(Protocol):
 
 
 @frozen(eq=False)
-class Nearest:
-    """The passage of each of some chunks that is nearest to a question.
-
-    Attributes:
-        cosines: its cosine with the question, at least -1 and, but for rounding, at most 1, shape (n,).
-        starts: its first character in the chunk's text, shape (n,).
-        ends: the character behind its last, shape (n,).
-    """
-
-    cosines: Floats
-    starts: Offsets
-    ends: Offsets
-
-    @classmethod
-    def merge(cls, parts: Sequence[Nearest], places: Sequence[Offsets]) -> Nearest:
-        """Return those of several segments' chunks; `places` are those that each segment's chunks take in it."""
-        n = sum(place.size for place in places)
-        merged = cls(np.empty(n), *np.empty((2, n), np.int64))
-        for part, place in zip(parts, places, strict=True):
-            merged.put(place, part)
-        return merged
-
-    def take(self, kept: Offsets) -> Nearest:
-        """Return those of some of the chunks."""
-        return Nearest(self.cosines[kept], self.starts[kept], self.ends[kept])
-
-    def put(self, places: Offsets, others: Nearest) -> None:
-        """Put others in the places of some of the chunks."""
-        self.cosines[places], self.starts[places], self.ends[places] = others.cosines, others.starts, others.ends
-
-
-@frozen(eq=False)
 class Passages:
     """The passages of some chunks, chunk after chunk.
 
@@ -171,12 +139,12 @@ class Passages:
         taken = ragged_ranges(self.first[numbers], counts)
         return Passages(bounds_of(counts), self.starts[taken], self.ends[taken], self.vectors[taken])
 
-    def nearest(self, numbers: Offsets, question: Halves) -> Nearest:
-        """Return for each of some chunks the passage that is nearest to a question; of equal ones the first.
+    def nearest(self, numbers: Offsets, question: Halves) -> Floats:
+        """Return for each of some chunks the passage that is nearest to a question's vector; of equal ones the first.
 
-        Args:
-            numbers: the chunks.
-            question: the question's vector, shape (d,).
+        Returns:
+            Its cosine, at least -1 and, but for rounding, at most 1; its first character in the chunk's text, and the
+            one behind its last; shape (3, n).
         """
         counts = np.diff(self.first)[numbers]
         compared = ragged_ranges(self.first[numbers], counts)
@@ -188,7 +156,8 @@ class Passages:
         best = np.maximum.reduceat(cosines, heads) if numbers.size else np.zeros(0)
         first_best = np.flatnonzero(cosines == np.repeat(best, counts))
         first_best = first_best[np.searchsorted(first_best, heads)]  # of equal ones the first of each chunk
-        return Nearest(best, self.starts[compared[first_best]], self.ends[compared[first_best]])
+        nearest = compared[first_best]
+        return np.array([best, self.starts[nearest], self.ends[nearest]])
 
 
 def question_vector(text: str, encoder: TextEncoder) -> Halves:

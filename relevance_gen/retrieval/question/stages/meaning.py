@@ -29,9 +29,9 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.retrieval.arrays import Floats, Halves, Offsets
-from relevance_gen.retrieval.question.evidence import Excerpt, contents
+from relevance_gen.retrieval.question.evidence import Columns, Excerpt, contents
 from relevance_gen.retrieval.question.stage import Reranking, Table
-from relevance_gen.retrieval.segment.passages import Nearest, Passages, TextEncoder, question_vector
+from relevance_gen.retrieval.segment.passages import Passages, TextEncoder, question_vector
 from relevance_gen.types import Passage
 
 _SCALE: Final = 5 / 7
@@ -68,7 +68,7 @@ class Meaning(Reranking):
         some = self.candidates(table)
         nearest = self._nearest(table, some)
         table.scores = before.copy()
-        table.scores[some] = fuse(before[some], nearest.cosines)
+        table.scores[some] = fuse(before[some], nearest[0])
         table.nearest = some, nearest
 
     def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, Any]:
@@ -77,38 +77,34 @@ class Meaning(Reranking):
         told: dict[str, Any] = {"meaning": after - float(table.columns["words_beside_meaning"][place])}
         if table.nearest is not None:
             candidates, nearest = table.nearest
-            for at in np.flatnonzero(candidates == place).tolist():
-                told["passage"] = Passage(int(nearest.starts[at]), int(nearest.ends[at]), float(nearest.cosines[at]))
+            for cosine, start, end in nearest[:, candidates == place].T.tolist():
+                told["passage"] = Passage(int(start), int(end), cosine)
         return told
 
-    def _nearest(self, table: Table, places: Offsets) -> Nearest:
-        """Return the nearest passage of each of some chunks, encoding what no segment keeps vectors of."""
+    def _nearest(self, table: Table, places: Offsets) -> Floats:
+        """Return what `Passages.nearest` does of some chunks, encoding what no segment keeps vectors of."""
         if not places.size:
-            return Nearest(np.zeros(0), *np.zeros((2, 0), np.int64))
+            return np.zeros((3, 0))
         question = question_vector(table.plan.terms.query.text, self.encoder)
-        found = table.tell(_NearestPassage(question), places)
-        unknown = np.flatnonzero(np.isnan(found.cosines))
+        found = table.tell(_NearestPassage(question), places).values
+        unknown = np.flatnonzero(np.isnan(found[0]))
         if unknown.size:
             rows = table.tell(contents, places[unknown]).rows
             titles = {place: title for place, (*_, title) in enumerate(rows)}
             passages = Passages.of([text for text, *_ in rows], self.encoder, titles=titles)
-            found.put(unknown, passages.nearest(np.arange(unknown.size), question))
+            found[:, unknown] = passages.nearest(np.arange(unknown.size), question)
         return found
 
 
 @frozen(eq=False)
 class _NearestPassage:
-    """Asks which passages of chunks are nearest to a question.
-
-    Attributes:
-        question: its vector, shape (d,).
-    """
+    """Asks which passages of chunks are nearest to a question, told by its vector, shape (d,)."""
 
     question: Halves
 
-    def __call__(self, excerpt: Excerpt) -> Nearest:
-        """Return the nearest passage of each chunk; its cosine is NaN where no vectors are kept."""
-        passages, n = excerpt.segment.passages, excerpt.numbers.size
+    def __call__(self, excerpt: Excerpt) -> Columns:
+        """Return what `Passages.nearest` does of each chunk, or NaN where no vectors are kept."""
+        passages = excerpt.segment.passages
         if passages is None:
-            return Nearest(np.full(n, np.nan), *np.zeros((2, n), np.int64))
-        return passages.nearest(excerpt.numbers, self.question)
+            return Columns(np.full((3, excerpt.numbers.size), np.nan))
+        return Columns(passages.nearest(excerpt.numbers, self.question))
