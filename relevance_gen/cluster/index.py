@@ -33,8 +33,7 @@ from relevance_gen.cluster.state import IndexStats, ShardStats
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.positions import check_position
-from relevance_gen.retrieval.question.answering import answer
-from relevance_gen.retrieval.question.explaining import explain
+from relevance_gen.retrieval.question.answering import answer, explain
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.models import NO_MODELS, Models
 from relevance_gen.retrieval.question.query import Question

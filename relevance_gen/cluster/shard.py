@@ -18,7 +18,7 @@ from relevance_gen.retrieval.arrays import Ids, Offsets
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
-from relevance_gen.retrieval.segment.merger import in_tiers, merge, without
+from relevance_gen.retrieval.segment.builder import in_tiers, merge, without
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.tokens import TokenCounter
 from relevance_gen.types import WeightingName

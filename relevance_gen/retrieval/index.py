@@ -20,9 +20,8 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.arrays import Offsets, different, joined
 from relevance_gen.retrieval.positions import ChunkList, check_position, check_positions, chunks_at, positions_to_remove
-from relevance_gen.retrieval.question.answering import answer
+from relevance_gen.retrieval.question.answering import answer, explain
 from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.explaining import explain
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.models import NO_MODELS, Models
 from relevance_gen.retrieval.question.query import Question
@@ -30,9 +29,8 @@ from relevance_gen.retrieval.question.stage import Reranking
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.retrieval.segment import pool, storage
-from relevance_gen.retrieval.segment.builder import build
+from relevance_gen.retrieval.segment.builder import build, in_tiers, merge, without
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
-from relevance_gen.retrieval.segment.merger import in_tiers, merge, without
 from relevance_gen.retrieval.segment.passages import Passages, TextEncoder
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.retrieval.segment.spill import Spill

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
 from relevance_gen.retrieval.question.matching import MAX_FORMS, match_inflections
-from relevance_gen.retrieval.segment.counts import count_terms
-from relevance_gen.retrieval.segment.postings import Postings, PostingsBuilder
+from relevance_gen.retrieval.segment.postings import Postings, PostingsBuilder, count_terms
 from relevance_gen.retrieval.text.stems import is_fragment, is_inflected, stem
 from relevance_gen.retrieval.text.terms import cut_terms
 from tests import reference, strategies

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.retrieval.arrays import Ids
-from relevance_gen.retrieval.segment.counts import MAX_BLOCK_CHUNKS, count_terms
-from relevance_gen.retrieval.segment.postings import Postings, PostingsBuilder
+from relevance_gen.retrieval.segment.postings import MAX_BLOCK_CHUNKS, Postings, PostingsBuilder, count_terms
 from relevance_gen.retrieval.text.ids import BEGINNINGS, beginnings
 from relevance_gen.retrieval.text.terms import cut_terms
 from tests import strategies

@@ -21,13 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError, SearchResponse, search
+from relevance_gen.retrieval.question.answering import explain
 from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.explaining import explain
 from relevance_gen.retrieval.question.query import Query, Question
 from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.builder import build
+from relevance_gen.retrieval.segment.builder import build, merge
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.merger import merge
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
+from relevance_gen.retrieval.question.answering import explain
 from relevance_gen.retrieval.question.collection import Collection
-from relevance_gen.retrieval.question.explaining import explain
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.builder import build
+from relevance_gen.retrieval.segment.builder import build, merge
 from relevance_gen.retrieval.segment.chunks import Chunks
-from relevance_gen.retrieval.segment.merger import merge
 from relevance_gen.retrieval.text.terms import cut_terms
 from relevance_gen.types import WeightingName
 from tests import corpus, reference, strategies

@@ -162,6 +162,24 @@ class Reranking(Stage):
 
 
 @frozen(eq=False)
+class Scale(Stage):
+    """Brings scores into [0, 1], as multiples of what the query itself would score.
+
+    1.0 then means "as good as a chunk that says exactly this", for every query and collection.
+
+    Attributes:
+        bound: brings what is above 1 into [0, 1].
+    """
+
+    bound: Callable[[Floats], Floats]
+
+    def score(self, table: Table) -> None:
+        """Bring all scores onto the scale; a chunk that says exactly what the query says has 1."""
+        table.scores = self.bound(table.scores / table.plan.reference)
+        table.scores[table.is_verbatim] = 1.0
+
+
+@frozen(eq=False)
 class Plan:
     """A query weighed against a collection. It holds facts of the whole collection only, and no postings.
 

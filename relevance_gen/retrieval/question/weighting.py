@@ -51,11 +51,10 @@ from relevance_gen.retrieval.formulas import (
 )
 from relevance_gen.retrieval.question.matching import Match
 from relevance_gen.retrieval.question.query import Query, QueryTerm
-from relevance_gen.retrieval.question.stage import OwnChunk, Plan, Stage, WeightedTerms
+from relevance_gen.retrieval.question.stage import OwnChunk, Plan, Scale, Stage, WeightedTerms
 from relevance_gen.retrieval.question.stages.letters import Letters
 from relevance_gen.retrieval.question.stages.likeness import Likeness
 from relevance_gen.retrieval.question.stages.proximity import Proximity
-from relevance_gen.retrieval.question.stages.scale import Scale
 from relevance_gen.retrieval.question.stages.titles import Titles
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.types import WeightingName
