@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from attrs import Attribute
 
@@ -39,7 +39,7 @@ def as_list(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """Tell whether `value` is an integer in JSON's sense: no boolean, no float."""
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -9,7 +9,7 @@ from typing import Final
 from attrs import field, frozen
 
 from relevance_gen.documents.walker import matching
-from relevance_gen.errors import InvalidRequestError, describe
+from relevance_gen.errors import InvalidRequestError, counted, describe
 from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
 from relevance_gen.retrieval.question.query import Question
@@ -33,16 +33,16 @@ def _joined(name: str, path: str) -> str:
 
 @frozen
 class Found:
-    """What a search of some folders found.
+    """What a search found.
 
     Attributes:
-        results: best first; their metadata has the ``path`` with the folder's name in front.
-        n_files: files that were searched.
-        confidence: that of the folder that answers best, in [0, 1].
+        results: best first; of folders, the ``path`` in their metadata has the folder's name in front.
+        searched: what was searched, in words.
+        confidence: of several folders that of the one that answers best, in [0, 1].
     """
 
     results: list[SearchResult]
-    n_files: int
+    searched: str
     confidence: float
 
 
@@ -98,7 +98,7 @@ class Folders:
             n_files += len(paths)
             confidence = max(confidence, response.confidence)
         results.sort(key=lambda result: -result.chunk_score)
-        return Found(results[:top_n], n_files, confidence)
+        return Found(results[:top_n], counted(n_files, "file"), confidence)
 
     def files(self, folder: str, glob: str) -> list[str]:
         """Return the paths of the files below a folder that match a pattern; "" for all.

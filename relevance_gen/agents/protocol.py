@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import mcp_types as types
 from mcp.server import Server
@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 
 import relevance_gen
 from relevance_gen.agents.folders import Folders
-from relevance_gen.agents.tools import Tools
+from relevance_gen.agents.tools import Indexes, Tools
 from relevance_gen.errors import InvalidRequestError, RelevanceGenError, describe, did_you_mean
 from relevance_gen.generation.runner import Runner
 
@@ -31,8 +31,8 @@ _NAME: Final = "relevance-gen"
 Run = Callable[[Callable[[], str]], Awaitable[str]]
 
 
-def _server(tools: Tools, instructions: str, run: Run) -> Server:
-    """Make the server of some tools; `run` calls what answers, in whatever thread."""
+def _server(tools: Tools, instructions: str, run: Run, scope: Literal["public", "private"]) -> Server:
+    """Make the server of some tools; `run` calls what answers, in whatever thread; `scope`: who has the same tools."""
     hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
     listed = [
         types.Tool(name=name, description=tool.purpose, input_schema=tool.schema, annotations=hints)
@@ -61,15 +61,15 @@ def _server(tools: Tools, instructions: str, run: Run) -> Server:
         instructions=instructions,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
-        cache_hints={"tools/list": CacheHint(_HOUR_MS, "public")},
+        cache_hints={"tools/list": CacheHint(_HOUR_MS, scope)},
     )
 
 
-def serve_stdio(folders: Folders, runner: Runner | None = None) -> None:
+def serve_stdio(folders: Folders, runner: Runner | None = None, indexes: Indexes | None = None) -> None:
     """Answer what comes over the standard input, until that ends. Folders are read at once, beside it."""
 
     async def serve() -> None:
-        server = _server(Tools(folders, runner), _instructions(folders), asyncio.to_thread)
+        server = _server(Tools(folders, runner, indexes), _instructions(folders), asyncio.to_thread, "public")
         async with stdio_server() as (incoming, outgoing):
             _warm_up(folders)
             await server.run(incoming, outgoing, server.create_initialization_options())
@@ -89,6 +89,8 @@ def _warm_up(folders: Folders) -> None:
 
 def _instructions(folders: Folders) -> str:
     """Say where the folders lie: an agent on the same machine may write there, too."""
+    if not folders.indexes:
+        return "Searches indexes, by their names."
     if "" in folders.indexes:
         return f"Searches {folders.indexes[''].root}. Paths are relative to that."
     roots = ", ".join(f"{name} = {index.root}" for name, index in folders.indexes.items())
@@ -108,10 +110,17 @@ class Exchange:
 
     def __init__(self, folders: Folders) -> None:
         _warm_up(folders)
-        self._server = _server(Tools(folders), "Searches the folders of a server.", _at_once)
+        self._folders = folders
 
-    def answer(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[int, bytes]:
-        """Return the status and the body of the answer to a ``POST``; headers have names in lower case."""
+    def answer(
+        self, headers: Iterable[tuple[bytes, bytes]], body: bytes, indexes: Indexes | None = None
+    ) -> tuple[int, bytes]:
+        """Return the status and the body of the answer to a ``POST`` of one who may name some indexes.
+
+        Names of headers are in lower case.
+        """
+        tools = Tools(self._folders, indexes=indexes)
+        server = _server(tools, "Searches the folders and indexes of a server.", _at_once, "private")
         status, parts, waiting = 500, list[bytes](), [{"type": "http.request", "body": body, "more_body": False}]
         scope = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": list(headers)}
 
@@ -124,7 +133,7 @@ class Exchange:
             parts.append(message.get("body", b""))
 
         async def exchange() -> None:
-            manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
+            manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
 

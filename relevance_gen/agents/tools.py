@@ -1,25 +1,28 @@
 """The tools that an agent is given: what they are called with, what is said of them, and what they answer.
 
-Answers are text, as agents read text: places as ``path:from-to``, lines as they stand in the file behind their numbers,
-and in the end what of how much was shown. No answer is longer than its caller allowed, in tokens of the embedded
-encoding, but for its last line.
+Answers are text, as agents read text: places as ``path:from-to``, or ``index[position]`` where there is no path,
+lines as they stand in the file behind their numbers, and in the end what of how much was shown. No answer is longer
+than its caller allowed, in tokens of the embedded encoding, but for its last line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import attrs
 from attrs import field, frozen
 
 from relevance_gen import checks, wire
-from relevance_gen.agents.folders import Folders, shown
+from relevance_gen.agents.folders import Folders, Found, shown
 from relevance_gen.asking.api import ask
-from relevance_gen.errors import counted
+from relevance_gen.errors import InvalidRequestError, counted
 from relevance_gen.generation.runner import Runner
 from relevance_gen.tokens import token_counter
-from relevance_gen.types import Chunk, Metadata
+from relevance_gen.types import Chunk, SearchResponse, SearchResult
+
+Indexes: TypeAlias = Mapping[str, Callable[[str, int], SearchResponse]]
+"""What searches each index that may be named, given a question and how many results, the best first, are wanted."""
 
 MOST_TOKENS: Final = 100_000
 """Most tokens of an answer: more than most models can read."""
@@ -28,6 +31,12 @@ _TOKEN_CHARS: Final = 128
 _LIKELY: Final = 0.5
 """The confidence from which on an answer is more likely than none."""
 _JSON_TYPES: Final = {"str": "string", "int": "integer"}
+_OF_FILES: Final = (
+    "Rank files by a question and show the best lines of each, numbered. Use it first, when you know what "
+    "the files are about and not where or in which words: one call instead of many greps. It sees names of "
+    "files, too, and every change at once. For all uses of one exact name, use grep."
+)
+_OF_INDEXES: Final = "Rank the chunks of an index by a question and show the best lines of each."
 
 
 def _text(purpose: str, default: Any = attrs.NOTHING) -> Any:
@@ -43,6 +52,7 @@ def _number(purpose: str, default: int, low: int, high: int) -> Any:
 _QUESTION: Final = "what to find: a question or a description in plain words, names and words of the files among them"
 _FOLDER: Final = "only files below this folder"
 _GLOB: Final = "only files that match, as in .gitignore: *.py, docs/**, !tests/"
+_INDEX: Final = "search this index, and no files"
 _TOKENS: Final = "most tokens of the answer"
 
 
@@ -55,6 +65,7 @@ class Search:
     glob: str = _text(_GLOB, "")
     top_n: int = _number("most results", 10, 1, 100)
     max_tokens: int = _number(_TOKENS, 1500, 1, MOST_TOKENS)
+    index: str = _text(_INDEX, "")
 
 
 @frozen(kw_only=True)
@@ -84,6 +95,7 @@ class Ask:
     folder: str = _text(_FOLDER, "")
     glob: str = _text(_GLOB, "")
     top_n: int = _number("most passages that the answer is written from", 5, 1, 20)
+    index: str = _text(_INDEX, "")
 
 
 @frozen
@@ -94,51 +106,57 @@ class Tool:
         purpose: what it does and when it is the right one.
         call: what it is called with.
         do: returns its answer.
+        indexes: names of indexes that it may be called with.
+        has_files: whether it may be called for files.
     """
 
     purpose: str
     call: type
     do: Callable[[Any], str]
+    indexes: Sequence[str] = ()
+    has_files: bool = True
 
     @property
     def schema(self) -> dict[str, Any]:
         """What it is called with, as a JSON schema in which every type is a single one."""
-        fields = attrs.fields(self.call)
+        taken = {"folder": self.has_files, "glob": self.has_files, "index": bool(self.indexes)}
+        fields = [one for one in attrs.fields(self.call) if taken.get(one.name, True)]
+        needed = [] if self.has_files else ["index"]
         properties = {
             one.name: {"type": _JSON_TYPES[str(one.type)], "description": one.metadata["purpose"]}
             | one.metadata.get("limits", {})
-            | ({} if one.default is attrs.NOTHING else {"default": one.default})
+            | ({"enum": [*self.indexes]} if one.name == "index" else {})
+            | ({} if one.default is attrs.NOTHING or one.name == "index" else {"default": one.default})
             for one in fields
         }
-        required = [one.name for one in fields if one.default is attrs.NOTHING]
+        required = [one.name for one in fields if one.default is attrs.NOTHING or one.name in needed]
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 class Tools:
-    """The tools for some folders; with a runner, also ``ask``.
+    """The tools for some folders and indexes; with a runner, also ``ask``.
 
     Attributes:
         by_name: the tools.
     """
 
-    def __init__(self, folders: Folders, runner: Runner | None = None) -> None:
+    def __init__(self, folders: Folders, runner: Runner | None = None, indexes: Indexes | None = None) -> None:
         self._folders = folders
         self._runner = runner
+        self._indexes = indexes or {}
         self._count = token_counter(None).count
-        self.by_name = {
-            "search": Tool(
-                "Rank files by a question and show the best lines of each, numbered. Use it first, when you know what "
-                "the files are about and not where or in which words: one call instead of many greps. It sees names of "
-                "files, too, and every change at once. For all uses of one exact name, use grep.",
-                Search,
-                self._search,
-            ),
-            "read": Tool("Read lines of a file, or the text of a PDF or an Office file, numbered.", Read, self._read),
-            "files": Tool("List the files that can be searched and read.", Files, self._files),
-        }
-        if runner is not None:
-            purpose = "Have a small model answer a question from the files, with its sources. search shows more."
-            self.by_name["ask"] = Tool(purpose, Ask, self._ask)
+        self.by_name: dict[str, Tool] = {}
+        choices = tuple(self._indexes), bool(folders.indexes)
+        if any(choices):
+            purpose = _OF_FILES if folders.indexes else _OF_INDEXES
+            self.by_name["search"] = Tool(purpose, Search, self._search, *choices)
+        if folders.indexes:
+            purpose = "Read lines of a file, or the text of a PDF or an Office file, numbered."
+            self.by_name["read"] = Tool(purpose, Read, self._read)
+            self.by_name["files"] = Tool("List the files that can be searched and read.", Files, self._files)
+        if any(choices) and runner is not None:
+            purpose = "Have a small model answer a question from what is found, with its sources. search shows more."
+            self.by_name["ask"] = Tool(purpose, Ask, self._ask, *choices)
 
     def call(self, name: str, arguments: Mapping[str, object]) -> str:
         """Return the answer of a tool.
@@ -150,13 +168,28 @@ class Tools:
         tool = self.by_name[name]
         return tool.do(wire.structure(tool.call, arguments))
 
+    def _find(self, call: Search | Ask, top_n: int) -> Found:
+        """Search the index that a call names, or else the files."""
+        if not call.index and self._folders.indexes:
+            return self._folders.search(call.question, top_n, call.folder, call.glob)
+        if call.index not in self._indexes:
+            if not self._indexes:
+                raise InvalidRequestError("must not be given: no index is offered here", "index")
+            raise InvalidRequestError.must_be("index", f"one of {', '.join(self._indexes)}", call.index)
+        for name in ("folder", "glob"):
+            if getattr(call, name):
+                raise InvalidRequestError("must not be given beside index", name, remedy="it chooses among files")
+        response = self._indexes[call.index](call.question, top_n)
+        return Found([*response.results], f"index {call.index}", response.confidence)
+
     def _search(self, call: Search) -> str:
-        found = self._folders.search(call.question, call.top_n, call.folder, call.glob)
+        found = self._find(call, call.top_n)
         shares: list[str] = []
         left = call.max_tokens
         for place, result in enumerate(found.results):
             share = left // (len(found.results) - place)
-            head = f"{_place(result.metadata)}  {result.chunk_score:.2f}\n"
+            title = f"  {shown(result.title[:200])}" if call.index and result.title else ""
+            head = f"{_place(result, call.index)}  {result.chunk_score:.2f}{title}\n"
             if (n_head := self._count(head)) > left:
                 break
             lines = _numbered(result.chunk_txt, result.metadata.get("first_line"))
@@ -164,12 +197,11 @@ class Tools:
             start, end, n_body = self._fitting(lines, best, share - n_head)
             shares.append(head + "".join(lines[start:end]))
             left -= n_head + n_body
-        n_files = counted(found.n_files, "file")
         if not found.results:
-            return f"nothing found in {n_files}; try other words, or fewer"
+            return f"nothing found in {found.searched}; try other words, or fewer"
         totals = _totals(len(shares), len(found.results), "result", call.max_tokens - left)
         doubt = ", probably none of these answers it" if found.confidence < _LIKELY else ""
-        return f"{''.join(shares)}{totals}; {n_files} searched, confidence {found.confidence:.2f}{doubt}"
+        return f"{''.join(shares)}{totals}; {found.searched} searched, confidence {found.confidence:.2f}{doubt}"
 
     def _read(self, call: Read) -> str:
         found = self._folders.read(call.path, call.first_line, call.last_line or None)
@@ -189,11 +221,11 @@ class Tools:
         return "".join(paths[:end]) + _totals(end, len(paths), "file", n_tokens)
 
     def _ask(self, call: Ask) -> str:
-        found = self._folders.search(call.question, 4 * call.top_n, call.folder, call.glob)
-        chunks = [Chunk(one.chunk_txt, one.metadata, title=one.title) for one in found.results]
+        found = self._find(call, 4 * call.top_n).results
+        chunks = [Chunk(one.chunk_txt, one.metadata, title=one.title) for one in found]
         answer = ask(call.question, chunks, runner=self._runner, top_n=call.top_n)
-        places = [f"[{number}] {_place(source.result.metadata)}" for number, source in enumerate(answer.sources, 1)]
-        return "\n".join([answer.marked, *places])
+        sources = enumerate((found[source.result.original_index] for source in answer.sources), 1)
+        return "\n".join([answer.marked, *(f"[{number}] {_place(one, call.index)}" for number, one in sources)])
 
     def _fitting(self, lines: Sequence[str], best: int, most: int) -> tuple[int, int, int]:
         """Return which lines to show within a number of tokens: from the best on, and then those before it.
@@ -224,14 +256,18 @@ class Tools:
 def _numbered(text: str, first: object) -> list[str]:
     """Return the lines of a text behind their numbers, or behind a bar where lines have none, as on a page."""
     lines = text.split("\n")
-    if not isinstance(first, int):
+    if not checks.is_integer(first):
         return [f"|\t{line}\n" for line in lines]
     return [f"{number}\t{line}\n" for number, line in enumerate(lines, first)]
 
 
-def _place(metadata: Metadata) -> str:
+def _place(result: SearchResult, index: str) -> str:
+    """Say where a result stands; the metadata of an index may be of any kind."""
+    metadata = result.metadata
+    if not isinstance(metadata.get("path"), str):
+        return f"{index}[{result.original_index}]"
     path = shown(metadata["path"])
-    if "first_line" in metadata:
+    if checks.is_integer(metadata.get("first_line")) and checks.is_integer(metadata.get("last_line")):
         return f"{path}:{metadata['first_line']}-{metadata['last_line']}"
     return path + next((f" {kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), "")
 

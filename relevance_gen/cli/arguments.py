@@ -84,6 +84,14 @@ def integer(text: str) -> int:
     return int(text)
 
 
+def pair(text: str) -> tuple[str, str]:
+    """Read a name and what it stands for."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text[:80]!a}")
+    return name, value
+
+
 def number(text: str) -> float:
     """Read a number; what range it has is checked where it is used."""
     try:

@@ -1,15 +1,22 @@
-"""``relevance-gen mcp``: let agents search folders, by the Model Context Protocol over stdio."""
+"""``relevance-gen mcp``: let agents search folders and indexes, by the Model Context Protocol over stdio."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 from relevance_gen.agents.folders import Folders
-from relevance_gen.cli.arguments import not_empty
+from relevance_gen.agents.tools import Indexes
+from relevance_gen.cli.arguments import not_empty, pair
 from relevance_gen.cli.generate import add_model, load_runner
 from relevance_gen.errors import InvalidRequestError, to_install
+from relevance_gen.retrieval.question.query import Question
+from relevance_gen.types import SearchResponse
 
 _PACKAGE = "mcp"
 
@@ -23,8 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         nargs="*",
         type=not_empty,
-        help="what may be searched (default: the working folder)",
+        help="what may be searched (default: the working folder, unless there is an --index)",
     )
+    index: dict[str, Any] = {"action": "append", "default": [], "type": pair, "metavar": "NAME=PLACE"}
+    purpose = "an index that may be searched by its name, as of `relevance-gen serve`; may be given more than once"
+    parser.add_argument("--index", **index, help=purpose)
     add_model(parser)
 
 
@@ -32,9 +42,27 @@ def run(args: argparse.Namespace) -> int:
     """Serve until the standard input ends; without a model there is no tool that asks one."""
     if find_spec(_PACKAGE) is None:
         raise InvalidRequestError(f"this command needs a package: {to_install('mcp')}")
-    folders = Folders.open(args.folders or ["."])
+    indexes = _indexes(args.index) if args.index else {}
+    folders = Folders.open(args.folders or ([] if indexes else ["."]))
     from relevance_gen.agents.protocol import serve_stdio
 
     with nullcontext() if args.model is None else load_runner(args, num_samples=1) as runner:
-        serve_stdio(folders, runner)
+        serve_stdio(folders, runner, indexes)
     return 0
+
+
+def _indexes(places: Sequence[tuple[str, str]]) -> Indexes:
+    """Begin to open indexes, by name and place, as the server does, and return what searches them."""
+    from relevance_gen.serve.settings import Settings
+    from relevance_gen.serve.work.named import NamedIndexes
+
+    named = NamedIndexes(Settings(index=tuple(places)))
+    named.begin()
+
+    def search(name: str, query: str, top_n: int) -> SearchResponse:
+        if look := named.look(name, ""):
+            asyncio.run(look())
+        question = Question(query, top_n, true_order=False, spans=True)
+        return named.ask(name, "", lambda index, _: index.answer_all([question])[0])
+
+    return {name: partial(search, name) for name in named.names("")}

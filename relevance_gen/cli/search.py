@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, get_args
 
-from relevance_gen.cli.arguments import add_rows, not_empty
+from relevance_gen.cli.arguments import add_rows, not_empty, pair
 from relevance_gen.cli.corpus import Corpus, build, load
 from relevance_gen.cli.results import Printer
 from relevance_gen.cli.terminal import StatusLine
@@ -32,13 +32,6 @@ def _count(text: str, least: int = 1) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < _MAX_DIGITS and int(text) >= least):
         raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text[:80]!a}")
     return int(text)
-
-
-def _condition(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text[:80]!a}")
-    return key, value
 
 
 _NUMBER: dict[str, Any] = {"type": _count, "metavar": "N"}
@@ -136,7 +129,7 @@ def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
     add_rows(
         group,
         ("-n --top-n", _NUMBER | {"default": top_n}, "most results to show (default: %(default)s)"),
-        ("--where", _SEVERAL | {"type": _condition, "metavar": "KEY=VALUE"}, where),
+        ("--where", _SEVERAL | {"type": pair, "metavar": "KEY=VALUE"}, where),
         ("--distinct", {"metavar": "KEY"}, distinct),
         ("--lines", lines, "lines to show of a chunk, 0 for all (default: %(default)s)"),
         ("--color", colour, "mark the question's words (default: %(default)s)"),

@@ -69,7 +69,7 @@ def _check_all(
 ) -> Offsets:
     values = list(map(plain, values))
     for place, value in enumerate(values):
-        if not is_integer(value) or not 0 <= value < n_positions:  # type: ignore[operator]
+        if not is_integer(value) or not 0 <= value < n_positions:
             raise InvalidRequestError.must_be(name(place), f"an integer in [0, {n_positions})", value)
     positions = np.array(values, np.int64)
     for place in np.flatnonzero(~holds(positions)).tolist():

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ COMMAND = [sys.executable, "-m", "relevance_gen", "mcp"]
 
 
 @asynccontextmanager
-async def official(*folders: Path, mode: str = "auto") -> AsyncIterator[Client]:
-    """Start a server as an editor does, and connect the official client to it."""
+async def official(*folders: Path, mode: str = "auto", flags: Sequence[str] = ()) -> AsyncIterator[Client]:
+    """Start a server as an editor does, in its first folder, and connect the official client to it."""
+    cwd = str(folders[0]) if folders else None
     server = StdioServerParameters(
-        command=COMMAND[0], args=[*COMMAND[1:], *map(str, folders)], env=ENVIRONMENT, cwd=str(folders[0])
+        command=COMMAND[0], args=[*COMMAND[1:], *flags, *map(str, folders)], env=ENVIRONMENT, cwd=cwd
     )
     async with Client(stdio_client(server), mode=mode) as client:
         yield client

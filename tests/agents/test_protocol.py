@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
+from relevance_gen import ChunkIndex
 from tests.agents.session import ENVIRONMENT, official, request, said, talk
 from tests.environments import interpreter_with
 
@@ -86,6 +87,42 @@ def test_stateless_clients_need_no_handshake(project: Path) -> None:
     assert files["content"][0]["text"].startswith("README.md\n")
 
 
+def test_indexes_are_searched_by_their_names(project: Path, tmp_path: Path) -> None:
+    """A saved index and a folder are, as they are now, beside the folders or alone; one that is gone says so."""
+    pets, docs = tmp_path / "pets.index", tmp_path / "docs"
+    ChunkIndex(["Cats purr at night.", "Dogs bark at noon."]).save(pets)
+    docs.mkdir()
+    (docs / "fruit.txt").write_text("Bananas ripen in the dark.\n")
+    places = {"pets": pets, "docs": docs, "gone": tmp_path / "gone.index"}
+    flags = [part for name, place in places.items() for part in ("--index", f"{name}={place}")]
+
+    async def use() -> None:
+        async with official(project, flags=flags) as client:
+            tools = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+            assert [*tools] == ["search", "read", "files"]
+            assert tools["search"]["properties"]["index"]["enum"] == [*places]
+            assert "index" not in tools["search"]["required"]
+            assert (await said(client, "search", question=QUESTION))[0].startswith("src/parser.py:1-7  ")
+            for _ in range(2):
+                text, is_error = await said(client, "search", question="Which animals bark?", index="pets")
+                assert not is_error
+                assert text.startswith("pets[1]  ")
+            text, _ = await said(client, "search", question="Which fruit ripens in the dark?", index="docs")
+            assert text.startswith("fruit.txt:1-1  ")
+            (docs / "zebra.txt").write_text("Zebras graze.\n")
+            assert "zebra.txt:1-1  " in (await said(client, "search", question="Who grazes?", index="docs"))[0]
+            text, is_error = await said(client, "search", question="x", index="gone")
+            assert is_error
+            assert text == "index gone cannot be searched now: No such file or directory"
+        async with official(flags=["--index", f"pets={pets}"]) as client:
+            (tool,) = (await client.list_tools()).tools
+            assert tool.input_schema["required"] == ["question", "index"]
+            text, _ = await said(client, "search", question="Which animals bark?", index="pets")
+            assert text.startswith("pets[1]  ")
+
+    asyncio.run(use())
+
+
 def test_nothing_but_the_protocol_is_written(project: Path) -> None:
     """Lines that are no JSON, no requests or no UTF-8 are survived, and nothing else stands on the standard output."""
     (project / "broken.pdf").write_bytes(b"%PDF-1.7\nnothing")
@@ -124,6 +161,7 @@ def test_it_ends_with_its_input_even_while_it_reads_the_folder(tmp_path: Path) -
     [
         (["no-such-folder"], "FOLDER must be a folder that is there, got '"),
         (["file.txt"], "FOLDER must be a folder that is there, got '"),
+        (["--index", "pets"], "argument --index: must be KEY=VALUE, got 'pets'"),
         (["--folder", "x"], "unrecognized arguments: --folder"),
     ],
 )

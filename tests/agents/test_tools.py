@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import InvalidRequestError, Runner
+from relevance_gen import ChunkIndex, InvalidRequestError, Runner, SearchResponse
 from relevance_gen.agents.folders import Folders, shown
 from relevance_gen.agents.tools import Tools
 from relevance_gen.tokens import token_counter
@@ -228,9 +228,72 @@ def test_ask_answers_from_the_files(project: Path) -> None:
     assert "ask" not in tools_for(project).by_name
 
 
-def test_schemas_have_single_types_and_no_more() -> None:
+def cows(question: str, top_n: int) -> SearchResponse:
+    """Search an index whose metadata is of any kind."""
+    chunks = [
+        {
+            "text": "Cows moo at noon.\nThey sleep.",
+            "title": "On cows",
+            "metadata": {"path": 5, "first_line": 1},
+        },
+        {"text": "Cows eat grass.", "metadata": {"path": "cows/food.md", "first_line": 7, "last_line": 7}},
+        {"text": "Cows drink water.", "metadata": {"path": "cows/drink.md", "first_line": "x", "page": 3}},
+    ]
+    return ChunkIndex(chunks).search(question, top_n, true_order=False, spans=True)
+
+
+def test_an_index_is_searched_by_its_name(project: Path) -> None:
+    """What has no path is called by the index and its position there, with its title; what has one, by that."""
+    tools = Tools(Folders.open([str(project)]), indexes={"farm": cows})
+    answer = tools.call("search", {"question": "When do cows moo?", "index": "farm", "top_n": 1})
+    head, *lines, last = answer.splitlines()
+    assert head.startswith("farm[0]  ")
+    assert head.endswith("  On cows")
+    assert lines == ["1\tCows moo at noon.", "2\tThey sleep."]
+    assert last.split("; ")[1].startswith("index farm searched, confidence ")
+    answer = tools.call("search", {"question": "cows grass water", "index": "farm"})
+    assert "cows/food.md:7-7  " in answer
+    assert "cows/drink.md page 3  " in answer
+    assert "farm" not in tools.call("search", {"question": "zebra"})
+    assert tools.call("search", {"question": "x", "index": "farm"}).startswith("nothing found in index farm; ")
+
+
+def test_an_index_has_no_files(project: Path) -> None:
+    """Arguments that choose files are refused beside one, as are names that are not offered."""
+    tools = Tools(Folders.open([str(project)]), indexes={"farm": cows, "pets": cows})
+    for argument in ("folder", "glob"):
+        refused = refusal(tools, "search", question="x", index="farm", **{argument: "src"})
+        assert refused == f"{argument} must not be given beside index; it chooses among files"
+    assert refusal(tools, "search", question="x", index="Farm") == "index must be one of farm, pets, got 'Farm'"
+    refused = refusal(tools_for(project), "search", question="x", index="farm")
+    assert refused == "index must not be given: no index is offered here"
+
+
+def test_indexes_alone_have_no_tools_for_files() -> None:
+    """Without a folder nothing is listed or read, and a search has to name an index."""
+    tools = Tools(Folders(), indexes={"farm": cows})
+    assert [*tools.by_name] == ["search"]
+    schema = tools.by_name["search"].schema
+    assert [*schema["properties"]] == ["question", "top_n", "max_tokens", "index"]
+    assert schema["required"] == ["question", "index"]
+    assert refusal(tools, "search", question="x") == "index must be one of farm, got ''"
+    assert not Tools(Folders()).by_name
+
+
+def test_ask_answers_from_an_index() -> None:
+    """Its sources are called by their positions in the index."""
+    with Runner() as runner:
+        tools = Tools(Folders(), runner, {"farm": cows})
+        answer = tools.call("ask", {"question": "When do cows moo?", "index": "farm"})
+    assert "noon" in answer.splitlines()[0]
+    assert "[1] farm[0]" in answer.splitlines()
+
+
+def test_schemas_have_single_types_and_no_more(project: Path) -> None:
     """No type is a union, every property says what it is for, and all together are few tokens."""
-    tools = Tools(Folders())
+    tools = Tools(Folders.open([str(project)]), indexes={"farm": cows})
+    assert tools.by_name["search"].schema["properties"]["index"]["enum"] == ["farm"]
+    assert "index" not in tools_for(project).by_name["search"].schema["properties"]
     for tool in tools.by_name.values():
         assert not {"anyOf", "oneOf", "allOf", "$ref"} & set(str(tool.schema).replace("'", " ").split())
         assert tool.schema["additionalProperties"] is False

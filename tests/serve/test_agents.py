@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ pytest.importorskip("mcp", reason="the extra mcp is not installed")
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from relevance_gen import ChunkIndex
+from tests.agents.session import said
 from tests.serve.harness import KEY, KEYED, REAL, SMALL_MODEL, Server
+from tests.serve.test_indexes import OTHER_KEY, id_of
 
 TAKES = {**KEYED, "Accept": "application/json, text/event-stream"}
 CALL = {"name": "search", "arguments": {"question": "Which fruit ripens in the dark?"}}
@@ -42,6 +46,28 @@ def offering(folders: Path) -> Iterator[Server]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def indexing(folders: Path) -> Iterator[Server]:
+    """A real server of two workers that offers indexes and no folder, one of them for another key alone."""
+    ChunkIndex(["Cats purr at night.", "Dogs bark at noon."]).save(folders / "pets.index")
+    ChunkIndex(["A secret about cats."]).save(folders / "secret.index")
+    flags = ["--index", f"pets={folders}/pets.index", "--index", f"secret={folders}/secret.index"]
+    flags += ["--index-key", f"secret={id_of(OTHER_KEY)}", "--index", f"animals={folders}/animals"]
+    environ = {"RELEVANCE_GEN_API_KEYS": f"{KEY},{OTHER_KEY}", "RELEVANCE_GEN_CACHE": "off"}
+    with Server(*SMALL_MODEL, "--workers", "2", *flags, program=REAL, **environ) as started:
+        yield started
+
+
+@asynccontextmanager
+async def official(server: Server, mode: str = "auto", key: str = KEY) -> AsyncIterator[Client]:
+    """Connect the official client."""
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60) as http,
+        Client(streamable_http_client(f"{server.url}/mcp", http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
 def message(method: str = "tools/call", number: Any = 1, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
 
@@ -51,11 +77,7 @@ def test_the_official_client_searches_over_http(offering: Server, mode: str) -> 
     """In either era it lists three tools, finds in both folders, and is not told where they lie."""
 
     async def use() -> None:
-        headers = {"Authorization": f"Bearer {KEY}"}
-        async with (
-            httpx2.AsyncClient(headers=headers, timeout=60) as http,
-            Client(streamable_http_client(f"{offering.url}/mcp", http_client=http), mode=mode) as client,
-        ):
+        async with official(offering, mode) as client:
             assert [tool.name for tool in (await client.list_tools()).tools] == ["search", "read", "files"]
             result = await client.call_tool("search", {"question": "Which fruit ripens in the dark?"})
             assert result.content[0].text.startswith("fruit/facts.txt:1-1  ")
@@ -64,6 +86,52 @@ def test_the_official_client_searches_over_http(offering: Server, mode: str) -> 
             assert "served" not in result.content[0].text + str(client.instructions)
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+def test_the_key_decides_which_indexes_there_are(indexing: Server, mode: str) -> None:
+    """Those of others are not in the schema, and to name one is to name none that exists."""
+
+    async def use(key: str) -> tuple[list[str], str, bool]:
+        async with official(indexing, mode, key) as client:
+            (tool,) = (await client.list_tools()).tools
+            text, is_error = await said(client, "search", question="Which animals bark?", index="pets")
+            assert not is_error
+            assert text.startswith("pets[1]  ")
+            text, _ = await said(client, "search", question="Who purrs?", index="animals")
+            assert text.startswith("facts.txt:1-1  ")
+            return tool.input_schema["properties"]["index"]["enum"], *await said(
+                client, "search", question="cats", index="secret"
+            )
+
+    names, text, is_error = asyncio.run(use(OTHER_KEY))
+    assert (names, is_error) == (["pets", "secret", "animals"], False)
+    assert text.startswith("secret[0]  ")
+    names, text, is_error = asyncio.run(use(KEY))
+    assert (names, is_error) == (["pets", "animals"], True)
+    assert text == "index must be one of pets, animals, got 'secret'"
+
+
+def test_an_index_is_read_before_it_answers(indexing: Server, folders: Path) -> None:
+    """A search sees a file that was written just now."""
+    (folders / "animals" / "new.txt").write_text("Zebras graze.\n")
+    for _ in range(4):  # by either worker
+        asked = message(name="search", arguments={"question": "Who grazes?", "index": "animals"})
+        answer = indexing.call("POST", "/mcp", asked, TAKES)
+        assert answer.json["result"]["content"][0]["text"].startswith("new.txt:1-1  "), answer.body
+    (folders / "animals" / "new.txt").unlink()
+
+
+@pytest.mark.parametrize("name", ["", 5, None, "x" * 300, ["pets"]])
+def test_a_name_that_is_none_is_refused_by_the_tool(indexing: Server, name: object) -> None:
+    """Whatever stands in its place; and a list of the tools is for one key alone."""
+    asked = message(name="search", arguments={"question": "cats", "index": name})
+    result = indexing.call("POST", "/mcp", asked, TAKES).json["result"]
+    assert result["isError"]
+    assert result["content"][0]["text"].startswith("index must be ")
+    listing = message("tools/list", _meta=META)
+    answer = indexing.call("POST", "/mcp", listing, {**OF_2026, "Mcp-Method": "tools/list", "Mcp-Name": ""})
+    assert answer.json["result"]["cacheScope"] == "private"
 
 
 def test_a_message_of_either_era_is_answered(offering: Server) -> None:
@@ -111,4 +179,4 @@ def test_a_server_without_folders_says_so(server: Server) -> None:
     """The error says how to start one that has some."""
     answer = server.call("POST", "/mcp", message(**CALL), TAKES)
     assert answer.status == 400
-    assert answer.json["error"]["message"] == "this server offers no folders; start it with --folder"
+    assert answer.json["error"]["message"] == "this server offers no folders; start it with --folder or --index"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from relevance_gen import wire
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.work.agents import Message, Reply
+from relevance_gen.serve.work.named import Named
 
 _SERVER_ERROR = -32000
 """JSON-RPC's first number for what is wrong with a server, and not with a message."""
@@ -13,7 +16,13 @@ _SERVER_ERROR = -32000
 
 def read(body: object, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Message, Callable[[Reply], bytes]]:
     """Read the body of ``POST /mcp``; what is no message is refused by whoever answers it."""
-    return Message(tuple((name.lower(), value) for name, value in headers), wire.serialize(body)), lambda it: it.body
+    named = None
+    match body:
+        case {"method": "tools/call", "params": {"arguments": {"index": name}}}:
+            with suppress(InvalidRequestError):  # the tool says what is wrong
+                named = Named(name)
+    told = tuple((name.lower(), value) for name, value in headers)
+    return Message(told, wire.serialize(body), named), lambda it: it.body
 
 
 def error(kind: str, message: str, _: str | None) -> dict[str, object]:

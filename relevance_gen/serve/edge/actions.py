@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import attrs
 from attrs import frozen
@@ -15,14 +15,11 @@ from relevance_gen.serve.edge import costs
 from relevance_gen.serve.edge.costs import Cost
 from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.work.agents import Message, Reply
+from relevance_gen.serve.work.agents import Message, Reply, check_offers, open_exchange
 from relevance_gen.serve.work.embedding import EmbeddingTask
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.serve.work.searching import ExplanationTask, PromptTask, SearchTask
 from relevance_gen.types import PromptResponse, SearchResponse
-
-if TYPE_CHECKING:
-    from relevance_gen.agents.protocol import Exchange
 
 
 @frozen(kw_only=True)
@@ -87,14 +84,9 @@ async def _embed(service: Service, task: EmbeddingTask, _: EmbeddingTask) -> Emb
     return await service.embedder.embed(task)
 
 
-def _exchange(service: Service) -> Exchange:
-    if service.agents is None:
-        raise InvalidRequestError("this server offers no folders", remedy="start it with --folder")
-    return service.agents
-
-
-def _tell_agent(service: Service, task: Message, _: str) -> Reply:
-    return Reply(*_exchange(service).answer(task.headers, task.body))
+def _tell_agent(service: Service, task: Message, key: str) -> Reply:
+    exchange = open_exchange(service.settings.folder)
+    return Reply(*exchange.answer(task.headers, task.body, service.searcher.offered_to(key)))
 
 
 def _check_model(service: Service) -> None:
@@ -149,7 +141,11 @@ PROMPT: Final = attrs.evolve(
     finish=_write_prompt,
 )
 AGENTS: Final = Action(
-    lane="agents", cost=costs.AGENTS, check=_exchange, do=_tell_agent, status=lambda reply: reply.status
+    lane="agents",
+    cost=costs.AGENTS,
+    check=lambda service: check_offers(service.settings),
+    do=_tell_agent,
+    status=lambda reply: reply.status,
 )
 EMBEDDING: Final = Action(
     lane="search", cost=costs.EMBEDDING, check=_check_encoder, do=lambda _, task, __: task, finish=_embed

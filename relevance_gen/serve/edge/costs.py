@@ -85,7 +85,7 @@ COMPRESSION: Final = evolve(SEARCH, body_byte=12, sentence=800, cut_character=30
 CITATION: Final = Cost(chunk=320, sentence=3000, cut_character=220)
 PROMPT: Final = evolve(SEARCH, character=1)
 EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)  # on the way into the sandbox; and at most on the way out
-AGENTS: Final = Cost(flat=64 << 20, body_byte=9, character=6)  # for a file that is read
+AGENTS: Final = evolve(SEARCH, flat=64 << 20, character=6)  # for a file that is read
 EMBEDDING: Final = Cost(number=64)
 GENERATION: Final = Cost(token=32, told_token=320, alternative=640, character=1)
 COMPLETION: Final = evolve(GENERATION, told_token=500, alternative=400)

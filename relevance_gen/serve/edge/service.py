@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 from attrs import define, field
@@ -23,9 +22,6 @@ from relevance_gen.serve.work.generating import Generator
 from relevance_gen.serve.work.searching import Searcher
 from relevance_gen.types import Stats
 
-if TYPE_CHECKING:
-    from relevance_gen.agents.protocol import Exchange
-
 
 @define
 class Service:
@@ -40,7 +36,6 @@ class Service:
         metrics: counts work, by whichever process it is done.
         http_metrics: counts requests; not where another process has counted them before it passed them on.
         strangers: requests without a key that may be answered at once.
-        agents: answers agents, where folders are offered.
         draining: the process is ending and takes no new work.
         n_working: requests being answered now.
     """
@@ -57,7 +52,6 @@ class Service:
     http_metrics: Metrics
     forward: Callable[..., Awaitable[web.StreamResponse]] | None = None
     extractor: Extractor = field(factory=Extractor)
-    agents: Exchange | None = None
     strangers: Quota = field(factory=Quota)
     draining: bool = False
     n_working: int = 0

@@ -125,6 +125,8 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
     service.searcher.named.begin()
     most_connections = max(_FEWEST_CONNECTIONS, settings.max_buffered_bytes // connection.PER_CONNECTION_BYTES)
     if spec.role != "model":
+        if settings.folder:
+            open_exchange(settings.folder)
         service.strangers = Quota(connection.STRANGERS_SHARE * most_connections)
     server = connection.Server(application(service), surround(service, answered), settings.idle_timeout_s)
     listener = connection.Listener(spec.listener, server, most_connections)
@@ -247,7 +249,6 @@ def _service(
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, make_retrieval(settings), metrics, lifting, reranking),
         embedder=embedder,
-        agents=None if is_model else open_exchange(settings.folder),
         generator=generator,
         stats=generator.stats if forwarder is None else forwarder.stats,
         forward=None if forwarder is None else forwarder.answer,

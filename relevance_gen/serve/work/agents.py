@@ -1,14 +1,17 @@
-"""What agents ask of the folders that the server offers; the library for it is imported where there are any."""
+"""What agents ask of the folders and indexes that the server offers; the library for it is imported when needed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError, to_install
+from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.work.named import Named
 
 if TYPE_CHECKING:
     from relevance_gen.agents.protocol import Exchange
@@ -21,10 +24,12 @@ class Message:
     Attributes:
         headers: those of HTTP, which repeat a part of it.
         body: it, as JSON.
+        named: the index that it asks, if any.
     """
 
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
+    named: Named | None = None
 
 
 @frozen
@@ -50,18 +55,32 @@ def check_folders(paths: Sequence[str]) -> None:
         return
     from relevance_gen.agents.folders import Folders
 
-    if find_spec("mcp") is None:
-        raise InvalidRequestError(f"needs a package: {to_install('mcp')}", "--folder")
+    _check_package("--folder")
     try:
         Folders.open(paths)
     except InvalidRequestError as error:
         raise error.at("--folder") from None
 
 
-def open_exchange(paths: Sequence[str]) -> Exchange | None:
-    """Return what answers agents from some folders, which it begins to read; None where there are none."""
-    if not paths:
-        return None
+def _check_package(flag: str) -> None:
+    if find_spec("mcp") is None:
+        raise InvalidRequestError(f"needs a package: {to_install('mcp')}", flag)
+
+
+def check_offers(settings: Settings) -> None:
+    """Refuse messages where there is nothing to search.
+
+    Raises:
+        InvalidRequestError: no folder and no index is offered, or a package is not there.
+    """
+    if not settings.folder and not settings.index:
+        raise InvalidRequestError("this server offers no folders", remedy="start it with --folder or --index")
+    _check_package("--index")
+
+
+@cache
+def open_exchange(paths: tuple[str, ...]) -> Exchange:
+    """Return what answers agents from some folders, which it begins to read the first time."""
     from relevance_gen.agents.folders import Folders
     from relevance_gen.agents.protocol import Exchange
 

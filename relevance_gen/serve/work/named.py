@@ -7,11 +7,11 @@ import hmac
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from attrs import field, frozen
 
@@ -109,7 +109,7 @@ class NamedIndexes:
         else:
             _log.info("the cluster is joined; searches that name an index are asked there")
 
-    def look(self, name: str, client: str) -> Callable[[], Awaitable[None]] | None:
+    def look(self, name: str, client: str) -> Callable[[], Coroutine[Any, Any, None]] | None:
         """Begin to look what has changed in an index that a client names, and return what waits for that, if need be.
 
         What is to be awaited raises a `BusyError` if it takes too long and there is nothing older to answer from.
@@ -145,7 +145,7 @@ class NamedIndexes:
                 return self._ask_cluster(name, work if may_ask else _refuse)
         elif not self._offered:
             raise InvalidRequestError("names none here; start it with --index or --cluster", "index")
-        remedy = did_you_mean(name, filter(partial(self._may_ask, client), self._offered), "GET /indexes lists them")
+        remedy = did_you_mean(name, self.names(client), "GET /indexes lists them")
         raise UnknownIndexError(f"index: none has the name {describe(name)}; {remedy}", field="index")
 
     def _ask_cluster(self, name: str, work: Callable[[Searchable, bool], T]) -> T:
@@ -175,9 +175,13 @@ class NamedIndexes:
         matches = [hmac.compare_digest(client, key_id) for key_id in allowed or ()]
         return allowed is None or any(matches)
 
+    def names(self, client: str) -> list[str]:
+        """Return the names of the indexes that are offered to a client."""
+        return [name for name in self._offered if self._may_ask(client, name)]
+
     async def described(self, client: str) -> list[dict[str, object]]:
         """Return what is to be said of the indexes that are offered to a client, after a short look at each."""
-        mine = [one for name, one in self._offered.items() if self._may_ask(client, name)]
+        mine = [self._offered[name] for name in self.names(client)]
         if mine:
             await asyncio.wait([asyncio.wrap_future(one.look()) for one in mine], timeout=PATIENCE_S)
         return [one.described() for one in mine]

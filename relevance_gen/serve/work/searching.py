@@ -182,7 +182,17 @@ class Searcher:
 
     def look(self, task: object, scope: str) -> Callable[[], Awaitable[None]] | None:
         """Begin to look at the index that a task names, and return what waits for that, if need be."""
-        return self.named.look(task.named.index, scope) if isinstance(task, _Task) and task.named else None
+        named = getattr(task, "named", None)
+        return self.named.look(named.index, scope) if isinstance(named, Named) else None
+
+    def offered_to(self, scope: str) -> dict[str, Callable[[str, int], SearchResponse]]:
+        """Return what searches each index that is offered to a client for a question; its results are best first."""
+
+        def search(name: str, query: str, top_n: int) -> SearchResponse:
+            asked = Question(query, top_n, true_order=False, spans=True)
+            return self.search(SearchTask(asked, (), named=Named(name)), scope)
+
+        return {name: partial(search, name) for name in self.named.names(scope)}
 
     def search(self, task: SearchTask, scope: str) -> SearchResponse:
         """Rank the chunks of `task`.
