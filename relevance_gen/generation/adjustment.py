@@ -22,12 +22,8 @@ class Adjustment:
 
     A biased logit is logit + bias. Of a token that the sample has generated c ≥ 1 times it is then divided by the
     repetition penalty if positive, else multiplied by it, and presence_penalty + c · frequency_penalty is subtracted.
-    As long as there are fewer than min_tokens tokens, end tokens are impossible.
-
-    Args:
-        request: has the bias and the penalties.
-        ends: tokens that end a sample.
-        n_vocab: size of the vocabulary; end tokens beyond are ignored.
+    As long as there are fewer than min_tokens tokens, the `ends` of a sample are impossible; those beyond the
+    vocabulary are ignored.
     """
 
     def __init__(self, request: GenerationRequest, ends: Iterable[int], n_vocab: int) -> None:

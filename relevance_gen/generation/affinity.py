@@ -65,10 +65,7 @@ class KnownPrompts:
 class Standing:
     """How a worker stands to a ticket.
 
-    Attributes:
-        n_known: blocks of the ticket's prompt that it knows.
-        n_tickets: what it has to do.
-        has_room: whether it can begin with the ticket now.
+    It knows `n_known` blocks of its prompt, has `n_tickets` to do, and can begin with it now where it `has_room`.
     """
 
     n_known: int

@@ -45,9 +45,8 @@ def _allows(schema: Any, kind: str) -> bool:
 class TaggedArguments:
     """Reads arguments that stand between tags each: texts as they are, and all else as JSON or as Python writes it.
 
-    Args:
-        tags: what stands before, between and behind name and value; a line's end there belongs to neither.
-        schemas: of the arguments, by their names; anything else where they are not known.
+    The `tags` stand before, between and behind name and value; a line's end there belongs to neither. `schemas` are
+    those of the arguments, by their names; anything else where they are not known.
     """
 
     def __init__(self, tags: tuple[str, str, str], schemas: object) -> None:
@@ -63,11 +62,8 @@ class TaggedArguments:
     def read(self, text: str, *, is_whole: bool) -> tuple[int, str, bool]:
         """Return how much of a text is read, its JSON, and whether the call is over.
 
-        What is not read is short, so that it costs little to look at it again.
-
-        Args:
-            text: what has come, without what was read before.
-            is_whole: whether nothing follows: what is cut off is left out.
+        What is not read is short, so that it costs little to look at it again. The text is what has come, without what
+        was read before. Where it `is_whole`, nothing follows, and what is cut off is left out.
         """
         if self._name is not None:
             return self._read_value(self._name, text, is_whole=is_whole)

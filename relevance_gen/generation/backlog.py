@@ -95,8 +95,7 @@ class Backlog:
     def join(self, on_cancel: Callable[[int], None]) -> Puller:
         """Return what a worker takes tickets with from now on.
 
-        Args:
-            on_cancel: called from any thread with the id of a ticket that it took and shall not serve any more.
+        `on_cancel` is called from any thread with the id of a ticket that it took and shall not serve any more.
         """
         with self._changed:
             self._pullers.append(puller := Puller(self, on_cancel))
@@ -172,10 +171,6 @@ class Puller:
         Where there is none for it, wait once for a change, for `timeout_s` seconds or without limit, and for
         `PATIENCE_S` where some are left to others; it may bring none. Return ``None`` if there is nothing to come: the
         backlog is closed, and this puller has left it.
-
-        Args:
-            rooms: for how many there is room.
-            timeout_s: longest time to wait, in seconds; ``None`` is no limit.
         """
         backlog = self._backlog
         with backlog._changed:

@@ -12,13 +12,7 @@ from relevance_gen.lru import SharedCache
 
 @frozen(eq=False)
 class Entry:
-    """A prompt, and the model's memory after it.
-
-    Args:
-        tokens: shape (n,), the prompt.
-        state: what `LanguageModel.save` returned.
-        client: whose request it was of, as in a `Manner`.
-    """
+    """A prompt of a client's, named as in a `Manner`, shape (n,), and what `LanguageModel.save` returned after it."""
 
     tokens: Tokens
     state: SavedState
@@ -31,13 +25,10 @@ class Entry:
 
 
 class PrefixCache:
-    """Hold the most recently used prompts within a number of bytes.
+    """Hold the most recently used prompts within `max_bytes`; where these are 0, hold nothing.
 
     A prompt is known only to the client whose request it was of: how long a prompt takes tells nobody what others have
     sent. Where there is too much, strangers' prompts go first, then those of the client that has most.
-
-    Args:
-        max_bytes: most bytes to hold; 0 holds nothing.
     """
 
     def __init__(self, max_bytes: int) -> None:

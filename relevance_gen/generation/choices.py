@@ -23,8 +23,7 @@ FIELD = "choice"
 class Pieces:
     """What the tokens of a vocabulary print, sorted, so that those that begin a text are found without looking at all.
 
-    Args:
-        pieces: of each token; tokens that print nothing begin no text.
+    Tokens that print nothing begin no text.
     """
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
@@ -56,12 +55,7 @@ class Pieces:
 
 @frozen(eq=False)
 class Choices:
-    """The texts that the samples of a request may be.
-
-    Args:
-        texts: sorted, each once.
-        pieces: what the model's tokens print.
-    """
+    """The texts that the samples of a request may be, sorted, each once, and what the model's tokens print."""
 
     texts: Sequence[bytes]
     pieces: Pieces

@@ -17,11 +17,7 @@ _WAIT_S = 0.01
 
 
 class Compilation:
-    """Where prompts wait for their grammars, which threads compile while the engine goes on.
-
-    Attributes:
-        prompts: those that wait.
-    """
+    """Where `prompts` wait for their grammars, which threads compile while the engine goes on."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.prompts: list[Prompt] = []

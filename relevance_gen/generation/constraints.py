@@ -79,10 +79,8 @@ class Constraint(ABC):
     def mask(self, *, may_end: bool) -> Mask:
         """Return the tokens that may come next, none of them where there is none; valid until the next call.
 
-        There is none, either, once this has taken too much time.
-
-        Args:
-            may_end: whether an end token may come although others may, where the text is complete.
+        There is none, either, once this has taken too much time. Where the text is complete but others may follow, an
+        end token is among them if it `may_end`.
         """
         mask, before_s = self._mask, self._effort.seconds
         with self._measured():
@@ -139,13 +137,9 @@ class Form(Protocol):
 
 @frozen(eq=False)
 class Grammar:
-    """What the samples of a request must be, compiled for a model.
+    """What the samples of a request must be, compiled for a model with the module `guidance`.
 
-    Args:
-        source: what was asked for.
-        matcher: at the beginning of a text.
-        n_vocab: size of the model's vocabulary.
-        guidance: the module of that name.
+    The `matcher` is at the beginning of a text; `n_vocab` is the size of the model's vocabulary.
     """
 
     source: GrammarSource
@@ -185,12 +179,9 @@ class _Parser(Constraint):
 
 @frozen
 class GrammarSource:
-    """A request's own words for what its samples must be.
+    """A request's own words for what its samples must be: a field and what it holds, a schema as JSON.
 
-    Args:
-        field: the request's field.
-        text: what it holds; a schema as JSON.
-        called: the field that this was made of, where it is another.
+    Where that was made of another field, it is `called` that.
     """
 
     field: str
@@ -198,11 +189,7 @@ class GrammarSource:
     called: str = ""
 
     def lark(self) -> str:
-        """Return the same in llguidance's dialect of Lark, or in GBNF where it came so.
-
-        Raises:
-            InvalidRequestError: that cannot be written.
-        """
+        """Write the same in llguidance's dialect of Lark, GBNF where it came so; refuse what cannot be written."""
         match self.field:
             case "json_schema":
                 try:
@@ -248,11 +235,7 @@ class GrammarSource:
 
 
 def source_of(request: GenerationRequest) -> GrammarSource:
-    """Return what the samples of `request` must be, which has a grammar.
-
-    Raises:
-        InvalidRequestError: the extra that this needs is not installed.
-    """
+    """Return what the samples of `request` must be, which has a grammar; refuse it where the extra is not installed."""
     name = next(name for name in GRAMMAR_FIELDS if getattr(request, name) is not None)
     value = getattr(request, name)
     text = value if isinstance(value, str) else json.dumps(value)

@@ -32,11 +32,7 @@ _FIELDS = {"template": "chat_template", "messages": "messages", "limit": "chat_t
 
 
 class Renderer:
-    """Renders templates in a sandbox.
-
-    Args:
-        timeout_s: how long one conversation may take.
-    """
+    """Renders templates in a sandbox, each conversation within `timeout_s` seconds."""
 
     def __init__(self, timeout_s: float = 5.0) -> None:
         self._timeout_s = timeout_s
@@ -215,11 +211,7 @@ def _between(before: str, content: Any, behind: str) -> Any:
 
 
 def check_messages(messages: object, *, continues: bool) -> None:
-    """Check that messages are objects with a role, and that the last can be continued where it is to be.
-
-    Raises:
-        InvalidRequestError: they are not.
-    """
+    """Refuse what is no list of objects with a role, or whose last cannot be continued where it is to be."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InvalidRequestError.must_be("messages", "a list of at least one message", messages)
     for position, message in enumerate(messages):

@@ -22,15 +22,8 @@ _LEAST_GUESS = 2
 class Rows:
     """The rows of a batch: of each slot its last token, and behind it what is guessed to follow.
 
-    Args:
-        sequences: slot to sequence, slots ascending.
-
-    Attributes:
-        slots: of each row.
-        tokens: of each row.
-        positions: of each row.
-        first: slot to its first row.
-        guesses: slot to what may follow, where there is a guess.
+    There are `slots`, `tokens` and `positions` of each row; by slot, ascending as in the `sequences`, its `first` row,
+    and the `guesses` of what may follow, where there are any.
     """
 
     def __init__(self, sequences: Mapping[int, Sequence]) -> None:
@@ -73,12 +66,9 @@ def _most_guessed(sequences: Collection[Sequence]) -> int:
 
 @frozen
 class Draw:
-    """A token that was drawn.
+    """A token that was drawn, or `sampling.NO_TOKEN`, with what the request wants to know of it.
 
-    Attributes:
-        token: its id, or `sampling.NO_TOKEN`.
-        logprob: its log probability, where the request wants it.
-        alternatives: the likeliest tokens in its place, as many as the request wants.
+    That is its log probability, and as many of the likeliest tokens in its place.
     """
 
     token: int

@@ -33,16 +33,10 @@ for those who run."""
 
 
 class Engine:
-    """Continuous batching over one model.
+    """Continuous batching over one model, which the calling thread owns.
 
-    Args:
-        model: the model, owned by the calling thread.
-        cache: remembered prompts.
-        reports: who is told what becomes of tickets.
-        clock: returns Unix time in seconds.
-
-    Attributes:
-        counters: what was computed; the backlog knows how requests ended.
+    The `cache` has remembered prompts, `reports` is told what becomes of tickets, and the `clock` tells Unix time in
+    seconds. Its `counters` say what was computed; the backlog knows how requests ended.
     """
 
     def __init__(
@@ -168,7 +162,9 @@ class Engine:
             case scheduler.Vacate(slot):
                 self._vacate(slot)
             case scheduler.Resume(slot):
-                self._resume(slot)
+                sequence, prompt, state = self._paused.pop(0)
+                self._model.restore(slot, state)
+                self._running[slot] = sequence, prompt
             case scheduler.Tokenize(place, slot):
                 self._read(self._queue[place], slot)
             case scheduler.Prefill(slices):
@@ -176,7 +172,9 @@ class Engine:
             case scheduler.Start(place, slots):
                 self._start(self._queue[place], slots)
             case scheduler.Move(source, target):
-                self._move(source, target)
+                self._model.copy(source, target)
+                self._model.rewind(source, 0)
+                self._running[target] = self._running.pop(source)
             case scheduler.Decode(slots):
                 self._decode(slots)
 
@@ -189,12 +187,6 @@ class Engine:
         else:
             next(prompt for prompt in self._queue if prompt.slot == slot).vacate()
         self._model.rewind(slot, 0)
-
-    def _resume(self, slot: int) -> None:
-        """Let the sample that was paused first go on."""
-        sequence, prompt, state = self._paused.pop(0)
-        self._model.restore(slot, state)
-        self._running[slot] = sequence, prompt
 
     def _read(self, prompt: Prompt, slot: int) -> None:
         """Tokenize a prompt, and start its slot from the longest known beginning that is `_reusable`."""
@@ -343,11 +335,6 @@ class Engine:
             if prompt.ticket.manner.spells:
                 response = prompt.spelled(response, self._model)
             self._reports.done(prompt.ticket, response)
-
-    def _move(self, source: int, target: int) -> None:
-        self._model.copy(source, target)
-        self._model.rewind(source, 0)
-        self._running[target] = self._running.pop(source)
 
     # ── Leaving ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -25,7 +25,7 @@ _START: Final = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])*/|\bst
 def grammar_of(
     conversation: Conversation, request: GenerationRequest, syntax: Syntax | None, thought_end: str
 ) -> dict[str, Any]:
-    """Return what a turn must be, as fields of a `GenerationRequest` to change.
+    """Return what a turn in a conversation must be, as fields of a `GenerationRequest` to change.
 
     Args:
         conversation: what it is a turn in.

@@ -52,11 +52,7 @@ _TRIALS = {is_open: _trial() for is_open in (True, False)}
 
 
 class Grammars:
-    """Compiles grammars for one model.
-
-    Args:
-        pieces: what each token of the vocabulary prints.
-    """
+    """Compiles grammars for one model, told what each token of its vocabulary prints."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._lanes = {is_open: _Lane(trial, len(pieces)) for is_open, trial in _TRIALS.items()}
@@ -66,12 +62,8 @@ class Grammars:
     def compile(self, source: GrammarSource, client: str | None = None) -> Future[Grammar]:
         """Return the future of a compiled grammar; it fails with `InvalidRequestError` where that cannot be done.
 
-        Args:
-            source: what to compile.
-            client: who wants it, as in a `Ticket`.
-
-        Raises:
-            OverloadedError: this client has too many that wait, or has had too slow ones.
+        It raises an `OverloadedError` where this client, named as in a `Manner`, has too many that wait, or has had too
+        slow ones.
         """
         return self._lanes[client == STRANGERS].compile(source, client, self._tokenizer)
 
@@ -86,11 +78,7 @@ class Grammars:
 
 
 class _Lane:
-    """Compiles the grammars of some clients, one after another.
-
-    Attributes:
-        thread: where they are compiled.
-    """
+    """Compiles the grammars of some clients, one after another, in its `thread`."""
 
     def __init__(self, trial: Sandbox, n_vocab: int) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="relevance_gen-grammars")

@@ -17,10 +17,7 @@ _LONGEST, _SHORTEST = 3, 2
 class Lookup:
     """The words of one sample so far, and its guesses.
 
-    Args:
-        prompt: shape (n,), what the model saw.
-        n_most: most tokens of a guess.
-        room: most tokens that the sample generates.
+    The model saw the prompt, shape (n,). A guess has at most `n_most` tokens, and the sample at most `room`.
     """
 
     def __init__(self, prompt: Tokens, n_most: int, room: int) -> None:

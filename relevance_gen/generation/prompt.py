@@ -101,9 +101,8 @@ class Prompt:
     def read(self, model: LanguageModel) -> None:
         """Tokenize the text and compile the stop strings, which takes much more memory than they do.
 
-        Raises:
-            InvalidRequestError: the model has no token or no room for this prompt, or the request does not fit the
-                vocabulary.
+        It raises an `InvalidRequestError` where the model has no token or no room for this prompt, or the request does
+        not fit the vocabulary.
         """
         request = self.ticket.request
         if self.ticket.manner.stops_itself:

@@ -52,12 +52,10 @@ class AnswerFormat:
 
 
 class ThoughtCount:
-    """Counts the tokens that a model writes while it thinks: from behind the mark that begins that to its end.
+    """Counts the tokens that a model writes while it thinks, `n_tokens` so far.
 
-    The last token of the mark counts, and so does all of the one that ends it.
-
-    Attributes:
-        n_tokens: so far.
+    Those are all from behind the mark that begins that to its end. The last token of the mark counts, and so does all
+    of the one that ends it.
     """
 
     def __init__(self, form: AnswerFormat) -> None:

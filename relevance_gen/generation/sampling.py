@@ -98,7 +98,9 @@ def _draw(logits: Logits, settings: Sequence[GenerationRequest], uniforms: NDArr
     for top_k, members in groups.items():
         rows = slice(None) if len(members) == len(settings) else np.array(members)
         if top_k == 1:
-            tokens[rows] = _greedy(logits[rows])
+            some = logits[rows]
+            _check_finite(some.max(axis=1))
+            tokens[rows] = some.argmax(axis=1)
         elif top_k:
             tokens[rows] = _draw_among(logits[rows], top_k, [settings[row] for row in members], uniforms[rows])
         else:
@@ -108,14 +110,9 @@ def _draw(logits: Logits, settings: Sequence[GenerationRequest], uniforms: NDArr
 
 
 def log_probabilities(logits: Logits, tokens: Ids) -> NDArray[np.float64]:
-    """Return ln p(token) of the model's own distribution: logit − ln Σ exp(logits).
+    """Return ln p(token) of the model's own distribution: logit − ln Σ exp(logits), shape (B,), float64.
 
-    Args:
-        logits: shape (B, V), before any bias, penalty or temperature.
-        tokens: shape (B,).
-
-    Returns:
-        Shape (B,), float64.
+    The logits, shape (B, V), are those before any bias, penalty or temperature.
     """
     chosen = logits[np.arange(len(tokens)), tokens].astype(np.float64)
     # Row by row, so that what is computed of a row fits into the processor's cache.
@@ -124,13 +121,9 @@ def log_probabilities(logits: Logits, tokens: Ids) -> NDArray[np.float64]:
 
 
 def likeliest(logits: Logits, n: int) -> tuple[TokenLogprob, ...]:
-    """Return the `n` likeliest tokens of the model's own distribution, the likeliest first.
+    """Return the `n` likeliest tokens of the model's own distribution, the likeliest first; n is in [1, V].
 
-    Tokens of probability 0 are left out; of equally likely ones the lower id comes first.
-
-    Args:
-        logits: shape (V,).
-        n: in [1, V].
+    Tokens of probability 0 are left out; of equally likely ones the lower id comes first. The logits have shape (V,).
     """
     ids = np.sort(largest_ids(logits[None], n)[0])
     logprobs = logits[ids].astype(np.float64) - _log_sum_exp(logits)
@@ -145,17 +138,10 @@ def _log_sum_exp(logits: Logits) -> float:
 
 
 def largest_ids(logits: Logits, k: int) -> Ids:
-    """Return the ids of each row's `k` largest logits, largest first.
+    """Return the ids of each row's `k` largest logits, largest first: of logits (B, V) ids (B, k); k is in [1, V].
 
     A vocabulary is folded into columns, and only the `k` columns with the largest maxima are looked into: an element of
     any other column has at least `k` elements above or beside it.
-
-    Args:
-        logits: shape (B, V).
-        k: in [1, V].
-
-    Returns:
-        Shape (B, k).
     """
     n_rows, n_vocab = logits.shape
     height = int((n_vocab / k) ** 0.5)  # balances the scan of the maxima with the scan of the columns found
@@ -179,12 +165,6 @@ def _descending(logits: Logits, candidates: Ids) -> Ids:
     values = np.take_along_axis(logits, candidates, axis=1)
     order = np.argsort(-values, axis=1, kind="stable")
     return np.take_along_axis(candidates, order, axis=1)
-
-
-def _greedy(logits: Logits) -> Ids:
-    _check_finite(logits.max(axis=1))
-    tokens: Ids = logits.argmax(axis=1)
-    return tokens
 
 
 def _draw_among(logits: Logits, k: int, settings: Sequence[GenerationRequest], uniforms: NDArray[np.float64]) -> Ids:

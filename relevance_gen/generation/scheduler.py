@@ -23,47 +23,16 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from attrs import frozen
 
+from relevance_gen.generation.prompt import Prompt
 from relevance_gen.generation.ticket import STRANGERS
 
 _MOST_PADDING = 16
 """Rows by which a slice may be padded to be computed along with a longer one: about what a computation costs beyond its
 rows, for which the weights have to be read."""
-
-
-class Waiting(Protocol):
-    """A request that still has samples to start."""
-
-    @property
-    def client(self) -> str | None:
-        """Who asks, as in a `Manner`."""
-
-    @property
-    def n_prompt(self) -> int:
-        """Tokens of its prompt; 0 until that is read."""
-
-    @property
-    def n_done(self) -> int:
-        """How many of them are computed."""
-
-    @property
-    def joins(self) -> bool:
-        """Whether it may be computed along with others."""
-
-    @property
-    def slot(self) -> int | None:
-        """Where its prompt is computed, or about to be; ``None`` before that, and after a sample took it over."""
-
-    @property
-    def n_unstarted(self) -> int:
-        """Samples that have not started, at least 1."""
-
-    @property
-    def n_running(self) -> int:
-        """Samples that have started and not finished."""
 
 
 @frozen
@@ -90,7 +59,7 @@ class EngineState:
     may_read: bool
     running: Mapping[int, str | None]
     n_paused: int
-    waiting: Sequence[Waiting]
+    waiting: Sequence[Prompt]
 
 
 @frozen
@@ -172,7 +141,12 @@ def next_action(state: EngineState) -> Action | None:
         return action
     if not state.running:
         return None
-    return _closing_move(state) or Decode(tuple(sorted(state.running)))
+    if not state.waiting:  # move the last into the lowest gap: decoding is fastest without, and nobody else fills it
+        last = max(state.running)
+        gap = next(slot for slot in range(last + 2) if slot not in state.running)
+        if gap < last:
+            return Move(last, gap)
+    return Decode(tuple(sorted(state.running)))
 
 
 def most_held(n_slots: int) -> int:
@@ -185,12 +159,12 @@ def most_held(n_slots: int) -> int:
     return max(2, n_slots)
 
 
-def holds(request: Waiting) -> bool:
+def holds(request: Prompt) -> bool:
     """Tell whether a request's computed prompt is kept, or will be: for more samples than the one in its slot."""
     return _is_computed(request) if request.slot is None else request.n_unstarted > 1
 
 
-def _is_computed(request: Waiting) -> bool:
+def _is_computed(request: Prompt) -> bool:
     return 0 < request.n_prompt == request.n_done
 
 
@@ -303,12 +277,3 @@ def _may_compute(slices: Sequence[Slice], state: EngineState) -> bool:
         and padded([each], state.slice_multiple) + _MOST_PADDING >= length
         for each in slices
     )
-
-
-def _closing_move(state: EngineState) -> Move | None:
-    """Move the last sequence into the lowest gap, as decoding is fastest without; a waiting request fills it anyway."""
-    if state.waiting:
-        return None
-    last = max(state.running)
-    gap = next(slot for slot in range(last + 2) if slot not in state.running)
-    return Move(last, gap) if gap < last else None

@@ -151,14 +151,7 @@ class Sequence:
         return "length" if len(self.tokens) == self._n_most else None
 
     def completion(self, finished: float) -> Completion:
-        """Return the finished sample.
-
-        Args:
-            finished: Unix time in seconds.
-
-        Raises:
-            ValueError: it still runs.
-        """
+        """Return the finished sample, told the Unix time in seconds; a `ValueError` says that it still runs."""
         if self.finish_reason is None:
             raise ValueError("the sample is still running")
         return Completion(

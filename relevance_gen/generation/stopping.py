@@ -8,13 +8,10 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Find the first occurrence of any of many strings, character by character (Aho–Corasick).
+    """Find the first occurrence of any of many non-empty strings, character by character (Aho–Corasick).
 
     A state is the longest suffix of the text so far that begins some stop string, so `depth` of it is how much text
     must be held back. The cost of a character does not grow with the number of stop strings.
-
-    Args:
-        stops: non-empty strings.
 
     Source: A. V. Aho, M. J. Corasick, "Efficient string matching", CACM 18(6), 1975.
     """
@@ -25,23 +22,17 @@ class StopStrings:
         self.matched = [0]
         self._fallback = [0]
         for stop in stops:
-            self._insert(stop)
-        self._link()
-
-    def _insert(self, stop: str) -> None:
-        state = 0
-        for position, character in enumerate(stop):
-            if character not in self._next[state]:
-                self._next[state][character] = len(self._next)
-                self._next.append({})
-                self.depth.append(position + 1)
-                self.matched.append(0)
-                self._fallback.append(0)
-            state = self._next[state][character]
-        self.matched[state] = len(stop)
-
-    def _link(self) -> None:
-        """Point every state, breadth first, to the longest proper suffix of it that is a state too."""
+            state = 0
+            for position, character in enumerate(stop):
+                if character not in self._next[state]:
+                    self._next[state][character] = len(self._next)
+                    self._next.append({})
+                    self.depth.append(position + 1)
+                    self.matched.append(0)
+                    self._fallback.append(0)
+                state = self._next[state][character]
+            self.matched[state] = len(stop)
+        # Every state points, breadth first, to the longest proper suffix of it that is a state too.
         frontier = deque(self._next[0].values())
         while frontier:
             state = frontier.popleft()

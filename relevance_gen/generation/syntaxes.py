@@ -30,11 +30,8 @@ def _words(text: str) -> tuple[str, ...]:
 class Head:
     """What a model writes before it calls, thinks or speaks.
 
-    Args:
-        text: words, with white space between them or none; NAME is a tool's name, ANY any other, and what a tilde
-            follows may lack.
-        leads_to: what follows.
-        ahead: what has to stand behind it; of a call what its arguments begin with.
+    The `text` is words, with white space between them or none; NAME is a tool's name, ANY any other, and what a tilde
+    follows may lack. Behind it one of the texts in `ahead` has to stand: of a call, what its arguments begin with.
     """
 
     text: str
@@ -119,14 +116,10 @@ class Syntax:
 
 @frozen
 class Thoughts:
-    """How a family of models thinks.
+    """How a family of models thinks, whose templates have the word `sign`.
 
-    Args:
-        sign: a template with this word is of this family.
-        heads: what leads to thoughts, and to speech where that needs words, too.
-        ends: what ends them.
-        is_kept: whether what ends them is read as a head again, and heads may stand anywhere; otherwise a turn begins
-            with its thoughts.
+    The `heads` lead to thoughts, and to speech where that needs words, too, and the `ends` end them. Where an end
+    `is_kept`, it is read as a head again, and heads may stand anywhere; otherwise a turn begins with its thoughts.
     """
 
     sign: str

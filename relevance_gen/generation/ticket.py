@@ -74,10 +74,8 @@ PLAIN = Manner()
 class Ticket:
     """A request that was accepted. It can be pickled, and knows neither its caller nor an engine.
 
-    Two tickets are the same if their ids are.
-
     Args:
-        id: its number in order of arrival, unique in its backlog.
+        id: its number in order of arrival, unique in its backlog; two tickets are the same if their ids are.
         request: what was asked for.
         seed: the request's, or a fresh one: whoever serves the ticket draws the same samples.
         created: Unix time in seconds when it was accepted.
@@ -95,10 +93,7 @@ class Ticket:
 class Room:
     """How many further tickets a worker can begin with.
 
-    Attributes:
-        n_tickets: all of them.
-        n_to_hold: those among them that ask for several samples, unless it is its client's only one; ``None`` is no
-            limit.
+    Of these, `n_to_hold` may ask for several samples, unless one is its client's only one; ``None`` is no limit.
     """
 
     n_tickets: int = 0
@@ -158,8 +153,7 @@ class RequestFields(TypedDict, total=False):
 def as_request(request: object, fields: Mapping[str, Any] = _NO_FIELDS) -> GenerationRequest:
     """Make a request of a text or a mapping of fields, and of `fields` beside it, which go before its own.
 
-    Raises:
-        InvalidRequestError: it is none of these, or a field is wrong.
+    It raises an `InvalidRequestError` where it is none of these, or a field is wrong.
     """
     if isinstance(request, GenerationRequest):
         if not fields:
@@ -173,11 +167,7 @@ def as_request(request: object, fields: Mapping[str, Any] = _NO_FIELDS) -> Gener
 
 
 def check_bounds(request: GenerationRequest) -> None:
-    """Refuse a request that would take more of a worker's time and memory than any use needs.
-
-    Raises:
-        InvalidRequestError: its stop strings or its grammar are too long, or its end tokens or allowed ones too many.
-    """
+    """Refuse a request that would take more of a worker's time and memory than any use needs."""
     if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
         raise InvalidRequestError(f"must hold at most {MAX_STOP_CHARACTERS:,} characters altogether", "stop")
     for name, most in (("eos_token_ids", MAX_END_TOKENS), ("allowed_token_ids", MAX_ALLOWED_TOKENS)):

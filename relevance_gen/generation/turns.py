@@ -119,10 +119,9 @@ def messages_of(turns: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def texts_of(content: object, path: str, kinds: Mapping[str, str]) -> list[str]:
-    """Return the texts of a content: a text, or a list of parts, of some types, each with the field that has its text.
+    """Return the texts of a content, a text or a list of parts; refuse anything else.
 
-    Raises:
-        InvalidRequestError: it is neither, or has a part of another type.
+    The `kinds` of parts that are read are each given with the field that has its text.
     """
     if isinstance(content, str):
         return [content]
@@ -140,11 +139,7 @@ def texts_of(content: object, path: str, kinds: Mapping[str, str]) -> list[str]:
 
 
 def check_calls(message: Message, path: str) -> None:
-    """Check what a message says beside its role and content.
-
-    Raises:
-        InvalidRequestError: its calls, or what they refer to, are not as `Message` says.
-    """
+    """Refuse a message whose calls, or what they refer to, are not as `Message` says."""
     for name in ("reasoning_content", "tool_call_id", "name"):
         if not isinstance(message.get(name), str | None):
             raise InvalidRequestError.must_be(f"{path}.{name}", "a string", message[name])
@@ -163,11 +158,7 @@ def check_calls(message: Message, path: str) -> None:
 
 
 def tools_of(given: object, field: str = "tools") -> tuple[Tool, ...]:
-    """Read a list of `Tool`, or of objects as OpenAI's chats have them: ``{"type": "function", "function": {…}}``.
-
-    Raises:
-        InvalidRequestError: they are no such list.
-    """
+    """Read a list of `Tool`, or of OpenAI's ``{"type": "function", "function": {…}}``; refuse anything else."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) > MAX_TOOLS:
         raise InvalidRequestError.must_be(field, f"a list of at most {MAX_TOOLS} tools", given)
     tools = tuple(one if isinstance(one, Tool) else _tool(one, f"{field}[{place}]") for place, one in enumerate(given))
@@ -185,11 +176,7 @@ def _tool(given: object, path: str) -> Tool:
 
 
 def tool_of(given: object, path: str) -> Tool:
-    """Read a function: an object with a ``name``, and maybe ``description``, ``parameters`` and ``strict``.
-
-    Raises:
-        InvalidRequestError: it is no such object.
-    """
+    """Read an object with a ``name``, perhaps ``description``, ``parameters`` and ``strict``; refuse anything else."""
     return wire.structure(Tool, given, path=path, is_lenient=True)
 
 
@@ -198,8 +185,7 @@ def choice_of(
 ) -> ToolChoice:
     """Read a choice as OpenAI's chats and responses have it: a mode, a tool, or tools that are allowed.
 
-    Raises:
-        InvalidRequestError: it is none of these, or chooses what is not among the tools.
+    It raises an `InvalidRequestError` where it is none of these, or chooses what is not among the tools.
     """
     if isinstance(given, ToolChoice):
         choice = attrs.evolve(given, is_parallel=given.is_parallel and is_parallel)

@@ -37,17 +37,11 @@ class Queue(Protocol):
 
 
 class Worker(ModelThread):
-    """A thread with a model and an engine.
+    """A thread with a model and an engine, which works for a backlog.
 
-    Args:
-        backlog: where its requests come from. Make all workers of one before any is started, because the last one to
-            leave closes it.
-        load: loads the model, in the worker's own thread.
-        prefix_cache_bytes: memory for the computed prompts of recent requests.
-
-    Attributes:
-        counters: what its engine computed.
-        chat_format: what its model's file says about conversations, once that is loaded.
+    Make all workers of one backlog before any is started, because the last one to leave closes it. The model is loaded
+    in the thread; of the `prefix_cache_bytes` each worker has so many for itself. Its `counters` say what its engine
+    computed, and once the model is loaded `chat_format` what its file says about conversations.
     """
 
     failure = GenerationError

@@ -47,17 +47,10 @@ def write(
     """Return `request` with the conversation for its text, and how a model writes the turn that is to come.
 
     A template that knows nothing of tools, or calls them in a syntax that is not known here, is told of them in the
-    system's message; calls and results are then texts of the assistant and of the user.
+    system's message; calls and results are then texts of the assistant and of the user. A `chat_template` counts
+    instead of the one in the model's file; the client is named as in a `Manner`.
 
-    Args:
-        conversation: what is to be continued.
-        request: what else is asked for.
-        model: what its file says about conversations.
-        chat_template: instead of the one in the file.
-        client: who asks, as in a `Manner`.
-
-    Raises:
-        InvalidRequestError: there is no template for these messages, or it does not know what it must.
+    It raises an `InvalidRequestError` where there is no template for these messages, or it does not know what it must.
     """
     given = model.template if chat_template is None else chat_template
     template = given if isinstance(given, str) else ""

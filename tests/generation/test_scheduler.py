@@ -28,7 +28,7 @@ from relevance_gen.generation.ticket import STRANGERS
 
 @define
 class Request:
-    """Satisfies `Waiting`."""
+    """What the scheduler reads of a `Prompt`."""
 
     n_prompt: int = 1
     n_done: int = 1
