@@ -42,17 +42,9 @@ def prepare(
     template_variables: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> tuple[tuple[Source, ...], dict[str, Any]]:
-    """Write what a model is to be asked: the arguments are those of `ask`.
+    """Write what a model is to be asked, of what a search with ``spans`` has found, best first.
 
-    Args:
-        question: not blank.
-        found: what a search with ``spans`` has found, best first.
-        model: what will be asked.
-        copy: as in `ask`.
-        instructions: what a chat model is told.
-        chat_template: as in `ask`.
-        template_variables: as in `ask`.
-        fields: as in `ask`.
+    The other arguments are those of `ask`.
 
     Returns:
         The sources that are shown, and the arguments of `Runner.chat`, or, where there is no ``messages`` in them, the

@@ -36,13 +36,9 @@ _FOR_FOLDERS: Final = ("--glob", "--type", "--hidden", "--no-ignore", "--follow"
 
 @frozen
 class Corpus:
-    """The chunks to search, and where they are from.
+    """The chunks to search, and where they are from, in words.
 
-    Attributes:
-        index: the chunks.
-        origin: where they are from, in words.
-        failed: whether anything could not be read, or not whole.
-        in_folders: whether files were looked for in folders.
+    It has `failed` where anything could not be read, or not whole; `in_folders` files were looked for.
     """
 
     index: ChunkIndex | FolderSnapshot

@@ -23,16 +23,9 @@ from relevance_gen.types import Chunk
 class Reader:
     """Read files and cut them into chunks, and remember what could not be read.
 
-    Args:
-        walker: finds the files below folders.
-        warn: told of every file that cannot be read.
-        max_chars: most characters of a chunk.
-
-    Attributes:
-        failed: whether anything named, or found in a folder and not left out, could not be read.
-        n_files: files that were read.
-        n_bytes: their size.
-        path: the file that is being read.
+    The walker finds the files below folders, and `warn` is told of every file that cannot be read. It has `failed`
+    where anything named, or found in a folder and not left out, could not be read. So far `n_files` were read, of
+    `n_bytes`, and now it reads `path`.
     """
 
     walker: Walker

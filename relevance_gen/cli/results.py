@@ -32,13 +32,9 @@ _SCORE, _PATH, _LINE, _MATCH, _PLAIN = "\x1b[1m", "\x1b[35m", "\x1b[32m", "\x1b[
 
 @frozen
 class Printer:
-    """Print search results to `stream`.
+    """Print search results to `stream`, coloured or not.
 
-    Attributes:
-        stream: where they go.
-        colour: whether to colour them.
-        columns: longest line of a chunk's text, in characters.
-        max_lines: most lines of a chunk to show; 0 = all.
+    Of a chunk's text at most `max_lines` are shown, 0 for all, of at most so many columns, in characters.
     """
 
     stream: TextIO

@@ -103,9 +103,7 @@ class WordWrap:
 class StatusLine:
     """A line on a terminal that says how far some work is, and goes away; nothing where there is no terminal.
 
-    Attributes:
-        stream: the terminal.
-        started: when the command started, in seconds of `time.monotonic`.
+    The command `started` at so many seconds of `time.monotonic`.
     """
 
     stream: TextIO

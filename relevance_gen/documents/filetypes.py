@@ -44,11 +44,7 @@ _SUFFIXES: Final = {
 
 
 def suffixes(types: Iterable[str]) -> tuple[str, ...]:
-    """Return how the names of files of any of some types end, in lower case.
-
-    Raises:
-        InvalidRequestError: there is no such type.
-    """
+    """Return how the names of files of any of some types end, in lower case; refuse what is no type."""
     found: list[str] = []
     for name in types:
         if name not in _SUFFIXES:

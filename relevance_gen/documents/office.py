@@ -45,8 +45,7 @@ class DocumentError(ValueError):
 def unpacked(content: bytes) -> Iterator[Archive]:
     """Open an archive for a while.
 
-    Raises:
-        DocumentError: what was read of it is damaged, encrypted, too large when unpacked, or not there.
+    A `DocumentError` says that what was read of it is damaged, encrypted, too large when unpacked, or not there.
     """
     try:
         with zipfile.ZipFile(BytesIO(content)) as packed:

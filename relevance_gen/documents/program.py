@@ -15,8 +15,7 @@ MAX_CHARS = 1 << 23
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``parts`` of a document, each its place and its text, and the ``trouble`` there was with it.
 
-    Args:
-        question: the ``name`` of the file, and its ``content`` as base64.
+    The question has the ``name`` of the file, and its ``content`` as base64.
     """
     found = read(question["name"], base64.b64decode(question["content"]), MAX_CHARS)
     trouble = found.trouble

@@ -23,14 +23,9 @@ _MOST_TITLE_WORDS: Final = 12
 
 
 class Cut(NamedTuple):
-    """Where a chunk stands.
+    """Where a chunk stands: in which part of the document, from 0, and there in which lines, from 1.
 
-    Attributes:
-        part: number of its part of the document, from 0.
-        first_line: its first line, from 1.
-        last_line: its last.
-        start: the first character of the part that it has, from 0.
-        end: the one behind its last.
+    It has the characters of the part from `start`, from 0, up to, not including, `end`.
     """
 
     part: int
@@ -115,14 +110,7 @@ def split_document(
 
 
 def chunks_of(path: str, found: Extracted, max_chars: int, name: str | None = None) -> Iterator[Chunk]:
-    """Yield the chunks of a file that was read, as `read_documents` returns them.
-
-    Args:
-        path: the file.
-        found: what it says.
-        max_chars: most characters of a chunk.
-        name: what it is called in titles; by default its path.
-    """
+    """Yield the chunks of a file that was read, as `read_documents` returns them; titles call it `name` or its path."""
     for text, heading, cut in cuts(found, max_chars):
         metadata = metadata_of(path, found.parts[cut.part][0], cut, found.trouble)
         yield Chunk(text, metadata, title=title_of(path if name is None else name, heading))

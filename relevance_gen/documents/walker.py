@@ -77,13 +77,9 @@ class _Decisions:
 
 @frozen
 class _Folder:
-    """A folder on the way.
+    """A folder on the way, its `path` as it is shown and its real path without links.
 
-    Attributes:
-        path: as it is shown.
-        real: its path without links.
-        rules: the patterns of the folders above it.
-        above: device and inode of the folders that it stands in.
+    The rules are the patterns of the folders above it; `above` has device and inode of those that it stands in.
     """
 
     path: str
@@ -135,9 +131,7 @@ class Walker:
     def entries(self, top: str, path: str = "") -> Iterator[_File]:
         """Yield the files below a folder, in the same order, with what the system says of them.
 
-        Args:
-            top: the folder.
-            path: what it is called in the paths of its files; by default these are relative to it.
+        The folder is called `path` in the paths of its files; by default these are relative to it.
         """
         real = os.path.realpath(top)
         before, self._decided = self._decided, {}
@@ -262,10 +256,9 @@ def _ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
 
 
 def matching(globs: Sequence[str], paths: Iterable[str]) -> Iterator[str]:
-    """Yield those paths of files that globs want, each with the folders above it, as a walk does; without globs, all.
+    """Yield the paths of files that globs want, each with the folders above it, as a walk does; without globs, all.
 
-    Raises:
-        InvalidRequestError: a glob is none.
+    A glob that is none is refused.
     """
     wanted = _Patterns("", tuple(_pattern_of_glob(glob) for glob in globs))
     by_default = all(glob.startswith("!") for glob in globs)

@@ -34,12 +34,8 @@ class Embeddings(NamedTuple):
 class Job(Generic[Outcome]):
     """Some texts to read, and the future of whoever wants to know what they become.
 
-    Attributes:
-        texts: what to read.
-        outcome: what they become: arrays, filled by `reading`.
-        reading: given the model, reads the texts, and after each part of one yields how many are read.
-        n_done: texts that are read.
-        future: cancelling it drops the job before its next step.
+    Cancelling the future drops the job before its next step. The outcome is arrays, filled by `reading`: given the
+    model, it reads the texts, and after each part of one yields how many are read, which `n_done` says.
     """
 
     texts: Sequence[str]
@@ -68,12 +64,8 @@ class Job(Generic[Outcome]):
 class Jobs:
     """A queue from which jobs are taken in turn. Safe to share between threads.
 
-    Args:
-        owner: whose jobs they are, for people.
-        failure: the error that stands for whatever goes wrong.
-
-    Attributes:
-        closed: why no job is taken any more; None while jobs are.
+    They are the `owner`'s, for people, and a `failure` stands for whatever goes wrong. Once `closed`, which says why,
+    no job is taken any more.
     """
 
     def __init__(self, owner: str, failure: type[RelevanceGenError]) -> None:
@@ -97,11 +89,7 @@ class Jobs:
             )
 
     def put(self, job: Job[Any]) -> None:
-        """Queue a job.
-
-        Raises:
-            RelevanceGenError: no job is taken any more; it is a `failure`.
-        """
+        """Queue a job, or raise a `failure` where no job is taken any more."""
         self.check_here()
         with self._changed:
             if self.closed is not None:

@@ -118,11 +118,7 @@ class SharedModel(Generic[Model]):
 
 
 class _Thread(ModelThread, Generic[Model]):
-    """The thread of a shared model, and the model.
-
-    Attributes:
-        model: once it is loaded; only this thread may compute with it.
-    """
+    """The thread of a shared model, and once it is loaded the model; only this thread may compute with it."""
 
     def __init__(self, jobs: Jobs, load: Load[Model]) -> None:
         super().__init__(jobs.owner)

@@ -65,13 +65,7 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 @frozen
 class Kept:
-    """What is kept of a folder.
-
-    Attributes:
-        index: the chunks of its files.
-        records: what is known of its files, as JSON.
-        cuts: where each chunk stands, one after the other.
-    """
+    """What is kept of a folder: the chunks of its files, what is known of them as JSON, and where each chunk stands."""
 
     index: ChunkIndex
     records: Any
@@ -82,10 +76,8 @@ class Kept:
 class Cache:
     """The place of one index in a cache folder. Safe for several processes: each file is whole, and the last one stays.
 
-    Args:
-        folder: where indexes are kept; made when it is needed.
-        key: JSON of all that an index depends on but the files.
-        max_bytes: most bytes of all that is kept.
+    The folder is made when it is needed; all that is kept there has at most `max_bytes`. The key is JSON of all that an
+    index depends on but the files.
     """
 
     folder: Path
@@ -190,14 +182,9 @@ def _is_own(path: Path) -> bool:
 
 
 def cache_of(folder: object, key: Any) -> Cache | None:
-    """Return where an index is kept.
+    """Return where an index is kept: in a folder that a caller names, the usual one for None, or nowhere for False.
 
-    Args:
-        folder: what a caller says: a folder, None for the usual one, or False for none.
-        key: JSON of all that the index depends on but the files.
-
-    Raises:
-        InvalidRequestError: it is none of these.
+    The key is JSON of all that the index depends on but the files.
     """
     if folder is False:
         return None

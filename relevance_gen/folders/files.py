@@ -119,11 +119,7 @@ class Skipped:
 
 
 def in_words(left_out: Mapping[tuple[str, str], int], n_links: int) -> Iterator[str]:
-    """Say what of a folder is not searched.
-
-    Args:
-        left_out: number of files by their kind and why that is not read.
-        n_links: number of symbolic links.
+    """Say what of a folder is not searched: files by their kind and why that is not read, and symbolic links.
 
     >>> list(in_words({("binary", "is binary, not text"): 2}, 1))
     ['skipped 2 binary files', 'skipped 1 symbolic link; --follow follows them']

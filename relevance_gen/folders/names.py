@@ -117,11 +117,9 @@ def name_parts(name: str) -> tuple[str, ...]:
 
 @frozen
 class FileName:
-    """What a file's path says.
+    """What a file's path says: words of its name, or of its folder's where it stands for that.
 
-    Attributes:
-        parts: words of its name, or of its folder's where it stands for that.
-        is_test: whether it is a test, an example or the like.
+    A test, an example or the like `is_test`.
     """
 
     parts: tuple[str, ...]
@@ -141,13 +139,10 @@ class FileName:
 
 @frozen
 class Definition:
-    """A name that a text defines.
+    """A name that a text defines, without what it is part of, and its words.
 
-    Attributes:
-        name: without what it is part of.
-        parts: its words.
-        is_type: whether it is a type or a module, and not a function or a value.
-        level: how much it says what the text is about, in (0, 1].
+    It `is_type` where it is a type or a module, and no function or value. The level, in (0, 1], is how much it says
+    what the text is about.
     """
 
     name: str
@@ -157,11 +152,9 @@ class Definition:
 
 
 def definitions(text: str, extension: str) -> tuple[Definition, ...]:
-    """Return what a text defines, each name once with its highest level.
+    """Return what a chunk of a file defines, each name once with its highest level.
 
-    Args:
-        text: a chunk of a file.
-        extension: of the file's name, without the dot; empty for a file without one.
+    The extension is that of the file's name, without the dot; empty for a file without one.
     """
     find = _definitions if len(text) <= _REMEMBERED_CHARS else _definitions.__wrapped__
     return find(text[:_MOST_CHARS], extension or "sh")

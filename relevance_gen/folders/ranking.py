@@ -68,11 +68,9 @@ def _plain(name: str) -> str:
 
 
 class AskedNames:
-    """What a question says of names.
+    """What a question says of names; of a long one only the first words count.
 
-    Args:
-        text: the question; of a long one only the first words count.
-        rarities: idf of its words, by their stems; a word that is not there has the highest.
+    The rarities are the idf of its words, by their stems; a word that is not there has the highest.
     """
 
     def __init__(self, text: str, rarities: dict[str, float]) -> None:
@@ -213,9 +211,8 @@ def rank_files(
 class FileRanking(Reranking):
     """Ranks the best chunks by the files that they are in.
 
-    Attributes:
-        paths: of the files, folders divided by ``/``.
-        bounds: position of each file's first chunk, and behind the last of all, shape (F + 1,).
+    Folders are divided by ``/`` in the paths. The bounds are the position of each file's first chunk, and behind the
+    last of all, shape (F + 1,).
     """
 
     paths: Sequence[str]

@@ -12,11 +12,9 @@ MIN_N_CTX = 256
 
 @frozen
 class Demand:
-    """What a context takes.
+    """What a context takes: keys and values of each token, and the attention of one slice.
 
-    Args:
-        token_bytes: keys and values of one token.
-        width_bytes: the attention of one slice, for each token that it can look back at.
+    The width of a slice is for each token that it can look back at.
     """
 
     token_bytes: int
@@ -34,14 +32,8 @@ def choose_size(
     """Return the length and the number of slots that `free_bytes` hold.
 
     Slots are given up first, and only then tokens: a document that does not fit is an error, a request that waits is
-    none. What was asked for stays, whether it fits or not.
-
-    Args:
-        demand: what a context takes.
-        free_bytes: what it may take.
-        longest: tokens of a sequence, as many as are wanted.
-        must_be_longest: whether these were asked for.
-        n_slots: sequences that were asked for.
+    none. A number of slots that was asked for stays, whether it fits or not, and so does the `longest` sequence that is
+    wanted if it `must_be_longest`.
     """
     if n_slots is None:
         n_slots = next((n for n in range(MOST_SLOTS, 1, -1) if demand.of(longest, n) <= free_bytes), 1)

@@ -142,18 +142,10 @@ class Decoder(OpenContext):
     # ── Computing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def prefill(self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]) -> Logits:
-        """Append a slice to each slot; return the logits after the last token of each, shape (n, V).
+        """Do as `LanguageModel.prefill`; the logits of a slice have the same bits alone and beside others.
 
-        The logits of a slice have the same bits alone and beside others.
-
-        Args:
-            slots: different ones; only one where `slice_multiple` is 1.
-            slices: tokens for each, `n_batch` altogether at most, each as long as the longest, padded.
-            starts: where each begins: the number of tokens that its slot holds.
-
-        Raises:
-            Interrupted: `interrupt` was called; `rewind` the slots before going on.
-            GenerationError: llama.cpp failed.
+        The slices have `n_batch` tokens altogether at most, each as long as the longest, padded; each begins where its
+        slot ends. It raises `Interrupted` after `interrupt`: `rewind` the slots before going on.
         """
         logits = np.empty((len(slots), self.n_vocab), np.float32)
         # llama.cpp computes slots without gaps together, and whatever follows a gap for itself.
@@ -205,17 +197,11 @@ class Decoder(OpenContext):
                 self.rewind(slot, start + len(tokens))
 
     def decode(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Logits:
-        """Append tokens to slots; return the logits after each, shape (B, V), valid until the next call.
+        """Do as `LanguageModel.decode`.
 
-        Args:
-            slots: ascending: llama.cpp splits a batch at every step back and every gap. A slot may stand in several
-                rows; llama.cpp computes the first rows of all slots together, and then the others.
-            tokens: one for each row.
-            positions: where each goes; at first the number of tokens that its slot holds.
-
-        Raises:
-            Interrupted: `interrupt` was called; `rewind` the slots before going on.
-            GenerationError: llama.cpp failed.
+        The slots are ascending: llama.cpp splits a batch at every step back and every gap. It computes the first rows
+        of all slots together, and then the others. It raises `Interrupted` after `interrupt`: `rewind` the slots before
+        going on.
         """
         n_rows = len(slots)
         # Only slots without gaps, a row of each: llama.cpp splits other batches, whose bits were not compared.

@@ -58,11 +58,7 @@ class Embedder(Reader):
         raise ModelLoadError(f"{path} does not say how its model pools the vectors of tokens; convert it again")
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text is, without those that begin and end it. Any thread may ask this.
-
-        Raises:
-            EncoderError: the model is closed.
-        """
+        """Return how many tokens a text is, without those that begin and end it. Any thread may ask this."""
         with self._counting:  # llama.cpp tokenizes in any number of threads, while the vocabulary is there
             if self._weights.handle is None:
                 raise EncoderError("the encoder is closed")
@@ -71,11 +67,8 @@ class Embedder(Reader):
     def embed(self, text: str) -> tuple[Vector, int]:
         """Return the vector of a text, of length 1, shape (n_dims,), and how many of its tokens were read.
 
-        Args:
-            text: any string; of one that has more than `n_ctx` tokens the beginning counts.
-
-        Raises:
-            EncoderError: llama.cpp failed.
+        Of a text that has more than `n_ctx` tokens the beginning counts. It raises an `EncoderError` where llama.cpp
+        fails.
         """
         tokens = self.tokenize(text)
         self._read(tokens)

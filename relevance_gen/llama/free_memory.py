@@ -16,12 +16,7 @@ _UNKNOWN_BYTES = 2 << 30
 
 @frozen
 class FreeMemory:
-    """Memory for a context.
-
-    Args:
-        where: its name, for people.
-        free_bytes: how much of it is free; ``None`` where that is not known.
-    """
+    """Memory for a context, where that is, and how much of it is free; ``None`` where that is not known."""
 
     where: str
     free_bytes: int | None

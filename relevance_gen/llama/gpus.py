@@ -16,12 +16,7 @@ _GPU_TYPES = (1, 2)
 
 @frozen
 class Gpu:
-    """A GPU.
-
-    Args:
-        name: llama.cpp's, such as ``CUDA0``.
-        free_bytes: of its memory.
-    """
+    """A GPU: llama.cpp's name of it, such as ``CUDA0``, and how much of its memory is free."""
 
     name: str
     free_bytes: int
@@ -44,11 +39,7 @@ def gpus() -> Iterator[Gpu]:
 
 
 def check_gpus(name: str, numbers: Sequence[int]) -> None:
-    """Refuse what is not the number of a GPU.
-
-    Raises:
-        InvalidRequestError: there is no such GPU; the error calls what names it `name`, and says which there are.
-    """
+    """Refuse what is not the number of a GPU; the error calls what names it `name`, and says which there are."""
     names = [gpu.name for gpu in gpus()]
     for number in numbers:
         if number >= len(names):

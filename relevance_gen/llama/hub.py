@@ -26,11 +26,9 @@ _log = logging.getLogger(__name__)
 
 @frozen
 class HubModel:
-    """A model on the hub.
+    """A file of a repository on the hub, ``owner/name``.
 
-    Attributes:
-        repository: ``owner/name``.
-        wanted: the file, its name without ``.gguf``, or the quantization in its name; ``None`` for what most want.
+    What is `wanted` is its name without ``.gguf``, or the quantization in its name; ``None`` for what most want.
     """
 
     repository: str
@@ -45,8 +43,8 @@ class HubModel:
     def fetch(self) -> Path:
         """Return the file: from the hub's own cache, or downloaded into it, on a terminal with a bar.
 
-        Raises:
-            ModelLoadError: it cannot be downloaded, or there is no such file; the message says what to do.
+        It raises a `ModelLoadError` where it cannot be downloaded, or there is no such file; the message says what to
+        do.
         """
         try:
             hub = importlib.import_module("huggingface_hub")
@@ -92,14 +90,10 @@ class HubModel:
 
 
 def choose_file(names: Sequence[str], wanted: str | None = None) -> str:
-    """Return the GGUF file of a repository that is wanted, or the first of its parts.
+    """Return the GGUF file that is wanted of a repository's files, or the first of its parts.
 
-    Args:
-        names: the repository's files.
-        wanted: a file's name or the quantization in it, in any case; by default Q4_K_M, then Q8_0, then the first.
-
-    Raises:
-        ModelLoadError: there is none.
+    What is wanted is a file's name or the quantization in it, in any case; by default Q4_K_M, then Q8_0, then the
+    first. It raises a `ModelLoadError` where there is none.
     """
     files = sorted(name for name in names if name.lower().endswith(".gguf") and _holds_a_model(name))
     if not files:

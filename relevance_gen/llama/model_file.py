@@ -25,12 +25,9 @@ def is_embedded(model: str | os.PathLike[str] | None, environment: Mapping[str, 
 
 
 def refuse_no_model(model: str) -> None:
-    """Raise now what `resolve`, or loading, would soon: that a name is neither of a GGUF file nor of one on the hub.
+    """Raise now the `ModelLoadError` that `resolve`, or loading, would raise soon; load and download nothing.
 
-    Nothing is loaded or downloaded.
-
-    Raises:
-        ModelLoadError: it is no such name, or the file cannot be read.
+    It says that a name is neither of a GGUF file that can be read nor of a model on the hub.
     """
     path = Path(model)
     if not path.exists():
@@ -45,11 +42,7 @@ def refuse_no_model(model: str) -> None:
 
 
 def check_is_gguf(path: Path) -> None:
-    """Refuse what is plainly no model, with a better reason than llama.cpp has.
-
-    Raises:
-        ModelLoadError: the file cannot be read, or does not begin as a GGUF file.
-    """
+    """Refuse what is plainly no model, with a `ModelLoadError` that has a better reason than llama.cpp has."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))

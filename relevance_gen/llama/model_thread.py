@@ -43,14 +43,8 @@ _NEXT = {
 class ModelThread(ABC):
     """A thread that has a model for itself.
 
-    Args:
-        owner: whose thread it is, for people.
-
-    Attributes:
-        failure: the error that stands for an unexpected exception.
-        state: changed by `_become` alone.
-        error: what it failed of; set together with the states FAILED and LOST.
-        thread: where the model is loaded and computes.
+    Its `owner` is whose thread it is, for people. The `state` is changed by `_become` alone, and set together with the
+    `error` that it failed of; a `failure` stands for an unexpected exception.
     """
 
     failure: type[RelevanceGenError]

@@ -33,13 +33,7 @@ _MIN_PAUSE_S, _MAX_PAUSE_S = 0.02, 60.0
 
 @frozen
 class Way:
-    """A way to compute a step.
-
-    Attributes:
-        n_threads: threads that compute it.
-        one_by_one: whether its rows are computed one after the other.
-        may_cut: whether they might be.
-    """
+    """A way to compute a step: with how many threads, and whether its rows are computed one by one, or `may_cut` be."""
 
     n_threads: int
     one_by_one: bool = False
@@ -70,10 +64,7 @@ class _Rows:
 class Pace:
     """Choose the way of each step, by what steps of its size have taken. It belongs to one thread.
 
-    Args:
-        max_threads: most threads, with which it begins.
-        min_threads: fewest threads.
-        clock: returns seconds; only differences count.
+    It begins with the most threads. Of what the `clock` returns, in seconds, only differences count.
     """
 
     def __init__(self, max_threads: int, min_threads: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -86,9 +77,7 @@ class Pace:
     def way(self, n_rows: int, *, may_cut: bool = False) -> Way:
         """Return how to compute a step of so many rows: mostly the fastest way, now and then one to try.
 
-        Args:
-            n_rows: rows of all sequences.
-            may_cut: whether rows have the same bits one by one as together.
+        The rows are those of all sequences. They `may_cut` be where they have the same bits one by one as together.
         """
         rows = self._of(n_rows, may_cut=may_cut and 1 < n_rows <= _MAX_CUT)
         if rows.present not in rows.times_s or self._clock() < rows.due_s:

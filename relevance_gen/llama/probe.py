@@ -32,13 +32,10 @@ def extra_buffers_are_safe(
     command: Sequence[str] = (sys.executable, "-m", "relevance_gen.llama.trial"),
     cache_dir: Path | None = None,
 ) -> bool:
-    """Tell whether the CPU's extra weight layouts may be used.
+    """Tell whether the CPU's extra weight layouts may be used, told what `llama_print_system_info` says.
 
-    Args:
-        system_info: what `llama_print_system_info` says.
-        build: names the library file; an answer is remembered for a build and a CPU.
-        command: decodes with the layouts on, and ends with status 0 where they are safe.
-        cache_dir: where the answer is remembered; the user's cache directory by default.
+    The answer is remembered for a build, named by the library's file, and a CPU, by default in the user's cache
+    directory. The command decodes with the layouts on, and ends with status 0 where they are safe.
     """
     if "AMX_INT8 = 1" not in system_info:
         return True

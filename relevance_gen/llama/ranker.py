@@ -42,13 +42,9 @@ _Piece: TypeAlias = tuple[Tokens | str, int]
 class Ranker(Reader):
     """A GGUF file of a reranker, loaded: BERT's family with a ranking head, Qwen3-Reranker, or any judge.
 
-    Args:
-        path, options, on_progress: see `Reader`.
-        template, answers: how a judge is asked, see `relevance_gen.Reranker`.
-
-    Raises:
-        ModelLoadError: see `Reader`; or llama.cpp would compute wrong scores with this file.
-        InvalidRequestError: `n_ctx` or `answers` do not fit the model.
+    Template and answers say how a judge is asked, see `relevance_gen.Reranker`; the rest is as for `Reader`. It raises
+    a `ModelLoadError` also where llama.cpp would compute wrong scores with this file, and an `InvalidRequestError`
+    where `n_ctx` or `answers` do not fit the model.
     """
 
     failure = RerankerError
@@ -140,9 +136,7 @@ class Ranker(Reader):
     def pairs(self, query: str, text: str) -> Iterator[Tokens]:
         """Yield what is read for a query and a text: one pair if both fit into `n_ctx` tokens, else one a passage.
 
-        Args:
-            query: any string; of one that takes more than half of the room the beginning counts.
-            text: any string; a longer one is cut as `split` cuts.
+        Of a query that takes more than half of the room the beginning counts; a longer text is cut as `split` cuts.
         """
         query, most, n_around = query[:_LONGEST], self._room // 2, len(self._pair("", ""))
         while (n_tokens := len(self._pair(query, "")) - n_around) > most:  # a template may name it several times
@@ -170,8 +164,7 @@ class Ranker(Reader):
     def logit(self, tokens: Tokens) -> float:
         """Return how well the text of a pair answers the query: the logarithm of the odds that it does.
 
-        Raises:
-            RerankerError: llama.cpp failed, or the file is damaged.
+        It raises a `RerankerError` where llama.cpp failed, or the file is damaged.
         """
         if self._has_head:
             self._read(tokens)

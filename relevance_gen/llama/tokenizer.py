@@ -24,11 +24,9 @@ std::regex over them, which recurses at every character and overflows an 8 MiB s
 
 
 class Tokenizer:
-    """The vocabulary of a loaded model, which must outlive it.
+    """The vocabulary of a loaded model, llama.cpp's `handle`, which must outlive it.
 
-    Args:
-        handle: llama.cpp's.
-        n_ctx: tokens that a context holds: text far beyond is refused without being tokenized.
+    A context holds `n_ctx` tokens: text far beyond is refused without being tokenized.
     """
 
     def __init__(self, handle: Any, n_ctx: int) -> None:
@@ -38,36 +36,24 @@ class Tokenizer:
         self._pieces: dict[int, bytes] = {}
 
     def tokenize(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of `text`, with the BOS token where the model wants one.
+        """Return the tokens of `text`, with the BOS token where the model wants one; lone surrogates count as "?".
 
-        Args:
-            text: any string; lone surrogates count as "?".
-            max_tokens: keep only this many tokens of the end, the BOS token included; 0 = all.
-
-        Raises:
-            InvalidRequestError: the text is far beyond what the context could hold.
+        Only the last `max_tokens`, the BOS token included, are kept where that is not 0. It raises an
+        `InvalidRequestError` where the text is far beyond what the context could hold.
         """
         return self._tokenize_all([text], max_tokens, add_special=True)
 
     def tokenize_chat(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of a rendered conversation: its template wrote the BOS token itself, if there is to be one.
+        """Do as `tokenize` for a rendered conversation, which has `BREAK` where tokens must not reach across.
 
-        Args:
-            text: has `BREAK` where tokens must not reach across.
-            max_tokens: as in `tokenize`.
-
-        Raises:
-            InvalidRequestError: the text is far beyond what the context could hold.
+        Its template wrote the BOS token itself, if there is to be one.
         """
         return self._tokenize_all(text.split(BREAK), max_tokens, add_special=False)
 
     def tokenize_beginning(self, text: str) -> Tokens:
         """Return the first tokens of `text`, as many as the context holds, between those that begin and end a text.
 
-        What reads like a control token is plain text here.
-
-        Args:
-            text: any string; lone surrogates count as "?".
+        What reads like a control token is plain text here, and lone surrogates count as "?".
         """
         before, behind = self.around()
         inside = self.tokenize_plain(text[: MOST_BYTES_PER_TOKEN * self._n_ctx + _SPARE_BYTES])
@@ -82,9 +68,7 @@ class Tokenizer:
     def tokenize_plain(self, text: str, *, parse_special: bool = False) -> Tokens:
         """Return the tokens of `text`, of whatever length, and none that begins or ends one.
 
-        Args:
-            text: any string; lone surrogates count as "?".
-            parse_special: whether what reads like a control token is one.
+        Lone surrogates count as "?"; what reads like a control token is one only if `parse_special`.
         """
         parts = self._parts(text.encode(errors="replace"))
         return np.concatenate([self._tokenize(part, add_special=False, parse_special=parse_special) for part in parts])

@@ -236,16 +236,10 @@ def token_counter(encoding: Encoding | None = None, *, backend: Backend | None =
 
 
 def counter_of_saved(name: str, fingerprint: str, encoding: Encoding | None, path: str | PathLike[str]) -> TokenCounter:
-    """Return the counter of the encoding in which the tokens of a saved index were counted.
+    """Return the counter of the encoding in which the tokens of the index saved at `path` were counted.
 
-    Args:
-        name: the encoding's name, as it was saved.
-        fingerprint: likewise.
-        encoding: what the caller says it is; may be None for the embedded encoding and for a published one.
-        path: where the index was saved.
-
-    Raises:
-        InvalidRequestError: it is another one, or cannot be loaded.
+    Name and fingerprint of the encoding are as they were saved; what the caller says it is may be None for the embedded
+    encoding and for a published one. It raises an `InvalidRequestError` where that is another one, or cannot be loaded.
     """
     embedded = token_counter()
     if encoding is None and name == embedded.name:
