@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,10 @@ from attrs import frozen
 
 from relevance_gen.cli.arguments import STDIN
 from relevance_gen.cli.reader import Reader
-from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.documents.walker import Selection, Walker
-from relevance_gen.errors import IndexFormatError, InvalidRequestError, counted
+from relevance_gen.errors import IndexFormatError, InvalidRequestError, counted, did_you_mean
 from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.retrieval.index import ChunkIndex
@@ -91,7 +92,7 @@ def build(args: argparse.Namespace, status: StatusLine) -> Corpus:
     Raises:
         InvalidRequestError: an argument is not allowed.
     """
-    paths = args.paths or [default_path(args)]
+    paths = paths_of(args)
     if len(paths) == 1 and Path(paths[0]).is_dir() and _mean_the_same(args.glob, paths[0]):
         return _open_folder(args, paths[0], status)
     reader = reader_of(args, status)
@@ -156,7 +157,26 @@ def _value(args: argparse.Namespace, option: str) -> object:
     return getattr(args, option.removeprefix("--").replace("-", "_"))
 
 
-def default_path(args: argparse.Namespace) -> str:
+def paths_of(args: argparse.Namespace) -> list[str]:
+    """Return what to search.
+
+    Raises:
+        InvalidRequestError: something that is named is not there: without it results would look as if they were all.
+    """
+    for path in args.paths:
+        place, beside = Path(path), list[str]()
+        try:
+            _ = path == STDIN or place.stat()
+        except (OSError, ValueError) as error:
+            with suppress(OSError, ValueError):
+                beside = [one.name for one in place.parent.iterdir() if one.name != place.name]
+            otherwise = "correct its name or leave it out; a question of several words goes in quotes"
+            said = f"{path}: {getattr(error, 'strerror', error)}; {did_you_mean(place.name, beside, otherwise)}"
+            raise InvalidRequestError(visible(said)) from None
+    return args.paths or [_default_path(args)]
+
+
+def _default_path(args: argparse.Namespace) -> str:
     """Return what to search where no file is named: what is piped in or read from a file, else the working folder.
 
     Options that choose among the files of a folder mean the folder. A terminal, ``/dev/null`` and what else is the

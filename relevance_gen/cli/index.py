@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from relevance_gen.cli.arguments import add_rows, not_empty
-from relevance_gen.cli.corpus import default_path, origin_of, reader_of
+from relevance_gen.cli.corpus import origin_of, paths_of, reader_of
 from relevance_gen.cli.search import FILE, FOUND, SWITCH, TROUBLE, add_building, add_files, add_paths, models_of
 from relevance_gen.cli.terminal import StatusLine
 from relevance_gen.errors import InvalidRequestError, counted
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build the index as `args` say, and return the exit status."""
     status = StatusLine(sys.stderr)
-    paths = args.paths or [default_path(args)]
+    paths = paths_of(args)
     reader = reader_of(args, status)
     is_records = len(paths) == 1 and holds_records(Path(paths[0]))
     source: str | Iterable[Any] = paths[0] if is_records else reader.read(paths)

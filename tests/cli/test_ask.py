@@ -136,11 +136,15 @@ def test_it_reads_what_search_reads(notes, capsys):
 
 
 def test_trouble_is_said_after_an_answer(notes, capsys):
-    """A file that cannot be read makes the status 2, though others gave an answer."""
-    assert main(["ask", QUESTION, "notes.txt", "missing.txt"]) == 2
+    """A file that cannot be read makes the status 2, though others gave an answer; one that is not there has none."""
+    notes.joinpath("binary.bin").write_bytes(b"\0")
+    assert main(["ask", QUESTION, "notes.txt", "binary.bin"]) == 2
     out, err = capsys.readouterr()
     assert out.startswith(SENTENCE)
-    assert "missing.txt: No such file" in err
+    assert "binary.bin: is binary" in err
+    assert main(["ask", QUESTION, "notes.txt", "missing.txt"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.partition(";")[0]) == ("", "relevance-gen: missing.txt: No such file or directory")
 
 
 def test_a_wrong_option_is_refused_before_files_are_read(capsys):

@@ -12,6 +12,7 @@ import pytest
 
 import relevance_gen
 from relevance_gen.cli import main
+from relevance_gen.cli.terminal import visible
 from tests.cli.conftest import ENVIRONMENT, FRUIT
 
 
@@ -144,10 +145,36 @@ def test_nothing_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_unreadable_file_is_trouble(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that cannot be read is named, the others are searched, and the exit status is 2."""
-    assert main(["search", "bananas", "missing.txt", "fruit.txt", "nul\0"]) == 2
+    (folder / "binary.bin").write_bytes(b"\0")
+    assert main(["search", "bananas", "binary.bin", "fruit.txt"]) == 2
     shown = capsys.readouterr()
     assert "fruit.txt:" in shown.out
-    assert "relevance-gen: missing.txt: No such file or directory\n" in shown.err
+    assert shown.err == "relevance-gen: binary.bin: is binary, not text\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("friut.txt", "No such file or directory; did you mean fruit.txt?"),
+        ("gone/fruit.txt", "No such file or directory; correct its name or leave it out"),
+        ("fruit.txt/x", "Not a directory; correct its name or leave it out"),
+        ("of", "No such file or directory; correct its name or leave it out; a question of several words goes in "),
+        ("nul\0", "embedded null byte; correct its name or leave it out"),
+        ("broken", "No such file or directory; correct its name"),
+    ],
+)
+def test_a_file_that_is_not_there_is_the_only_thing_said(
+    name: str, complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is printed of the others, and no index is kept of them; the exit status is 2."""
+    (folder / "broken").symlink_to("nowhere")
+    for command in (["search", "bananas"], ["index", "--save", "kept.index"]):
+        assert main([*command, "fruit.txt", name]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith(f"relevance-gen: {visible(name)}: {complaint}")
+        assert shown.err.count("\n") == 1
+    assert not Path("kept.index").exists()
 
 
 @pytest.mark.parametrize(
