@@ -175,7 +175,7 @@ def test_an_interface(extend: Callable[[str], Extended]) -> None:
     routes = "serve/routes.py"
     copy.change(routes, "import cohere, mcp, own, tei", "import cohere, mcp, own, places, tei")
     row = '    Route("POST", "/search",'
-    copy.change(routes, row, f'    Route("POST", "/places", Work(places.read, actions.SEARCH), key="always"),\n{row}')
+    copy.change(routes, row, f'    Route("POST", "/places", actions.SEARCH, places.read, key="always"),\n{row}')
     program = ("-P", *REAL)  # without the current folder, so that the copy is what is found
     with Server("--model", "none", program=program, PYTHONPATH=str(copy.folder)) as server:
         answer = server.call("POST", "/places", {"words": "cats", "lines": ["Dogs bark.", "Cats purr."]}, KEYED)

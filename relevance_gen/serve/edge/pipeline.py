@@ -14,6 +14,7 @@ from aiohttp import web
 from relevance_gen import wire
 from relevance_gen.caller import expecting
 from relevance_gen.serve.edge import codings
+from relevance_gen.serve.edge.actions import Action
 from relevance_gen.serve.edge.admission import admit, check_names
 from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.connection import Handle, until_read
@@ -21,7 +22,7 @@ from relevance_gen.serve.edge.costs import Cost, kept_bytes
 from relevance_gen.serve.edge.exchange import common_headers
 from relevance_gen.serve.edge.holding import Holding
 from relevance_gen.serve.edge.problems import problem_of
-from relevance_gen.serve.edge.route import ROUTE, Route, Work
+from relevance_gen.serve.edge.route import ROUTE, Route
 from relevance_gen.serve.edge.service import KEY_ID, LANE, WRITE_ERROR, Service
 from relevance_gen.serve.work.arrivals import Pieces
 from relevance_gen.serve.work.generating import GenerationTask, Responses
@@ -66,18 +67,18 @@ def application(service: Service) -> Handle:
         if request.headers.get("Expect", "").lower() not in ("", "100-continue"):
             raise web.HTTPExpectationFailed
         await admit(service, route, request)
-        if not isinstance(route.work, Work):
+        if not isinstance(route.work, Action):
             return await route.work(service, request)
         if service.forward is not None and route.lane == "generation":
             return await service.forward(service, request)
-        return await _answer(service, request, route.work)
+        return await _answer(service, request, route, route.work)
 
     return answer
 
 
-async def _answer(service: Service, request: web.BaseRequest, work: Work) -> web.StreamResponse:
+async def _answer(service: Service, request: web.BaseRequest, route: Route, action: Action) -> web.StreamResponse:
     """Answer an admitted request."""
-    action, client = work.action, request.get(KEY_ID, "")
+    client = request.get(KEY_ID, "")
     action.check(service)
     coding = codings.wanted(request.headers.get("Accept-Encoding", ""))
     received = await receive(service, request)
@@ -99,7 +100,7 @@ async def _answer(service: Service, request: web.BaseRequest, work: Work) -> web
     def begin() -> tuple[Callable[[], Awaitable[None]] | None, Any, Any]:
         started_s = time.perf_counter()
         with held:
-            task, present = _read(request, work, received.parse(work_factor=cost.body_byte, patience_s=patience_s))
+            task, present = _read(request, route, received.parse(work_factor=cost.body_byte, patience_s=patience_s))
             look = service.searcher.look(task, client)
             rest = partial(do, present, time.perf_counter() - started_s)
             return look, task, rest if look or action.lend else rest(task)
@@ -136,15 +137,14 @@ async def _answer(service: Service, request: web.BaseRequest, work: Work) -> web
         return response  # type: ignore[no-any-return]
 
 
-def _read(request: web.BaseRequest, work: Work, value: object) -> tuple[Any, Any]:
+def _read(request: web.BaseRequest, route: Route, value: object) -> tuple[Any, Any]:
     """Read a parsed body in the dialect that it speaks, which words what is wrong from here on."""
-    guest = work.guest
-    if work.wants_headers:
-        return work.read(value, request.raw_headers)
-    if guest is None or not isinstance(value, dict) or guest.field not in value:
-        return work.read(value)
-    request[WRITE_ERROR] = guest.write_error
-    return guest.read(value)
+    if route.wants_headers:
+        return route.read(value, request.raw_headers)
+    if route.guest is None or not isinstance(value, dict) or route.guest.field not in value:
+        return route.read(value)
+    request[WRITE_ERROR] = route.guest.write_error
+    return route.guest.read(value)
 
 
 async def made_of(outcome: Outcome, n_bytes: int, make: Callable[[Outcome], T]) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias
 
 from aiohttp import web
 from attrs import frozen
@@ -30,35 +30,11 @@ def name_of(path: str) -> str:
 
 @frozen
 class Guest:
-    """A dialect that shares the path of another.
-
-    Attributes:
-        field: a body that has it speaks this dialect.
-        read: as of `Work`.
-        write_error: how it words what is wrong once the body is known; until then the path's own dialect does.
-    """
+    """A dialect that shares the path of another: it words what is wrong once the body is known to have `field`."""
 
     field: str
     read: Reader
     write_error: WriteError
-
-
-@final
-@frozen
-class Work:
-    """What `pipeline` does on a path.
-
-    Attributes:
-        read: how its dialect reads a body.
-        action: what is done then.
-        guest: another dialect on the same path.
-        wants_headers: whether `read` is given the headers, too.
-    """
-
-    read: Callable[..., tuple[Any, Any]]
-    action: Action
-    guest: Guest | None = None
-    wants_headers: bool = False
 
 
 @frozen
@@ -68,7 +44,10 @@ class Route:
     Attributes:
         method: "GET", which answers HEAD too, or "POST".
         path: where it is; where it ends with a name in braces, that stands for all of the rest, slashes included.
-        work: what it gives to do; or what answers at once, with no body and no lane.
+        work: what is done; or what answers at once, with no body and no lane.
+        read: how its dialect reads a body.
+        guest: another dialect on the same path.
+        wants_headers: whether `read` is given the headers, too.
         key: whether it asks for an API key; "setting" leaves that to ``generation_requires_key``.
         tells_of_model: whether the process that holds the model must answer it too, though it gives no work.
         aliases: further paths of the same.
@@ -78,7 +57,10 @@ class Route:
 
     method: Literal["GET", "POST"]
     path: str
-    work: Work | Handler
+    work: Action | Handler
+    read: Callable[..., tuple[Any, Any]] = lambda _: (None, None)
+    guest: Guest | None = None
+    wants_headers: bool = False
     key: Literal["always", "setting", "never"] = "never"
     tells_of_model: bool = False
     aliases: tuple[str, ...] = ()
@@ -88,7 +70,7 @@ class Route:
     @property
     def lane(self) -> str | None:
         """The lane whose memory it takes; None where it gives no work."""
-        return self.work.action.lane if isinstance(self.work, Work) else None
+        return self.work.lane if isinstance(self.work, Action) else None
 
     @property
     def endpoint(self) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 from aiohttp import web
 
 from relevance_gen import wire
-from relevance_gen.serve.dialects.openai.models import described, listed
 from relevance_gen.serve.edge.problems import empty
 from relevance_gen.serve.edge.route import ROUTE
 from relevance_gen.serve.edge.service import KEY_ID, Service
@@ -41,7 +40,7 @@ async def stats(service: Service, _: web.BaseRequest) -> web.StreamResponse:
 
 async def models(service: Service, _: web.BaseRequest) -> web.StreamResponse:
     """Answer GET /v1/models."""
-    return _json(listed(_described(service)), _NOT_KEPT)
+    return _json({"object": "list", "data": _described(service)}, _NOT_KEPT)
 
 
 async def model(service: Service, request: web.BaseRequest) -> web.StreamResponse:
@@ -55,11 +54,12 @@ async def model(service: Service, request: web.BaseRequest) -> web.StreamRespons
 
 def _described(service: Service) -> list[dict[str, Any]]:
     """Describe all models, each in the best state that it has in any process."""
-    found = []
+    found: list[dict[str, Any]] = []
     for task, sources in service.settings.models.items():
         for name in (source.name for source in sources):
             states = (state for state in STATES if service.metrics.total("models", task, name, state))
-            found.append(described(name, task, next(states, "unloaded"), _STARTED_S))
+            head = {"id": name, "object": "model", "created": _STARTED_S, "owned_by": "relevance_gen"}
+            found.append({**head, "task": task, "status": {"value": next(states, "unloaded")}})
     return found
 
 

@@ -20,7 +20,7 @@ from relevance_gen.serve.edge.exchange import surround
 from relevance_gen.serve.edge.lanes import make_lanes
 from relevance_gen.serve.edge.pipeline import application
 from relevance_gen.serve.edge.rate import RateLimit
-from relevance_gen.serve.edge.route import Route, Work
+from relevance_gen.serve.edge.route import Route
 from relevance_gen.serve.edge.service import Service
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.settings import Settings
@@ -73,12 +73,12 @@ def write_error(kind: str, message: str, field: str | None) -> object:
 
 TABLE = (
     Route(
-        *("POST", "/rank", Work(read_rerank, SEARCH)),
+        *("POST", "/rank", SEARCH, read_rerank),
         key="always",
         aliases=("/v9/rank",),
         write_error=write_error,
     ),
-    Route("POST", "/say", Work(read_lines, GENERATION), key="setting", write_error=write_error),
+    Route("POST", "/say", GENERATION, read_lines, key="setting", write_error=write_error),
 )
 
 
