@@ -23,12 +23,8 @@ _LOG_EVERY_S = 1.0
 class Acceptor:
     """Take connections from a listening socket until it is to finish.
 
-    asyncio's own servers try again as often as the backlog is long, at once and with a line of log for each try.
-
-    Args:
-        listener: bound, listening and not blocking.
-        make_protocol: makes the protocol of a new connection.
-        n_free: tells how many more connections there may be.
+    asyncio's own servers try again as often as the backlog is long, at once and with a line of log for each try. The
+    `listener` is not blocking; `n_free` tells how many more connections there may be.
     """
 
     def __init__(
@@ -49,16 +45,13 @@ class Acceptor:
 
     async def finish(self) -> None:
         """Accept what waits in the kernel, and no more; return when all that was accepted has begun."""
-        self._stop()
+        self._loop.remove_reader(self._listener)
+        if self._again is not None:
+            self._again.cancel()
         with suppress(OSError):  # none waits any more, or there are no files for it
             while True:
                 self._accept_one()
         await asyncio.gather(*self._begun)
-
-    def _stop(self) -> None:
-        self._loop.remove_reader(self._listener)
-        if self._again is not None:
-            self._again.cancel()
 
     def _accept(self) -> None:
         n_free = self._n_free() - len(self._begun)

@@ -22,20 +22,21 @@ from relevance_gen.serve.work.searching import ExplanationTask, PromptTask, Sear
 from relevance_gen.types import PromptResponse, SearchResponse
 
 
-@frozen(kw_only=True)
+@frozen
 class Action:
     """What a route has done with the task that its dialect reads.
 
     Attributes:
         lane: whose memory it takes; generations without a key have one of their own.
-        threads: whose threads it takes; its lane's if empty.
         cost: what it takes of the memory.
         do: done in a thread, given the task and the id of the key that asks; returns what came of it.
+        threads: whose threads it takes; its lane's if empty.
         lend: gives the task, once it is read, with the model that it asks, until all is answered; given the bytes that
             the request holds.
         finish: awaited then, given the task and that; returns what is answered. None where nothing is left to do.
         check: refuses before the body is received, where this server does no such thing.
-        headers: says what else is answered of the task.
+        headers: says what else is answered of the task: why a model had no part in a search in which it was to have
+            one, and what its index is called.
         status: says which status an outcome is answered with.
         count: counts it, given the task, what `do` returned, and the seconds in the thread.
         waits: whether its thread may wait for memory; not where it is the only one of its lane.
@@ -43,9 +44,9 @@ class Action:
     """
 
     lane: Literal["search", "generation", "extraction", "agents"]
-    threads: str = ""
     cost: Cost
     do: Callable[[Service, Any, str], Any]
+    threads: str = ""
     lend: Callable[[Service, Any, str, int], AbstractAsyncContextManager[Any]] | None = None
     finish: Callable[[Service, Any, Any], Awaitable[Any]] | None = None
     check: Callable[[Service], object] = lambda _: None
@@ -56,8 +57,7 @@ class Action:
     is_quick: bool = False
 
 
-def _told_of(task: SearchTask | ExplanationTask) -> Mapping[str, str]:
-    """Say why a model had no part in a search in which it was to have one, and what its index is called."""
+def _headers_of(task: SearchTask | ExplanationTask) -> Mapping[str, str]:
     skipped = {f"X-{model}-Skipped": reason for model, reason in task.skipped.items()}
     return skipped | ({"X-Index": task.kept[-1]} if task.kept else {})
 
@@ -113,25 +113,20 @@ async def _generate(service: Service, _: GenerationTask, written: GenerationTask
 
 
 SEARCH: Final = Action(
-    lane="search",
-    cost=costs.SEARCH,
-    do=lambda service, task, key: service.searcher.search(task, key),
-    headers=_told_of,
+    "search",
+    costs.SEARCH,
+    lambda service, task, key: service.searcher.search(task, key),
+    headers=_headers_of,
     count=_count_search,
 )
 EXPLANATION: Final = Action(
-    lane="search",
-    cost=costs.SEARCH,
-    do=lambda service, task, key: service.searcher.explain(task, key),
-    headers=_told_of,
+    "search", costs.SEARCH, lambda service, task, key: service.searcher.explain(task, key), headers=_headers_of
 )
 COMPRESSION: Final = Action(
-    lane="search", cost=costs.COMPRESSION, do=lambda service, task, key: service.searcher.compress(task, key)
+    "search", costs.COMPRESSION, lambda service, task, key: service.searcher.compress(task, key)
 )
-CITATION: Final = Action(lane="search", cost=costs.CITATION, do=lambda service, task, _: service.searcher.cite(task))
-EXTRACTION: Final = Action(
-    lane="extraction", cost=costs.EXTRACTION, do=lambda service, task, _: service.extractor.extract(task)
-)
+CITATION: Final = Action("search", costs.CITATION, lambda service, task, _: service.searcher.cite(task))
+EXTRACTION: Final = Action("extraction", costs.EXTRACTION, lambda service, task, _: service.extractor.extract(task))
 PROMPT: Final = attrs.evolve(
     SEARCH,
     lane="generation",
@@ -141,23 +136,15 @@ PROMPT: Final = attrs.evolve(
     finish=_write_prompt,
 )
 AGENTS: Final = Action(
-    lane="agents",
-    cost=costs.AGENTS,
+    "agents",
+    costs.AGENTS,
+    _tell_agent,
     check=lambda service: check_offers(service.settings),
-    do=_tell_agent,
     status=lambda reply: reply.status,
 )
-EMBEDDING: Final = Action(
-    lane="search", cost=costs.EMBEDDING, check=_check_encoder, do=lambda _, task, __: task, finish=_embed
-)
+EMBEDDING: Final = Action("search", costs.EMBEDDING, lambda _, task, __: task, check=_check_encoder, finish=_embed)
 GENERATION: Final = Action(
-    lane="generation",
-    cost=costs.GENERATION,
-    do=_name_client,
-    lend=_lend_model,
-    finish=_generate,
-    is_quick=True,
-    waits=False,
+    "generation", costs.GENERATION, _name_client, lend=_lend_model, finish=_generate, is_quick=True, waits=False
 )
 COMPLETION: Final = attrs.evolve(GENERATION, cost=costs.COMPLETION, check=_check_model)
 CHAT: Final = attrs.evolve(COMPLETION, cost=costs.CHAT, do=_write_conversation, is_quick=False)

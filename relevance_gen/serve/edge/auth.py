@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import logging
 import re
-import secrets
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,20 +26,10 @@ def digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def make_key() -> str:
-    """Make a key that nobody can guess."""
-    return f"rg_{secrets.token_urlsafe(32)}"
-
-
 def presented_key(headers: Mapping[str, str]) -> str | None:
     """Return the key that a client shows as ``X-API-Key: KEY`` or as ``Authorization: Bearer KEY``."""
     scheme, _, bearer = headers.get("Authorization", "").partition(" ")
     return headers.get(HEADER) or (bearer.strip() if scheme.lower() == "bearer" else None)
-
-
-def passed_on_key_id(headers: Mapping[str, str]) -> str | None:
-    """Return the id of the key that a worker has checked and passed on."""
-    return headers.get(KEY_ID_HEADER)
 
 
 class Keys:

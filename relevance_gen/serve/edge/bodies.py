@@ -29,9 +29,7 @@ class Body:
 
     Attributes:
         pieces: its bytes, as they came. Joining many takes too long for the event loop.
-        coding: their content coding.
         held: what the request holds of its lane's memory.
-        lane: whose bounds it has to keep.
     """
 
     pieces: list[bytes]
@@ -48,11 +46,9 @@ class Body:
         return shape_of(b"".join(self.pieces), _PARSE_ON_LOOP_VALUES).n_values <= _PARSE_ON_LOOP_VALUES
 
     def parse(self, *, work_factor: int = 0, patience_s: float = 0.0) -> object:
-        """Return the JSON in the body, once. Memory is taken before it is used.
+        """Return the JSON in the body, once. Memory is taken before it is used; this thread may wait for it so long.
 
-        Args:
-            work_factor: bytes that the work on the body will need for each of its bytes; they go on being held.
-            patience_s: how long this thread may wait for that memory.
+        Of what is taken, `work_factor` bytes for each byte of the body go on being held, for the work on it.
 
         Raises:
             TooLargeError: the body is too large, or needs too much memory.
@@ -82,7 +78,11 @@ async def receive(service: Service, request: web.BaseRequest) -> Body:
         BusyError: all bodies together are too many bytes now.
         InvalidRequestError: it ended too early.
     """
-    settings, lane, coding = service.settings, request[LANE], _coding_of(request)
+    settings, lane = service.settings, request[LANE]
+    coding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding not in ("identity", *codings.CODINGS):
+        known = {"Accept-Encoding": ", ".join(codings.CODINGS)}
+        raise MediaTypeError("Content-Encoding must be gzip, zstd or identity", known)
     held = request[HELD].enter_context(Holding(lane.memory))
     pieces = await _read(request, held, lane.most_bytes, settings.body_timeout_s)
     service.http_metrics.add("http_request_body_bytes_total", sum(map(len, pieces)))
@@ -90,25 +90,13 @@ async def receive(service: Service, request: web.BaseRequest) -> Body:
 
 
 def require_json(request: web.BaseRequest, *, is_exact: bool) -> None:
-    """Demand the media type application/json; parameters are allowed unless it must be so to the letter.
-
-    Raises:
-        MediaTypeError: it is another.
-    """
+    """Refuse any media type but application/json; parameters are allowed unless it must be so to the letter."""
     given = request.headers.getall("Content-Type", [])
     if is_exact:
         if given != ["application/json"]:
             raise ExactMediaTypeError("Content-Type must be exactly application/json")
     elif not given or given[0].partition(";")[0].strip().lower() != "application/json":
         raise MediaTypeError("Content-Type must be application/json")
-
-
-def _coding_of(request: web.BaseRequest) -> str:
-    coding = request.headers.get("Content-Encoding", "identity").strip().lower()
-    if coding not in ("identity", *codings.CODINGS):
-        known = {"Accept-Encoding": ", ".join(codings.CODINGS)}
-        raise MediaTypeError("Content-Encoding must be gzip, zstd or identity", known)
-    return coding
 
 
 async def _read(request: web.BaseRequest, held: Holding, limit_bytes: int, timeout_s: float) -> list[bytes]:

@@ -33,13 +33,9 @@ between two looks at the limits.
 
 
 def decode(body: bytes, coding: str, *, limit_bytes: int, take: Callable[[int], None]) -> bytes:
-    """Undo the content coding of `body`. Takes time: call it off the event loop.
+    """Undo the content coding of `body`: "identity", "gzip" or "zstd". Takes time: call it off the event loop.
 
-    Args:
-        body: as received.
-        coding: "identity", "gzip" or "zstd".
-        limit_bytes: most bytes that may come out.
-        take: called with the size of each piece that comes out before it is kept; raises where there is no room.
+    `take` is called with the size of each piece that comes out before it is kept; it raises where there is no room.
 
     Raises:
         TooLargeError: more than `limit_bytes` come out.

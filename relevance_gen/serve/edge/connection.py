@@ -74,11 +74,7 @@ async def until_read(request: web.BaseRequest, timeout_s: float) -> AsyncIterato
 
 
 class Connection(web.RequestHandler):
-    """One client's connection.
-
-    Attributes:
-        has_key: whether its client has shown a valid key.
-    """
+    """One client's connection; `has_key` tells whether the client has shown a valid key."""
 
     __slots__ = ("_look", "_n_looks", "has_key")
 
@@ -158,12 +154,9 @@ class Connection(web.RequestHandler):
 
 
 class Server(web.Server):
-    """Make a `Connection` for each client.
+    """Make a `Connection` for each client; without a complete request head it may stay for `idle_timeout_s`.
 
-    Args:
-        answer: answers requests.
-        around: wraps what answers, whatever becomes of it: `answer`, and what tells of a request that is no HTTP.
-        idle_timeout_s: for connections without a complete request head.
+    `around` wraps what answers, whatever becomes of it: `answer`, and what tells of a request that is no HTTP.
     """
 
     def __init__(self, answer: Handle, around: Callable[[Handle], Handle], idle_timeout_s: float) -> None:
@@ -188,12 +181,8 @@ class Listener:
     """Serves the connections that a socket takes. Make it inside the event loop.
 
     Where more than `STRANGERS_SHARE` of the connections are open, idle ones whose clients have shown no key are closed,
-    the oldest first, so that there is room for clients with a key.
-
-    Args:
-        sock: bound and listening.
-        server: what to serve them with.
-        most_connections: more wait in the kernel until others are closed.
+    the oldest first, so that there is room for clients with a key. Beyond `most_connections`, others wait in the kernel
+    until some are closed.
     """
 
     def __init__(self, sock: socket.socket, server: Server, most_connections: int) -> None:

@@ -78,7 +78,9 @@ class Exchange:
             except Exception as error:
                 response = self._refuse(problem_of(error))
             if not response.prepared:
-                self._add_headers(response)
+                response.headers.update(common_headers(self._request, self._service.settings))
+                if self._service.draining:
+                    response.force_close()
             # Sent here and not by aiohttp, which would do it after the metrics and the log.
             async with until_read(self._request, self._service.settings.answer_timeout_s):
                 await response.prepare(self._request)
@@ -98,11 +100,6 @@ class Exchange:
                 self._status = problem.status  # the client has not left: this is not its doing
             raise ConnectionResetError("an answer was begun: all that is left is to cut it")
         return response_to(problem, self._request[WRITE_ERROR])
-
-    def _add_headers(self, response: web.StreamResponse) -> None:
-        response.headers.update(common_headers(self._request, self._service.settings))
-        if self._service.draining:
-            response.force_close()
 
     def record(self) -> None:
         """Count and log the exchange."""

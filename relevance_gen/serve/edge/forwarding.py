@@ -36,20 +36,16 @@ _ORIGIN = "http://model"
 
 
 class Forwarder:
-    """The way to the model process. Make it inside the event loop.
+    """The way to the model process, by the Unix socket on which that listens. Make it inside the event loop.
 
-    Args:
-        path: the Unix socket on which the model process listens.
-        timeout_s: for a whole answer; longer than a generation may take, so that only a process that hangs meets it.
+    A whole answer may take longer than a generation, so that only a process that hangs meets `timeout_s`.
     """
 
     def __init__(self, path: Path, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        connector = aiohttp.UnixConnector(str(path), limit=0)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
         self._session = aiohttp.ClientSession(
-            connector=connector,
-            timeout=timeout,
+            connector=aiohttp.UnixConnector(str(path), limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
             auto_decompress=False,
             skip_auto_headers=("Accept-Encoding",),  # aiohttp would ask for gzip where the client did not
         )

@@ -34,11 +34,7 @@ class Holding:
                 self.replace(0)
 
     def take(self, n_bytes: int, patience_s: float = 0.0) -> None:
-        """Take `n_bytes` more before they are used, or less if negative.
-
-        Args:
-            n_bytes: how many.
-            patience_s: how long this thread may wait until others have given back as much.
+        """Take `n_bytes` more before they are used, or less if negative; this thread may wait for room so long.
 
         Raises:
             TooLargeError: this request alone needs more than there is for all.

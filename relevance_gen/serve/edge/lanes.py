@@ -26,13 +26,9 @@ _MOST_BYTES_OF_OPEN_GENERATION = 16 << 20
 
 @frozen
 class Lane:
-    """What one class of callers has for itself.
+    """What one class of callers has for itself: threads and a queue, and bytes that its requests may hold at once.
 
-    Attributes:
-        gate: its threads and queue.
-        memory: bytes that its requests may hold at once: bodies, what is made of them, and unread answers.
-        most_bytes: size that one body may have, after decompression.
-        most_values: JSON values that one body may hold.
+    One body may have `most_bytes` after decompression, and `most_values` of JSON.
     """
 
     gate: Gate

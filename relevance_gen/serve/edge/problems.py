@@ -20,11 +20,7 @@ WriteError: TypeAlias = Callable[[str, str, "str | None"], object]
 
 
 class HTTPError(errors.RelevanceGenError):
-    """Refuse a request for a reason that only HTTP has.
-
-    Attributes:
-        headers: sent along with the answer.
-    """
+    """Refuse a request for a reason that only HTTP has; `headers` are sent along with the answer."""
 
     def __init__(self, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -113,14 +109,8 @@ def problem_of(error: Exception) -> Problem:
     _, status, kind, message = next(row for row in TABLE if isinstance(error, row[0]))
     if status == 500:
         _log.error("internal error", exc_info=error)
-    return Problem(
-        status,
-        kind,
-        message or _message(error),
-        getattr(error, "field", None),
-        _headers(error, status),
-        isinstance(error, ExactMediaTypeError),
-    )
+    message, field = message or _message(error), getattr(error, "field", None)
+    return Problem(status, kind, message, field, _headers(error, status), isinstance(error, ExactMediaTypeError))
 
 
 def _message(error: Exception) -> str:

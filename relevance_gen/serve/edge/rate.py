@@ -36,7 +36,6 @@ class RateLimit:
     Args:
         limit: such as ``"6000/minute"``; ``"off"`` admits everything.
         storage: ``"memory://"``, or ``"redis://HOST:PORT"`` (also rediss://, redis+sentinel://, redis+cluster://).
-        metrics: counts those refused, and the times the storage was lost.
     """
 
     def __init__(self, limit: str, storage: str, metrics: Metrics) -> None:

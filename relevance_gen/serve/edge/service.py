@@ -31,13 +31,10 @@ class Service:
         identify: returns the id of the valid key that a request's headers show.
         lanes: threads and memory, by the name of the lane.
         stats: returns the runners' state, wherever they live.
-        generator: what generates, unless that is another process's work.
-        forward: answers generations where another process holds the model: see `forwarding`.
-        metrics: counts work, by whichever process it is done.
         http_metrics: counts requests; not where another process has counted them before it passed them on.
+        forward: answers generations where another process holds the model: see `forwarding`.
         strangers: requests without a key that may be answered at once.
         draining: the process is ending and takes no new work.
-        n_working: requests being answered now.
     """
 
     settings: Settings

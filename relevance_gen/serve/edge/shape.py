@@ -21,12 +21,9 @@ _NO_BACKSLASH = re.compile(rb"[^\\]")
 
 @frozen
 class Shape:
-    """Upper bounds of what parsing one text makes.
+    """Upper bounds of what parsing one text makes: values of JSON, their memory, and that of parsing at its peak.
 
-    Attributes:
-        n_values: values: strings, numbers, lists, objects and the rest.
-        kept_bytes: memory of the values.
-        peak_bytes: memory that parsing takes at its peak, the values included and the text itself not.
+    The peak has the values in it, and not the text itself.
     """
 
     n_values: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -120,7 +121,7 @@ def _key_digests(settings: Settings, environ: Mapping[str, str], address: str) -
     """Return the digests of the configured keys; where there are none, make a key and print it, this once."""
     keys = [key.strip() for key in environ.get("RELEVANCE_GEN_API_KEYS", "").split(",") if key.strip()]
     if not keys and settings.api_keys_file is None:
-        keys = [auth.make_key()]
+        keys = [f"rg_{secrets.token_urlsafe(32)}"]
         _say(f"{auth.HEADER}: {keys[0]}   (made for this run; set RELEVANCE_GEN_API_KEYS to choose your own)")
         _say(f"the page, which takes the key from its address: {address}/#key={keys[0]}")
     return tuple(auth.digest(key) for key in keys)

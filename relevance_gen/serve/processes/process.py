@@ -244,7 +244,7 @@ def _service(
     keys = auth.Keys(spec.key_digests, settings.api_keys_file)
     return Service(
         settings=settings,
-        identify=auth.passed_on_key_id if is_model else keys.identify,
+        identify=(lambda headers: headers.get(auth.KEY_ID_HEADER)) if is_model else keys.identify,
         rate=RateLimit("off" if is_model else settings.rate_limit, settings.rate_limit_storage, metrics),
         lanes=make_lanes(settings, metrics),
         searcher=Searcher(settings, make_retrieval(settings), metrics, lifting, reranking),
