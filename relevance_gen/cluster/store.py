@@ -1,6 +1,7 @@
 """A folder of files wherever `fsspec` finds it, such as in object storage.
 
-Every call to a store over the network ends within a limit, whatever the store does, and fails with an OSError.
+Every call to a store over the network ends within a limit, whatever the store does, and fails with an OSError. How long
+a call to a file system of this machine takes, that system says.
 """
 
 from __future__ import annotations
@@ -8,10 +9,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import secrets
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
 
 from relevance_gen.errors import InvalidRequestError, TimedOutError
 
@@ -19,11 +25,16 @@ _LIMIT_S: Final = 30.0
 """How long one call may take,"""
 _BYTES_PER_S: Final = 1 << 20
 """and how much longer for what it writes, or for a file of any size."""
+_AT_ONCE: Final = 16
+"""Threads that may be waiting for one folder, where the package for its store has no limits of its own."""
 _MAX_SMALL_BYTES: Final = 16 << 20
 _LOCK: Final = ".lock"
 
 Version: TypeAlias = tuple[bytes | None, str | None]
 """What a file holds, None where it is not there; and what the store calls this state of it, if it does."""
+
+_places: Final = WeakValueDictionary[str, threading.Semaphore]()
+"""What the threads that wait for a folder share, by its address."""
 
 
 class Store:
@@ -34,10 +45,12 @@ class Store:
 
     Raises:
         InvalidRequestError: `fsspec` does not know such addresses, or lacks the package for them.
+        OSError: the store does not answer.
     """
 
     def __init__(self, folder: str) -> None:
-        self._files, self._root = file_system(folder)
+        self._places = _places.setdefault(folder, threading.Semaphore(_AT_ONCE))
+        self._files, self._root = _answered(self._places, _LIMIT_S, partial(file_system, folder))
         protocol = self._files.protocol
         self._protocols = (protocol,) if isinstance(protocol, str) else protocol
 
@@ -128,16 +141,59 @@ class Store:
 
     def _call(self, verb: str, *args: Any, n_bytes: int = 0, **kwargs: Any) -> Any:
         limit_s = _LIMIT_S + n_bytes / _BYTES_PER_S
-        if self._files.async_impl:
+        has_limit = self._files.async_impl
+        if has_limit:
             kwargs["timeout"] = limit_s
+        places = None if has_limit or "file" in self._protocols else self._places
+        return _answered(places, limit_s, partial(getattr(self._files, verb), *args, **kwargs))
+
+
+def _answered(places: threading.Semaphore | None, limit_s: float, call: Callable[[], Any]) -> Any:
+    """Return what a call to a store returns.
+
+    Args:
+        places: places for calls that may hang; None where the call itself ends within the limit.
+        limit_s: how long to wait.
+        call: the call.
+
+    Raises:
+        InvalidRequestError: `fsspec` knows no such store.
+        OSError: the store did not answer, or refused.
+    """
+    try:
+        return call() if places is None else _in_time(places, limit_s, call)
+    except TimeoutError:
+        raise TimedOutError(f"the store did not answer within {limit_s:.0f} s") from None
+    except (OSError, InvalidRequestError):
+        raise
+    except Exception as error:  # the packages for stores raise what they like
+        raise OSError(f"the store does not answer ({type(error).__name__})") from error
+
+
+def _in_time(places: threading.Semaphore, limit_s: float, call: Callable[[], Any]) -> Any:
+    """Return what a call returns that a thread makes; where it hangs, the thread keeps its place until it ends.
+
+    Raises:
+        TimeoutError: it took longer than the limit, or others have all places.
+    """
+    end_s, answer = time.monotonic() + limit_s, Future[Any]()
+
+    def make() -> None:
         try:
-            return getattr(self._files, verb)(*args, **kwargs)
-        except TimeoutError:
-            raise TimedOutError(f"the store did not answer within {limit_s:.0f} s") from None
-        except OSError:
-            raise
-        except Exception as error:  # the packages for stores raise what they like
-            raise OSError(f"the store does not answer ({type(error).__name__})") from error
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+        finally:
+            places.release()
+
+    if not places.acquire(timeout=limit_s):
+        raise TimeoutError
+    try:
+        threading.Thread(target=make, name="ask-store", daemon=True).start()  # the process may end while it hangs
+    except BaseException:
+        places.release()
+        raise
+    return answer.result(max(0.0, end_s - time.monotonic()))
 
 
 def file_system(address: str) -> tuple[Any, str]:

@@ -16,8 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from attrs import evolve
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +36,7 @@ from relevance_gen.errors import (
 )
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.offered import OfferedIndex
+from tests.serve.harness import eventually
 from tests.serve.objects import object_store
 from tests.serve.shards import save_shards
 
@@ -511,6 +514,50 @@ def test_a_store_that_hangs(
         assert states(one.now()) == {"0"}
     finally:
         store.send_signal(signal.SIGCONT)
+
+
+class Hanging(MemoryFileSystem):
+    """A store whose package never gives up."""
+
+    protocol = "hanging"
+    released = threading.Event()
+    """While it is not set, every call hangs."""
+
+    def __init__(self, **options: Any) -> None:
+        self.released.wait()
+        super().__init__(**options)
+
+    def cat_file(self, *args: Any, **kwargs: Any) -> bytes:
+        """Return what is in a file, some day."""
+        self.released.wait()
+        return bytes(super().cat_file(*args, **kwargs))
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_store_that_hangs_for_ever(
+    searcher: Callable[[str], OfferedIndex], monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """Each look ends within its limit though the store's package has none, and few threads are left behind."""
+    place = f"hanging://{is_known}"
+    fsspec.register_implementation("hanging", Hanging, clobber=True)
+    monkeypatch.setattr("relevance_gen.cluster.store._LIMIT_S", 0.05)
+    Hanging.released.set()
+    save_shards(place, state(0), 2)
+    one = looked(searcher(place)) if is_known else searcher(place)
+    monkeypatch.setattr(Hanging, "cachable", is_known)
+    Hanging.released.clear()
+    n_threads = threading.active_count()
+    try:
+        for _ in range(30):
+            looked(one)
+        assert threading.active_count() <= n_threads + 16
+        assert "did not answer within" in str(one.described()["reason"])
+        assert isinstance(one.found, ChunkIndex) == is_known
+    finally:
+        Hanging.released.set()
+    assert eventually(lambda: threading.active_count() <= n_threads)
+    assert states(looked(one).now()) == {"0"}
+    assert not one.is_behind
 
 
 def test_an_address_that_nothing_can_open() -> None:
