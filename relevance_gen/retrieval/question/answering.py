@@ -47,14 +47,9 @@ def answer(
     token_counts: SearchMetadata,
     rerankings: Sequence[Reranking] = (),
 ) -> SearchResponse:
-    """Return the best chunks of a collection.
+    """Return the best chunks of a collection in which `n_positions` were ever given, with the counts as they are.
 
-    Args:
-        question: what was asked.
-        collection: the chunks.
-        n_positions: number of positions that were ever given.
-        token_counts: returned as they are.
-        rerankings: what looks at the best again when the words have spoken, in this order.
+    The rerankings look at the best again when the words have spoken, in this order.
 
     Raises:
         InvalidRequestError: `where` is not allowed.

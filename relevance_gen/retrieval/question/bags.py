@@ -99,11 +99,9 @@ class Bag:
         return Tally(ends.size, self.names, feature.take(first), df, place, chunk, tf)
 
     def _count(self, some: slice, ends: Offsets) -> tuple[_Keys, Offsets]:
-        """Count some of the features: by feature and chunk as one number, ascending, and how often each stands there.
+        """Count some features: by feature and chunk as one number, ascending, and how often each stands there.
 
-        Args:
-            some: where these stand.
-            ends: where each chunk's features end.
+        Each chunk's features end at `ends`.
         """
         is_small = self.names is not None and self.names.size <= _MOST_SMALL
         kind: type[np.unsignedinteger[Any]] = np.uint32 if is_small else np.uint64
@@ -148,7 +146,7 @@ class Tally:
 
     @property
     def hashes(self) -> _Keys:
-        """Hashes of the features."""
+        """Hashes of the features, shape (F,)."""
         return _hashes(self.names, self.features)
 
     def norms(self, value: Floats) -> Floats:
@@ -161,12 +159,7 @@ class Sample:
     """How many chunks of a sample have each feature.
 
     The sample are the `SAMPLE_SIZE` chunks with the smallest hashes of their words: the same ones in whatever order the
-    chunks stand and however they are cut into segments.
-
-    Attributes:
-        size: number of chunks, S.
-        names: hashes of features, ascending.
-        df: number of chunks that have each, at most S.
+    chunks stand and however they are cut into segments. Of S chunks, `df` have each feature; `names` ascend.
     """
 
     size: int

@@ -24,7 +24,7 @@ from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.matching import Match
 from relevance_gen.retrieval.question.query import REMEMBERED_CHARS, Query, Question
 from relevance_gen.retrieval.question.ranking import Ranking, at_least_as_good
-from relevance_gen.retrieval.question.scorer import SegmentScorer, TermPostings
+from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.scorers import Scorers
 from relevance_gen.retrieval.question.signs import Sign
 from relevance_gen.retrieval.question.spelling import corrected, misspelt
@@ -39,30 +39,23 @@ _RANKINGS_BYTES: Final = 1 << 20
 
 
 class Collection(Scorers):
-    """Segments searched as one; it never changes. Safe to share between threads.
+    """Segments searched as one, no two of which hold one position; it never changes. Safe to share between threads.
 
-    A collection whose segments are elsewhere also overrides `ahead` and `n_told`, which say what to ask, and of how
-    many, before it is known to be needed.
-
-    Args:
-        segments: the segments; no position is in two of them.
-        weighting: how to score.
-        before: what was searched before a change; what it remembers of segments that are still there is kept.
-
-    Attributes:
-        n_told: of how many of the best of some segments something is told at once in the second round.
+    What `before`, the collection before a change, remembers of segments that are still there is kept. A collection
+    whose segments are elsewhere also overrides `ahead` and `n_told`, which say what to ask, and of how many, before it
+    is known to be needed.
     """
 
     n_told: int = 0
+    """Of how many of the best of some segments something is told at once in the second round."""
 
     def __init__(self, segments: Sequence[Segment], weighting: Weighting, before: Collection | None = None) -> None:
         self.weighting = weighting
         self.statistics = sum(map(weighting.statistics, segments), Statistics())
-        words = {} if before is None else before._words
-        scorers = [
-            SegmentScorer(segment, weighting, self.statistics, words.get(id(segment.postings))) for segment in segments
-        ]
-        super().__init__(scorers)
+        words = {id(one.segment.postings): one.words_found for one in (before._scorers if before is not None else ())}
+        super().__init__(
+            [SegmentScorer(one, weighting, self.statistics, words.get(id(one.postings))) for one in segments]
+        )
         self._rankings: LruCache[Ranking] = LruCache(
             _RANKINGS_BYTES, lambda ranking: ranking.nbytes + 4 * REMEMBERED_CHARS
         )
@@ -85,10 +78,6 @@ class Collection(Scorers):
         return tuple(scorer.segment for scorer in self._scorers)
 
     @property
-    def _words(self) -> dict[int, LruCache[TermPostings]]:
-        return {id(scorer.segment.postings): scorer.words_found for scorer in self._scorers}
-
-    @property
     def nbytes(self) -> int:
         """Memory of the segments and of all that is remembered, in bytes."""
         words = sum(scorer.segment.nbytes + scorer.remembered_bytes for scorer in self._scorers)
@@ -97,14 +86,10 @@ class Collection(Scorers):
     # ── Asking the segments ──────────────────────────────────────────────────────────────────────────────────────────
 
     def ahead(self, plan: Plan, n: int) -> dict[Inquiry[Any], Inquiry[Any]]:
-        """Return what to ask about all picked chunks at once, by what may be asked of them later.
+        """Return what to ask about all `n` picked chunks at once, by what may be asked of them later.
 
         Where asking costs little, that is what stages want to know of all of these. What they want to know of fewer is
         asked when it is known of which.
-
-        Args:
-            plan: the query, weighed.
-            n: number of picked chunks.
         """
         stages = [stage for stage in plan.stages if stage.n_best >= N_PROMISING and n <= (stage.most or n)]
         return {stage.evidence: stage.evidence for stage in stages}
@@ -149,21 +134,15 @@ class Collection(Scorers):
     ) -> tuple[Ranking, Table | None]:
         """Return the `top_n` best chunks, best first, with scores in (0, 1]; chunks of score 0 are left out.
 
-        With them comes the table that they were taken from, unless the ranking was remembered.
-
-        Args:
-            query: the query.
-            top_n: most chunks.
-            chosen: which chunks may be results; None allows all.
-            rerankings: what looks at the best again when the words have spoken, in this order.
+        With them comes the table that they were taken from, unless the ranking was remembered. `chosen` and
+        `rerankings` are as for `assess`.
         """
         is_usual = chosen is None and not rerankings and top_n <= N_PROMISING
         key = (query.text, query.corrects, top_n) if is_usual and len(query.text) <= REMEMBERED_CHARS else None
         ranking = self._rankings.get(key)
         if ranking is not None:
             return ranking, None
-        plan = self.plan(query)
-        table = self.assess(plan, top_n, chosen, rerankings)
+        table = self.assess(self.plan(query), top_n, chosen, rerankings)
         some = table.results[table.scores[table.results] > 0.0]
         sure = self._confidence(table) if table.results.size else 0.0
         corrections = table.plan.terms.query.corrections
@@ -209,12 +188,9 @@ class Collection(Scorers):
     def assess(self, plan: Plan, n: int, chosen: Filter | None = None, rerankings: Sequence[Reranking] = ()) -> Table:
         """Return the chunks whose cosines reach the n-th best, and all parts of their scores.
 
-        Args:
-            plan: the query, weighed.
-            n: how many; there are more with ties, and where stages look at more.
-            chosen: which chunks may be results; None allows all. A chunk's score does not depend on it, so the best of
-                all chunks are looked at, too.
-            rerankings: what looks at the best again when the words have spoken, in this order.
+        There are more than `n` with ties, and where stages look at more. Only the chosen may be results, or all; a
+        chunk's score does not depend on that, so the best of all chunks are looked at, too. `rerankings` look at the
+        best again when the words have spoken, in this order.
         """
         table = self._candidates(plan, n, chosen, rerankings)
         for stage in plan.stages:
@@ -258,11 +234,7 @@ class Collection(Scorers):
     ) -> Callable[[Inquiry[E], Offsets], E]:
         """Ask about the chunks at some positions now; return what tells of them later as `tell` does, or asks again.
 
-        Args:
-            plan: the query, weighed.
-            positions: of the chunks, ascending.
-            told_of: positions of those that something was told of already, or of others, ascending.
-            told: that, by what may be asked later.
+        Of those at `told_of`, ascending as `positions` are, something was told already, by what may be asked later.
         """
         missing = positions[find(told_of, positions) < 0]
         ahead = self.ahead(plan, positions.size) if missing.size else {}

@@ -34,13 +34,7 @@ _LEAST_COVERED: Final = 1e-3
 
 
 def evidence(best_score: float, covered: float, plan: Plan) -> float:
-    """Return x, at least 0.
-
-    Args:
-        best_score: score of the best chunk, in [0, 1].
-        covered: greatest coverage of a result by a passage, in [0, 1].
-        plan: the query, weighed.
-    """
+    """Return x, at least 0, of the best score and the greatest coverage of a result by a passage, in [0, 1] both."""
     terms = plan.terms
     counted = [(terms.idf[number], terms.df[number]) for number in terms.subject]
     known = math.fsum([idf for idf, df in counted if df]) / (math.fsum([idf for idf, _ in counted]) or 1.0)

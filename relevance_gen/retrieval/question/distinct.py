@@ -31,11 +31,7 @@ class Labels:
 
     @classmethod
     def of(cls, key: str, chunks: Chunks) -> Self:
-        """Return those of some chunks.
-
-        Raises:
-            InvalidRequestError: no chunk has the key.
-        """
+        """Return those of some chunks; a key that none has raises `InvalidRequestError`."""
         hashes = [_hash(chunks.metadata_of(number), key) for number in range(len(chunks.texts))]
         if hashes and not any(hashes):
             check_keys([key], set().union(*chunks.metadata.values()), "distinct")
@@ -58,13 +54,9 @@ def _hash(metadata: Metadata, key: str) -> int:
 
 
 def first_of_each(hashes: Ids) -> tuple[Offsets, Offsets]:
-    """Return the places, ascending, of the first of each value and of all that have none; and its likes.
+    """Return the places, ascending, of the first of each value and of all that have none, which is 0.
 
-    Args:
-        hashes: of values, 0 for none, shape (n,).
-
-    Returns:
-        The places, and how many others have the value of each.
+    And how many others have the value of each.
     """
     order = hashes.argsort(kind="stable")
     heads, counts = runs(hashes[order])

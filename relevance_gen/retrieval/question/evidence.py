@@ -22,12 +22,7 @@ _SHORT_CHARS: Final = 1 << 16
 
 @define(eq=False)
 class Excerpt:
-    """Some chunks of one segment; their words are read when somebody asks, and once for all who do.
-
-    Attributes:
-        segment: the segment.
-        numbers: numbers of the chunks in it, shape (n,).
-    """
+    """Some chunks of one segment, by their numbers, shape (n,); their words are read once, when somebody asks."""
 
     segment: Segment
     numbers: Offsets
@@ -80,11 +75,7 @@ Inquiry: TypeAlias = Callable[[Excerpt], E]
 
 @frozen(eq=False)
 class Columns:
-    """Evidence that is a few numbers of each chunk.
-
-    Attributes:
-        values: shape (k, n).
-    """
+    """Evidence that is a few numbers of each chunk, shape (k, n)."""
 
     values: Floats
 
@@ -104,18 +95,14 @@ class Columns:
 def merged(parts: Sequence[E | None], places: Sequence[Offsets]) -> E | None:
     """Return the evidence of several segments' chunks together; None where any of them could not tell."""
     told = [part for part in parts if part is not None]
-    if len(told) < len(parts) or len(told) == 1:
-        return told[0] if len(told) == len(parts) else None
-    return type(told[0]).merge(told, places)
+    if len(told) < len(parts):
+        return None
+    return told[0] if len(told) == 1 else type(told[0]).merge(told, places)
 
 
 @frozen(eq=False)
 class Contents(Generic[T]):
-    """What some chunks hold, such as texts.
-
-    Attributes:
-        rows: of each chunk, in order.
-    """
+    """What some chunks hold, such as texts: a row of each, in order."""
 
     rows: list[T]
 

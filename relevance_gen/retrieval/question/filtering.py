@@ -46,12 +46,7 @@ class Filter:
 
     @classmethod
     def read(cls, where: Where | None, n_positions: int, signs: tuple[Sign, ...] = ()) -> Self:
-        """Check what the caller said.
-
-        Args:
-            where: what the caller said.
-            n_positions: number of positions that were ever given.
-            signs: those of the question.
+        """Check what the caller said, of an index in which `n_positions` were ever given.
 
         Raises:
             InvalidRequestError: it is none of the kinds that are allowed, or a position or the mask is out of range.
@@ -65,12 +60,7 @@ class Filter:
         return allowed(self.signs, segment, self.flags(segment.positions, segment.chunks), by_prefix=by_prefix)
 
     def flags(self, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
-        """Tell which of some chunks the rule allows, shape (N,).
-
-        Args:
-            positions: their positions, shape (N,).
-            chunks: the chunks.
-        """
+        """Tell which of some chunks, at some positions, the rule allows, shape (N,)."""
         if self.rule is None:
             return np.ones(positions.size, bool)
         if callable(self.rule):
@@ -80,17 +70,12 @@ class Filter:
 
 
 def check_keys(keys: Iterable[str], known: Set[str] | None, field: str = "where") -> None:
-    """Refuse metadata with a key that no chunk has, if it is known what keys they have.
+    """Refuse metadata with a key that no chunk has, where it is known what keys they have.
 
     Such a filter finds nothing, whatever is asked, so it is enough to look where nothing was found.
 
-    Args:
-        keys: the keys that were named.
-        known: those that chunks have; None if that is not known.
-        field: what the caller calls them, for errors.
-
     Raises:
-        InvalidRequestError: there is such a key; the error names the nearest that there is, or all.
+        InvalidRequestError: there is such a key; the error calls it `field`, and names the nearest known, or all.
     """
     if known is None:
         return
@@ -118,10 +103,7 @@ def _has(metadata: Metadata, wanted: Mapping[str, _Values]) -> bool:
 class _Values:
     """The values of which a chunk must have one under a key: to look for one takes the time to read it.
 
-    Attributes:
-        values: all of them.
-        keys: the `key_of` of each that has one.
-        others: those that have none.
+    `keys` has the `key_of` of each that has one, and `others` those that have none.
     """
 
     values: Sequence[Any]
@@ -133,11 +115,9 @@ class _Values:
         """Check what the caller said of the key `name`."""
         value = as_list(value)
         if callable(value):
+            remedy = "a callable takes a chunk's whole metadata"
             raise InvalidRequestError.must_be(
-                f"where.{shorten(name)}",
-                "a value or a list of values",
-                value,
-                remedy="a callable takes a chunk's whole metadata",
+                f"where.{shorten(name)}", "a value or a list of values", value, remedy=remedy
             )
         values = list(map(plain, value)) if isinstance(value, list | tuple | Set | range) else [value]
         keys = [key_of(one) for one in values]
@@ -205,9 +185,8 @@ def _mask(where: Any, n_positions: int) -> Flags:
     values = list(map(plain, where))
     if values and all(isinstance(value, bool) for value in values):
         if len(values) != n_positions:
-            raise InvalidRequestError(
-                f"must be a mask of {n_positions} booleans, one for each position", "where", str(len(values))
-            )
+            rule = f"must be a mask of {n_positions} booleans, one for each position"
+            raise InvalidRequestError(rule, "where", str(len(values)))
         return np.array(values, bool)
     for place, value in enumerate(values):
         if not is_integer(value) or not 0 <= value < n_positions:

@@ -68,13 +68,8 @@ class _Hits:
 def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ...]]:
     """Say where in each of some texts the answer stands.
 
-    Args:
-        texts: texts of chunks that the query found.
-        terms: the terms of the query, weighed.
-
-    Returns:
-        For each text the best passage, and behind it the words found, ascending and apart; nothing for a text that
-        holds none of the query's words.
+    For each it is the best passage, and behind that the words found, ascending and apart; nothing for a text that holds
+    none of the query's words.
 
     Raises:
         TooLargeError: there are more than `MOST_SPANS`.
@@ -164,11 +159,7 @@ def _passages(hits: _Hits) -> tuple[Offsets, Offsets, Offsets, Offsets]:
 
 
 def _coverage(hits: _Hits) -> tuple[Offsets, Offsets]:
-    """Weigh the window that begins at each hit.
-
-    Returns:
-        What it weighs, shape (H,), and the number of the last hit that adds to that, shape (H,).
-    """
+    """Return what the window that begins at each hit weighs, and the number of the last hit that adds to that."""
     n = hits.place.size
     behind = np.searchsorted(hits.place, hits.place + WINDOW)
     same = np.argsort(hits.term, kind="stable")

@@ -53,10 +53,10 @@ _ONES: Final[Floats] = np.ones(MAX_FORMS + 1)
 
 @frozen(eq=False)
 class Match:
-    """The terms that one word of the query stands for: those of one segment, or of several together.
+    """The terms that one word of the query stands for, none or more: of one segment, or of several together.
 
     Attributes:
-        ids: their ids, ascending, shape (n,); empty if no chunk has any.
+        ids: their ids, ascending, shape (n,).
         weight: how far each counts as the query's word, in (0, 1], shape (n,).
         counts_in_full: whether it is known that all weights are 1.
     """
@@ -97,11 +97,9 @@ class Match:
 
 
 def numbers_of_matches(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.uint8]:
-    """Return for each word of a lexicon which match has it, from 1 on; 0 for none, and for no word: shape (V + 1,).
+    """Return for each of V words which of at most 255 matches has it, from 1 on; 0 for none, and for no word.
 
-    Args:
-        matches: at most 255; of several that have a word, the one counts in which it has the greatest weight.
-        lexicon: the words, V of them.
+    Of several that have a word, the one counts in which it has the greatest weight. Shape (V + 1,).
     """
     matches = matches[::-1]
     ids = joined([match.ids for match in matches], np.uint64)
@@ -126,18 +124,16 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
 
 
 def inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> tuple[Offsets, Floats | None]:
-    """Return the numbers of a word's forms, however many, and the weight of each; None where all count in full.
+    """Return the numbers of a folded word's forms, however many, and the weight of each; None where all count in full.
 
-    Args:
-        postings: the chunks' terms.
-        term_id: id of the word.
-        word: its folded spelling.
-        by_prefix: whether words that share its beginning match too, for a Latin word; for others they always do.
+    With `by_prefix` words that share a Latin word's beginning match, too; for others they always do.
     """
     lexicon = postings.lexicon
     if is_fragment(word):
         numbers = lexicon.containing(word.encode())
-        return numbers, _ngram_weights(word, lexicon.spell(numbers))
+        size = ngram_size(word)
+        least = 1.0 / (size - len(word) + 1)
+        return numbers, np.array([1.0 if len(one) < size else least for one in lexicon.spell(numbers)])
     if not is_inflected(word):
         return lexicon.own(term_id), None
     numbers = lexicon.with_stem(term_id, stem(word), stem_all)
@@ -164,12 +160,6 @@ def _by_prefix(postings: Postings, term_id: int, word: str) -> tuple[Offsets, Fl
         enough |= (shared == MIN_LETTERS) & (weight >= _MIN_SHORT_SIMILARITY)
     enough &= lexicon.stump_numbers[numbers] != 0  # no function word is a form of another
     return numbers[enough], weight[enough]
-
-
-def _ngram_weights(word: str, spellings: Sequence[str]) -> Floats:
-    """Return how far each term counts as a fragment that it has in it."""
-    size = ngram_size(word)
-    return np.array([1.0 if len(one) < size else 1.0 / (size - len(word) + 1) for one in spellings])
 
 
 def _match(postings: Postings, numbers: Offsets, weight: Floats | None = None) -> Match:

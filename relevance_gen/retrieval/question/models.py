@@ -26,11 +26,7 @@ def _made_by(name: str, method: str) -> Any:
 
 @frozen
 class Models:
-    """What a search has beside the words: an encoder and a reranker, or None for each that it does not have.
-
-    Raises:
-        InvalidRequestError: one of them is something else.
-    """
+    """What a search has beside the words: an encoder and a reranker, or None; all else is an `InvalidRequestError`."""
 
     encoder: TextEncoder | None = field(default=None, validator=_made_by("Encoder", "encode"))
     reranker: TextReranker | None = field(default=None, validator=_made_by("Reranker", "score"))

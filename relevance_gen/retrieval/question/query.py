@@ -104,15 +104,13 @@ def questions(query: object, *options: Any, **more: Any) -> Question | list[Ques
     asked = checks.as_list(query)
     if not isinstance(asked, list | tuple | Iterator):
         return Question(asked, *options, **more)
-    return [_numbered(place, one, *options, **more) for place, one in enumerate(asked)]
-
-
-def _numbered(place: int, query: Any, *options: Any, **more: Any) -> Question:
-    """Make the question of one query among several; an error names that one."""
-    try:
-        return Question(query, *options, **more)
-    except InvalidRequestError as error:
-        raise error.at(f"query[{place}]" if error.field == "query" else error.field) from None
+    found = []
+    for place, one in enumerate(asked):
+        try:
+            found.append(Question(one, *options, **more))
+        except InvalidRequestError as error:
+            raise error.at(f"query[{place}]" if error.field == "query" else error.field) from None
+    return found
 
 
 @frozen
@@ -177,8 +175,8 @@ def parse(text: str, *, inflects: bool, is_english: bool = True) -> Query:
             about the subject, nor do those that only ask; else every word is a term of its own, and counts.
         is_english: whether the chunks are in English, where words in Latin letters ask in English only.
     """
-    once = len(text) <= REMEMBERED_CHARS
-    return _parse_once(text, inflects, is_english) if once else _parse(text, inflects, is_english)
+    read = _parse_once if len(text) <= REMEMBERED_CHARS else _parse
+    return read(text, inflects, is_english)
 
 
 def _parse(text: str, inflects: bool, is_english: bool) -> Query:
@@ -229,11 +227,8 @@ def _plain_word(spelling: str, inflects: bool) -> QueryTerm:
 def _query(text: str, ids: Ids, words: Sequence[QueryTerm], word_at: npt.NDArray[np.int16] | None = None) -> Query:
     """Put words that are one term together.
 
-    Args:
-        text: the query.
-        ids: term id of each occurrence.
-        words: its words, each told once.
-        word_at: number of the word at each occurrence, -1 for one left out; None where every occurrence is in `words`.
+    Each of `words` is told once, with its number at each occurrence, or -1 for one left out; or, without `word_at`, at
+    every occurrence.
     """
     numbers: dict[Hashable, int] = {}
     terms: list[QueryTerm] = []

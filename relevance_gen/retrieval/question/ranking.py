@@ -76,11 +76,7 @@ def at_least_as_good(scores: Floats, n: int) -> Offsets:
 def best_quotients(sums: Floats, denominators: Floats, least: float, n: int) -> Offsets:
     """Return what `at_least_as_good` returns of ``sums / denominators``, and divide only where it may matter.
 
-    Args:
-        sums: at least 0, shape (N,).
-        denominators: above 0, shape (N,).
-        least: the least of them.
-        n: how many.
+    The sums are at least 0, the denominators above 0, and `least` is the least of these.
     """
     maxima = _block_maxima(sums, n) if sums.size >= _MANY else _NO_SCORES
     if not maxima.size:

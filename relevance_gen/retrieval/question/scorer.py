@@ -104,12 +104,7 @@ class Candidates:
 
     @classmethod
     def merge(cls, parts: Sequence[Candidates], n: int | None) -> Candidates:
-        """Return the best of several segments together.
-
-        Args:
-            parts: the best of each.
-            n: how many of all, and how many of the chosen ones, to keep, with ties; None keeps all.
-        """
+        """Return the best `n` of several segments together, and of the chosen ones, with ties; None keeps all."""
         if len(parts) == 1:
             return parts[0]
         every = [(part.positions, part.cosines, part.is_verbatim, part.is_chosen) for part in (_NO_CANDIDATES, *parts)]
@@ -135,11 +130,7 @@ class Candidates:
 class SegmentScorer:
     """Scores one segment, query after query; safe to share between threads.
 
-    Args:
-        segment: the chunks.
-        weighting: how to score.
-        statistics: facts of all segments together.
-        words: what is remembered of this segment from before; by default nothing yet.
+    The statistics are those of all segments together, and `words` what is remembered of this one from before.
     """
 
     def __init__(
@@ -150,11 +141,10 @@ class SegmentScorer:
         words: LruCache[TermPostings] | None = None,
     ) -> None:
         self.segment = segment
-        self.words_found = (
-            words
-            if words is not None
-            else LruCache(_LEAST_MEMORY_BYTES + segment.array_bytes // _MEMORY_SHARE, lambda postings: postings.nbytes)
-        )
+        if words is None:
+            limit_bytes = _LEAST_MEMORY_BYTES + segment.array_bytes // _MEMORY_SHARE
+            words = LruCache(limit_bytes, lambda postings: postings.nbytes)
+        self.words_found = words
         self._exact: LruCache[TermMatch] = LruCache(_EXACT_BYTES, lambda found: found.match.nbytes)
         self._weighting = weighting
         self.statistics = statistics
@@ -188,11 +178,8 @@ class SegmentScorer:
     def candidates(self, plan: Plan, n: int, chosen: Filter | None = None, *, everyone: bool = False) -> Candidates:
         """Return the chunks whose cosines reach the n-th best of the segment, and those that say the same.
 
-        Args:
-            plan: the query, weighed.
-            n: how many of all, and how many of those that are chosen; there are more with ties.
-            chosen: which chunks may be results; None allows all.
-            everyone: whether all chosen chunks are wanted, whatever their cosines.
+        So many of all, and of those that are chosen; there are more with ties. With `everyone` all chosen chunks are
+        wanted, whatever their cosines.
         """
         sums = self._sums(plan)
         if sums is None and not everyone:
@@ -202,9 +189,8 @@ class SegmentScorer:
         numbers = []
         verbatim = _NOTHING
         if sums is not None:
-            numbers.append(self._best(sums, n))
-            if flags is not None:
-                numbers.append(self._best(np.where(flags, sums, 0.0), n))
+            ranked = [sums] if flags is None else [sums, np.where(flags, sums, 0.0)]
+            numbers += [best_quotients(some, self.denominators, self._least_denominator, n) for some in ranked]
             if (verbatim := self._verbatim(plan, sums)).size:
                 numbers.append(verbatim)
         if everyone:
@@ -219,9 +205,7 @@ class SegmentScorer:
     def tell(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> tuple[Offsets, list[Any]]:
         """Return the places of this segment's chunks among some positions, and what is asked of these chunks.
 
-        Args:
-            positions: positions of chunks.
-            inquiries: what is asked; one that cannot be answered has None.
+        An inquiry that cannot be answered has None.
         """
         numbers = self.segment.find(positions)
         here: Offsets = (numbers >= 0).nonzero()[0]
@@ -291,12 +275,10 @@ class SegmentScorer:
     def broken_signs(self, position: int, signs: Sequence[Sign]) -> list[str]:
         """Return the signs that a chunk does not keep to; none if the chunk is not here."""
         only = self.segment.positions == position
-        is_here = only.any()
-        return [
-            sign.said
-            for sign in signs
-            if is_here and not allowed((sign,), self.segment, only, by_prefix=self._by_prefix).any()
-        ]
+        if not only.any():
+            return []
+        is_kept = functools.partial(allowed, segment=self.segment, among=only, by_prefix=self._by_prefix)
+        return [sign.said for sign in signs if not is_kept((sign,)).any()]
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -338,9 +320,6 @@ class SegmentScorer:
             return sum_by(chunk, value, self.segment.size)
         np.add.at(sums, chunk, value)  # one after the other, as if all had been added up at once
         return sums
-
-    def _best(self, sums: Floats, n: int) -> Offsets:
-        return best_quotients(sums, self.denominators, self._least_denominator, n)
 
     def _verbatim(self, plan: Plan, sums: Floats) -> Offsets:
         """Find the chunks that have exactly the query's terms, each as often."""
@@ -414,12 +393,7 @@ class SegmentScorer:
 def together(scorers: Sequence[SegmentScorer], positions: Offsets) -> Excerpt | None:
     """Return chunks of many segments as those of one that is made for them: quicker than to look into each segment.
 
-    Args:
-        scorers: of the segments.
-        positions: of the chunks, ascending.
-
-    Returns:
-        The excerpt; None where the chunks have passages, or are so long that they had better not be read again.
+    None where the chunks have passages, or are so long that they had better not be read again. The positions ascend.
     """
     homes: list[tuple[Segment, int, float]] = []
     order: list[int] = []

@@ -54,10 +54,7 @@ class Scorers:
     """The scorers of some segments, asked as one.
 
     All that is asked of them goes through `ask`: where segments are elsewhere, that is overridden, and `tell_each`,
-    which may ask fewer of them.
-
-    Args:
-        scorers: one for each segment; no position is in two of these.
+    which may ask fewer of them. No position is in the segments of two.
     """
 
     def __init__(self, scorers: Sequence[SegmentScorer]) -> None:
@@ -86,13 +83,8 @@ class Scorers:
     ) -> Leaders:
         """Return the chunks whose cosines reach the n-th best, and those that say the same: the second round.
 
-        Args:
-            plan: the query, weighed.
-            n: how many; there are more with ties.
-            chosen: which chunks may be results; None allows all.
-            everyone: whether all chosen chunks are wanted, whatever their cosines.
-            n_told: of how many of the best to tell something at once, and of as many of the best that are chosen.
-            inquiries: what.
+        Of the best `n_told`, and of as many of the best that are chosen, what `inquiries` ask is told at once; all else
+        is as for `SegmentScorer.candidates`.
         """
         parts = self.ask(SegmentScorer.candidates, plan, n, chosen, everyone=everyone)
         found = Candidates.merge(parts, None if everyone else n)

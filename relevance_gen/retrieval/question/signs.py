@@ -75,15 +75,9 @@ class Sign:
 
 
 def allowed(signs: Sequence[Sign], segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
-    """Tell which of some chunks of a segment keep to all of some signs, shape (N,).
+    """Tell which chunks of a segment, `among` those flagged, keep to all of some signs, shape (N,).
 
-    Texts are read once, however many phrases there are.
-
-    Args:
-        signs: the signs.
-        segment: the segment.
-        among: whether each of its chunks is one of them, shape (N,).
-        by_prefix: whether Latin words that share their beginning are forms of one word.
+    Texts are read once, however many phrases there are. `by_prefix` is as for `matching.inflections`.
     """
     phrases, has_some = [], np.zeros(segment.size, bool)
     for sign in sorted(signs, key=lambda sign: not sign.is_wanted):
@@ -104,11 +98,7 @@ def allowed(signs: Sequence[Sign], segment: Segment, among: Flags, *, by_prefix:
 
 
 def read_signs(query: str, *, inflects: bool) -> tuple[str, tuple[Sign, ...]]:
-    """Return what is asked, without what must not be there, and the signs.
-
-    Args:
-        query: the question.
-        inflects: whether words stand for their other forms.
+    """Return what is asked, without what must not be there, and the signs; with `inflects` words stand for all forms.
 
     Raises:
         InvalidRequestError: there are more than `MAX_WORDS` words behind signs and in quotes.

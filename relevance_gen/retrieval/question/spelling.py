@@ -40,11 +40,7 @@ def corrected(
 ) -> Query:
     """Return a query with its misspelt words as the chunks have them.
 
-    Args:
-        query: the query.
-        near: what each segment has near each of the unknown words, by the number of chunks that hold it.
-        unknown: these words.
-        is_english: as in `parse`.
+    `near` is what each segment has near each of the unknown words, by the number of chunks that hold it.
     """
     counts = {word: sum(of_word, Counter[str]()) for word, *of_word in zip(unknown, *near, strict=True)}
     taken = {word: min(n, key=lambda one: (-n[one], one)) for word, n in counts.items() if n}

@@ -30,9 +30,6 @@ MAX_WORDS: Final = 32
 """Most words of a query that are looked for in chunks, function words apart: queries may be as long as a book."""
 
 
-# ── What a question is before it has stages ──────────────────────────────────────────────────────────────────────────
-
-
 @frozen(eq=False)
 class WeightedTerms:
     """The terms of a query, and what all chunks together say of them: what a stage is made from.
@@ -82,9 +79,6 @@ class OwnChunk:
     unknown_idf: float
 
 
-# ── The contract ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 class Stage(ABC):
     """One part of a score, made for one question. It can be pickled, for its evidence is asked for anywhere.
 
@@ -114,13 +108,9 @@ class Stage(ABC):
         return total
 
     def shares(self, row: Mapping[str, float], score: float) -> dict[str, float]:
-        """Return what one chunk was given, by the names of `parts`.
+        """Return what one chunk was given, by the names of `parts`, told what the stages noted of it.
 
-        A stage before the scale returns what it added. One behind it returns its share of the score.
-
-        Args:
-            row: what the stages noted of the chunk.
-            score: its score by its words.
+        A stage before the scale returns what it added. One behind it returns its share of the score by words.
         """
         del score
         return {part: row[part] for part in self.parts}
@@ -141,23 +131,14 @@ class Reranking(Stage):
 
     def candidates(self, table: Table) -> Offsets:
         """Return the places of the best results with their ties; where very many tie for the last, without those."""
-        n, results = self.n_candidates, table.results
-        if n is None:
-            return results
-        best = results.take(at_least_as_good(table.scores.take(results), n))
-        return best if best.size <= n + MAX_CHUNKS else best[table.scores[best] > table.scores[best].min()]
+        n = self.n_candidates
+        return table.results if n is None else table.best_of(table.results, n, n + MAX_CHUNKS)
 
     @abstractmethod
     def explain(self, table: Table, place: int, before: float, after: float) -> dict[str, Any]:
         """Return what the chunk at a place was given, by the names of `Explanation`, those of `parts` among them.
 
         What these do not add up to is what is left of the score before, and each part of that has its share in it.
-
-        Args:
-            table: the table.
-            place: of the chunk.
-            before: the chunk's score before this reranking.
-            after: its score after it.
         """
 
 
@@ -249,24 +230,16 @@ class Table:
         return evidence
 
     def best(self, n: int, most: int) -> Offsets:
-        """Return the places of the best n of the promising chunks with their ties; of too many ties, none of the last.
+        """Return the places of the best n of the promising chunks with their ties; of more than `most`, fewer."""
+        return self.best_of(self.promising, n, most)
 
-        Args:
-            n: how many.
-            most: how many there may be with ties.
-        """
-        scores = self.scores.take(self.promising)
-        best = self.promising.take(at_least_as_good(scores, n))
+    def best_of(self, places: Offsets, n: int, most: int) -> Offsets:
+        """Return the best n of some places with their ties; where these are more than `most`, none of the last."""
+        best = places.take(at_least_as_good(self.scores.take(places), n))
         return best if best.size <= most else best[self.scores[best] > self.scores[best].min()]
 
     def add(self, parts: Sequence[str], places: Offsets, values: Floats) -> None:
-        """Add parts of the score to those of the chunks at some places, and note them; the other chunks have 0.
-
-        Args:
-            parts: the names of k columns.
-            places: of n chunks.
-            values: what each chunk is given, shape (k, n).
-        """
+        """Add k parts of the score, shape (k, n), to those of the chunks at n places, and note them; others have 0."""
         columns = values
         if places.size < self.scores.size:
             columns = np.zeros((len(parts), self.scores.size))

@@ -37,18 +37,8 @@ import numpy.typing as npt
 from attrs import evolve, frozen
 
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.retrieval import formulas
 from relevance_gen.retrieval.arrays import Floats, Ids, sum_by
-from relevance_gen.retrieval.formulas import (
-    SLOPE,
-    at_most_one,
-    below_one,
-    pivot,
-    rarity,
-    saturated,
-    saturated_one,
-    smoothed_idf,
-    sublinear,
-)
 from relevance_gen.retrieval.question.matching import Match
 from relevance_gen.retrieval.question.query import Query, QueryTerm
 from relevance_gen.retrieval.question.stage import OwnChunk, Plan, Scale, Stage, WeightedTerms
@@ -72,8 +62,7 @@ class Weighting:
     Attributes:
         name: what callers call it.
         inflects: whether a word of the query stands for its other forms, too, and function words for nothing.
-        needs_all_terms: whether a chunk's length depends on how many chunks hold each of its terms, and so idf counts
-            on both sides of the cosine.
+        needs_all_terms: whether a chunk's length depends on df of all of its terms, and so idf counts on both sides.
         saturate: returns what each count of a term weighs in a chunk, before idf.
         idf: returns the idf of each term, of df, the terms and the number of chunks; 0 for one that is left out.
         denominators: returns what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,).
@@ -102,12 +91,6 @@ class Weighting:
 
         Words of the query that no chunk has, function words aside, lower all scores by one factor: what the rest of the
         query would score alone, divided by what all of it would.
-
-        Args:
-            query: the query.
-            matches: what each of its terms stands for, in any chunk.
-            df: number of chunks that hold each term.
-            statistics: facts of all chunks.
         """
         idf = self.idf(df, query.terms, statistics.n_chunks)
         weight = [(1.0 + math.log(term.qtf)) * rare for term, rare in zip(query.terms, idf, strict=True)]
@@ -135,86 +118,69 @@ class Weighting:
         said = said_of(is_known)
         said_norm = _norm(said)
         cosine, reference = own_scores(is_known, said_norm)
-        known_share = 1.0
+        share = 1.0
         if counted != is_known:
-            known_share = min(reference / own_scores(counted, _norm(said_of(counted)))[1], 1.0)
+            share = min(reference / own_scores(counted, _norm(said_of(counted)))[1], 1.0)
         gains = [one * rare for one, rare in zip(weight, idf, strict=True)] if self.needs_all_terms else weight
-        return Plan(
-            terms=terms,
-            gains=tuple([gain / norm for gain in gains]),
-            said=said,
-            said_norm=said_norm,
-            stages=stages,
-            cosine=cosine,
-            reference=reference,
-            known_share=known_share,
-        )
+        return Plan(terms, tuple([gain / norm for gain in gains]), said, said_norm, stages, cosine, reference, share)
 
 
 def _norm(ids: Ids) -> float:
     """Return the norm of a chunk that has words of these ids, ascending."""
     if ids.size <= _FEW:
         said = ids.tolist()
-        return math.sqrt(math.fsum([saturated_one(said.count(one)) ** 2 for one in set(said)]))
+        return math.sqrt(math.fsum([formulas.saturated_one(said.count(one)) ** 2 for one in set(said)]))
     edges = np.flatnonzero(ids[1:] != ids[:-1])
     n_terms_of = np.bincount(np.diff(edges, prepend=-1, append=ids.size - 1))  # by how often they stand there
     counts = np.flatnonzero(n_terms_of).tolist()
-    squares = (repeat(saturated_one(n) ** 2, int(n_terms_of[n])) for n in counts if n)
+    squares = (repeat(formulas.saturated_one(n) ** 2, int(n_terms_of[n])) for n in counts if n)
     return math.sqrt(math.fsum(chain.from_iterable(squares)))
-
-
-# ── pivoted ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _idf_of_subject(df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int) -> tuple[float, ...]:
     """Return ``ln(1 + N / df)``, and of function words what is left of it beside n other words that some chunk has."""
     n_others = sum([1 for n, term in zip(df, terms, strict=True) if n and not term.stop])
     if not n_others:
-        return tuple([rarity(n, n_chunks) for n in df])
+        return tuple([formulas.rarity(n, n_chunks) for n in df])
     share = 2.0 ** (1 - n_others) if n_others <= _MOST_OTHERS else 0.0
-    return tuple(
-        [
-            rarity(n, n_chunks) * (1.0 if not term.stop else share if n and not term.asks else 0.0)
-            for n, term in zip(df, terms, strict=True)
-        ]
-    )
+    shares = [
+        1.0 if not term.stop else share if n and not term.asks else 0.0 for n, term in zip(df, terms, strict=True)
+    ]
+    return tuple([formulas.rarity(n, n_chunks) * part for n, part in zip(df, shares, strict=True)])
 
 
 def _own_pivoted_cosine(
     terms: Sequence[tuple[float, int]], length: float, norm: float, mean_norm: float
 ) -> tuple[float, float]:
-    denominator = ((1.0 - SLOPE) * mean_norm + SLOPE * length or 1.0) * norm
-    return math.fsum([weight * saturated_one(qtf) for weight, qtf in terms]) / denominator, denominator
+    denominator = ((1.0 - formulas.SLOPE) * mean_norm + formulas.SLOPE * length or 1.0) * norm
+    return math.fsum([weight * formulas.saturated_one(qtf) for weight, qtf in terms]) / denominator, denominator
 
 
 PIVOTED: Final = Weighting(
     name="pivoted",
     inflects=True,
     needs_all_terms=False,
-    saturate=saturated,
+    saturate=formulas.saturated,
     idf=_idf_of_subject,
-    denominators=lambda segment, statistics: pivot(segment.norms, statistics.mean_norm),
+    denominators=lambda segment, statistics: formulas.pivot(segment.norms, statistics.mean_norm),
     own_cosine=_own_pivoted_cosine,
-    stages=(Proximity.of, Titles.of, Letters.of, lambda _: Scale(below_one), lambda _: Likeness()),
+    stages=(Proximity.of, Titles.of, Letters.of, lambda _: Scale(formulas.below_one), lambda _: Likeness()),
 )
-
-
-# ── cosine ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _idf_as_scikit_learn(df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int) -> tuple[float, ...]:
     """Return scikit-learn's smoothed idf; 0 for a term that no chunk has."""
     del terms
     counts = np.array(df, np.int64)
-    return tuple(np.where(counts > 0, smoothed_idf(counts, n_chunks), 0.0).tolist())
+    return tuple(np.where(counts > 0, formulas.smoothed_idf(counts, n_chunks), 0.0).tolist())
 
 
 def _lengths(segment: Segment, statistics: Statistics) -> Floats:
     """Return the length of each chunk's vector; 1 where that is 0."""
     postings = segment.postings
     df = statistics.df[np.searchsorted(statistics.ids, postings.lexicon.ids)]
-    idf = np.repeat(smoothed_idf(df, statistics.n_chunks), np.diff(postings.first))
-    norms = np.sqrt(sum_by(postings.chunk, np.square(sublinear(postings.tf) * idf), segment.size))
+    idf = np.repeat(formulas.smoothed_idf(df, statistics.n_chunks), np.diff(postings.first))
+    norms = np.sqrt(sum_by(postings.chunk, np.square(formulas.sublinear(postings.tf) * idf), segment.size))
     return np.where(norms > 0.0, norms, 1.0)
 
 
@@ -222,22 +188,18 @@ COSINE: Final = Weighting(
     name="cosine",
     inflects=False,
     needs_all_terms=True,
-    saturate=sublinear,
+    saturate=formulas.sublinear,
     idf=_idf_as_scikit_learn,
     denominators=_lengths,
     own_cosine=lambda *_: (1.0, 1.0),
-    stages=(lambda _: Scale(at_most_one),),
+    stages=(lambda _: Scale(formulas.at_most_one),),
 )
 
 _WEIGHTINGS: Final[dict[object, Weighting]] = {one.name: one for one in (PIVOTED, COSINE)}
 
 
 def weighting_named(name: object) -> Weighting:
-    """Return the weighting of a name.
-
-    Raises:
-        InvalidRequestError: there is none of that name.
-    """
+    """Return the weighting of a name; one that there is not raises `InvalidRequestError`."""
     if not isinstance(name, str) or name not in _WEIGHTINGS:
         allowed = " or ".join(f'"{known}"' for known in get_args(WeightingName))
         raise InvalidRequestError.must_be("weighting", allowed, name)

@@ -75,20 +75,11 @@ def words(excerpt: Excerpt) -> Bag:
 
 
 def likeness(bag: Bag, scores: Floats, sample: Sample) -> Floats:
-    """Return what chunks are given for being like the best of them.
+    """Return what chunks are given for being like the best of them: at most the best score, shape (n,).
 
-    Args:
-        bag: the beginnings of their words.
-        scores: their own scores, in [0, 1], shape (n,).
-        sample: how many chunks of the collection have each beginning.
-
-    Returns:
-        At most the best score, shape (n,).
+    The bag holds the beginnings of their words, and the scores are their own, in [0, 1].
     """
-    if scores.size < 2:  # before its words are counted, which may be very many
-        return scores.copy()
-    tally = bag.tally()
-    if not tally.tf.size:
+    if scores.size < 2 or not (tally := bag.tally()).tf.size:  # the words of one may be very many: they are not counted
         return scores.copy()
     idf = rarities(tally.n_chunks).take(tally.df)
     idf += sample.rarity(tally)

@@ -47,13 +47,7 @@ def fuse(words: Floats, cosines: Floats) -> Floats:
 
 @frozen(eq=False)
 class Meaning(Reranking):
-    """Lifts chunks that say in other words what the query asks.
-
-    Attributes:
-        encoder: tells what texts mean.
-        n_candidates: how many of the best by their words are lifted, and all that are as good as the last of them; None
-            compares every chunk.
-    """
+    """Lifts chunks that say in other words what the query asks, as the encoder tells."""
 
     encoder: TextEncoder
     n_candidates: int | None

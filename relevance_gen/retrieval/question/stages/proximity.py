@@ -149,15 +149,8 @@ class Proximity(Stage):
         head /= self._total_idf
         return Measures(pairs, np.minimum(covered, 1.0), np.minimum(head, 1.0), run)
 
-    # ── Side by side ─────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _neighbours(self, word: _Words, begin: int) -> _Neighbours:
-        """Return where the query's pairs stand, and the number of each.
-
-        Args:
-            word: the query's word at each place of a step, and at some of the next.
-            begin: the first place.
-        """
+        """Return where the query's pairs stand in a step that begins at a place, and the number of each."""
         word = word[: _STEP + 1]
         left: Offsets = np.logical_and(word[:-1], word[1:]).nonzero()[0]
         beside = word.take(left) * np.uint16(self._n_words + 1)
@@ -195,8 +188,6 @@ class Proximity(Stage):
         run /= self._run_total
         return pairs, np.minimum(run, 1.0)
 
-    # ── Within a passage ─────────────────────────────────────────────────────────────────────────────────────────────
-
     def _weigh(self, masks: _Masks) -> Floats:
         """Return the sum of the idf of the words in each mask."""
         if masks.itemsize == 1:
@@ -208,13 +199,9 @@ class Proximity(Stage):
         return total
 
     def _cover(self, word: _Words, starts: Offsets, covered: Floats, heads: _Masks) -> None:
-        """Note the best window of each chunk among those that begin in a step, and the words in its head.
+        """Note the idf of each chunk's best window among those that begin in a step, and the words in its head.
 
-        Args:
-            word: the query's word at each place of a step, and at some of the next.
-            starts: where each chunk begins, counted from the first of these places.
-            covered: idf of each chunk's best window.
-            heads: the query's words in each chunk's head.
+        Chunks begin at `starts`, counted from the first of the places whose query's words are given.
         """
         within = self._bits.take(word)
         for n_places in (1, 2, 4):

@@ -43,12 +43,7 @@ class TextReranker(Protocol):
 
 @frozen(eq=False)
 class Relevance(Reranking):
-    """Puts the best chunks in a reranker's order.
-
-    Attributes:
-        reranker: reads them.
-        n_candidates: how many of the best it reads at most; None has it read every chunk.
-    """
+    """Puts the best chunks in a reranker's order, of equal ones at most `n_candidates`."""
 
     reranker: TextReranker
     n_candidates: int | None

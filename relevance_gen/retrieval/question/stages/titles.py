@@ -30,12 +30,7 @@ WEIGHT: Final = 0.1
 
 @frozen(eq=False)
 class Titles(Stage):
-    """Adds what the titles of chunks have of the query.
-
-    Attributes:
-        matches: for each query word that counts the terms it stands for.
-        idf: idf of each word.
-    """
+    """Adds what the titles of chunks have of the query: of each word that counts, told by its matches and its idf."""
 
     matches: Sequence[Match]
     idf: Sequence[float]
