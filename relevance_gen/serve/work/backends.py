@@ -41,12 +41,7 @@ class Backend(Model, Protocol):
 
 
 def load_backend(settings: Settings, model: NamedModel) -> Backend:
-    """Load one of the models that `settings` name.
-
-    Raises:
-        ModelLoadError: it cannot be loaded.
-        ClusterError: the settings name a cluster, and it does not answer as it must.
-    """
+    """Load one of the models that `settings` name; raise what `Runner` and `ClusterRunner` raise."""
     given: dict[str, Any] = attrs.asdict(settings.model_options, filter=lambda one, value: value != one.default)
     given |= {"max_queue": settings.max_queue, "prefix_cache_bytes": settings.prefix_cache_bytes}
     given = {name: value for name, value in given.items() if value is not None}

@@ -45,22 +45,12 @@ class EmbeddingTask:
 
 
 def load_encoder(settings: Settings, model: NamedModel) -> Encoder:
-    """Load one of the encoders that `settings` name.
-
-    Raises:
-        ModelLoadError: it cannot be loaded.
-    """
+    """Load one of the encoders that `settings` name; raise what `Encoder` raises."""
     return Encoder(str(model.file), n_threads=settings.n_threads_of(settings.encoder_threads))
 
 
 class EmbeddingService:
-    """Encodes texts for clients and for searches, each in its turn. Safe to use from several threads.
-
-    Args:
-        registry: has the encoders.
-        settings: how many texts may wait for each, and how long.
-        metrics: counts texts and tokens.
-    """
+    """Encodes texts for clients and for searches, each in its turn. Safe to use from several threads."""
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics) -> None:
         self.registry = registry
@@ -131,15 +121,12 @@ class EmbeddingService:
             yield future
         finally:
             future.cancel()
-        self._count(future.result(), time.perf_counter() - started_s)
-
-    def _count(self, encoded: Embeddings, seconds: float) -> None:
-        n_texts, n_tokens = encoded.n_tokens.size, int(encoded.n_tokens.sum())
+        n_tokens, seconds = future.result().n_tokens, time.perf_counter() - started_s
         with self._lock:
-            self._mean_s += _SMOOTHING * (seconds / max(n_texts, 1) - self._mean_s)
+            self._mean_s += _SMOOTHING * (seconds / max(n_tokens.size, 1) - self._mean_s)
             self._metrics.observe("encoding_seconds", seconds)
-            self._metrics.add("encoded_texts_total", n_texts)
-            self._metrics.add("encoded_tokens_total", n_tokens)
+            self._metrics.add("encoded_texts_total", n_tokens.size)
+            self._metrics.add("encoded_tokens_total", int(n_tokens.sum()))
 
 
 def _timed_out(timeout_s: float) -> TimedOutError:

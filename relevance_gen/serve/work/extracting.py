@@ -48,18 +48,14 @@ class Extractor:
         try:
             found = sandbox.ask({"name": request.name, "content": request.content})
         except TimeoutError:
-            raise _refused(f"takes longer than {self._timeout_s:g} seconds to read") from None
+            raise InvalidRequestError(f"takes longer than {self._timeout_s:g} seconds to read", "content") from None
         except EOFError:
-            raise _refused("cannot be read within the memory allowed") from None
+            raise InvalidRequestError("cannot be read within the memory allowed", "content") from None
         except GenerationError:
             raise BusyError("no process can read documents now", retry_after_s=5) from None
         finally:
             self._free.put(sandbox)
         if not any(text for _, text in found["parts"]):
-            raise _refused(found["trouble"] or "holds no text")
+            raise InvalidRequestError(found["trouble"] or "holds no text", "content")
         parts = tuple(DocumentPart(place, text) for place, text in found["parts"])
         return ExtractionResponse(parts, found["trouble"])
-
-
-def _refused(why: str) -> InvalidRequestError:
-    return InvalidRequestError(why, "content")

@@ -67,14 +67,8 @@ class Gate:
     cancelled while it waits gives its place up at once. A thread cannot be stopped: of a caller that is cancelled later
     the work is told that it is not wanted any more, and keeps its place until it has noticed.
 
-    Args:
-        name: the lane whose threads these are; names threads and metrics.
-        n_threads: tasks at once.
-        max_waiting: callers that may wait.
-        max_wait_s: longest wait.
-        metrics: counts those that wait and those that are refused.
-        share: threads that one client may have at once; the others pass those of it that wait. Of the places to wait it
-            may have as large a part.
+    One client may have a `share` of the threads at once, and as large a part of the places to wait; others pass what it
+    has waiting beyond that.
     """
 
     def __init__(

@@ -53,12 +53,12 @@ class GenerationTask:
     Attributes:
         requests: one for each prompt; their samples are numbered through.
         prompts: the tokens of each, where they are given as these.
-        conversation: what the one request continues, whose text is not written yet; or ``None``.
+        conversation: what the one request continues, whose text is not written yet.
         manner: what the model is told beside the requests; its client is the id of the key of who asks.
         names: what the client calls a field, for errors, where that is not the request's own name.
         echoes: whether the answer has each prompt before each of its samples.
         model: which model is asked; None for the first.
-        citer: what the answer is cited from; None if it is not.
+        citer: what the answer is cited from.
         backend: what runs it, while that is lent.
     """
 
@@ -139,8 +139,7 @@ class Generator:
         """Return the whole response to each prompt. Cancelling this coroutine frees their slots.
 
         Raises:
-            RelevanceGenError: what the runner raises.
-            TimedOutError: it was not done in time.
+            RelevanceGenError: what the runner raises; a `TimedOutError` if it was not done in time.
         """
         with self._running(task) as future:
             try:
@@ -159,15 +158,11 @@ class Generator:
         """Yield the text as it comes and at the end the whole responses. Closing the iterator frees the slots.
 
         All pieces that came since the last look are yielded together; an empty list is yielded when none came for long.
-
-        Args:
-            task: what to generate.
-            hold: called with the bytes that pieces take which wait to be yielded, and with as many less once they are
-                dealt with; what it raises ends the stream.
+        `hold` is called with the bytes that pieces take which wait to be yielded, and with as many less once they are
+        dealt with; what it raises ends the stream.
 
         Raises:
-            RelevanceGenError: what the runner raises.
-            TimedOutError: it was not done in time.
+            RelevanceGenError: what the runner raises; a `TimedOutError` if it was not done in time.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._timeout_s

@@ -106,8 +106,7 @@ class _PatientEncoder:
         """Return the vectors of texts, shape (n, d)."""
         self._check_wanted()
         with self._embedder.registry.lent("embed", None) as encoder:
-            vectors: Vectors = encoder.result().submit(texts, kind=kind).result().vectors
-        return vectors
+            return encoder.result().submit(texts, kind=kind).result().vectors  # type: ignore[no-any-return]
 
     def _check_wanted(self) -> None:
         if not self._is_wanted():
@@ -118,13 +117,7 @@ Make: TypeAlias = Callable[[_PatientEncoder], None]
 
 
 class Lifting:
-    """The encoder's part in searches. Safe to use from several threads.
-
-    Args:
-        settings: how much of the encoder searches may have.
-        embedder: the server's encoder.
-        metrics: counts searches that went without.
-    """
+    """The encoder's part in searches. Safe to use from several threads."""
 
     def __init__(self, settings: Settings, embedder: EmbeddingService, metrics: Metrics) -> None:
         self._settings = settings
@@ -136,11 +129,7 @@ class Lifting:
         self._thread: threading.Thread | None = None
 
     def lift(self, search: Callable[[_SearchEncoder], Found]) -> Found:
-        """Return what `search` finds with the encoder.
-
-        Raises:
-            SkippedError: it must be done without.
-        """
+        """Return what `search` finds with the encoder; where it must be done without, raise a `SkippedError`."""
         try:
             with self._embedder.registry.lent("embed", None, makes_room=False) as loading:
                 if not loading.done():
@@ -157,12 +146,10 @@ class Lifting:
             raise (error if isinstance(error, SkippedError) else SkippedError("unavailable")) from None
 
     def encode_later(self, n_passages: int, make: Make, is_wanted: IsWanted) -> bool:
-        """Have `make` called with an encoder in the background; tell whether it will be.
+        """Have `make` called with an encoder in the background, while it `is_wanted`; tell whether it will be.
 
-        Args:
-            n_passages: how many it will encode: not more than the settings allow.
-            make: encodes, and keeps what comes of it. It may wait for long: it shall hold no texts until it is called.
-            is_wanted: tells whether that is still of use.
+        It is not where it would encode more passages than the settings allow. It may wait for long, and shall hold no
+        texts until it is called.
         """
         if n_passages > self._settings.encoder_index_passages:
             return False

@@ -21,11 +21,7 @@ _AT_ONCE = 4
 
 
 class Prompter:
-    """Writes prompts, each in a thread.
-
-    Args:
-        timeout_s: how long one may take, waiting included.
-    """
+    """Writes prompts, each in a thread; one may take `timeout_s`, waiting included."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

@@ -84,11 +84,14 @@ class _Entry:
         """Whether it can be unloaded; of a model that has died llama.cpp may keep the memory, so it stays."""
         return self.state == "loaded" and not self.is_in_use and not self.model.closed
 
-    def answer(self, settle: Callable[[Future[Any]], None]) -> None:
-        """Settle the futures of all who wait for it."""
+    def answer(self, fail: Callable[[], Exception] | None = None) -> None:
+        """Give it to all who wait for it, or an error of their own to each."""
         for future in list(self.borrowers):
             if not future.done() and future.set_running_or_notify_cancel():
-                settle(future)
+                if fail is None:
+                    future.set_result(self.model)
+                else:
+                    future.set_exception(fail())
 
 
 class ModelRegistry:
@@ -97,12 +100,11 @@ class ModelRegistry:
     However many ask for a model, one thread loads it. Where there is no room for it, those that nobody has go, the one
     that was not used for longest first. If that is not enough, others get no more requests until they have made room:
     those wait, behind the ones that were there before, and are answered together when their model is back. Who has a
-    key comes before strangers, for whom nothing goes that a key had a short while ago.
+    key comes before strangers, for whom nothing goes that a key had a short while ago. Of the bytes that requests may
+    hold, those of one client hold at most a quarter while they wait.
 
     Args:
-        settings: which models there are, how many bytes their files may have together, when they are idle, how long
-            a load may take, and how many bytes requests hold, of which those of one client may hold a quarter while
-            they wait.
+        settings: which models there are, and the limits.
         loads: load a model of each kind; it has ``close()``, and tells by ``closed`` whether it takes work.
         metrics: shows their states, and counts.
         clock: tells the time in seconds.
@@ -221,7 +223,7 @@ class ModelRegistry:
         with self._lock:
             self._is_closed = True
             for entry in self._entries:
-                entry.answer(lambda future: future.set_exception(errors.ShuttingDownError()))
+                entry.answer(errors.ShuttingDownError)
         for entry in self._entries:
             if entry.state == "loaded":
                 entry.model.close()
@@ -247,7 +249,7 @@ class ModelRegistry:
             held = self._load_next()
             for entry in self._entries:
                 if entry.state == "loaded" and entry not in held:
-                    self._lend_to_all(entry)
+                    entry.answer()
 
     def _load_next(self) -> list[_Entry]:
         """Load what there is room for, what a key asks for first; return what has to go for the next and is in use."""
@@ -292,13 +294,10 @@ class ModelRegistry:
                     self._start(self._unload, other, "unloading")
         return held
 
-    def _lend_to_all(self, entry: _Entry) -> None:
-        entry.answer(lambda future: future.set_result(entry.model))
-
     def _refuse(self, entry: _Entry, reason: str) -> None:
         """Tell whoever waits for a model, or soon comes for it, why there is none."""
         entry.reason, entry.retry_s = reason, self._clock() + _PAUSE_S
-        entry.answer(lambda future: future.set_exception(errors.ModelLoadError(reason)))
+        entry.answer(lambda: errors.ModelLoadError(reason))
 
     def _start(self, work: Callable[[_Entry], None], entry: _Entry, state: Any) -> None:
         before = entry.state
@@ -318,7 +317,13 @@ class ModelRegistry:
     def _load(self, entry: _Entry) -> None:
         name, started_s = entry.source.name, time.perf_counter()
         try:
-            model = self._loaded(entry)
+            files = _files(entry.source)
+            if entry.used_s > -math.inf and files != entry.files:
+                raise errors.ModelLoadError(  # noqa: TRY301
+                    "its file is not what was loaded before: start the server again to use what is there"
+                )
+            entry.files = files
+            model = self._loads[entry.task](entry.source)
         except Exception as error:
             is_ours = isinstance(error, errors.RelevanceGenError)
             _log.error("the model %s could not be loaded: %s", name, error, exc_info=not is_ours)
@@ -334,16 +339,8 @@ class ModelRegistry:
                 self._become(entry, "loaded")
                 self._metrics.observe("model_load_seconds", time.perf_counter() - started_s, entry.task, name)
                 if not self._is_closed:
-                    self._lend_to_all(entry)  # before it could be told to make room
+                    entry.answer()  # before it could be told to make room
         self.look()
-
-    def _loaded(self, entry: _Entry) -> Any:
-        if entry.used_s > -math.inf and _files(entry.source) != entry.files:
-            raise errors.ModelLoadError(
-                "its file is not what was loaded before: start the server again to use what is there"
-            )
-        entry.files = _files(entry.source)
-        return self._loads[entry.task](entry.source)
 
     def _unload(self, entry: _Entry) -> None:
         entry.model.close()

@@ -38,11 +38,6 @@ class RerankingService:
     """Has rerankers read for searches, each in its turn. Safe to use from several threads.
 
     As many passages of 1,000 characters may wait as `AT_ONCE` searches have texts.
-
-    Args:
-        registry: has the rerankers.
-        settings: how many texts are read for a search, and how long one waits.
-        metrics: counts what is read, and searches that went without.
     """
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics) -> None:
