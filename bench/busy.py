@@ -1,9 +1,10 @@
-"""Measure generation where others want the machine, too: ``python -m bench.busy``; about two minutes.
+"""Measure generation where others want the machine, too: ``python -m bench.busy``; about four minutes.
 
 Beside other programs: every round measures without and with a busy loop for every processor; a ratio is the median of
 the rounds'. A fair share of the processors is half of them, twice the time; the bar for a larger model is three times
-that. To see what another setting of OpenMP does, set it: ``GOMP_SPINCOUNT=300000`` is its default. Behind a large
-request: the time to the first token of eight short ones.
+that. Beside a busy loop on one processor it shall be little slower than with one thread of a quiet machine. To see what
+another setting of OpenMP does, set it: ``GOMP_SPINCOUNT=300000`` is its default. Several sequences together are
+measured against one after another. Behind a large request: the time to the first token of eight short ones.
 """
 
 from __future__ import annotations
@@ -50,6 +51,30 @@ def beside_others(model: Decoder, request: GenerationRequest, n_rounds: int) -> 
     return statistics.median(quiet), statistics.median(ratios)
 
 
+def beside_one(n_threads: int | None, n_rounds: int) -> list[float]:
+    """Return how much of the rate of one thread is had quiet and beside one busy loop, in medians of rounds."""
+    request = GenerationRequest("ONCE", max_tokens=64)
+    options = [ModelOptions(n_ctx=256, n_slots=1, n_threads=number) for number in (1, n_threads)]
+    with Decoder(MODEL, options[0]) as single, Decoder(MODEL, options[1]) as model:
+        shares: list[tuple[float, float]] = []
+        for _ in range(n_rounds + 1):
+            alone, quiet = engine_seconds(single, [request]), engine_seconds(model, [request])
+            with busy_loops(1):
+                shares.append((alone / quiet, alone / engine_seconds(model, [request])))
+    return [statistics.median(column) for column in zip(*shares[1:], strict=True)]  # the first round warms up
+
+
+def together(n_threads: int | None, n_sequences: int, n_rounds: int) -> float:
+    """Return how many times as long sequences take one after another as together, in the median of rounds."""
+    requests = [GenerationRequest(f"{number} ONCE", max_tokens=48) for number in range(n_sequences)]
+    ratios = []
+    with Decoder(MODEL, ModelOptions(n_ctx=256, n_slots=n_sequences, n_threads=n_threads)) as model:
+        for _ in range(n_rounds + 1):
+            apart = sum(engine_seconds(model, [request]) for request in requests)
+            ratios.append(apart / engine_seconds(model, requests))
+    return statistics.median(ratios[1:])
+
+
 def behind_a_large_request() -> list[float]:
     """Return the seconds until each of eight short requests has its first token, behind 256 samples on 16 slots."""
     first: dict[int, float] = {}
@@ -91,6 +116,14 @@ def main() -> None:
                 seconds, ratio = beside_others(model, request, 1 if args.quick else args.rounds)
             record.add(group, name, seconds, "s without", places=3)
             record.add(group, name, ratio, "× beside", at_most=bar)
+        n_rounds = 1 if args.quick else args.rounds
+        quiet, beside = beside_one(args.threads, n_rounds)
+        group = f"125M on {usable_cpus()} processors, of the rate of one thread"
+        record.add(group, "quiet", quiet, "×", at_least=1)
+        record.add(group, "beside one busy loop", beside, "×", at_least=0.8)
+        for n_sequences in (2, 3, 4, 6, 16):
+            ratio = together(args.threads, n_sequences, n_rounds)
+            record.add("125M, one after another / together", f"{n_sequences} sequences", ratio, "×", at_least=1)
         first = behind_a_large_request()
         group = f"First token of {N_SHORT} short requests behind 256 × 100 tokens"
         record.add(group, "of the first", first[0], "s")
