@@ -43,8 +43,6 @@ class Mailbox:
     told when the step is over.
     """
 
-    forked: Final = False
-
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[Ticket] = deque()

@@ -128,11 +128,6 @@ class _Thread(ModelThread, Generic[Model]):
         self._load = load
         self._job: Job[Any] | None = None
 
-    @property
-    def is_forked(self) -> bool:
-        """Whether this process was forked from the one that made this."""
-        return self._jobs.forked
-
     def _leave(self, error: BaseException | None) -> None:
         error = self._jobs.close(error or self.failure(f"the {self._jobs.owner} is closed"))
         if (job := self._job) is not None:

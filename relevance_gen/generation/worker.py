@@ -28,10 +28,6 @@ class Pulls(Reports, Protocol):
 class Queue(Protocol):
     """Where tickets come from: a `relevance_gen.generation.backlog.Backlog`, or what stands in for some elsewhere."""
 
-    @property
-    def forked(self) -> bool:
-        """Whether this process was forked from the one that made this."""
-
     def join(self, on_cancel: Callable[[int], None]) -> Pulls:
         """Return what a worker takes tickets with from now on."""
 
@@ -50,17 +46,11 @@ class Worker(ModelThread):
         super().__init__("runner")
         self.counters = Counters()
         self.chat_format: ChatFormat | None = None
-        self._backlog = backlog
         self._load = load
         self._prefix_cache_bytes = prefix_cache_bytes
         self._engine: Engine | None = None
         self._cancelled: deque[int] = deque()
         self._puller = backlog.join(self._cancel)
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether this process was forked from the one that made this."""
-        return self._backlog.forked
 
     # ── Any thread ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -55,13 +56,9 @@ class ModelThread(ABC):
         self.thread = threading.Thread(target=self._run, name=f"relevance_gen-{owner}", daemon=True)
         self._changed = threading.Condition()
         self._owner = owner
+        self._pid = os.getpid()
 
     # ── What it does: said by each kind ──────────────────────────────────────────────────────────────────────────────
-
-    @property
-    @abstractmethod
-    def is_forked(self) -> bool:
-        """Whether this process was forked from the one that made this: the thread did not come along."""
 
     @abstractmethod
     def _serve(self) -> None:
@@ -123,7 +120,7 @@ class ModelThread(ABC):
 
     def _stop_at_exit(self) -> None:
         """End the thread before the interpreter does: it may be inside llama.cpp."""
-        if not self.is_forked:
+        if self._pid == os.getpid():  # into a forked process the thread does not come along
             self.stop()
             self.join(GRACE_S)
 
