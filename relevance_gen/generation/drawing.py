@@ -87,7 +87,7 @@ def draw(sequences: Items[Sequence], logits: Logits) -> list[Draw]:
         {row: mask for row, each in rows if (mask := each.mask()) is not None},
     )
     logprobs: dict[int, float] = {}
-    if wanted := [row for row, sequence in rows if sequence.wants_logprobs]:
+    if wanted := [row for row, sequence in rows if sequence.request.logprobs]:
         values = sampling.log_probabilities(logits[wanted], tokens[wanted])
         logprobs = dict(zip(wanted, values.tolist(), strict=True))
     return [

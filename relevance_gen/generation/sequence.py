@@ -6,6 +6,7 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 
 import numpy as np
+from attrs import define, field
 
 from relevance_gen.generation.adjustment import Adjustment
 from relevance_gen.generation.constraints import Constraint
@@ -16,6 +17,7 @@ from relevance_gen.generation.stopping import StopStrings, TextAssembler
 from relevance_gen.types import Completion, FinishReason, GenerationRequest, TokenLogprob
 
 
+@define(eq=False)
 class Sequence:
     """The state of one sample, from its first token to its finish reason.
 
@@ -37,48 +39,38 @@ class Sequence:
         tokens: generated so far, the end token included.
         finish_reason: ``None`` while running.
         adjustment: what to change in the logits before drawing.
-        request: what was asked for.
-        constraint: as given.
-        lookup: as given.
     """
 
-    def __init__(
-        self,
-        request: GenerationRequest,
-        index: int,
-        *,
-        seed: int,
-        stops: StopStrings,
-        ends: frozenset[int],
-        n_prompt: int,
-        room: int,
-        n_vocab: int,
-        constraint: Constraint | None = None,
-        lookup: Lookup | None = None,
-        allowed: Mask | None = None,
-        thoughts: ThoughtCount | None = None,
-    ) -> None:
-        self.index = index
-        self.tokens: list[int] = []
-        self.finish_reason: FinishReason | None = None
-        self.constraint = constraint
-        self.lookup = lookup
-        self._allowed = allowed
-        self._mask: Future[Mask] | None = None
-        self._thoughts = thoughts
+    request: GenerationRequest
+    index: int
+    _seed: int
+    _stops: StopStrings
+    _ends: frozenset[int]
+    _n_prompt: int
+    _room: int
+    _n_vocab: int
+    constraint: Constraint | None = None
+    lookup: Lookup | None = None
+    _allowed: Mask | None = None
+    _thoughts: ThoughtCount | None = None
+    tokens: list[int] = field(factory=list, init=False)
+    finish_reason: FinishReason | None = field(default=None, init=False)
+    adjustment: Adjustment = field(init=False)
+    n_alternatives: int = field(init=False)
+    _mask: Future[Mask] | None = field(default=None, init=False)
+    _assembler: TextAssembler = field(init=False)
+    _text: list[str] = field(factory=list, init=False)
+    _logprobs: list[float] = field(factory=list, init=False)
+    _alternatives: list[tuple[TokenLogprob, ...]] = field(factory=list, init=False)
+    _random: np.random.Generator = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
         # A constraint itself keeps end tokens back.
-        self.adjustment = Adjustment(request, () if constraint else ends, n_vocab)
-        self.wants_logprobs = request.logprobs
-        self.n_alternatives = min(request.top_logprobs, n_vocab)
-        self.request = request
-        self._n_prompt = n_prompt
-        self._n_most = min(request.max_tokens, room)
-        self._ends = ends
-        self._assembler = TextAssembler(stops)
-        self._text: list[str] = []
-        self._logprobs: list[float] = []
-        self._alternatives: list[tuple[TokenLogprob, ...]] = []
-        self._random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(index,))))
+        self.adjustment = Adjustment(self.request, () if self.constraint else self._ends, self._n_vocab)
+        self.n_alternatives = min(self.request.top_logprobs, self._n_vocab)
+        self._assembler = TextAssembler(self._stops)
+        seed = np.random.SeedSequence(self._seed, spawn_key=(self.index,))
+        self._random = np.random.Generator(np.random.PCG64(seed))
 
     @property
     def position(self) -> int:
@@ -148,7 +140,7 @@ class Sequence:
             self.constraint.accept(token)
             if self.constraint.complete:
                 return "eos"
-        return "length" if len(self.tokens) == self._n_most else None
+        return "length" if len(self.tokens) == min(self.request.max_tokens, self._room) else None
 
     def completion(self, finished: float) -> Completion:
         """Return the finished sample, told the Unix time in seconds; a `ValueError` says that it still runs."""
