@@ -30,8 +30,12 @@ def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
     n_whole = bisect.bisect_left(range(1, len(sources)), True, key=lambda n: not fits(sources[:n]))
     shown = sources[:n_whole]
     for source in sources[n_whole : n_whole + _MOST_TRIED]:
-        parts = [source] if fits([*shown, source]) else _parts_that_fit(source, shown, fits)
-        shown += parts[-1:]
+        if fits([*shown, source]):
+            shown.append(source)
+            continue
+        parts = _around_passage(source)
+        n_fitting = bisect.bisect_left(parts, True, key=lambda part: not fits([*shown, part]))
+        shown += parts[:n_fitting][-1:]
     return tuple(shown)
 
 
@@ -47,11 +51,6 @@ def sentences_of(sources: Sequence[Source]) -> list[str]:
     ends = itertools.accumulate(len(line) + 1 for line in lines)
     kept = [line for line, end in zip(lines, ends, strict=True) if end <= MAX_GRAMMAR_CHARACTERS // 2]
     return kept[: MAX_CHOICES // 2]
-
-
-def _parts_that_fit(source: Source, shown: Sequence[Source], fits: Fits) -> list[Source]:
-    parts = _around_passage(source)
-    return parts[: bisect.bisect_left(parts, True, key=lambda part: not fits([*shown, part]))]
 
 
 def _around_passage(source: Source) -> list[Source]:

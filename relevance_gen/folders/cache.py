@@ -131,10 +131,13 @@ class Cache:
         for left in ours:
             if left.suffix == ".unfinished":
                 left.unlink()
-        used = sorted((path for path in ours if path.suffix == ".index"), key=_last_use, reverse=True)
+        used = []
+        for path in ours:
+            if path.suffix == ".index":
+                lists = path.with_suffix(".files")  # an index without one is of no use
+                used.append((lists.stat().st_mtime_ns if lists.exists() else 0, path, lists))
         n_bytes = 0
-        for path in used:
-            lists = path.with_suffix(".files")
+        for _, path, lists in sorted(used, reverse=True):
             n_bytes += sum(each.stat().st_size for each in (path, lists) if each.exists())
             if n_bytes > self.max_bytes:
                 path.unlink()
@@ -167,12 +170,6 @@ def lock(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _last_use(path: Path) -> int:
-    """Return when an index was used last, in nanoseconds; one without a list of files is of no use."""
-    lists = path.with_suffix(".files")
-    return lists.stat().st_mtime_ns if lists.exists() else 0
 
 
 def _is_own(path: Path) -> bool:

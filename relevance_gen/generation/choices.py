@@ -60,11 +60,6 @@ class Choices:
     texts: Sequence[bytes]
     pieces: Pieces
 
-    @classmethod
-    def of(cls, texts: Collection[str], pieces: Pieces) -> Choices:
-        """Make it of texts in any order; lone surrogates count as "?", as they do in a prompt."""
-        return cls(sorted({text.encode(errors="replace") for text in texts}), pieces)
-
     def begin(self, ends: Collection[int], effort: Effort) -> Constraint:
         """Return the constraint of a sample, as a `Form` does."""
         return _Chooser(self, ends, effort)

@@ -42,7 +42,9 @@ class Compilation:
                 return self._grammars.compile(source, prompt.client)
             if self._pieces is None:
                 self._pieces = Pieces(self._vocabulary())
-            compiled.set_result(Choices.of(request.choice, self._pieces))
+            # Lone surrogates count as "?", as they do in a prompt.
+            texts = sorted({text.encode(errors="replace") for text in request.choice})
+            compiled.set_result(Choices(texts, self._pieces))
         except RelevanceGenError as error:
             compiled.set_exception(error)
         return compiled

@@ -157,14 +157,14 @@ def check_calls(message: Message, path: str) -> None:
                 raise InvalidRequestError.must_be(here, allowed, call)
 
 
-def tools_of(given: object, field: str = "tools") -> tuple[Tool, ...]:
+def tools_of(given: object) -> tuple[Tool, ...]:
     """Read a list of `Tool`, or of OpenAI's ``{"type": "function", "function": {…}}``; refuse anything else."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) > MAX_TOOLS:
-        raise InvalidRequestError.must_be(field, f"a list of at most {MAX_TOOLS} tools", given)
-    tools = tuple(one if isinstance(one, Tool) else _tool(one, f"{field}[{place}]") for place, one in enumerate(given))
+        raise InvalidRequestError.must_be("tools", f"a list of at most {MAX_TOOLS} tools", given)
+    tools = tuple(one if isinstance(one, Tool) else _tool(one, f"tools[{place}]") for place, one in enumerate(given))
     for place, tool in enumerate(tools):
         if any(tool.name == other.name for other in tools[:place]):
-            raise InvalidRequestError(f"has the name of another: {tool.name}", f"{field}[{place}]")
+            raise InvalidRequestError(f"has the name of another: {tool.name}", f"tools[{place}]")
     return tools
 
 
@@ -180,9 +180,7 @@ def tool_of(given: object, path: str) -> Tool:
     return wire.structure(Tool, given, path=path, is_lenient=True)
 
 
-def choice_of(
-    given: object, tools: Sequence[Tool], *, is_parallel: bool = True, field: str = "tool_choice"
-) -> ToolChoice:
+def choice_of(given: object, tools: Sequence[Tool], *, is_parallel: bool = True) -> ToolChoice:
     """Read a choice as OpenAI's chats and responses have it: a mode, a tool, or tools that are allowed.
 
     It raises an `InvalidRequestError` where it is none of these, or chooses what is not among the tools.
@@ -192,16 +190,16 @@ def choice_of(
     elif given is None or given in _MODES:
         choice = ToolChoice(given or "auto", (), is_parallel)  # type: ignore[arg-type]
     else:
-        choice = _named(given, field, is_parallel)
+        choice = _named(given, is_parallel)
     for name in choice.names:
         if all(name != tool.name for tool in tools):
-            raise InvalidRequestError("names a tool that is not among tools", field, name)
+            raise InvalidRequestError("names a tool that is not among tools", "tool_choice", name)
     if choice.mode == "required" and not tools:
-        raise InvalidRequestError("needs tools to choose from", field)
+        raise InvalidRequestError("needs tools to choose from", "tool_choice")
     return choice
 
 
-def _named(given: object, field: str, is_parallel: bool) -> ToolChoice:
+def _named(given: object, is_parallel: bool) -> ToolChoice:
     kind = given.get("type") if isinstance(given, Mapping) else None
     inner = given.get(kind, given) if isinstance(given, Mapping) and isinstance(kind, str) else None
     match kind, inner:
@@ -213,7 +211,7 @@ def _named(given: object, field: str, is_parallel: bool) -> ToolChoice:
             if len(names) == len(some):
                 return ToolChoice(mode, names, is_parallel)
     allowed = '"auto", "none", "required", a function, or allowed_tools'
-    raise InvalidRequestError.must_be(field, allowed, given)
+    raise InvalidRequestError.must_be("tool_choice", allowed, given)
 
 
 def joined(pieces: Sequence[Part]) -> tuple[Part, ...]:

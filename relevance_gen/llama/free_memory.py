@@ -51,14 +51,10 @@ def free_memory_for(weights: Weights, options: ModelOptions) -> FreeMemory:
         free_bytes = sum(gpu.free_bytes for gpu in devices) * n_layers // n_on_gpu
         parts.append(FreeMemory(" and ".join(gpu.name for gpu in devices), free_bytes))
     if n_on_gpu < n_layers:
-        parts.append(FreeMemory("the machine's memory", _free_here(weights, (n_layers - n_on_gpu) / n_layers)))
+        free = available_memory()
+        if free is not None:
+            # Weights mapped from their file count as free, but evicting them would mean to read them at every token.
+            share = (n_layers - n_on_gpu) / n_layers
+            free = int(max(0, free - weights.n_bytes * share) / share)
+        parts.append(FreeMemory("the machine's memory", free))
     return min(parts, key=lambda part: float("inf") if part.free_bytes is None else part.free_bytes)
-
-
-def _free_here(weights: Weights, share: float) -> int | None:
-    """Return how much of the machine's memory a context may take whose `share` is here, beside that of the weights."""
-    available = available_memory()
-    if available is None:
-        return None
-    # Weights that are mapped from their file count as free, but evicting them would mean to read them at every token.
-    return int(max(0, available - weights.n_bytes * share) / share)

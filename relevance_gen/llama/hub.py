@@ -95,32 +95,23 @@ def choose_file(names: Sequence[str], wanted: str | None = None) -> str:
     What is wanted is a file's name or the quantization in it, in any case; by default Q4_K_M, then Q8_0, then the
     first. It raises a `ModelLoadError` where there is none.
     """
-    files = sorted(name for name in names if name.lower().endswith(".gguf") and _holds_a_model(name))
+    files = []
+    for name in sorted(names):
+        part = _PART.search(name)  # llama.cpp finds the further parts by the first; a projector of images is no model
+        if name.lower().endswith(".gguf") and "mmproj" not in name.lower() and (part is None or int(part[1]) == 1):
+            files.append(name)
     if not files:
         raise ModelLoadError("the repository holds no GGUF file")
     for choice in _PREFERRED if wanted is None else (wanted,):
-        for agrees in (_is_named, _has_part):
-            if matching := [name for name in files if agrees(name.lower(), choice.lower())]:
-                return matching[0]
+        stem = choice.lower().removesuffix(".gguf")
+        between_separators = re.compile(rf"(?:^|[-._/]){re.escape(choice.lower())}(?=[-._/])")  # as a quantization
+        named = [name for name in files if name.lower().removesuffix(".gguf") == stem]
+        if matching := named or [name for name in files if between_separators.search(name.lower())]:
+            return matching[0]
     if wanted is not None:
         shown = ", ".join(files)
         raise ModelLoadError(f"the repository holds no {wanted!a}, but {shown[:_MOST_SHOWN]}")
     return files[0]
-
-
-def _holds_a_model(name: str) -> bool:
-    """Tell a model, or the first of its parts, from a further part and from the projector of its images."""
-    part = _PART.search(name)
-    return (part is None or int(part[1]) == 1) and "mmproj" not in name.lower()
-
-
-def _is_named(name: str, wanted: str) -> bool:
-    return name.removesuffix(".gguf") == wanted.removesuffix(".gguf")
-
-
-def _has_part(name: str, wanted: str) -> bool:
-    """Tell whether `wanted` stands in a name between separators, as a quantization does."""
-    return re.search(rf"(?:^|[-._/]){re.escape(wanted)}(?=[-._/])", name) is not None
 
 
 def parts(file: str) -> list[str]:

@@ -24,9 +24,8 @@ _MAX_THREADS = 512
 T = TypeVar("T")
 
 
-def _option(help: str, validator: Callable[[Any, Any, Any], None], default: Any = None) -> Any:  # noqa: A002 argparse's word
-    checked = optional(validator) if default is None else validator
-    return field(default=default, validator=checked, metadata={"help": help})
+def _option(help: str, validator: Callable[[Any, Any, Any], None]) -> Any:  # noqa: A002 argparse's word
+    return field(default=None, validator=optional(validator), metadata={"help": help})
 
 
 @frozen(kw_only=True)

@@ -99,17 +99,14 @@ class ByGigatoken:
         """Return the number of tokens in all texts together."""
         with self._lock:  # its cache takes one writer at a time
             if self._tokens_left <= 0:
-                self._renew_if_possible()
+                try:
+                    self._renew()
+                except (OSError, RuntimeError) as error:  # there is no file now, or none that can be read
+                    self._tokens_left = _RENEW_AFTER_TOKENS
+                    _log.warning("no new gigatoken tokenizer can be loaded (%s); the old one goes on", error)
             n_tokens = self._count(texts)
             self._tokens_left -= n_tokens
             return n_tokens
-
-    def _renew_if_possible(self) -> None:
-        try:
-            self._renew()
-        except (OSError, RuntimeError) as error:  # there is no file now, or none that can be read
-            self._tokens_left = _RENEW_AFTER_TOKENS
-            _log.warning("no new gigatoken tokenizer can be loaded (%s); the old one goes on", error)
 
     def releases_lock(self, n_chars: int) -> bool:
         """Tell whether texts of so many characters together are counted outside the interpreter's lock."""
