@@ -28,12 +28,9 @@ Number = TypeVar("Number", bound=np.number)
 class GrowingArray(Generic[Number]):
     """Collects arrays into one.
 
-    Room that is asked for and not yet written to takes no memory: the operating system gives pages on first use. A
-    list of arrays and `numpy.concatenate` would take the memory twice.
-
-    Args:
-        dtype: the type of the elements.
-        room: number of elements to ask for at first; when they are used up, twice as many.
+    There is room for so many elements at first, and when they are used up for twice as many. Room that is not yet
+    written to takes no memory: the operating system gives pages on first use. A list of arrays and `numpy.concatenate`
+    would take the memory twice.
     """
 
     def __init__(self, dtype: type[Number], room: int) -> None:
@@ -157,11 +154,7 @@ def inverse(order: npt.NDArray[Any]) -> Offsets:
 
 
 def order_by_digits(values: npt.NDArray[np.unsignedinteger[Any]], n_digits: int, shift: int = 0) -> Counts:
-    """Sort stably by some 16-bit digits from bit `shift` on: by radix, which takes the same time on every machine.
-
-    Returns:
-        The indices of the values in their new order, shape (n,).
-    """
+    """Return the stable order by some 16-bit digits from bit `shift` on: by radix, as quick on every machine."""
     order = np.argsort(_digit(values, shift), kind="stable").astype(np.uint32)
     for digit in range(1, n_digits):
         order = order.take(np.argsort(_digit(values, 16 * digit + shift).take(order), kind="stable"))

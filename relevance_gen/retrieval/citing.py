@@ -83,9 +83,7 @@ def cite(text: str, chunks: Iterable[str | Metadata | Chunk]) -> tuple[CitedSent
 class Citer:
     """Sources to cite for one answer. They are read when its first sentence is sought.
 
-    Args:
-        texts: the sources.
-        offsets: where each begins in the text in which its places are told; 0 if not given.
+    Each begins at one of `offsets`, or at 0, in the text in which its places are told.
     """
 
     def __init__(self, texts: Sequence[str], offsets: Sequence[int] = ()) -> None:

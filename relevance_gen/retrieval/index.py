@@ -45,12 +45,9 @@ _STEMMED_AT_ONCE: Final = 1 << 16
 
 @frozen(eq=False)
 class _State:
-    """What an index holds between two changes: a search works with one state from beginning to end.
+    """What an index holds between two changes: the chunks, how many positions were ever given, and the chunks' tokens.
 
-    Attributes:
-        collection: the chunks.
-        n_positions: number of positions that were ever given.
-        n_tokens: tokens in all chunks.
+    A search works with one state from beginning to end.
     """
 
     collection: Collection = field(repr=False)
@@ -117,22 +114,11 @@ class ChunkIndex(Searchable):
         for lexicon in [segment.postings.lexicon for segment in segments if weigher.inflects]:
             if lexicon.size <= _STEMMED_AT_ONCE:
                 lexicon.stem_every(stem_all)
-        collection = Collection(segments, weigher)
-        self._keep(collection, counter, encoder, n_positions=len(checked.texts), n_tokens=n_tokens)
+        self._keep(_State(Collection(segments, weigher), len(checked.texts), n_tokens), counter, encoder)
 
-    def _keep(
-        self,
-        collection: Collection,
-        counter: TokenCounter,
-        encoder: TextEncoder | None,
-        *,
-        n_positions: int,
-        n_tokens: int,
-    ) -> None:
-        self._counter = counter
-        self._encoder = encoder
+    def _keep(self, state: _State, counter: TokenCounter, encoder: TextEncoder | None) -> None:
+        self._state, self._counter, self._encoder = state, counter, encoder
         self._changing = threading.Lock()
-        self._state = _State(collection, n_positions, n_tokens)
 
     def __len__(self) -> int:
         return self._state.collection.statistics.n_chunks
@@ -329,12 +315,12 @@ class ChunkIndex(Searchable):
         n_tokens = state.n_tokens + self._counter.count_all(checked.texts) - self._counter.count_all(texts)
         segments = in_tiers([*moved, new]) if places.size else moved
         collection = Collection(segments, state.collection.weighting, before=state.collection)
-        index._keep(collection, self._counter, None, n_positions=n_positions, n_tokens=n_tokens)
+        index._keep(_State(collection, n_positions, n_tokens), self._counter, None)
         return index
 
     def _change(self, state: _State, segments: Sequence[Segment], n_positions: int, n_tokens: int) -> None:
         collection = Collection(segments, state.collection.weighting, before=state.collection)
-        self._state = evolve(state, collection=collection, n_positions=n_positions, n_tokens=n_tokens)
+        self._state = _State(collection, n_positions, n_tokens)
 
     # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -461,11 +447,8 @@ class ChunkIndex(Searchable):
         encoder = Models(encoder).encoder
         if encoder is not None and encoder.fingerprint != saved.encoder:
             what = "holds no vectors" if saved.encoder is None else "holds the vectors of another model or prefix"
-            raise InvalidRequestError(
-                f"must be the one that {path} was saved with, and it {what}",
-                "encoder",
-                remedy="build it again, or pass none",
-            )
+            rule, remedy = f"must be the one that {path} was saved with, and it {what}", "build it again, or pass none"
+            raise InvalidRequestError(rule, "encoder", remedy=remedy)
         return opened([saved], counter, encoder)
 
 
@@ -508,5 +491,5 @@ def opened(
     segments = [one.segment if encoder is not None else evolve(one.segment, passages=None) for one in parts]
     n_positions, n_tokens = max(one.n_positions for one in parts), sum(one.n_context_tokens for one in parts)
     collection = Collection(segments, weighting_named(parts[0].weighting))
-    index._keep(collection, counter, encoder, n_positions=n_positions, n_tokens=n_tokens)
+    index._keep(_State(collection, n_positions, n_tokens), counter, encoder)
     return index

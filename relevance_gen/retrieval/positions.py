@@ -20,16 +20,10 @@ _STEP: Final = 1 << 10
 
 
 def check_position(name: str, value: object, n_positions: int, holds: Callable[[Offsets], Flags]) -> int:
-    """Return a position, if a chunk is there.
-
-    Args:
-        name: what the caller calls it.
-        value: the position.
-        n_positions: number of positions that were ever given.
-        holds: tells of some positions whether a chunk is at each.
+    """Return a position, if a chunk is there, as `holds` tells of some; so many positions were ever given.
 
     Raises:
-        InvalidRequestError: it is no integer, none that was given, or its chunk was removed.
+        InvalidRequestError: it is no integer, none that was given, or its chunk was removed; the error calls it `name`.
     """
     return int(_check_all([value], lambda _: name, n_positions, holds)[0])
 
@@ -42,9 +36,8 @@ def check_positions(values: object, n_positions: int, holds: Callable[[Offsets],
     """
     values = as_list(values)
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
-        raise InvalidRequestError.must_be(
-            "positions", "a list of positions", values, remedy="put a single one in a list"
-        )
+        remedy = "put a single one in a list"
+        raise InvalidRequestError.must_be("positions", "a list of positions", values, remedy=remedy)
     return different(_check_all(list(values), lambda place: f"positions[{place}]", n_positions, holds))
 
 

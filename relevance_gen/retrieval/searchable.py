@@ -67,21 +67,17 @@ class Searchable(ABC):
             query: a question, not blank; or several in a list, a tuple, an array or a generator.
             top_n: most results, at least 1.
             true_order: results in the chunks' order (true) or best first (false).
-            where: rank only these chunks, with the statistics of all: metadata to have (``{"source": "a.txt"}``, or a
-                list of values under a key), a callable of a chunk's metadata, positions, or a mask with one boolean
-                for each position ever given. In a cluster a callable is sent to the nodes, which run it.
+            where: as in `relevance_gen.search`; a mask has one boolean for each position ever given. In a cluster a
+                callable is sent to the nodes, which run it.
             min_share: keep only results of at least this share of the best score, in [0, 1].
-            distinct: return at most one result for each value of this key of metadata, the best one, or of equal scores
-                the earlier; its ``num_similar`` counts the others. Chunks without the key are each their own. All
-                chunks that share a word with the query are looked at for that.
+            distinct: return only the best result for each value of this key of metadata, as in `relevance_gen.search`.
             spans: whether each result says where in the chunk the answer stands.
             encoder: an `Encoder` for this search, where the index has none: the best by their words are encoded now.
                 An index of a cluster goes by words alone, and refuses it.
             candidates: with an encoder, how many of the best by their words it looks at; None compares every chunk, and
-                finds those, too, that share no word with the query; 0 goes by words alone.
+                0 none, as in `relevance_gen.search`.
             reranker: a `Reranker`, which reads the best together with the query and puts them in its own order.
-            reranked: with a reranker, how many of the best it reads; None reads every chunk, and finds those, too, that
-                share no word with the query; 0 reads none.
+            reranked: with a reranker, how many of the best it reads; None reads every chunk, and 0 none.
             syntax: as in `relevance_gen.search`.
             corrections: as in `relevance_gen.search`.
             allow_partial: in a cluster, answer from the shards that live while others are lost;

@@ -192,21 +192,17 @@ def _documents(folder: Path) -> Iterator[tuple[str, Any]]:
     walker = Walker(Selection(), lambda path, why: _log.warning("%s: %s", path, why))
     for path in walker.files(str(folder)):
         try:
-            found = extraction.read(path, _content(path))
+            with Path(path).open("rb") as file:
+                content = file.read(extraction.MAX_BYTES + 1)
+            if len(content) > extraction.MAX_BYTES:
+                raise OSError(f"is larger than {extraction.MAX_BYTES >> 20} MiB")  # noqa: TRY301
+            found = extraction.read(path, content)
         except OSError as error:  # it is another's, too large, or was removed meanwhile
             _log.warning("%s: %s", path, error.strerror or error)
             continue
         if found.trouble is not None:
             _log.warning("%s: %s", path, found.trouble)
         yield from ((path, chunk) for chunk in chunks_of(path, found, _DOCUMENT_CHARS))
-
-
-def _content(path: str) -> bytes:
-    with Path(path).open("rb") as file:
-        content = file.read(extraction.MAX_BYTES + 1)
-    if len(content) > extraction.MAX_BYTES:
-        raise OSError(f"is larger than {extraction.MAX_BYTES >> 20} MiB")
-    return content
 
 
 def _unpacked(file: BinaryIO, packing: str) -> io.BufferedIOBase | BinaryIO:

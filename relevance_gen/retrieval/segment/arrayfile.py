@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from relevance_gen.checks import is_integer
 from relevance_gen.errors import IndexFormatError
+from relevance_gen.retrieval.arrays import steps
 
 Types: TypeAlias = Mapping[str, str]
 """The arrays of a file, in their order, and their numpy types."""
@@ -40,11 +41,8 @@ _CRC_STEP: Final = 1 << 20
 class Writer:
     """Writes arrays to a file: each from its beginning to its end, in parts, while others are written, too.
 
-    Args:
-        file: open for reading and writing; what is written begins where it stands, and `seal` ends it.
-        types: the arrays.
-        settings: JSON, none of it called ``arrays``.
-        sizes: the number of elements of each array.
+    The file is open for reading and writing; what is written begins where it stands, and `seal` ends it. The settings
+    are JSON, none of it called ``arrays``, and the sizes numbers of elements.
     """
 
     def __init__(self, file: BinaryIO, types: Types, settings: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
@@ -119,17 +117,12 @@ def check(content: npt.NDArray[np.uint8], name: object, *, content_too: bool = T
         raise IndexFormatError(
             f"{name} has format version {version}, and this version of relevance_gen reads {VERSION}; build it again"
         )
-    if content_too and _checksum(content[_CRC_AT + 4 :]) != int.from_bytes(
-        content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"
-    ):
-        raise IndexFormatError(f"{name} is damaged: its checksum does not match; build it again")
-
-
-def _checksum(content: npt.NDArray[np.uint8]) -> int:
-    crc = 0
-    for start in range(0, content.size, _CRC_STEP):
-        crc = zlib.crc32(content[start : start + _CRC_STEP].data, crc)
-    return crc
+    if content_too:
+        crc, rest = 0, content[_CRC_AT + 4 :]
+        for some in steps(rest.size, _CRC_STEP):
+            crc = zlib.crc32(rest[some].data, crc)
+        if crc != int.from_bytes(content[_CRC_AT : _CRC_AT + 4].tobytes(), "little"):
+            raise IndexFormatError(f"{name} is damaged: its checksum does not match; build it again")
 
 
 def read(content: npt.NDArray[np.uint8], types: Types) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -41,11 +41,11 @@ def build(
     wanted: Flags | None = None,
     progress: Progress | None = None,
 ) -> Segment:
-    """Make a segment of chunks.
+    """Make a segment of chunks at some positions, ascending, shape (N,).
 
     Args:
         chunks: the chunks.
-        positions: their positions in the collection, ascending, shape (N,).
+        positions: where they are in the collection.
         keep_occurrences: whether to keep the occurrences of terms; one-shot search needs those of a few chunks only.
         wanted: beginnings of the terms whose postings are kept, shape (BEGINNINGS,); None keeps all.
         progress: called with (chunks done, all chunks) after every block.
@@ -175,12 +175,9 @@ def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[tuple[Offsets, li
 
 
 def _votes(found: TermCounts, n_chunks: int) -> Votes:
-    """Return the frequent words of English in each chunk of a block, less those of other languages.
-
-    The block's terms stand in the order of their ids' top 16 bits.
-    """
+    """Return the frequent words of English in each chunk of a block, less those of other languages."""
     markers, vote = _markers()
-    marked, n = find_all(buckets(found.ids), buckets(markers))
+    marked, n = find_all(buckets(found.ids), buckets(markers))  # they ascend by these
     cast = found.tf[marked] * np.repeat(vote, n) * (found.ids[marked] == np.repeat(markers, n))
     return sum_by(found.chunk[marked], cast, n_chunks).astype(np.int32)
 

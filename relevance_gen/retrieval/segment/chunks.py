@@ -54,18 +54,12 @@ class Chunks:
         blank: Blank | None = None,
         text: str | None = None,
     ) -> Chunks:
-        """Check strings, mappings and `Chunk` objects, mixed.
+        """Check strings, mappings and `Chunk` objects, mixed; `Chunks` come back as they are.
 
-        Strings and plain mappings, the usual case, are checked in one loop without a `Chunk` being made.
-
-        Args:
-            values: the chunks; `Chunks` are checked already and come back as they are.
-            path: what the caller calls them, for errors.
-            kinds: what the caller calls the kinds that are allowed, for errors.
-            blank: what to do with blank chunks. None, for callers other than Python's, refuses them and gives no hint
-                of what to write instead.
-            text: the field that has the text of a mapping, or the column of a table; see `record_chunk`. None for
-                mappings as the library documents them, and for the column ``text``.
+        Strings and plain mappings, the usual case, are checked in one loop without a `Chunk` being made. Errors call
+        the chunks `path`, and what is allowed `kinds`. Blank chunks are refused if `blank` is None, for callers other
+        than Python's, without a hint of what to write instead. `text` is the field that has the text of a mapping, or
+        the column of a table, as for `record_chunk`; None for mappings as the library documents them, and ``text``.
 
         Raises:
             InvalidRequestError: `values` is no list, or one of them is blank or of another kind; the error names the
@@ -101,9 +95,7 @@ class Chunks:
         return cls(texts, metadata, titles)
 
     def __iter__(self) -> Iterator[Chunk]:
-        return (
-            Chunk(text, self.metadata_of(number), title=self.title_of(number)) for number, text in enumerate(self.texts)
-        )
+        return (Chunk(text, self.metadata_of(n), title=self.title_of(n)) for n, text in enumerate(self.texts))
 
     @property
     def said(self) -> Sequence[str]:
@@ -131,9 +123,8 @@ class Chunks:
 
     def take(self, numbers: Sequence[int]) -> Chunks:
         """Return some of the chunks, in the order of `numbers`."""
-        texts = self.texts
-        metadata, titles = _taken(self.metadata, numbers), _taken(self.titles, numbers)
-        return Chunks([texts[number] for number in numbers], metadata, titles)
+        texts = [self.texts[number] for number in numbers]
+        return Chunks(texts, _taken(self.metadata, numbers), _taken(self.titles, numbers))
 
     def without_metadata(self) -> Chunks:
         """Return the chunks with nothing but what is searched."""
@@ -153,12 +144,7 @@ class Chunks:
 
 
 class LazyTexts(Sequence[str]):
-    """Texts that are made when they are asked for.
-
-    Args:
-        size: how many there are.
-        make: returns the text of a number, as a list does.
-    """
+    """Texts, so many, that are made when they are asked for: `make` returns that of a number, as a list does."""
 
     def __init__(self, size: int, make: Callable[[int], str]) -> None:
         self._size = size
@@ -181,12 +167,7 @@ class LazyTexts(Sequence[str]):
 
 
 class LazyValues(Mapping[int, T]):
-    """What some of the chunks have, by number: made when it is asked for, and the first that are made are kept.
-
-    Args:
-        has: whether each chunk has one, shape (N,).
-        make: returns the value of a number.
-    """
+    """What those chunks have that `has` names, by number: made when it is asked for, and the first ones are kept."""
 
     def __init__(self, has: npt.NDArray[np.bool_], make: Callable[[int], T]) -> None:
         self._has = has
@@ -220,19 +201,13 @@ def _taken(values: Mapping[int, T], numbers: Sequence[int]) -> dict[int, T]:
 
 
 def record_chunk(record: Any, text: str, place: str, *, title: str = "title") -> Any:
-    """Return a record as a mapping that is a chunk: what is neither its text nor its title is metadata.
+    """Return a record as a mapping that is a chunk: what is not in the fields of its text and title is metadata.
 
     Fields of what its field ``metadata`` holds are metadata, too, and None is as good as no field. What is no mapping
     comes back as it is.
 
-    Args:
-        record: the record.
-        text: the field that has the text.
-        place: where it stands, for errors.
-        title: the field that has the title, if any.
-
     Raises:
-        InvalidRequestError: it has no such field as `text`.
+        InvalidRequestError: it has no field for its text; the error says at which place it stands.
     """
     if not isinstance(record, Mapping):
         return record
@@ -285,9 +260,8 @@ def rows_of(table: Any) -> Iterator[dict[str, Any]]:
                     yield {name: one for name, one in row.items() if not name.startswith(_PANDAS_INDEX)}
                     number += 1
     except (pyarrow.ArrowException, OverflowError, ValueError) as error:
-        raise InvalidRequestError(
-            f"a table must be readable, and row {number} or one soon after is not: {error}"
-        ) from None
+        rule = f"a table must be readable, and row {number} or one soon after is not: {error}"
+        raise InvalidRequestError(rule) from None
 
 
 def _listed(values: Any, path: str, text: str | None) -> Iterable[Any]:
@@ -330,9 +304,8 @@ def _read_one(value: Any, path: str, kinds: str, blank: Blank | None) -> tuple[s
     if blank and isinstance(fields.get("text"), str) and checks.is_blank(fields["text"]):
         if blank == "error":
             remedy = 'leave it out, or pass blank="skip"'
-            raise InvalidRequestError.must_be(
-                f"{path}.text", "a string that is not blank", fields["text"], remedy=remedy
-            )
+            allowed = "a string that is not blank"
+            raise InvalidRequestError.must_be(f"{path}.text", allowed, fields["text"], remedy=remedy)
         wire.structure(Chunk, {**fields, "text": "-"}, path=path)  # raises if anything else is wrong
         return "", {}, ""
     chunk = wire.structure(Chunk, fields, path=path)

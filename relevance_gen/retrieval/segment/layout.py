@@ -19,7 +19,6 @@ _Rule: TypeAlias = Callable[[Array, int], bool]
 
 
 def _ascends(array: Array, _: int) -> bool:
-    """Tell whether each element is greater than the one before."""
     return bool((array[1:] > array[:-1]).all())
 
 
@@ -40,7 +39,6 @@ def _ends_of_some(array: Array, size: int) -> bool:
 
 
 def _indices(array: Array, size: int) -> bool:
-    """Tell whether an array of unsigned numbers holds indices along an axis."""
     return not array.size or int(array.max()) < size
 
 

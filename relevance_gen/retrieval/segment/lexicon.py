@@ -105,13 +105,7 @@ class Lexicon:
         return [*self.ids.searchsorted(beginning_bounds()).tolist(), self.size]
 
     def with_stem(self, term_id: int, root: str, stem_all: Callable[[list[str]], list[str]]) -> Offsets:
-        """Return the numbers of the words that begin as a term does and have its stem, function words left out.
-
-        Args:
-            term_id: the term's id.
-            root: its stem.
-            stem_all: returns the stem of each word.
-        """
+        """Return the numbers of the words that begin as a term does and have its stem, function words left out."""
         low, high = self.range_of(term_id)
         stems = self._stems.get(term_id >> 56)
         if stems is None:
@@ -139,13 +133,7 @@ class Lexicon:
     def sharing(self, term_id: int, prefix: bytes, word: bytes) -> tuple[Offsets, Offsets, Offsets]:
         """Return the words that begin as a term does and with a prefix, and may have other forms.
 
-        Args:
-            term_id: the term's id.
-            prefix: what they share at least.
-            word: the term, folded.
-
-        Returns:
-            Their numbers, how many letters each shares with `word` from the first on, and how many letters it has.
+        Their numbers, how many letters each shares from the first on with the folded term, and how many it has.
         """
         low, high = self.range_of(term_id)
         numbers: Offsets = np.flatnonzero(self.inflected[low:high]) + low
@@ -208,16 +196,12 @@ class Lexicon:
     @functools.cached_property
     def n_letters(self) -> Offsets:
         """Letters of each word, shape (V,)."""
-        if not self.size:
-            return np.zeros(0, np.int64)
         leads = (self.spelling & 0xC0) != 0x80
         return np.add.reduceat(leads, self.spelling_first[:-1], dtype=np.int64) - 1
 
     @functools.cached_property
     def inflected(self) -> Flags:
         """Whether each word may have other forms: see `matching.is_inflected`. Shape (V,)."""
-        if not self.size:
-            return np.zeros(0, bool)
         plain = (self.spelling - np.uint8(ord("0"))) > 9
         plain &= self.spelling != ord("_")
         able = np.logical_and.reduceat(plain, self.spelling_first[:-1])
@@ -274,14 +258,7 @@ class Lexicon:
 
 
 def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lexicon:
-    """Return the lexicon of terms that are told by slices of folded text.
-
-    Args:
-        ids: their ids, ascending, shape (V,).
-        letters: the folded text.
-        start: where each term begins in it, shape (V,).
-        length: bytes of each, shape (V,).
-    """
+    """Return the lexicon of terms of some ids, ascending, that are told by slices of folded text, shape (V,) each."""
     n_bytes = np.minimum(length, SPELLED_BYTES) + 1
     first = bounds_of(n_bytes)
     spelling = np.empty(int(first[-1]), np.uint8)
@@ -301,8 +278,7 @@ def _lines(letters: Bytes, start: Offsets, n_bytes: Offsets) -> Bytes:
 class LexiconBuilder:
     """Collects the terms of block after block, or of several lexicons, into one.
 
-    Args:
-        room: number of entries to expect; there may be more. A term has an entry for each time that it is added.
+    A term has an entry for each time that it is added, of which about as many as there is `room` for are expected.
     """
 
     def __init__(self, room: int) -> None:

@@ -91,13 +91,9 @@ class Passages:
         *,
         titles: Mapping[int, str] = _NO_TITLES,
     ) -> Passages:
-        """Cut texts into passages and encode these, the same passage once.
+        """Cut texts of chunks into passages and encode these, the same passage once.
 
-        Args:
-            texts: the texts of chunks.
-            encoder: what encodes.
-            progress: called now and then with (chunks done, all chunks).
-            titles: the titles of those chunks that have one, by their place in `texts`.
+        The titles are those of chunks that have one, by place; progress is called now and then with (chunks done, all).
         """
         heads = [_head(titles.get(place, ""), encoder) for place in range(len(texts))]
         cuts = [_cut(text, head, encoder) for text, head in zip(texts, heads, strict=True)]
@@ -167,18 +163,12 @@ def question_vector(text: str, encoder: TextEncoder) -> Halves:
 
 
 def _encoded(encoder: TextEncoder, texts: Sequence[str], kind: Literal["query", "passage"]) -> Halves:
-    """Return the vectors of texts, shape (n, d).
-
-    Raises:
-        EncoderError: the encoder, which may be anybody's, gave something else.
-    """
-    given = encoder.encode([_read(text) for text in texts], kind=kind)
-    vectors = np.asarray(given)
+    """Return the vectors of texts, shape (n, d); raise `EncoderError` if the encoder gives something else."""
+    vectors = np.asarray(encoder.encode([_read(text) for text in texts], kind=kind))
     if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.dtype.kind != "f":
         got = f"{vectors.dtype} of shape {vectors.shape}"
-        raise EncoderError(
-            f"the encoder must return floats of shape ({len(texts)}, d) for {len(texts)} texts, got {got}"
-        )
+        n = len(texts)
+        raise EncoderError(f"the encoder must return floats of shape ({n}, d) for {n} texts, got {got}")
     with np.errstate(over="ignore"):
         lengths = np.linalg.norm(vectors, axis=1)
     if not (lengths <= _LONGEST).all():  # written so that NaN fails, too

@@ -48,12 +48,10 @@ _MAX_PROCESSES: Final = 4
 
 
 def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
-    """Return how many processes build an index of some chunks.
+    """Return how many processes build an index of some chunks: at most `n_jobs`, where there is text enough.
 
-    Args:
-        n_jobs: most processes; None means 1, and -1 as many as there are cores that this process may use. It is 1 in
-            a daemonic process, one of a `multiprocessing.Pool` say, which must not start others.
-        chunks: the chunks.
+    None means 1, and -1 as many as there are cores that this process may use. It is 1 in a daemonic process, one of a
+    `multiprocessing.Pool` say, which must not start others.
 
     Raises:
         InvalidRequestError: `n_jobs` is no integer of at least 1, nor -1 nor None.
@@ -90,13 +88,9 @@ class _Builder:
 
 @contextmanager
 def start_building(chunks: Chunks, n_parts: int) -> Iterator[Callable[[Progress | None], list[Segment]]]:
-    """Start to make segments of chunks, each in a process of its own; yield the function that waits for them.
+    """Start to make so many segments of chunks, each in a process of its own; yield the function that waits for them.
 
     No process is left at the end, whatever happens. Positions count from 0.
-
-    Args:
-        chunks: the chunks.
-        n_parts: number of processes.
 
     Raises:
         IndexBuildError: a process died; raised by the function.
@@ -176,7 +170,6 @@ def _hear(builder: _Builder, chunks: Chunks) -> None:
 
 
 def _mapped(descriptor: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Map a whole file into memory and close its descriptor."""
     try:
         return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), np.uint8)
     finally:
@@ -214,6 +207,5 @@ def _work(connection: Connection, first: int, chunks: Chunks | None, held: Seque
 
 def _shared_file() -> BinaryIO:
     """Open a file in memory; on a system that has none, a file without a name."""
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("relevance_gen segment"), "w+b")
-    return tempfile.TemporaryFile()
+    has_memory = hasattr(os, "memfd_create")
+    return os.fdopen(os.memfd_create("relevance_gen segment"), "w+b") if has_memory else tempfile.TemporaryFile()

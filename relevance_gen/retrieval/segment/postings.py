@@ -61,14 +61,10 @@ class TermCounts:
 
 
 def count_terms(ids: Ids, counts: Offsets, *, keep_occurrences: bool = False) -> TermCounts:
-    """Count the terms of each chunk of one block.
+    """Count the terms of each chunk of one block, of `MAX_BLOCK_CHUNKS` at most.
 
-    For every chunk the result is the same, and in the same order, whatever other chunks share its block.
-
-    Args:
-        ids: term id of each occurrence, chunk after chunk, shape (T,).
-        counts: occurrences of each chunk, at most `MAX_BLOCK_CHUNKS` of them, summing to T.
-        keep_occurrences: whether to tell which count each occurrence went into.
+    For every chunk the result is the same, and in the same order, whatever other chunks share its block. The ids are
+    those of the occurrences of chunk after chunk, shape (T,), and the counts sum to T.
     """
     bucket = buckets(ids)
     order = np.argsort(bucket, kind="stable")  # radix sort
@@ -91,11 +87,9 @@ def count_terms(ids: Ids, counts: Offsets, *, keep_occurrences: bool = False) ->
 
 
 def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
-    """Join counts of one term in one chunk that other terms of the same bucket stand between.
+    """Join counts of one term in one chunk that other terms of the same bucket stand between; their arrays are used up.
 
-    Args:
-        found: the counts, one for each run of equal occurrences; its arrays are used up.
-        middle: numbers of the runs that have one of the same bucket and chunk on either side.
+    Counts are those of runs of equal occurrences, and `middle` of those between two of the same bucket and chunk.
     """
     suspects = different(np.concatenate((middle - 1, middle, middle + 1)))
     order = suspects[np.lexsort((suspects, found.ids[suspects], found.chunk[suspects]))]
@@ -191,13 +185,9 @@ class PostingsBuilder:
         self._has_pieces = False
 
     def add(self, block: Occurrences, counts: TermCounts, chunk_numbers: Offsets) -> None:
-        """Add the counts of one block.
+        """Add the counts of one block, told the numbers that its chunks have in the segment.
 
-        Args:
-            block: the block.
-            counts: its counts.
-            chunk_numbers: numbers of its chunks in the segment. The pieces of one chunk are added one by one, each
-                with that chunk's number, and no other in between.
+        The pieces of one chunk are added one by one, each with that chunk's number, and no other in between.
         """
         if self._wanted is not None:
             kept, _ = find_all(beginnings(counts.ids), self._wanted)  # they ascend, as the ids' top 16 bits do
@@ -220,10 +210,7 @@ class PostingsBuilder:
     def add_segment(self, postings: Postings, occurrences: TermNumbers, chunk_numbers: Offsets) -> None:
         """Add what is known of another segment, but for the terms that no chunk has any more.
 
-        Args:
-            postings: its postings.
-            occurrences: number of the term of each occurrence in it; those of terms left out have no meaning here.
-            chunk_numbers: new numbers of its chunks; any for those that were taken out.
+        Its chunks get new numbers, any where they were taken out; its occurrences are the numbers of their terms.
         """
         lexicon = postings.lexicon
         df = postings.document_frequency()
@@ -244,11 +231,7 @@ class PostingsBuilder:
             self._occurrences.extend(entries.take(occurrences))
 
     def build(self) -> tuple[Postings, TermNumbers | None]:
-        """Sort everything by term; the builder is spent.
-
-        Returns:
-            The postings; and if occurrences are kept, the number of each one's term in the lexicon, shape (T,).
-        """
+        """Sort everything by term, and return also the number of each kept occurrence's term; the builder is spent."""
         lexicon, number = self._lexicon.build()
         occurrences = None if self._occurrences is None else _renumbered(self._occurrences.finish(), number)
         counts = self._counts.finish().astype(np.int64)

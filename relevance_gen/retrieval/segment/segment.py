@@ -76,16 +76,9 @@ class Statistics:
     def __add__(self, other: Statistics) -> Statistics:
         ids, df = _added(self.ids, self.df, other.ids, other.df)
         titles, n_under = _added(self.titles, self.n_under, other.titles, other.n_under)
-        return Statistics(
-            self.n_chunks + other.n_chunks,
-            self.norm_sum + other.norm_sum,
-            self.votes + other.votes,
-            ids,
-            df,
-            titles,
-            n_under,
-            self.n_titled + other.n_titled,
-        )
+        n_chunks, norm_sum = self.n_chunks + other.n_chunks, self.norm_sum + other.norm_sum
+        votes, n_titled = self.votes + other.votes, self.n_titled + other.n_titled
+        return Statistics(n_chunks, norm_sum, votes, ids, df, titles, n_under, n_titled)
 
     @functools.cached_property
     def numbers(self) -> Statistics:
@@ -112,10 +105,7 @@ def _added(ids: Ids, counts: Offsets, other_ids: Ids, other_counts: Offsets) -> 
 
 
 def exact_sum(values: Floats) -> int:
-    """Return the sum of floats that are not negative as a multiple of 2⁻¹¹²⁶: exact, whatever the order.
-
-    Args:
-        values: at most 2²⁶ of them.
+    """Return the sum of at most 2²⁶ floats that are not negative, in 2⁻¹¹²⁶: exact, whatever the order.
 
     >>> exact_sum(np.array([0.1] * 10)) == 10 * exact_sum(np.array([0.1]))
     True

@@ -32,11 +32,7 @@ _OF_TERMS: Final = {"ids", "first", "chunk", "tf", "spelling", "spelling_first",
 
 
 class Spill:
-    """Chunks and segments in files without names, so that nothing is left of them, whatever becomes of the process.
-
-    Args:
-        folder: where there is room for them.
-    """
+    """Chunks and segments in files without names, so that nothing is left of them, whatever becomes of the process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._files = folder, ExitStack()
@@ -57,12 +53,7 @@ class Spill:
         self._ends.append(arrayfile.write(self._file, layout.TYPES, {}, storage.arrays_of(segment)).end)
 
     def merge(self, file: BinaryIO, settings: Mapping[str, Any]) -> None:
-        """Write the chunks and all segments, of which there must be one or more, to a file as one segment.
-
-        Args:
-            file: open for reading and writing.
-            settings: the file's.
-        """
+        """Write the chunks and all segments, of which there must be one or more, to a file as one segment."""
         every, bounds = _mapped(self._file), itertools.pairwise(self._ends)
         parts = [arrayfile.read(every[start:end], layout.TYPES)[1] for start, end in bounds]
         content = self.content.finish(_mapped)
@@ -113,10 +104,8 @@ def _copy(parts: Sequence[Part], sizes: Sequence[Mapping[str, int]], writer: arr
 class _Window:
     """Terms that follow each other by their ids, with all that any segment has of each.
 
-    Attributes:
-        slices: of each segment that has any, its number and the entries in its lexicon, n of all segments together.
-        order: the entries by id, of one id by segment, shape (n,).
-        leads: which of those, in that order, are the first of their term, shape (n,).
+    `slices` has of each segment that has any its number, and the entries in its lexicon; `order` all of these by id,
+    of one id by segment; and `leads`, in that order, which are the first of their term.
     """
 
     parts: Sequence[Part]
@@ -184,9 +173,8 @@ def _numbers(parts: Sequence[Part]) -> dict[str, str]:
 def _number_terms(parts: Sequence[Part], file: BinaryIO) -> tuple[int, int]:
     """Write the number of each segment's terms among all; return how many terms there are, and letters in them."""
     names = _numbers(parts)
-    writer = arrayfile.Writer(
-        file, names, {}, {name: part["ids"].size for name, part in zip(names, parts, strict=True)}
-    )
+    sizes = {name: part["ids"].size for name, part in zip(names, parts, strict=True)}
+    writer = arrayfile.Writer(file, names, {}, sizes)
     n_terms = n_letters = 0
     for window in _windows(parts):
         numbers = np.empty(window.order.size, np.uint32)

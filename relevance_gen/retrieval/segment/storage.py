@@ -132,11 +132,7 @@ def _unfinished(target: Path) -> tuple[Path, BinaryIO]:
 
 
 def to_bytes(index: SavedIndex) -> bytes:
-    """Return what `write` would write.
-
-    Raises:
-        InvalidRequestError: some metadata is not JSON.
-    """
+    """Return what `write` would write; metadata that is not JSON raises `InvalidRequestError`."""
     file = io.BytesIO()
     arrayfile.write(file, layout.TYPES, *_content(index)).seal()
     return file.getvalue()
@@ -230,11 +226,7 @@ def _metadata_json(metadata: Metadata) -> bytes:
 
 
 def read(path: str | PathLike[str], *, check: bool = True) -> SavedIndex:
-    """Map a file that `write` wrote.
-
-    Args:
-        path: the file.
-        check: whether to compare its checksum, for which all of it is read.
+    """Map a file that `write` wrote, with `check` after comparing its checksum, for which all of it is read.
 
     Raises:
         InvalidRequestError: `path` is none.

@@ -100,6 +100,7 @@ def fold_character(character: str) -> str:
     return _fold_plainly(character)
 
 
+@functools.lru_cache(maxsize=1 << 10)
 def _fold_plainly(character: str) -> str:
     plain = character.translate(_VARIANTS)
     if any(ord(c) < 0x400 or 0x1E00 <= ord(c) < 0x2000 for c in unicodedata.normalize("NFKC", plain)):  # Latin, Greek
@@ -116,7 +117,7 @@ def add_toneless(folded: str) -> str:
     >>> add_toneless("tiếng Việt nam")
     'tiếng tieng Việt viet nam'
     """
-    return _toned_word().sub(lambda match: f"{match[0]} {_TONED_LETTER.sub(_without_tone, match[0]).lower()}", folded)
+    return _toned_word().sub(lambda match: f"{match[0]} {without_tones(match[0]).lower()}", folded)
 
 
 @functools.cache
@@ -130,16 +131,7 @@ def _toned_word() -> re.Pattern[str]:
 
 def without_tones(text: str) -> str:
     """Return a text with plain letters for those that only Vietnamese has, as many code points as before."""
-    return _TONED_LETTER.sub(_without_tone, text)
-
-
-def _without_tone(match: re.Match[str]) -> str:
-    return _plain_letter(match[0])
-
-
-@functools.cache
-def _plain_letter(toned: str) -> str:
-    return _fold_plainly(toned)
+    return _TONED_LETTER.sub(lambda match: _fold_plainly(match[0]), text)
 
 
 def _is_emoji(character: str) -> bool:
@@ -197,11 +189,7 @@ class _FoldTable:
 
 
 def fold(texts: Sequence[str], *, toneless: bool = True) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """Fold texts, one after the other; the module's docstring says how.
-
-    Args:
-        texts: any strings, lone surrogates and control characters included.
-        toneless: whether Vietnamese words come a second time without their tones.
+    """Fold texts, whatever is in them, as the module's docstring says; with `toneless` Vietnamese words come twice.
 
     Returns:
         UTF-8 of all texts, each followed by one byte that is part of no term; it keeps ASCII's case and punctuation.

@@ -125,15 +125,10 @@ def _mix_rest(hashed: Ids, rest: Offsets, words: Ids, lowered: bytes, start: Off
 
 
 def stumps_of(ids: Ids, letters: bytes, start: Offsets, length: Offsets) -> Hashes:
-    """Return a hash of the first five letters of some words; 0 for English function words.
+    """Return a hash of the first five letters of words in folded text, shape (n,); 0 for English function words.
 
-    Of a word of several scripts it is as many bytes as five letters like the first have.
-
-    Args:
-        ids: their ids, shape (n,).
-        letters: folded text, with 16 bytes or more behind the last word.
-        start: where each word begins in it, shape (n,).
-        length: bytes of each, shape (n,).
+    Of a word of several scripts it is as many bytes as five letters like the first have. Behind the last word the text
+    has 16 bytes or more.
     """
     lead = np.frombuffer(letters, np.uint8).take(start)
     n_bytes = np.minimum(length, _STUMP_LETTERS + np.where(lead >= 0xC0, _STUMP_LETTERS, 0))

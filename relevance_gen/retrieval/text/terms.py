@@ -57,13 +57,9 @@ class Occurrences:
 
 
 def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
-    """Cut texts into terms.
+    """Cut any strings into terms, with `toneless` Vietnamese words a second time without their tones.
 
     Work on a few hundred kilobytes at a time: every array then stays in the core's cache.
-
-    Args:
-        texts: any strings; one without any term gets a count of 0.
-        toneless: whether Vietnamese words come a second time without their tones.
     """
     folded, ends = fold(texts, toneless=toneless)
     cased = b"\n" + folded + _PADDING
@@ -137,9 +133,7 @@ def _cut_ngrams(letters: Bytes, word: Flags) -> tuple[Offsets, Offsets]:
 def _identifier_cuts(cased: Bytes, letters: Bytes, word: Flags) -> Flags:
     """Find where identifiers are cut, and take single underscores between letters into `word`.
 
-    Returns:
-        Whether each byte is such an underscore, or a hump: a capital inside a word with a small letter before or
-        behind it.
+    That is at each such underscore, and at a hump: a capital inside a word with a small letter before or behind it.
     """
     small = _is_lower(cased)
     cut = np.zeros(word.size, bool)
