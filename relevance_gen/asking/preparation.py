@@ -17,6 +17,7 @@ from relevance_gen.asking.wording import (
     completion_prompt,
     follows_instructions,
 )
+from relevance_gen.caller import check_wanted
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import GRAMMAR_FIELDS
 from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN
@@ -93,6 +94,7 @@ class _Chat:
         return source
 
     def fits(self, sources: Sequence[Source]) -> bool:
+        check_wanted()
         room = _room(self.model, self.fields)
         n_bytes = _n_bytes(*self._message(sources).values())
         if n_bytes + _FRAME_BYTES <= room:  # no token has less than a byte, so there is nothing to count
@@ -129,6 +131,7 @@ class _Completion:
         return passage_of(source)
 
     def fits(self, sources: Sequence[Source]) -> bool:
+        check_wanted()
         room = _room(self.model, self.fields)
         if len(sources) > 1:
             room = min(room, _SEVERAL_PASSAGES_TOKENS)

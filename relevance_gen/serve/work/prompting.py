@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
-from attrs import field, frozen
 
 from relevance_gen.asking.model import Model
 from relevance_gen.asking.preparation import prepare
-from relevance_gen.errors import RequestCancelledError, TimedOutError
-from relevance_gen.llama.language_model import ChatFormat
+from relevance_gen.caller import while_wanted
+from relevance_gen.errors import TimedOutError
 from relevance_gen.types import PromptRequest, PromptResponse, PromptSource, SearchResponse
 
 _AT_ONCE = 4
@@ -37,39 +33,19 @@ class Prompter:
             TimedOutError: it was not done in time.
             RelevanceGenError: what the model raises.
         """
-        impatient = _Impatient(model)
+        is_over = threading.Event()
+
+        def write() -> PromptResponse:
+            with while_wanted(lambda: not is_over.is_set()):  # a thread cannot be stopped otherwise
+                return _write(asked, found, model, name)
+
         try:
             async with asyncio.timeout(self._timeout_s):
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads, _write, asked, found, impatient, name)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, write)
         except TimeoutError:
             raise TimedOutError(f"the prompt was not written within {self._timeout_s:g} seconds") from None
         finally:
-            impatient.is_over.set()
-
-
-@frozen
-class _Impatient:
-    """A model that answers until nobody waits for the prompt any more: a thread cannot be stopped otherwise."""
-
-    model: Model
-    is_over: threading.Event = field(factory=threading.Event)
-
-    @property
-    def chat_format(self) -> ChatFormat:
-        return self.model.chat_format
-
-    def count_tokens(self, text: str) -> int:
-        self._check()
-        return self.model.count_tokens(text)
-
-    def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> int:
-        self._check()
-        return self.model.count_chat_tokens(messages, **rendering)
-
-    def _check(self) -> None:
-        if self.is_over.is_set():
-            raise RequestCancelledError("nobody waits for this prompt any more")
+            is_over.set()
 
 
 def _write(asked: PromptRequest, found: SearchResponse, model: Model, name: str | None) -> PromptResponse:
