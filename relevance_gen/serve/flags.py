@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from attrs import Attribute, fields, frozen, resolve_types
@@ -37,13 +38,10 @@ def _integer(text: str) -> int | str:
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise ValueError("a number of seconds above 0")
-    return value
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < math.inf:
+            return value
+    raise ValueError("a number of seconds above 0")
 
 
 def _switch(text: str) -> bool:
@@ -53,7 +51,7 @@ def _switch(text: str) -> bool:
 
 
 def _list(text: str) -> tuple[str, ...]:
-    return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def _text(text: str) -> str:
@@ -69,13 +67,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {int: _integer, float: _seconds, boo
 
 @frozen
 class Setting:
-    """One flag and variable.
-
-    Attributes:
-        of: the field of `Settings`, or of the `ModelOptions` in it, that the value is for.
-        group: the heading under which ``--help`` shows it.
-        is_option: whether it is one of the model's options.
-    """
+    """One flag and variable: for a field of `Settings`, or, as an option of the model, of the `ModelOptions` in it."""
 
     of: Attribute[Any]
     group: str
@@ -97,11 +89,7 @@ class Setting:
         return str(self.of.metadata["help"])
 
     def parse(self, text: str, source: str) -> Any:
-        """Return the value that `text` stands for.
-
-        Raises:
-            ValueError: it stands for none, or for one that is not allowed; the message names `source`.
-        """
+        """Return the value that `text` stands for; raise a ValueError that names `source` if there is none."""
         kind = get_args(self.of.type)[0] if type(None) in get_args(self.of.type) else self.of.type
         try:
             if get_origin(kind) is Literal:
@@ -118,16 +106,11 @@ class Setting:
         return value
 
 
-def _list_settings() -> Iterator[Setting]:
-    for one in fields(resolve_types(Settings)):
-        if one.type is not ModelOptions:
-            yield Setting(one, one.metadata["group"], is_option=False)
-            continue
-        for option in fields(resolve_types(ModelOptions)):
-            yield Setting(option, one.metadata["group"], is_option=True)
-
-
-SETTINGS = tuple(_list_settings())
+SETTINGS = tuple(
+    Setting(of, one.metadata["group"], is_option=of is not one)
+    for one in fields(resolve_types(Settings))
+    for of in (fields(resolve_types(ModelOptions)) if one.type is ModelOptions else [one])
+)
 """Every setting, in the order of ``--help``."""
 
 # ── Reading them ─────────────────────────────────────────────────────────────────────────────────────────────────────

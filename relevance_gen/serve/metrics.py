@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen
@@ -41,24 +42,17 @@ class Family:
         return len(BUCKETS_S) + 2 if self.kind == "histogram" else 1
 
 
-def _of_each(values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple((value,) for value in values)
+def _of_each(label: str, values: Sequence[str]) -> dict[str, Any]:
+    return {"labels": (label,), "series": tuple((value,) for value in values)}
 
 
+_HELD = "Memory that requests hold: bodies, what is made of them, and unread answers."
+_REJECTED = "Requests refused because too many waited, or too long."
 _FAMILIES = (
     Family("http_request_body_bytes_total", "Bytes of request bodies received."),
-    Family("requests_waiting", "Requests waiting for a thread.", "gauge", ("lane",), _of_each(LANES)),
-    Family(
-        "requests_rejected_total",
-        "Requests refused because too many waited, or too long.",
-        labels=("lane",),
-        series=_of_each(LANES),
-    ),
-    Family(
-        "request_body_bytes_held",
-        "Memory that requests hold: bodies, what is made of them, and unread answers.",
-        *("gauge", ("lane",), _of_each(LANES)),
-    ),
+    Family("requests_waiting", "Requests waiting for a thread.", "gauge", **_of_each("lane", LANES)),
+    Family("requests_rejected_total", _REJECTED, **_of_each("lane", LANES)),
+    Family("request_body_bytes_held", _HELD, "gauge", **_of_each("lane", LANES)),
     Family("search_seconds", "Computing one search, from its body to its response.", "histogram"),
     Family("search_chunks_total", "Chunks searched."),
     Family("search_tokens_total", "Tokens in queries and chunks."),
@@ -88,17 +82,12 @@ PREFIX = "relevance_gen_"
 
 
 class Layout:
-    """Where each series stands in a row: all families, one after the other.
+    """Where each series stands in a row of `width` columns: all families, one after the other.
 
     Args:
         endpoints: the endpoints whose requests are counted.
         statuses: the statuses that they may answer with.
         models: what each model is for, and its name.
-
-    Attributes:
-        families: every metric.
-        columns: the first column of each series.
-        width: columns of a row.
     """
 
     def __init__(
@@ -109,7 +98,7 @@ class Layout:
         seconds = "From the request's head to the end of its response."
         self.families = (
             Family("http_requests_total", "Requests answered.", labels=("endpoint", "status"), series=answers),
-            Family("http_request_seconds", seconds, "histogram", ("endpoint",), _of_each(endpoints)),
+            Family("http_request_seconds", seconds, "histogram", **_of_each("endpoint", endpoints)),
             *_FAMILIES,
             Family("models", "Processes that have a model in a state.", "gauge", (*of, "state"), states),
             Family("model_requests_total", "Requests that asked for a model.", "counter", of, tuple(models)),
@@ -176,11 +165,7 @@ class Metrics:
         return float(self.table[:, self.layout.columns[name, series]].sum())
 
     def exposition(self, gauges: dict[str, tuple[str, float]]) -> str:
-        """Write all series in Prometheus' text format.
-
-        Args:
-            gauges: further gauges: name → help and value.
-        """
+        """Write all series in Prometheus' text format, and further gauges: name → help and value."""
         lines: list[str] = []
         totals = self.table.sum(axis=0)
         for family in self.layout.families:

@@ -41,12 +41,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_.:@+/-]{0,127}"
 
 @frozen
 class NamedModel:
-    """A model as the operator names it.
-
-    Attributes:
-        name: what clients call it.
-        file: a GGUF file, or a model of the hub; None for the embedded one.
-    """
+    """A model as the operator names it: a GGUF file, or a model of the hub; None for the embedded one."""
 
     name: str
     file: str | None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 
 import aiohttp
 from aiohttp import web
@@ -41,10 +41,10 @@ class Forwarder:
     A whole answer may take longer than a generation, so that only a process that hangs meets `timeout_s`.
     """
 
-    def __init__(self, path: Path, timeout_s: float) -> None:
+    def __init__(self, path: os.PathLike[str], timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(str(path), limit=0),
+            connector=aiohttp.UnixConnector(os.fspath(path), limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
             auto_decompress=False,
             skip_auto_headers=("Accept-Encoding",),  # aiohttp would ask for gzip where the client did not

@@ -26,10 +26,9 @@ class Descriptor:
     def __reduce__(self) -> tuple[Any, ...]:
         return _inherited, (DupFd(self.number),)
 
-    @property
-    def path(self) -> Path:
-        """A path under which this process reaches the file, whether it has another or none."""
-        return Path(f"/proc/self/fd/{self.number}")
+    def __fspath__(self) -> str:
+        """Return a path under which this process reaches the file, whether it has another or none."""
+        return f"/proc/self/fd/{self.number}"
 
 
 def _inherited(duplicate: Any) -> Descriptor:
@@ -52,7 +51,7 @@ def nameless_file(n_bytes: int) -> Iterator[Descriptor]:
 
 
 @contextmanager
-def private_socket() -> Iterator[tuple[socket.socket, Descriptor | Path]]:
+def private_socket() -> Iterator[tuple[socket.socket, os.PathLike[str]]]:
     """Open a Unix socket that only processes of this server can reach; yield it listening, and the way to it.
 
     On Linux its name is removed before anybody uses it, and the way to it is an open file that stands for the socket.

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from attrs import frozen
@@ -72,30 +71,22 @@ class ProcessSpec:
         key_digests: digests of the keys that always hold.
         role: "alone" does everything; "front" searches and forwards generation; "model" generates, for the fronts.
         listener: the socket to serve, bound and listening.
-        model_socket: for a front, the way to the model process's Unix socket; ``None`` if there is no such process.
-        metrics_file: shared by all processes; ``None`` if there is one process.
-        row: this process's row in it.
-        n_rows: number of processes.
+        model_socket: for a front, the way to the model process's Unix socket, if there is one.
+        metrics_file: where several processes count, each in its row.
     """
 
     settings: Settings
     key_digests: tuple[bytes, ...]
     role: Role
     listener: socket.socket
-    model_socket: Descriptor | Path | None = None
+    model_socket: os.PathLike[str] | None = None
     metrics_file: Descriptor | None = None
     row: int = 0
     n_rows: int = 1
 
 
 def run(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> None:
-    """Be the process that `spec` describes, until SIGTERM; end with status 0.
-
-    Args:
-        spec: what to be.
-        make_retrieval: makes the search half.
-        load_backend: loads a model; called in a thread, where it may take its time.
-    """
+    """Be the process that `spec` describes, until SIGTERM; end with status 0. Models are loaded in threads."""
     logs.configure(spec.settings)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -118,7 +109,8 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
     registry = ModelRegistry(settings, _loads(spec, load_backend), metrics)
     registry.preload()
     tidying = asyncio.create_task(registry.keep_looking())
-    forwarder = _forwarder(spec)
+    way, timeout_s = spec.model_socket, settings.generation_timeout_s + _FORWARDING_S
+    forwarder = None if way is None else Forwarder(way, timeout_s)
     service = _service(spec, metrics, registry, forwarder, make_retrieval)
     answered = routes.OF_MODEL if spec.role == "model" else routes.ROUTES
     await asyncio.to_thread(service.searcher.warm_up)  # imports need files, which connections may use up
@@ -150,12 +142,9 @@ async def _live(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: 
 
 def _loads(spec: ProcessSpec, load_backend: LoadBackend) -> dict[Task, Callable[[NamedModel], object]]:
     """Return what loads the models of this process: the fronts generate nothing, and all of them search."""
-    loads: dict[Task, Callable[[NamedModel], object]] = {}
-    if spec.role != "front":
-        loads["generate"] = partial(load_backend, spec.settings)
-    loads["embed"] = partial(load_encoder, spec.settings)
-    loads["rerank"] = partial(load_reranker, spec.settings)
-    return loads
+    loads: dict[Task, Callable[[Settings, NamedModel], object]] = {"embed": load_encoder, "rerank": load_reranker}
+    loads = loads if spec.role == "front" else {"generate": load_backend, **loads}
+    return {task: partial(load, spec.settings) for task, load in loads.items()}
 
 
 async def _drain(service: Service, listener: connection.Listener) -> bool:
@@ -219,15 +208,6 @@ def _metrics(spec: ProcessSpec) -> Metrics:
     if spec.metrics_file is None:
         return Metrics.alone(layout)
     return Metrics.shared(layout, spec.metrics_file.number, spec.n_rows, spec.row)
-
-
-def _forwarder(spec: ProcessSpec) -> Forwarder | None:
-    """Return the way to the process that holds the model, where that is another."""
-    way = spec.model_socket
-    if way is None:
-        return None
-    path = way if isinstance(way, Path) else way.path
-    return Forwarder(path, spec.settings.generation_timeout_s + _FORWARDING_S)
 
 
 def _service(

@@ -20,7 +20,7 @@ from attrs import define
 from relevance_gen.serve import logs
 from relevance_gen.serve.edge.connection import BACKLOG
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.processes.descriptors import Descriptor, nameless_file, private_socket
+from relevance_gen.serve.processes.descriptors import nameless_file, private_socket
 from relevance_gen.serve.processes.process import ProcessSpec, terminal_signals
 from relevance_gen.serve.routes import layout
 from relevance_gen.serve.settings import Settings
@@ -95,9 +95,9 @@ class Supervisor:
 
     def _tend(self, child: _Child) -> None:
         """Note a death; start what should be running."""
+        now_s = time.monotonic()
         if child.process is not None and child.process.exitcode is not None:
             _log.error("%s process %s %s", child.spec.role, child.process.pid, _end_of(child.process.exitcode))
-            now_s = time.monotonic()
             steady = now_s - child.started_s >= _STEADY_S
             child.start_at_s = now_s + (0.0 if steady else child.delay_s)
             child.delay_s = 0.0 if steady else min(_MAX_DELAY_S, max(0.1, 2 * child.delay_s))
@@ -105,7 +105,6 @@ class Supervisor:
             child.process = None
             if child.start_at_s > now_s and child.spec.role == "front":  # its connections go to those that live
                 child.spec.listener.shutdown(socket.SHUT_RDWR)
-        now_s = time.monotonic()
         if child.process is None and now_s >= child.start_at_s:
             child.spec.listener.listen(BACKLOG)  # again, if it was shut
             child.process = self._context.Process(target=self._target, args=(child.spec,), name=child.spec.role)
@@ -145,11 +144,7 @@ def _alive(children: Sequence[_Child]) -> list[SpawnProcess]:
 def supervise(
     settings: Settings, key_digests: tuple[bytes, ...], listeners: Sequence[socket.socket], target: Target
 ) -> int:
-    """Serve with one worker for each of `listeners`, and one process for the model, if there is to be one.
-
-    Returns:
-        The exit status.
-    """
+    """Serve with a worker for each of `listeners`, and a process for the model, if any; return the exit status."""
     logs.configure(settings)
     has_model = bool(settings.models["generate"])
     n_rows = len(listeners) + has_model
@@ -160,22 +155,17 @@ def supervise(
             ProcessSpec(settings, key_digests, "front", listener, model and model[1], metrics_file, row, n_rows)
             for row, listener in enumerate(listeners)
         ]
-        if model is not None:
-            specs.append(_model_spec(settings, model[0], metrics_file, n_rows))
+        if model is not None:  # only workers reach it, and they have checked and log each request
+            inner = attrs.evolve(
+                settings,
+                allowed_hosts=("*",),
+                generation_requires_key=False,
+                access_log=False,
+                api_keys_file=None,
+                rate_limit="off",
+            )
+            specs.append(ProcessSpec(inner, (), "model", model[0], None, metrics_file, n_rows - 1, n_rows))
         return Supervisor(specs, target, drain_timeout_s=settings.drain_timeout_s).run()
-
-
-def _model_spec(settings: Settings, listener: socket.socket, metrics_file: Descriptor, n_rows: int) -> ProcessSpec:
-    """Say what the process with the model is. Only workers reach it, and they have checked and log each request."""
-    inner = attrs.evolve(
-        settings,
-        allowed_hosts=("*",),
-        generation_requires_key=False,
-        access_log=False,
-        api_keys_file=None,
-        rate_limit="off",
-    )
-    return ProcessSpec(inner, (), "model", listener, None, metrics_file, n_rows - 1, n_rows)
 
 
 def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:

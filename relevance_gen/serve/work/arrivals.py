@@ -19,11 +19,7 @@ Pieces: TypeAlias = list[Piece]
 
 
 class Arrivals:
-    """Pieces of text that wait to be yielded, and then the end; on the event loop alone.
-
-    Args:
-        hold: called with the bytes that they take; where it raises, that is the end.
-    """
+    """Pieces of text that wait to be yielded, and then the end, as where `hold` refuses their bytes."""
 
     def __init__(self, hold: Callable[[int], None]) -> None:
         self._hold = hold
@@ -66,6 +62,5 @@ class Arrivals:
 
 
 def _piece_bytes(piece: Piece) -> int:
-    """Return the memory of a piece of text that waits to be sent."""
     _, text = piece
     return _WAITING_BYTES + sys.getsizeof(text if isinstance(text, str) else text.text)
