@@ -19,6 +19,7 @@ from attrs import define, field
 from ray.exceptions import RayActorError
 
 from relevance_gen.cluster.actors import get
+from relevance_gen.cluster.host import whole
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import HostState, IndexState, ShardState
 from relevance_gen.errors import TimedOutError
@@ -58,13 +59,13 @@ class _Part:
 
     Attributes:
         hosts: which host is asked for each.
-        ref: the answer to come; None if that failed.
+        pieces: of the answer to come; None if that failed.
         answer: the answer, in a list; an empty one before it has come.
         instead: the same shards, asked of others; empty if nobody else was asked, or could be.
     """
 
     hosts: Mapping[ShardState, HostState]
-    ref: Any
+    pieces: Any
     answer: list[Any] = field(factory=list)
     instead: list[_Part] = field(factory=list)
 
@@ -77,7 +78,7 @@ class _Part:
 
     def may_come(self, living: set[HostState] | None = None) -> bool:
         """Tell whether an answer may come, or has come, if only some hosts live; None if all may."""
-        if self.answer or (self.ref is not None and (living is None or living >= {*self.hosts.values()})):
+        if self.answer or (self.pieces is not None and (living is None or living >= {*self.hosts.values()})):
             return True
         return bool(self.instead) and all(one.may_come(living) for one in self.instead)
 
@@ -166,24 +167,24 @@ class _Round:
                 wanted[host.number].append(shard.number)
             first = random.choice([*hosts.values()])  # noqa: S311
             parts.append(_Part(hosts, first.handle.ask.remote(self._calls.epoch, dict(wanted), self._question)))
-            self._open[parts[-1].ref] = parts[-1]
+            self._open[parts[-1].pieces[0]] = parts[-1]
         return parts
 
     def _wait(self, end_s: float, is_patient: bool) -> None:
         """Take answers in until all parts are answered, or the time is over; a patient one looks only when all came."""
         while self._open and self._owed():
             n_wanted = len(self._open) if is_patient else 1
-            ray.wait(list(self._open), num_returns=n_wanted, timeout=max(0.0, end_s - time.monotonic()))
-            ready, _ = ray.wait(list(self._open), num_returns=len(self._open), timeout=0)
+            timeout_s = max(0.0, end_s - time.monotonic())
+            ready, _ = ray.wait(list(self._open), num_returns=n_wanted, timeout=timeout_s)
             for ref in ready:
-                self._take(self._open.pop(ref), ref)
+                self._take(self._open.pop(ref))
             if not ready:
                 return
 
-    def _take(self, part: _Part, ref: Any) -> None:
-        part.ref = None
+    def _take(self, part: _Part) -> None:
+        pieces, part.pieces = part.pieces, None
         try:
-            part.answer = [get(ref)]
+            part.answer = [whole(get(pieces))]
         except (RayActorError, OutdatedError):
             part.instead = part.instead or self._send(part.hosts)
             if not all(one.may_come() for one in self._parts):

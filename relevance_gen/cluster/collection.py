@@ -101,7 +101,7 @@ class ClusterCollection(Collection):
         inquiries: Sequence[Inquiry[Any]] = (),
     ) -> Leaders:
         """Return the chunks that may be among the best, and what each host tells at once of the best of its own."""
-        merge = partial(Leaders.merge, n=None if everyone else n)
+        merge = partial(_leading, n=None if everyone else n)
         options: dict[str, Any] = {"everyone": everyone, "n_told": n_told, "inquiries": inquiries}
         leaders: Leaders = self._call(self._shards, merge, Scorers.leaders, plan, n, chosen, **options)
         return leaders
@@ -140,6 +140,11 @@ class ClusterCollection(Collection):
             self._asking.calls = Calls(self.state, self._pace)
         told = self._asking.calls.ask(shards, cloudpickle.dumps((function, args, kwargs, merge)))
         return told[0] if len(told) == 1 else merge(told)
+
+
+def _leading(told: Sequence[Leaders], n: int | None) -> Leaders:
+    """Merge by a function that is pickled by its name: a method of a class would be sent with its code."""
+    return Leaders.merge(told, n)
 
 
 def _chained(told: Iterable[list[Any]]) -> list[Any]:

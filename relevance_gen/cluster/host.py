@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import ray
+from ray import cloudpickle
 from ray.exceptions import RayActorError
 
-from relevance_gen.cluster.actors import HEALTH, Actor, SilentError, get_from
+from relevance_gen.cluster.actors import HEALTH, Actor, SilentError, get, wait_for
+from relevance_gen.cluster.crowd import Crowd
 from relevance_gen.cluster.parts import Recipe
 from relevance_gen.cluster.shard import Contribution, OutdatedError, Shard
 from relevance_gen.errors import BusyError
@@ -32,6 +34,10 @@ _REFUSING: Final = 8
 """Threads that are left to refuse them."""
 _SILENT_S: Final = 2.0
 """Another host of the node that has not answered a ping for so long is not waited for."""
+_N_PIECES: Final = 4
+_PIECE_BYTES: Final = 64 << 10
+"""An answer comes in pieces: Ray sends what is below 100 KiB along with its reply, and stores the rest, from where
+fetching it takes longer than a question does."""
 
 
 class Host(Actor):
@@ -50,6 +56,7 @@ class Host(Actor):
         self._made_with = weighting, counter
         self._shards: dict[int, Shard] = {}
         self._others: dict[int, Any] = {}
+        self._crowd = Crowd(weighting)
         self._asked = Quota(_MOST_ASKED)
 
     def meet(self, hosts: Mapping[int, Any]) -> None:
@@ -73,6 +80,7 @@ class Host(Actor):
     def drop(self, shard: int) -> None:
         """Hold a shard no more."""
         self._shards.pop(shard, None)
+        self._crowd.forget()
 
     def call(self, shard: int, verb: str, *args: Any) -> Any:
         """Return what a method of a shard returns."""
@@ -85,9 +93,9 @@ class Host(Actor):
 
     # ── Questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @ray.method(concurrency_group=_ASKING)
-    def ask(self, epoch: int, shards: Mapping[int, Sequence[int]], question: bytes) -> Any:
-        """Return what a function tells of shards of this node, all together.
+    @ray.method(concurrency_group=_ASKING, num_returns=_N_PIECES)
+    def ask(self, epoch: int, shards: Mapping[int, Sequence[int]], question: bytes) -> list[bytes]:
+        """Return what a function tells of shards of this node, all together, in pieces for `whole`.
 
         Args:
             epoch: which state of the index is asked.
@@ -112,12 +120,16 @@ class Host(Actor):
             told = []
             if (here := shards.get(self._number)) is not None:
                 told.append(function(self._scorers(epoch, here), *args, **kwargs))
-            told += [get_from(handle, answer, _SILENT_S) for handle, answer in asked]
-            return merge(told) if len(told) > 1 else told[0]
+            for handle, pieces in asked:
+                wait_for(handle, pieces[0], _SILENT_S)
+                told.append(whole(get(pieces)))
+            answer = cloudpickle.dumps(merge(told) if len(told) > 1 else told[0])
         except (RayActorError, SilentError):
             raise OutdatedError from None
         finally:
             self._asked.give_back()
+        size = max(_PIECE_BYTES, -(-len(answer) // _N_PIECES))
+        return [answer[size * number : size * (number + 1)] for number in range(_N_PIECES)]
 
     def _known(self, host: int) -> Any:
         try:
@@ -127,6 +139,12 @@ class Host(Actor):
 
     def _scorers(self, epoch: int, shards: Sequence[int]) -> Scorers:
         try:
-            return Scorers([*itertools.chain.from_iterable(self._shards[shard].scorers(epoch) for shard in shards)])
+            every = [*itertools.chain.from_iterable(self._shards[shard].scorers(epoch) for shard in shards)]
         except KeyError:
             raise OutdatedError from None
+        return Scorers(self._crowd.fewer(every) if len(shards) == len(self._shards) else every)
+
+
+def whole(pieces: Sequence[bytes]) -> Any:
+    """Return the answer that comes in some pieces."""
+    return pickle.loads(b"".join(pieces))  # noqa: S301 from a process of the cluster

@@ -12,7 +12,6 @@ share what they find.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -31,15 +30,11 @@ from relevance_gen.retrieval.question.ranking import at_least_as_good, best_quot
 from relevance_gen.retrieval.question.signs import Sign, allowed
 from relevance_gen.retrieval.question.stage import Plan
 from relevance_gen.retrieval.question.weighting import Weighting
-from relevance_gen.retrieval.segment.builder import build
-from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import BETWEEN, Segment, Statistics
 from relevance_gen.retrieval.text.portions import cut_by_size
 
 _AT_ONCE: Final = 1 << 17
 """Chunks of about so many words are read together: ties may make them many, and each may be long."""
-_AGAIN: Final = 1 << 14
-"""Chunks of so many words together are cut again in the time that it takes to look into some twenty segments."""
 _POSTINGS_STEP: Final = 1 << 15
 """About so many postings are added up together, while they are in the core's cache."""
 _DENSE: Final = 8
@@ -388,28 +383,6 @@ class SegmentScorer:
         if tf.dtype.kind == "f":  # one by one, as above
             return chunk.take(first), np.bincount(new.cumsum() - 1, tf)
         return chunk.take(first), np.add.reduceat(tf, first) if first.size else tf
-
-
-def together(scorers: Sequence[SegmentScorer], positions: Offsets) -> Excerpt | None:
-    """Return chunks of many segments as those of one that is made for them: quicker than to look into each segment.
-
-    None where the chunks have passages, or are so long that they had better not be read again. The positions ascend.
-    """
-    homes: list[tuple[Segment, int, float]] = []
-    order: list[int] = []
-    for scorer in scorers:
-        numbers = scorer.segment.find(positions)
-        order += (here := (numbers >= 0).nonzero()[0]).tolist()
-        numbers = numbers.take(here)
-        denominators = scorer.denominators.take(numbers).tolist()
-        homes += zip(itertools.repeat(scorer.segment), numbers.tolist(), denominators, strict=False)
-    n_words = sum(int(segment.n_occurrences[number]) for segment, number, _ in homes)
-    if n_words > _AGAIN or any(segment.passages is not None for segment, *_ in homes):
-        return None
-    homes = [homes[place] for place in np.argsort(order).tolist()]
-    chunks = Chunks.joined(segment.chunks.take([number]) for segment, number, _ in homes)
-    of_each = np.array([denominator for *_, denominator in homes])
-    return Excerpt(build(chunks, positions), np.arange(positions.size), of_each, scorers[0].statistics)
 
 
 _NOTHING: Final[Offsets] = np.zeros(0, np.int64)

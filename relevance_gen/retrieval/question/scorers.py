@@ -7,7 +7,7 @@ take it in any order and any number. So segments may be asked where they are, an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from attrs import frozen
@@ -17,11 +17,9 @@ from relevance_gen.retrieval.arrays import Offsets, joined
 from relevance_gen.retrieval.question.evidence import E, Inquiry, merged
 from relevance_gen.retrieval.question.filtering import Filter
 from relevance_gen.retrieval.question.query import QueryTerm
-from relevance_gen.retrieval.question.scorer import Candidates, SegmentScorer, TermMatch, together
+from relevance_gen.retrieval.question.scorer import Candidates, SegmentScorer, TermMatch
 from relevance_gen.retrieval.question.stage import Plan
 
-_FEW: Final = 4
-"""Each of so many segments is asked about its own chunks."""
 Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer")
 
@@ -92,8 +90,6 @@ class Scorers:
         positions = found.positions[leading]
         if not positions.size:
             return Leaders(found, positions, [])
-        if len(self._scorers) > _FEW and (excerpt := together(self._scorers, positions)) is not None:
-            return Leaders(found, positions, [inquiry(excerpt) for inquiry in inquiries])
         return Leaders(found, positions, self.tell_all(inquiries, positions))
 
     def tell_each(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:

@@ -1,0 +1,69 @@
+"""Score the many small segments of a host as one: what a segment costs, however small it is, is then paid once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from relevance_gen.retrieval.question.scorer import SegmentScorer
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment.builder import merge
+from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.types import WeightingName
+
+_FEW: Final = 4
+"""So many segments stay as they are."""
+_SMALL: Final = 1 << 19
+"""Most postings of a segment that is merged, some 4 MiB of text: a larger one costs more by what it holds."""
+_MOST: Final = 1 << 23
+"""Most postings of all that are merged: they take about a second, and 100 MiB beside the segments."""
+_POSTINGS_OF_A_CALL: Final = 1 << 10
+"""About so many postings are merged in the time that one more segment takes of a question."""
+
+
+class Crowd:
+    """The segments of a host, of which small ones are merged when asking them apart has cost as much.
+
+    Args:
+        weighting: the name of the weighting.
+    """
+
+    def __init__(self, weighting: WeightingName) -> None:
+        self._weighting = weighting_named(weighting)
+        self._lock = threading.Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of all segments."""
+        self._members: dict[int, Segment] = {}
+        self._merged: list[SegmentScorer] = []
+        self._n_asked = 0
+
+    def fewer(self, scorers: Sequence[SegmentScorer]) -> Sequence[SegmentScorer]:
+        """Return scorers of the same chunks, fewer where many segments are small.
+
+        Args:
+            scorers: of all segments in one state of the index.
+        """
+        if len(scorers) <= _FEW:
+            return scorers
+        with self._lock:
+            if not self._members.keys() <= {id(one.segment) for one in scorers}:
+                self.forget()  # some were changed
+            others = [one for one in scorers if id(one.segment) not in self._members]
+            small = [one.segment for one in others if one.segment.postings.chunk.size <= _SMALL]
+            merged = [one.segment for one in self._merged]
+            statistics = scorers[0].statistics
+            if len(small) > _FEW:
+                self._n_asked += len(small)
+                n_postings = sum(one.postings.chunk.size for one in (*merged, *small))
+                if n_postings <= min(_MOST, self._n_asked * _POSTINGS_OF_A_CALL):
+                    self._members |= {id(one): one for one in small}
+                    self._merged = [SegmentScorer(merge([*merged, *small]), self._weighting, statistics)]
+                    self._n_asked = 0
+                    others = [one for one in others if id(one.segment) not in self._members]
+            for one in self._merged:
+                if one.statistics is not statistics:
+                    self._merged = [SegmentScorer(one.segment, self._weighting, statistics, one.words_found)]
+            return [*self._merged, *others]

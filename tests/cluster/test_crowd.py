@@ -1,0 +1,60 @@
+"""Small segments of a host are merged when they were asked often enough, and tell the same bits then as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relevance_gen.cluster.crowd import Crowd
+from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.question.scorer import SegmentScorer
+from relevance_gen.retrieval.question.scorers import Scorers
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment.builder import build, without
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.retrieval.segment.segment import Segment
+from tests.cluster.shared import QUERIES, texts
+
+
+def segment(first: int, n: int = 9) -> Segment:
+    return build(Chunks.read(texts(n, seed=first)), np.arange(first, first + n))
+
+
+@pytest.mark.parametrize("weighting", ["pivoted", "cosine"])
+def test_a_crowd_tells_what_its_segments_tell(weighting: Any) -> None:
+    """Whatever is added, removed and asked between, few scorers tell the bits that one for each segment tells."""
+    crowd, segments, sizes = Crowd(weighting), [segment(10 * number) for number in range(12)], []
+    for step in range(12):
+        if step in (3, 4, 5, 6, 7, 10):
+            segments = [*segments, segment(200 + 10 * step, 3)]
+        elif step == 8:
+            segments, _ = without(segments, np.array([0, 35]))
+        collection = Collection(segments, weighting_named(weighting))
+        scorers = [SegmentScorer(one, collection.weighting, collection.statistics) for one in segments]
+        for query in QUERIES:
+            fewer = crowd.fewer(scorers)
+            assert all(one.statistics is collection.statistics for one in fewer)
+            plan = collection.plan(collection.read(Question(query))[0])
+            found, expected = (Scorers(some).leaders(plan, 5, None, everyone=False) for some in (fewer, scorers))
+            for name in ("positions", "cosines", "is_verbatim"):
+                ours, theirs = (getattr(one.candidates, name) for one in (found, expected))
+                assert ours.tobytes() == theirs.tobytes()
+        sizes.append(len(fewer))
+    assert sizes == [1, 1, 1, 2, 3, 4, 5, 1, 1, 1, 2, 2]
+
+
+def test_segments_that_are_large_or_asked_seldom_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merging waits until asking has cost as much, and leaves large segments alone."""
+    collection = Collection([segment(10 * number) for number in range(6)], weighting_named("pivoted"))
+    scorers = [SegmentScorer(one, collection.weighting, collection.statistics) for one in collection.segments]
+    n_postings = sum(one.segment.postings.chunk.size for one in scorers)
+    monkeypatch.setattr("relevance_gen.cluster.crowd._POSTINGS_OF_A_CALL", -(-n_postings // 18))
+    crowd = Crowd("pivoted")
+    assert [len(crowd.fewer(scorers)) for _ in range(4)] == [6, 6, 1, 1]
+    crowd.forget()
+    assert len(crowd.fewer(scorers)) == 6
+    monkeypatch.setattr("relevance_gen.cluster.crowd._SMALL", 1)
+    assert [len(crowd.fewer(scorers)) for _ in range(4)] == [6, 6, 6, 6]
