@@ -23,8 +23,15 @@ import numpy as np
 from attrs import asdict, evolve, field, frozen
 
 from relevance_gen import checks, wire
-from relevance_gen.cluster.store import Store, Version
-from relevance_gen.errors import IndexConflictError, IndexFormatError, InvalidRequestError, describe, shorten
+from relevance_gen.cluster.store import MAX_SMALL_BYTES, Store, Version
+from relevance_gen.errors import (
+    IndexConflictError,
+    IndexFormatError,
+    InvalidRequestError,
+    counted,
+    describe,
+    shorten,
+)
 from relevance_gen.retrieval.index import ChunkIndex, opened
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
@@ -36,8 +43,9 @@ _FORMAT: Final = 3
 _KEPT_S: Final = 3600
 """How long files stay that a change has replaced: a reader may be fetching them."""
 _SHARD_FILE: Final = re.compile(r"[0-9a-f]{16}-[0-9]{5}\.shard")
-_OURS: Final = re.compile(rf"{_SHARD_FILE.pattern}|.*\.[0-9a-f]{{16}}\.unfinished")
-"""Files of shards, and what a process that was killed while it wrote one left behind."""
+_OURS: Final = re.compile(rf"{_SHARD_FILE.pattern}|{re.escape(_MANIFEST)}\.[0-9a-f]{{16}}\.unfinished")
+"""Files of shards, and what a process left behind that was killed while it replaced the manifest. Files that are being
+saved beside them may be anybody's: who saves the next in a folder removes those of which nobody holds the lock."""
 
 
 def _is_hash(value: Any) -> bool:
@@ -60,7 +68,10 @@ class SavedShard:
 
 
 def _are_shards(files: Any) -> bool:
-    return isinstance(files, dict) and bool(files) and all(map(_SHARD_FILE.fullmatch, files))
+    if not (isinstance(files, dict) and files and all(map(_SHARD_FILE.fullmatch, files))):
+        return False
+    contents = [one.sha256 for one in files.values() if one.n_tokens]  # those of shards without a chunk are the same
+    return len(set(contents)) == len(contents)
 
 
 @frozen
@@ -81,7 +92,7 @@ class Manifest:
     encoding: str = field(validator=checks.string)
     fingerprint: str = field(validator=checks.string)
     n_positions: int = field(validator=checks.integer(0))
-    shards: dict[str, SavedShard] = field(validator=checks.must_be("files of shards", _are_shards))
+    shards: dict[str, SavedShard] = field(validator=checks.must_be("files of shards, none of them twice", _are_shards))
     replaced: dict[str, float] = field(factory=dict)
     format: int = _FORMAT
 
@@ -148,6 +159,7 @@ def publish(folder: str, manifest: Manifest, before: Before) -> None:
 
     Raises:
         IndexConflictError: another writer has changed the index since `before`; the new files are removed.
+        InvalidRequestError: there is more to say than readers read; the new files are removed.
         OSError: the store does not answer, so that the change may have been made or not.
     """
     store, now, (version, manifest_before) = Store(folder), time.time(), before
@@ -155,9 +167,14 @@ def publish(folder: str, manifest: Manifest, before: Before) -> None:
     replaced = {file: then for file, then in old.items() if now - then < _KEPT_S and file not in manifest.shards}
     present = store.names()  # before the manifest is replaced: later there may be files of the next change
     content = wire.serialize(asdict(evolve(manifest, replaced=replaced)))
-    if not store.replace(_MANIFEST, content, version):
+    is_small = len(content) <= MAX_SMALL_BYTES
+    if not (is_small and store.replace(_MANIFEST, content, version)):
         store.remove(manifest.shards.keys() - old.keys())
-        raise conflict(folder)
+        if is_small:
+            raise conflict(folder)
+        named = f"{counted(len(manifest.shards), 'shard')} and {counted(len(replaced), 'file')} replaced within an hour"
+        rule = f"would have {len(content):,} bytes, to name {named}, and at most {MAX_SMALL_BYTES:,} are read"
+        raise InvalidRequestError(f"{rule}; save an index of fewer shards (n_shards=), or save less often", _MANIFEST)
     with suppress(OSError):  # the next change does it
         store.remove(file for file in present if _OURS.fullmatch(file) and file not in {*manifest.shards, *replaced})
 
@@ -223,7 +240,7 @@ def parse_manifest(content: bytes, folder: str) -> Manifest:
         IndexFormatError: it is none, or another version's.
     """
     try:
-        parsed = wire.parse(content)
+        parsed = wire.parse(content, once=True)
         if not isinstance(parsed, dict) or not isinstance(shards := parsed.get("shards"), dict):
             raise InvalidRequestError("must be an object with shards", _MANIFEST)  # noqa: TRY301
         if parsed.get("format") != _FORMAT:

@@ -27,7 +27,8 @@ _BYTES_PER_S: Final = 1 << 20
 """and how much longer for what it writes, or for a file of any size."""
 _AT_ONCE: Final = 16
 """Threads that may be waiting for one folder, where the package for its store has no limits of its own."""
-_MAX_SMALL_BYTES: Final = 16 << 20
+MAX_SMALL_BYTES: Final = 16 << 20
+"""Most bytes of a file that `Store.replace` writes, and `Store.look` reads."""
 _LOCK: Final = ".lock"
 
 Version: TypeAlias = tuple[bytes | None, str | None]
@@ -75,7 +76,7 @@ class Store:
             with suppress(FileNotFoundError):
                 self._call("rm_file", self._path(name))
 
-    def read(self, name: str, start: int = 0, stop: int = _MAX_SMALL_BYTES) -> bytes:
+    def read(self, name: str, start: int = 0, stop: int = MAX_SMALL_BYTES) -> bytes:
         """Return some bytes of a file, or fewer where it ends before `stop`."""
         return bytes(self._call("cat_file", self._path(name), start=start, end=stop))
 
@@ -119,7 +120,10 @@ class Store:
             else:
                 unfinished = f"{name}.{secrets.token_hex(8)}.unfinished"
                 self.write(unfinished, content)
-                self._call("mv", self._path(unfinished), self._path(name))
+                try:
+                    self._call("mv", self._path(unfinished), self._path(name))
+                except FileNotFoundError:  # who was first has removed it
+                    return False
         return True
 
     def _replace_if(self, name: str, content: bytes, before: Version) -> bool:

@@ -34,6 +34,7 @@ from relevance_gen.errors import (
     InvalidRequestError,
     TimedOutError,
 )
+from relevance_gen.retrieval.segment import storage
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.offered import OfferedIndex
 from tests.serve.harness import eventually
@@ -95,6 +96,24 @@ def test_of_two_writers_one_is_refused(place: str) -> None:
     assert set(Store(place).names()) == left
     save_shards(place, state(2), 2)
     assert read(place) == {"2"}
+
+
+def test_one_that_comes_in_the_middle_of_another_is_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing compares and writes in one step, a writer whose unfinished manifest was removed is refused."""
+    place, call = f"memory://{tmp_path.name}", Store._call
+    save_shards(place, state(0), 1)
+
+    def interrupted(self: Store, verb: str, *args: Any, **kwargs: Any) -> Any:
+        if verb == "mv":
+            monkeypatch.undo()
+            save_shards(place, state(1), 1)
+        return call(self, verb, *args, **kwargs)
+
+    monkeypatch.setattr(Store, "_call", interrupted)
+    with pytest.raises(IndexConflictError):
+        save_shards(place, state(2), 1)
+    assert read(place) == {"1"}
+    assert not [name for name in Store(place).names() if name.endswith("unfinished")]
 
 
 def test_changes_of_many_are_all_there(store: Any, tmp_path: Path) -> None:
@@ -201,6 +220,48 @@ def test_what_another_program_or_version_wrote(tmp_path: Path) -> None:
                 call(address)
             assert len(str(refused.value)) < 1000
         assert json.loads(path.read_bytes()) == wrong
+
+
+@pytest.mark.parametrize("how", ["key", "content"])
+def test_a_shard_that_is_named_twice_is_refused(tmp_path: Path, how: str) -> None:
+    """Its chunks would be found twice, or what another shard has would be missing."""
+    address, path = f"file://{tmp_path}", tmp_path / "index.json"
+    save_shards(address, state(0), 2)
+    names, text = list(folder.read_manifest(address).shards), path.read_text()
+    if how == "key":
+        path.write_text(text.replace(names[1], names[0]))
+    else:
+        manifest = json.loads(text)
+        manifest["shards"][names[1]] = manifest["shards"][names[0]]
+        path.write_text(json.dumps(manifest))
+    with pytest.raises(IndexFormatError, match="is there again" if how == "key" else "none of them twice"):
+        folder.read_manifest(address)
+
+
+def test_shards_without_a_chunk_may_be_alike(tmp_path: Path) -> None:
+    """An index of fewer chunks than shards is one."""
+    save_shards(f"file://{tmp_path}", state(0, 2), 4)
+    assert read(f"file://{tmp_path}") == {"0"}
+
+
+def test_what_could_not_be_read_is_not_published(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused with what to do, and the state before it stays, alone."""
+    save_shards(place, state(0), 2)
+    left = set(Store(place).names())
+    monkeypatch.setattr(folder, "MAX_SMALL_BYTES", 1000)
+    with pytest.raises(InvalidRequestError, match=r"name 9 shards and 2 files .* fewer shards"):
+        save_shards(place, state(1, 9), 9)
+    assert set(Store(place).names()) == left
+    assert read(place) == {"0"}
+
+
+def test_what_is_being_saved_beside_an_index_stays(tmp_path: Path) -> None:
+    """A file of another save is its own, while that runs."""
+    with storage.replacing(tmp_path / "dogs.index") as file:
+        file.write(b"dogs")
+        save_shards(str(tmp_path), state(0), 2)
+        save_shards(f"file://{tmp_path}", state(1), 2)
+    assert (tmp_path / "dogs.index").read_bytes() == b"dogs"
 
 
 # ── A cache of shards ────────────────────────────────────────────────────────────────────────────────────────────────
