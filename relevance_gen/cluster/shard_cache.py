@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
+import resource
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +25,7 @@ from attrs import asdict, frozen
 from relevance_gen import wire
 from relevance_gen.cluster.folder import Manifest, SavedShard, open_index, parse_manifest
 from relevance_gen.cluster.store import Store
-from relevance_gen.errors import IndexFormatError, IndexUnavailableError
+from relevance_gen.errors import IndexFormatError, IndexUnavailableError, counted
 from relevance_gen.folders.cache import alone, lock
 from relevance_gen.retrieval.index import ChunkIndex
 from relevance_gen.retrieval.segment import storage
@@ -33,6 +35,10 @@ _BLOCK_BYTES: Final = 8 << 20
 """What one request fetches."""
 _FETCHES: Final = 8
 """Shards that are fetched at once."""
+_FILES_EACH: Final = 2
+"""Files that this process opens for each shard: one holds the lock, and one the map."""
+_SPARE_FILES: Final = 256
+"""How many it shall be able to open beside them, for connections and what else it does."""
 _WAIT_S: Final = 600.0
 """How long to wait for another process, which fetches the same index."""
 _EMPTY_NS: Final = 10**9
@@ -62,17 +68,18 @@ class ShardCache:
             encoding: as for `relevance_gen.ChunkIndex.load`.
 
         Raises:
-            IndexUnavailableError: there is not enough room.
+            IndexUnavailableError: there is not enough room, or this process may not open so many files.
             IndexFormatError: a shard is not as it was written.
             OSError: the store does not answer, or this folder cannot be written.
         """
+        check_files(manifest)
         store, copy = Store(address), self._copy(address)
         shards = [(self.folder / _file_of(address, name, one), name, one) for name, one in manifest.shards.items()]
         with ExitStack() as held:
             with alone(self.folder, wait_s=_WAIT_S):
-                for path, *_ in shards:
-                    held.callback(os.close, _take(path))
                 self._make_room({path: shard.n_bytes for path, _, shard in shards})
+                for path, _, shard in shards:
+                    held.callback(os.close, _take(path, shard.n_bytes))
             with alone(self.folder, f"{copy.stem}.lock", _WAIT_S), ThreadPoolExecutor(_FETCHES) as pool:
                 list(pool.map(partial(_fetch, store), *zip(*shards, strict=True)))
                 parts = [storage.read(path, check=False) for path, *_ in shards]
@@ -92,9 +99,9 @@ class ShardCache:
         return self.folder / f"{hashlib.sha256(address.encode()).hexdigest()}.json"
 
     def _make_room(self, wanted: dict[Path, int]) -> None:
-        """Give files their sizes; so that they fit, others that nobody uses go, those used longest ago first."""
+        """Remove files that are not wanted and that nobody uses, those used longest ago first, until all will fit."""
         sizes = {path: path.stat().st_size for path in self.folder.glob("*.shard")} | wanted
-        unused = [path for path in sizes if not _is_used(path)]
+        unused = [path for path in sizes if path not in wanted and not _is_used(path)]
         n_bytes = sum(sizes.values())
         n_used = n_bytes - sum(sizes[path] for path in unused)
         if n_used > self.max_bytes:
@@ -104,10 +111,6 @@ class ShardCache:
             if n_bytes > self.max_bytes:
                 path.unlink()
                 n_bytes -= sizes[path]
-        for path, size in wanted.items():
-            if path.stat().st_size != size:
-                os.truncate(path, size)
-                os.utime(path, ns=(0, _EMPTY_NS))
 
 
 def _file_of(address: str, name: str, shard: SavedShard) -> str:
@@ -115,10 +118,32 @@ def _file_of(address: str, name: str, shard: SavedShard) -> str:
     return f"{hashlib.sha256(told.encode()).hexdigest()}.shard"
 
 
-def _take(path: Path) -> int:
-    """Make a file, if it is not there, and return a descriptor that holds a lock of it."""
+def check_files(manifest: Manifest) -> None:
+    """Make sure that this process may open the shards of an index, and other files beside them.
+
+    Raises:
+        IndexUnavailableError: it may not.
+    """
+    n_shards, n_free = len(manifest.shards), _n_files_left()
+    if _FILES_EACH * n_shards + _SPARE_FILES > n_free:
+        taken = f"its {counted(n_shards, 'shard')} take {_FILES_EACH} open files each"
+        remedy = "`ulimit -n` gives more, and an index of fewer shards needs less"
+        raise IndexUnavailableError(f"{taken}, and this process may open {n_free:,} more; {remedy}")
+
+
+def _n_files_left() -> float:
+    """Return how many more files this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if soft == resource.RLIM_INFINITY else soft - sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+def _take(path: Path, n_bytes: int) -> int:
+    """Make a file of a size, if it is not there, and return a descriptor that holds a lock of it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     lock(descriptor, fcntl.LOCK_SH)
+    if os.fstat(descriptor).st_size != n_bytes:
+        os.ftruncate(descriptor, n_bytes)
+        os.utime(path, ns=(0, _EMPTY_NS))
     return descriptor
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from relevance_gen.cluster.folder import Manifest, open_index, read_index, read_manifest
-from relevance_gen.cluster.shard_cache import ShardCache
+from relevance_gen.cluster.shard_cache import ShardCache, check_files
 from relevance_gen.errors import (
     IndexFormatError,
     IndexUnavailableError,
@@ -179,7 +179,9 @@ class OfferedIndex:
         return index
 
     def _load_shards(self, manifest: Manifest) -> ChunkIndex:
-        if self._cache is not None and not self._place.startswith("file://"):
+        if self._place.startswith("file://"):
+            check_files(manifest)
+        elif self._cache is not None:
             return self._cache.open(self._place, manifest, self._settings.encoding)
         parts = [read_index(self._place, name) for name in manifest.shards]
         return open_index(self._place, manifest, parts, self._settings.encoding)

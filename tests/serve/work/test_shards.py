@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -400,6 +402,37 @@ def test_there_is_never_more_than_there_is_room_for(steps: list[tuple[int, bool]
             hashes = hashes_in(cache)
             for one in held:
                 assert hashes >= {shard.sha256 for shard in folder.read_manifest(places[one]).shards.values()}
+
+
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_what_has_no_room_opens_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    """An index of very many shards is refused by its name, before it takes what the process needs for others."""
+    monkeypatch.setenv("RELEVANCE_GEN_CACHE", str(tmp_path / "cache"))
+    place, opened, open_file = f"{scheme}://{tmp_path}/saved", list[Any](), os.open
+    save_shards(place, state(0), 2)
+    one = looked(OfferedIndex("cats", place, Settings()))
+    manifest = folder.read_manifest(place)
+    names = [f"{number:016x}-00000.shard" for number in range(100_000)]
+    many = {name: folder.SavedShard(1, 1, f"{number:064x}") for number, name in enumerate(names)}
+    folder.publish(place, evolve(manifest, shards=many), folder.begin(place))
+
+    def counting(path: Any, *args: Any, **kwargs: Any) -> int:
+        opened.append(path)
+        return open_file(path, *args, **kwargs)
+
+    n_left = shard_cache._n_files_left()
+    with ExitStack() as files:
+        for _ in range(3):
+            files.enter_context((tmp_path / "any").open("wb"))
+        assert shard_cache._n_files_left() == n_left - 3
+    monkeypatch.setattr(os, "open", counting)
+    assert states(looked(one).now()) == {"0"}
+    assert re.search("100,000 shards take 2 open files each.*ulimit -n", str(one.described()["reason"]))
+    monkeypatch.setattr(shard_cache, "_n_files_left", lambda: 10**6)
+    with pytest.raises(IndexUnavailableError, match="there is room for 99,999 bytes"):
+        ShardCache(tmp_path / "small", 99_999).open(place, evolve(manifest, shards=many))
+    assert len(opened) < 100
+    assert not [*(tmp_path / "small").glob("*.shard")]
 
 
 def test_what_was_used_last_stays(tmp_path: Path) -> None:
