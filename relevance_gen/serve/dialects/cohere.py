@@ -22,6 +22,11 @@ _YAML_TITLE: Final = re.compile(r"(?i)title:[ \t]+(\S.*(?:\n[ \t]+\S.*)*)\n(?=[\
 """How a document that somebody wrote as YAML begins, if its title comes first and something follows."""
 
 
+_strings = checks.must_be(
+    "a list of strings", lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)
+)
+
+
 @frozen
 class RelevantSpans:
     """What to tell of where in a document the answer stands.
@@ -59,25 +64,12 @@ class RerankRequest:
     model: str = field(default=DEFAULT_NAME, validator=checks.string)
     return_documents: bool = field(default=False, validator=checks.flag)
     relevant_spans: Mapping[str, Any] | None = field(default=None, validator=optional(checks.an_object))
-    rank_fields: Sequence[str] | None = field(
-        default=None,
-        validator=optional(
-            checks.must_be(
-                "a list of strings", lambda v: isinstance(v, list) and all(isinstance(one, str) for one in v)
-            )
-        ),
-    )
+    rank_fields: Sequence[str] | None = field(default=None, validator=optional(_strings))
 
 
 @frozen
 class _Document:
-    """A document as it is searched.
-
-    Attributes:
-        text: all of it, but for the title of an object.
-        start: where behind the title of YAML begins what is searched.
-        title: its title; "" for none.
-    """
+    """A document: its text from `start` on is searched, behind the title where it is YAML."""
 
     text: str
     start: int = 0
@@ -109,13 +101,18 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
         return {
             "id": str(uuid.uuid4()),
             "model": request.model,
-            "results": [
-                _result(place, found, documents[place], spans, is_shown=request.return_documents)
-                for place, found in ranked
-            ],
+            "results": [result(place, found) for place, found in ranked],
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
             "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
         }
+
+    def result(place: int, found: SearchResult | None) -> dict[str, object]:
+        told: dict[str, object] = {"index": place, "relevance_score": 0.0 if found is None else found.chunk_score}
+        if request.return_documents:
+            told["document"] = {"text": documents[place].text}
+        if spans is not None and found is not None and (chosen := _chosen(found, spans, documents[place].start)):
+            told["relevant_spans"] = chosen
+        return told
 
     return task, present
 
@@ -135,24 +132,10 @@ def _document(document: object, path: str, fields: Sequence[str]) -> _Document:
     return _Document("\n".join(said.values()), 0, title)
 
 
-def _result(
-    place: int, found: SearchResult | None, document: _Document, spans: RelevantSpans | None, *, is_shown: bool
-) -> dict[str, object]:
-    result: dict[str, object] = {"index": place, "relevance_score": 0.0 if found is None else found.chunk_score}
-    if is_shown:
-        result["document"] = {"text": document.text}
-    if spans is not None and found is not None and (chosen := _chosen(found, spans, document.start)):
-        result["relevant_spans"] = chosen
-    return result
-
-
 def _chosen(found: SearchResult, wanted: RelevantSpans, first: int) -> list[dict[str, object]]:
     """Return the best passage and the words outside it, so that none covers another, best first.
 
-    Args:
-        found: the result.
-        wanted: what was asked for.
-        first: where in the document the chunk begins.
+    The chunk begins in the document at `first`.
     """
     passage = found.passage
     if passage is None:

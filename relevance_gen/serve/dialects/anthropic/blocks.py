@@ -45,10 +45,7 @@ def error(kind: str, message: str, field: str | None) -> dict[str, Any]:
 class BlockEvents:
     """The events of one stream, which tell, put together, the whole message; or only that.
 
-    Args:
-        model: what the message calls the model.
-        max_tokens: most tokens that were asked for.
-        citer: what its text is cited from; None if it is not.
+    Of the turn at most `max_tokens` were asked for; `citer` has what its text is cited from.
     """
 
     def __init__(self, model: str, max_tokens: int, citer: DocumentCiter | None = None) -> None:
@@ -121,15 +118,15 @@ class BlockEvents:
         return events
 
     def _blocks(self, part: Part) -> list[dict[str, Any]]:
-        if part.kind == "text" and self._citer is not None:
-            blocks: list[dict[str, Any]] = [_block(Part("text", ""))]
-            for begins, delta in CitedText(self._citer).deltas(part.text, is_last=True):
-                blocks += [_block(Part("text", ""))] if begins else []
-                blocks[-1]["text"] += delta.get("text", "")
-                if "citation" in delta:
-                    blocks[-1].setdefault("citations", []).append(delta["citation"])
-            return blocks
-        return [_block(part)]
+        if part.kind != "text" or self._citer is None:
+            return [_block(part)]
+        blocks = [_block(Part("text", ""))]
+        for begins, delta in CitedText(self._citer).deltas(part.text, is_last=True):
+            blocks += [_block(Part("text", ""))] if begins else []
+            blocks[-1]["text"] += delta.get("text", "")
+            if "citation" in delta:
+                blocks[-1].setdefault("citations", []).append(delta["citation"])
+        return blocks
 
     def _ending(self, completion: Completion) -> dict[str, object]:
         """Return why a turn ended: where it is cut off before the limit, the context is full."""
@@ -143,7 +140,7 @@ def _event(kind: str, **said: object) -> bytes:
     return wire.event({"type": kind, **said}, kind)
 
 
-def _block(part: Part) -> dict[str, object]:
+def _block(part: Part) -> dict[str, Any]:
     match part.kind:
         case "text":
             return {"type": "text", "text": part.text}

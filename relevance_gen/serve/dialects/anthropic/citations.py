@@ -28,12 +28,12 @@ class _Source:
 
     def citation(self, place: CitedPlace) -> dict[str, object]:
         """Return the citation of a place; its strings are as long as `cost` says."""
-        kind, name, start, end = "char_location", "char", place.start, place.end
-        if self.block is not None:
-            kind, name, start, end = "content_block_location", "block", self.block, self.block + 1
-        cited = self.text if self.block is not None else self.text[start:end]
         named = {"document_index": self.document, "document_title": self.title, "file_id": None}
-        return {"type": kind, "cited_text": cited, **named, f"start_{name}_index": start, f"end_{name}_index": end}
+        if self.block is not None:
+            where = {"start_block_index": self.block, "end_block_index": self.block + 1}
+            return {"type": "content_block_location", "cited_text": self.text, **named, **where}
+        where = {"start_char_index": place.start, "end_char_index": place.end}
+        return {"type": "char_location", "cited_text": self.text[place.start : place.end], **named, **where}
 
     def cost(self, place: CitedPlace) -> int:
         return len(self.title or "") + (place.end - place.start if self.block is None else len(self.text))

@@ -93,10 +93,10 @@ def _prompts(request: CompletionRequest) -> list[Any]:
         raise InvalidRequestError.must_be("prompt", allowed, prompts)
     for place, prompt in enumerate(prompts):
         path = "prompt" if is_one else f"prompt[{place}]"
-        if isinstance(prompts[0], str) and not isinstance(prompt, str):
-            raise InvalidRequestError.must_be(path, "a string, as the first is", prompt)
         if not isinstance(prompts[0], str):
             _check_tokens(path, prompt)
+        elif not isinstance(prompt, str):
+            raise InvalidRequestError.must_be(path, "a string, as the first is", prompt)
     if len(prompts) * request.n > MAX_SAMPLES:
         allowed = f"a list of at most {MAX_SAMPLES // request.n} prompts with n = {request.n}"
         raise InvalidRequestError.must_be("prompt", allowed, prompts)

@@ -23,7 +23,6 @@ _KINDS: dict[str, Kind] = {
     "search_query": "query",
     "search_document": "passage",
 }
-_FORMATS = ("float", "base64")
 
 
 @frozen(kw_only=True)
@@ -39,7 +38,7 @@ class EmbeddingsRequest:
 
     input: Any
     model: str = field(default=DEFAULT_NAME, validator=a_name)
-    encoding_format: str = field(default="float", validator=checks.one_of(*_FORMATS))
+    encoding_format: str = field(default="float", validator=checks.one_of("float", "base64"))
     input_type: str | None = field(default=None, validator=optional(checks.one_of(*_KINDS)))
 
 
@@ -54,10 +53,14 @@ def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
             allowed = "a string: this server takes texts and no token ids"
             raise InvalidRequestError.must_be(f"input[{place}]", allowed, text)
 
+    def told(vector: Vectors) -> object:
+        if request.encoding_format == "base64":
+            return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+        return vector.tolist()
+
     def present(encoded: Embeddings) -> object:
-        is_packed = request.encoding_format == "base64"
         data = [
-            {"object": "embedding", "index": place, "embedding": _packed(vector) if is_packed else vector.tolist()}
+            {"object": "embedding", "index": place, "embedding": told(vector)}
             for place, vector in enumerate(encoded.vectors)
         ]
         n_tokens = int(encoded.n_tokens.sum())
@@ -66,7 +69,3 @@ def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
 
     kind = _KINDS[request.input_type] if request.input_type else None
     return EmbeddingTask(texts, kind, "input", request.model), present
-
-
-def _packed(vector: Vectors) -> str:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode()

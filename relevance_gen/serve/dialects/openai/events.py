@@ -11,10 +11,6 @@ from relevance_gen.serve.dialects.openai.tokens import usage
 from relevance_gen.serve.work.generating import Responses
 from relevance_gen.types import Completion, GenerationResponse
 
-WriteError = Callable[[str, str, "str | None"], object]
-Piece = Callable[[int, Any], "dict[str, Any]"]
-Last = Callable[[Completion, GenerationResponse], "dict[str, Any]"]
-
 
 class CompletionEvents:
     """The events of one stream.
@@ -26,7 +22,6 @@ class CompletionEvents:
         piece: what a choice says for a piece of text, or of a turn, given the number of its sample.
         last: what a choice says at a sample's end.
         includes_usage: whether a last chunk tells the tokens used.
-        write_error: how errors are worded.
     """
 
     def __init__(
@@ -35,10 +30,10 @@ class CompletionEvents:
         n_samples: int,
         *,
         beginning: Callable[[int], dict[str, Any] | None],
-        piece: Piece,
-        last: Last,
+        piece: Callable[[int, Any], dict[str, Any]],
+        last: Callable[[Completion, GenerationResponse], dict[str, Any]],
         includes_usage: bool,
-        write_error: WriteError,
+        write_error: Callable[[str, str, str | None], object],
     ) -> None:
         self._head = {**head, "created": int(time.time())}
         self._unbegun = set(range(n_samples))

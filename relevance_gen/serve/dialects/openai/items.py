@@ -33,9 +33,7 @@ def unpacked(thoughts: object) -> str:
 class ItemEvents:
     """The events of one stream, which tell, put together, the whole response; or only that.
 
-    Args:
-        told: what the response tells of the request.
-        packs_thoughts: whether thoughts come along in the field that clients send back.
+    The response tells what is `told` of the request; it `packs_thoughts` in the field that clients send back.
     """
 
     def __init__(self, told: Mapping[str, Any], *, packs_thoughts: bool) -> None:
