@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import attrs
 from attrs import field, frozen
 
+from relevance_gen import types
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RequestCancelledError, TimedOutError
 from relevance_gen.generation.call import OnText
 from relevance_gen.generation.ticket import PLAIN, Manner
@@ -27,14 +28,6 @@ from relevance_gen.serve.work.arrivals import Arrivals, Piece, Pieces
 from relevance_gen.serve.work.backends import Backend
 from relevance_gen.serve.work.prompting import Prompter
 from relevance_gen.serve.work.registry import ModelRegistry
-from relevance_gen.types import (
-    GenerationRequest,
-    GenerationResponse,
-    PromptRequest,
-    PromptResponse,
-    SearchResponse,
-    Stats,
-)
 
 AS_MUCH_AS_FITS = 1 << 30
 """A limit of tokens for a turn that ends by itself, or where the context is full."""
@@ -43,7 +36,7 @@ _MOST_REQUESTS = 1024
 _LONGEST_SILENCE_S = 15.0
 """A stream yields at least this often, so that its reader can show that it lives: proxies cut silent connections."""
 
-Responses: TypeAlias = tuple[GenerationResponse, ...]
+Responses: TypeAlias = tuple[types.GenerationResponse, ...]
 
 
 @frozen
@@ -62,7 +55,7 @@ class GenerationTask:
         backend: what runs it, while that is lent.
     """
 
-    requests: tuple[GenerationRequest, ...]
+    requests: tuple[types.GenerationRequest, ...]
     prompts: tuple[tuple[int, ...], ...] = ()
     conversation: Conversation | None = None
     manner: Manner = PLAIN
@@ -85,11 +78,11 @@ class Generator:
         self._places = {name: Quota(share=most_requests) for name in names}
         self._prompters = {name: Prompter(self._timeout_s) for name in names}  # none waits for another model's
 
-    async def stats(self) -> Stats:
+    async def stats(self) -> types.Stats:
         """Return the backlog and the runners that take work, those that are unloaded until they are asked included."""
         loaded = self._registry.loaded("generate")
-        each = [Stats(0, 1) if backend is None else backend.stats() for backend in loaded]
-        return Stats(sum(one.backlog for one in each), sum(one.num_total_runners for one in each))
+        each = [types.Stats(0, 1) if backend is None else backend.stats() for backend in loaded]
+        return types.Stats(sum(one.backlog for one in each), sum(one.num_total_runners for one in each))
 
     @asynccontextmanager
     async def lent(self, model: str | None, client: str, n_bytes: int = 0) -> AsyncIterator[Backend]:
@@ -114,8 +107,8 @@ class Generator:
             self._places[name].give_back(1, client)
 
     async def prompt(
-        self, asked: PromptRequest, found: SearchResponse, model: str | None, on: Backend
-    ) -> PromptResponse:
+        self, asked: types.PromptRequest, found: types.SearchResponse, model: str | None, on: Backend
+    ) -> types.PromptResponse:
         """Write what a model is to be asked: see `Prompter.write`."""
         return await self._prompters[self._registry.name_of("generate", model)].write(asked, found, on, model)
 
@@ -199,7 +192,7 @@ class Generator:
             if on_text is not None:
                 on_text(first_sample + sample, piece)
 
-        futures: list[Future[GenerationResponse]] = []
+        futures: list[Future[types.GenerationResponse]] = []
         n_samples = 0
         try:
             for request, prompt in zip(task.requests, task.prompts or ((),) * len(task.requests), strict=True):
@@ -218,7 +211,7 @@ class Generator:
                 elif future.exception() is None:
                     self._count(future.result(), time.perf_counter() - started_s, first_s)
 
-    def _count(self, response: GenerationResponse, seconds: float, first_s: list[float]) -> None:
+    def _count(self, response: types.GenerationResponse, seconds: float, first_s: list[float]) -> None:
         self._metrics.observe("generation_seconds", seconds)
         self._metrics.observe("time_to_first_token_seconds", first_s[0] if first_s else seconds)
         self._metrics.add("prompt_tokens_total", response.prompt_tokens)
@@ -228,12 +221,12 @@ class Generator:
         return TimedOutError(f"the generation was not done within {self._timeout_s:g} seconds")
 
 
-def _joined(futures: Sequence[Future[GenerationResponse]]) -> Future[Responses]:
+def _joined(futures: Sequence[Future[types.GenerationResponse]]) -> Future[Responses]:
     """Return a future of all their results, in order; it ends as soon as one of them fails or is cancelled."""
     joined: Future[Responses] = Future()
     lock = threading.Lock()
 
-    def note(future: Future[GenerationResponse]) -> None:
+    def note(future: Future[types.GenerationResponse]) -> None:
         with lock, suppress(InvalidStateError):  # whoever waited has left
             if joined.done():
                 return

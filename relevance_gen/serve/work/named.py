@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from attrs import field, frozen
 
-from relevance_gen import checks
-from relevance_gen.errors import (
-    BusyError,
-    ChunksMissingError,
-    ClusterError,
-    InvalidRequestError,
-    RelevanceGenError,
-    UnknownIndexError,
-    describe,
-    did_you_mean,
-)
+from relevance_gen import checks, errors
 from relevance_gen.retrieval.searchable import Searchable
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.offered import PATIENCE_S, OfferedIndex
@@ -84,7 +74,7 @@ class NamedIndexes:
         self._key_ids: dict[str, list[str]] = {name: [] for name, _ in settings.index_key}
         for name, key_id in settings.index_key:
             if name not in self._offered and settings.cluster is None:
-                raise InvalidRequestError.must_be("--index-key", "the name of an --index, with a key's id", name)
+                raise errors.InvalidRequestError.must_be("--index-key", "the name of an --index, with a key's id", name)
             self._key_ids[name].append(key_id)
         self._timeout_s = settings.queue_timeout_s
         self._address = settings.cluster
@@ -104,7 +94,7 @@ class NamedIndexes:
 
         try:
             connect(address)
-        except RelevanceGenError as error:
+        except errors.RelevanceGenError as error:
             _log.error("searches that name an index will fail: %s", error)
         else:
             _log.info("the cluster is joined; searches that name an index are asked there")
@@ -125,7 +115,7 @@ class NamedIndexes:
     async def _wait(self, look: Future[None], *, is_first: bool) -> None:
         done, _ = await asyncio.wait([asyncio.wrap_future(look)], timeout=self._timeout_s if is_first else PATIENCE_S)
         if not done and is_first:
-            raise BusyError("the index is still being read", retry_after_s=5)
+            raise errors.BusyError("the index is still being read", retry_after_s=5)
 
     def ask(self, name: str, client: str, work: Callable[[Searchable, bool], T]) -> T:
         """Return what `work` makes of an index, given it as it is now, and whether an encoder may have a part.
@@ -140,13 +130,13 @@ class NamedIndexes:
         if may_ask and name in self._offered:
             return work(self._offered[name].now(), True)
         if self._address is not None:
-            with suppress(UnknownIndexError):
+            with suppress(errors.UnknownIndexError):
                 # Also for those who may not ask it, so that the time does not tell them that it is there.
                 return self._ask_cluster(name, work if may_ask else _refuse)
         elif not self._offered:
-            raise InvalidRequestError("names none here; start it with --index or --cluster", "index")
-        remedy = did_you_mean(name, self.names(client), "GET /indexes lists them")
-        raise UnknownIndexError(f"index: none has the name {describe(name)}; {remedy}", field="index")
+            raise errors.InvalidRequestError("names none here; start it with --index or --cluster", "index")
+        remedy = errors.did_you_mean(name, self.names(client), "GET /indexes lists them")
+        raise errors.UnknownIndexError(f"index: none has the name {errors.describe(name)}; {remedy}", field="index")
 
     def _ask_cluster(self, name: str, work: Callable[[Searchable, bool], T]) -> T:
         """Ask an index of the cluster; if it was closed, and there is another of the same name now, ask that."""
@@ -155,9 +145,9 @@ class NamedIndexes:
         if known is not None:
             try:
                 return work(known, False)
-            except ChunksMissingError:
+            except errors.ChunksMissingError:
                 raise
-            except ClusterError:
+            except errors.ClusterError:
                 with self._lock:
                     self._known.pop(name, None)
         from relevance_gen.cluster import ClusterIndex  # loads Ray
@@ -188,4 +178,4 @@ class NamedIndexes:
 
 
 def _refuse(*_: object) -> NoReturn:
-    raise UnknownIndexError("it is not for this key")
+    raise errors.UnknownIndexError("it is not for this key")

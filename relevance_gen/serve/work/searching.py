@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import attrs
 from attrs import define, field, frozen
 
+from relevance_gen import types
 from relevance_gen.caller import announce
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError, UnknownIndexError
@@ -28,16 +29,6 @@ from relevance_gen.serve.work.index_cache import IndexCache, Key, content_key
 from relevance_gen.serve.work.lifting import Lifting, Reason, SkippedError
 from relevance_gen.serve.work.named import KEPT, MAX_FOUND, Named, NamedIndexes
 from relevance_gen.serve.work.reranking import RerankingService
-from relevance_gen.types import (
-    Chunk,
-    CitationRequest,
-    CitedSentence,
-    CompressionResponse,
-    Explanation,
-    PromptRequest,
-    SearchResponse,
-    SearchResult,
-)
 
 if TYPE_CHECKING:
     from relevance_gen.retrieval.index import ChunkIndex
@@ -86,7 +77,7 @@ class SearchTask(_Task):
 class PromptTask(SearchTask):
     """A search whose results are to become a prompt for a model, as `request` says; `backend` runs that, while lent."""
 
-    request: PromptRequest = field(kw_only=True)
+    request: types.PromptRequest = field(kw_only=True)
     model: str | None = field(default=None, kw_only=True)
     backend: Any = field(default=None, kw_only=True)
 
@@ -109,7 +100,7 @@ class ExplanationTask(_Task):
 class Retrieval(Protocol):
     """What the server needs of `relevance_gen.retrieval`."""
 
-    def answer(self, question: Question, chunks: Chunks, models: Models = NO_MODELS) -> SearchResponse:
+    def answer(self, question: Question, chunks: Chunks, models: Models = NO_MODELS) -> types.SearchResponse:
         """Rank `chunks`, once."""
 
     def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> ChunkIndex:
@@ -122,7 +113,7 @@ class LibraryRetrieval:
 
     settings: Settings
 
-    def answer(self, question: Question, chunks: Chunks, models: Models = NO_MODELS) -> SearchResponse:
+    def answer(self, question: Question, chunks: Chunks, models: Models = NO_MODELS) -> types.SearchResponse:
         """Rank `chunks`, once."""
         from relevance_gen.retrieval.api import answer_once
 
@@ -185,16 +176,16 @@ class Searcher:
         named = getattr(task, "named", None)
         return self.named.look(named.index, scope) if isinstance(named, Named) else None
 
-    def offered_to(self, scope: str) -> dict[str, Callable[[str, int], SearchResponse]]:
+    def offered_to(self, scope: str) -> dict[str, Callable[[str, int], types.SearchResponse]]:
         """Return what searches each index that is offered to a client for a question; its results are best first."""
 
-        def search(name: str, query: str, top_n: int) -> SearchResponse:
+        def search(name: str, query: str, top_n: int) -> types.SearchResponse:
             asked = Question(query, top_n, true_order=False, spans=True)
             return self.search(SearchTask(asked, (), named=Named(name)), scope)
 
         return {name: partial(search, name) for name in self.named.names(scope)}
 
-    def search(self, task: SearchTask, scope: str) -> SearchResponse:
+    def search(self, task: SearchTask, scope: str) -> types.SearchResponse:
         """Rank the chunks of `task`.
 
         Args:
@@ -232,18 +223,18 @@ class Searcher:
             announce("found_character", sum(len(result.chunk_txt) for result in response.results))
         return _with_metadata(response, chunks)
 
-    def _search_named(self, task: _Task, named: Named, scope: str) -> SearchResponse:
+    def _search_named(self, task: _Task, named: Named, scope: str) -> types.SearchResponse:
         """Rank the chunks of an index that is offered, or of one of a cluster."""
         check_integer("top_n", task.question.top_n, 1, MAX_FOUND)
 
-        def answer(index: Searchable, asked: Question, models: Models) -> SearchResponse:
+        def answer(index: Searchable, asked: Question, models: Models) -> types.SearchResponse:
             return index.answer_all([asked], models, allow_partial=named.allow_partial)[0]
 
         response = self.named.ask(named.index, scope, partial(self._lifted_by, task, answer))
         announce("found_character", sum(len(result.chunk_txt) for result in response.results))
         return response
 
-    def explain(self, task: ExplanationTask, scope: str) -> Explanation:
+    def explain(self, task: ExplanationTask, scope: str) -> types.Explanation:
         """Show where the score of one chunk of `task` comes from; `scope` as in `search`.
 
         Raises:
@@ -252,7 +243,7 @@ class Searcher:
             ClusterError: an index was asked that cannot answer, or is not there.
         """
 
-        def explain(index: Searchable, asked: Question, models: Models) -> Explanation:
+        def explain(index: Searchable, asked: Question, models: Models) -> types.Explanation:
             try:
                 return index.explain_one(asked, task.position, models)
             except InvalidRequestError as error:
@@ -269,7 +260,7 @@ class Searcher:
             index = self._retrieval.index(chunks.without_metadata()) if kept is None else kept
             return self._lifted(task, task.question, partial(explain, index), len(chunks.texts))
 
-    def compress(self, task: CompressionTask, scope: str) -> CompressionResponse:
+    def compress(self, task: CompressionTask, scope: str) -> types.CompressionResponse:
         """Keep the sentences that say most about a question: of chunks, or of the best of an index.
 
         Raises:
@@ -282,7 +273,7 @@ class Searcher:
         positions: Sequence[int] = ()
         if task.named is not None and task.digest is None:
             found = self._search_named(task, task.named, scope).results
-            chunks = Chunks.read([Chunk(one.chunk_txt, title=one.title) for one in found])
+            chunks = Chunks.read([types.Chunk(one.chunk_txt, title=one.title) for one in found])
             positions = [one.original_index for one in found]
         elif task.digest is not None:
             listed = self._kept(task.digest, scope).index.chunks
@@ -296,7 +287,7 @@ class Searcher:
         placed = (attrs.evolve(one, original_index=positions[one.original_index]) for one in kept.sentences)
         return attrs.evolve(kept, sentences=tuple(placed))
 
-    def cite(self, request: CitationRequest) -> list[CitedSentence]:
+    def cite(self, request: types.CitationRequest) -> list[types.CitedSentence]:
         """Say which places of chunks support the sentences of a text; raises as `compress` does."""
         from relevance_gen.retrieval.citing import Citer
 
@@ -398,7 +389,7 @@ class Searcher:
             kept.encoding = "not asked for"
 
 
-def every_chunk(response: SearchResponse, n_chunks: int) -> list[tuple[int, SearchResult | None]]:
+def every_chunk(response: types.SearchResponse, n_chunks: int) -> list[tuple[int, types.SearchResult | None]]:
     """Return the position of every chunk with what was found in it, in the order of the results.
 
     The chunks that share nothing with the query come last, in the order of the input.
@@ -408,7 +399,7 @@ def every_chunk(response: SearchResponse, n_chunks: int) -> list[tuple[int, Sear
     return [*found.items(), *((place, None) for place in missed)]
 
 
-def _with_metadata(response: SearchResponse, chunks: Chunks) -> SearchResponse:
+def _with_metadata(response: types.SearchResponse, chunks: Chunks) -> types.SearchResponse:
     """Give each result the metadata that its chunk came with: kept indexes have only texts."""
     results = tuple(
         attrs.evolve(result, metadata=chunks.metadata_of(result.original_index)) for result in response.results
