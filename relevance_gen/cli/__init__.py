@@ -29,11 +29,9 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None, *, when_loaded: Callable[[], object] = lambda: None) -> int:
-    """Run the command that `argv` names, and return its exit status.
+    """Run the command that `argv` names, by default the process's own arguments, and return its exit status.
 
-    Args:
-        argv: the arguments behind the program's name; those of the process if not given.
-        when_loaded: called when the command's modules are loaded and its arguments understood.
+    `when_loaded` is called when the command's modules are loaded and its arguments understood.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a text may hold what the terminal has no character for

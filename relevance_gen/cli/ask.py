@@ -23,11 +23,10 @@ from relevance_gen.cli.search import (
     say_corrections,
     wanted_metadata,
 )
-from relevance_gen.cli.terminal import StatusLine, WordWrap, visible
+from relevance_gen.cli.terminal import StatusLine, WordWrap, visible, write_json
 from relevance_gen.llama.model_file import is_embedded
 from relevance_gen.retrieval.question.query import Question
 from relevance_gen.types import MIN_CONFIDENCE, GenerationRequest, PromptRequest
-from relevance_gen.wire import serialize
 
 _PARAMETERS: Final = ("max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 _EMBEDDED: Final = (
@@ -75,15 +74,13 @@ def run(args: argparse.Namespace) -> int:
                 _show(stack.enter_context(stream), args)
             else:
                 status.say(nothing_found(corpus))
-    if corpus.failed:
-        return TROUBLE
-    return FOUND if is_found else NOT_FOUND
+    return TROUBLE if corpus.failed else FOUND if is_found else NOT_FOUND
 
 
 def _show(stream: AnswerStream, args: argparse.Namespace) -> None:
     output = sys.stdout
     if args.json:
-        output.write(serialize(stream.result().to_dict()).decode("ascii") + "\n")
+        write_json(stream.result().to_dict())
         return
     written = WordWrap(output)
     n_marked = 0

@@ -51,9 +51,7 @@ class Corpus:
 def load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None) -> Corpus:
     """Open the saved index that `args` name; without its vectors, where these are not the encoder's.
 
-    Raises:
-        InvalidRequestError: an argument makes no sense beside it, or there is no such file.
-        IndexFormatError: it is no index.
+    It raises an `InvalidRequestError` where an argument makes no sense beside it, or there is no such file.
     """
     given = [option for option, default in _FOR_BUILDING.items() if _value(args, option) != default]
     if args.paths or given:
@@ -87,11 +85,7 @@ def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | N
 
 
 def build(args: argparse.Namespace, status: StatusLine) -> Corpus:
-    """Read the files that `args` name and make an index of them.
-
-    Raises:
-        InvalidRequestError: an argument is not allowed.
-    """
+    """Read the files that `args` name and make an index of them."""
     paths = paths_of(args)
     if len(paths) == 1 and Path(paths[0]).is_dir() and _mean_the_same(args.glob, paths[0]):
         return _open_folder(args, paths[0], status)

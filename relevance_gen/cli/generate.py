@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO, get_type_hints
 import attrs
 
 from relevance_gen.cli.arguments import STDIN, integer, not_empty, number
-from relevance_gen.cli.terminal import StatusLine, WordWrap
+from relevance_gen.cli.terminal import StatusLine, WordWrap, write_json
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
@@ -19,7 +19,6 @@ from relevance_gen.llama.context_size import MOST_SLOTS
 from relevance_gen.llama.model_file import is_embedded
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
-from relevance_gen.wire import serialize
 
 _EMBEDDED: Final = (
     "the small embedded model writes, which can only copy a sentence of a context, and makes no sense without one; "
@@ -168,12 +167,17 @@ def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
 
 def run(args: argparse.Namespace) -> int:
     """Generate as `args` say, print it as it comes, and return the exit status."""
-    request = GenerationRequest(text=_prompt(args.text), **given_parameters(args))
+    text = args.text
+    if text == STDIN:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise InvalidRequestError("give a text to continue, or pipe one in")
+        text = sys.stdin.read()
+    request = GenerationRequest(text=text, **given_parameters(args))
     if is_embedded(args.model):
         StatusLine(sys.stderr).say(_EMBEDDED)
     with load_runner(args, request.num_samples) as runner:
         if args.json:
-            sys.stdout.write(serialize(runner.generate(request)).decode("ascii") + "\n")
+            write_json(runner.generate(request))
         else:
             with runner.stream(request) as stream:
                 _show(stream, request.num_samples, sys.stdout)
@@ -182,14 +186,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _prompt(text: str) -> str:
-    if text != STDIN:
-        return text
-    if sys.stdin is None or sys.stdin.isatty():
-        raise InvalidRequestError("give a text to continue, or pipe one in")
-    return sys.stdin.read()
 
 
 def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from relevance_gen.cli.arguments import add_rows, not_empty, pair
 from relevance_gen.cli.corpus import Corpus, build, load
 from relevance_gen.cli.results import Printer
-from relevance_gen.cli.terminal import StatusLine
+from relevance_gen.cli.terminal import StatusLine, write_json
 from relevance_gen.documents.filetypes import listing
 from relevance_gen.errors import counted
 from relevance_gen.retrieval.compressing import compress
@@ -171,16 +171,12 @@ def run(args: argparse.Namespace) -> int:
     if response.results and args.max_tokens is not None:
         _show_sentences(response, args)
     elif args.json:
-        from relevance_gen.wire import serialize  # imports cattrs
-
-        sys.stdout.write(serialize(response).decode("ascii") + "\n")
+        write_json(response)
     elif response.results:
         Printer.of(args, sys.stdout).print(response, n_chunks=len(index), seconds=seconds)
     else:
         status.say(nothing_found(corpus))
-    if corpus.failed:
-        return TROUBLE
-    return FOUND if response.results else NOT_FOUND
+    return TROUBLE if corpus.failed else FOUND if response.results else NOT_FOUND
 
 
 def _show_sentences(response: SearchResponse, args: argparse.Namespace) -> None:
@@ -189,13 +185,11 @@ def _show_sentences(response: SearchResponse, args: argparse.Namespace) -> None:
     compressed = compress(args.query, chunks, max_tokens=args.max_tokens, encoding=args.encoding)
     printer = Printer.of(args, sys.stdout)
     if args.json:
-        from relevance_gen.wire import serialize  # imports cattrs
-
         plain = compressed.to_dict()
         for one in plain["sentences"]:
             result = response[one["original_index"]]
             one |= {"original_index": result.original_index, "metadata": result.metadata}
-        sys.stdout.write(serialize(plain).decode("ascii") + "\n")
+        write_json(plain)
         return
     for number, sentences in itertools.groupby(compressed, lambda one: one.original_index):
         sys.stdout.write(printer.described(response[number], kept=[(one.start, one.end) for one in sentences]))

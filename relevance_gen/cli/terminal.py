@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +46,13 @@ def visible(text: str) -> str:
     'a␛[2Jb'
     """
     return text.translate(_VISIBLE)
+
+
+def write_json(value: object) -> None:
+    """Write a value to the standard output, as JSON in one line."""
+    from relevance_gen.wire import serialize  # imports cattrs
+
+    sys.stdout.write(serialize(value).decode("ascii") + "\n")
 
 
 def size(stream: TextIO) -> tuple[int, int]:
