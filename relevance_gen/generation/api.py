@@ -70,11 +70,7 @@ def chat(
 
 
 def refuse_fields_of_runner(names: Iterable[str]) -> None:
-    """Say of an argument of `Runner` among a request's fields where it goes.
-
-    Raises:
-        InvalidRequestError: there is one.
-    """
+    """Say of an argument of `Runner` among a request's fields where it goes, by an `InvalidRequestError`."""
     for name in names:
         if name in _OF_RUNNER:
             raise InvalidRequestError("is no field of a request: make a Runner with it, and pass runner=", name)
@@ -87,11 +83,7 @@ def _runner_of(runner: Runner | None) -> Runner:
 
 
 def default_runner() -> Runner:
-    """Return the process's own runner, made now if there is none or if it was closed or has died.
-
-    Raises:
-        ModelLoadError: there is no model, or it cannot be loaded.
-    """
+    """Return the process's own runner, made now if there is none or if it was closed or has died."""
     global _default
     with _lock:
         if _default is None or _default.closed:

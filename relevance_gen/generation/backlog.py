@@ -33,15 +33,11 @@ _log = logging.getLogger(__name__)
 
 
 class Backlog:
-    """The queue, as callers see it.
+    """The queue, as callers see it; its `counters` say how requests ended: finished, cancelled or failed.
 
-    Args:
-        max_queue: samples of one client that may wait, those whose grammar is being compiled among them; while as many
-            do, further requests of this client are refused. All clients without a name are one.
-        keeps_prompts: whether pullers are quicker with prompts whose beginning they had before.
-
-    Attributes:
-        counters: how requests ended: finished, cancelled or failed.
+    While `max_queue` samples of one client wait, those whose grammar is being compiled among them, further requests of
+    this client are refused. All clients without a name are one. It `keeps_prompts` where pullers are quicker with
+    prompts whose beginning they had before.
     """
 
     def __init__(self, max_queue: int, *, keeps_prompts: bool = True) -> None:

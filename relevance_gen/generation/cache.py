@@ -18,11 +18,6 @@ class Entry:
     state: SavedState
     client: str | None
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of memory that the entry holds."""
-        return self.tokens.nbytes + self.state.nbytes
-
 
 class PrefixCache:
     """Hold the most recently used prompts within `max_bytes`; where these are 0, hold nothing.
@@ -34,7 +29,9 @@ class PrefixCache:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._entries: SharedCache[Entry] = SharedCache(
-            max_bytes, lambda entry: entry.size_bytes, gives_way=lambda client: client == STRANGERS
+            max_bytes,
+            lambda entry: entry.tokens.nbytes + entry.state.nbytes,
+            gives_way=lambda client: client == STRANGERS,
         )
         self.clear = self._entries.clear
 

@@ -61,7 +61,7 @@ class Choices:
     pieces: Pieces
 
     def begin(self, ends: Collection[int], effort: Effort) -> Constraint:
-        """Return the constraint of a sample, as a `Form` does."""
+        """Return the constraint of a sample, as `Grammar.begin` does."""
         return _Chooser(self, ends, effort)
 
 

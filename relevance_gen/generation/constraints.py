@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from attrs import define, frozen
@@ -55,17 +55,10 @@ class Effort:
 
 
 class Constraint(ABC):
-    """What one sample may still say.
+    """What one sample may still say, by a field of its request; it is `complete` once nothing may follow.
 
-    Args:
-        field: the request's, which says so.
-        n_vocab: size of the model's vocabulary.
-        ends: the tokens that end the sample, where its text is complete, and may not come before.
-        effort: what the request's samples have taken so far; more is added.
-
-    Attributes:
-        complete: whether the text is complete and nothing may follow.
-        is_quick: whether its last mask took little time.
+    The `ends` are the tokens that end the sample, where its text is complete, and may not come before. What the
+    request's samples take is added to their `effort`. It `is_quick` where its last mask took little time.
     """
 
     def __init__(self, field: str, n_vocab: int, ends: Collection[int], effort: Effort) -> None:
@@ -128,13 +121,6 @@ class Constraint(ABC):
         self._effort.seconds += time.thread_time() - began_s
 
 
-class Form(Protocol):
-    """What the samples of a request must be, made ready for a model."""
-
-    def begin(self, ends: Collection[int], effort: Effort) -> Constraint:
-        """Return the constraint of a sample; `ends` are the tokens that end it, and `effort` its request's."""
-
-
 @frozen(eq=False)
 class Grammar:
     """What the samples of a request must be, compiled for a model with the module `guidance`.
@@ -148,7 +134,7 @@ class Grammar:
     guidance: ModuleType
 
     def begin(self, ends: Collection[int], effort: Effort) -> Constraint:
-        """Return the constraint of a sample, as a `Form` does."""
+        """Return the constraint of a sample; `ends` are the tokens that end it, and `effort` its request's."""
         return _Parser(self, ends, effort)
 
 

@@ -117,11 +117,7 @@ class Engine:
         self._cache.clear()
 
     def step(self) -> None:
-        """Give free slots away, compute at most `n_batch` tokens of prompts, and give every running sequence a token.
-
-        Raises:
-            GenerationError: the model failed.
-        """
+        """Give free slots away, compute at most `n_batch` tokens of prompts, and give each running sequence a token."""
         self._queue_compiled()
         self._n_read, self._budget = 0, self._model.n_batch
         try:

@@ -27,14 +27,9 @@ def grammar_of(
 ) -> dict[str, Any]:
     """Return what a turn in a conversation must be, as fields of a `GenerationRequest` to change.
 
-    Args:
-        conversation: what it is a turn in.
-        request: may say what the answer must be; where there has to be a call, that says nothing.
-        syntax: how tools are called; ``None`` where none may be.
-        thought_end: what ends the thoughts that the turn begins with; empty where it does not.
-
-    Raises:
-        InvalidRequestError: answers and calls cannot be told apart.
+    The request may say what the answer must be; where there has to be a call, that says nothing. Tools are called in
+    the syntax, or not at all, and `thought_end` ends the thoughts that the turn begins with; it is empty where it does
+    not. It raises an `InvalidRequestError` where answers and calls cannot be told apart.
     """
     field = next((name for name in GRAMMAR_FIELDS if getattr(request, name) is not None), None)
     choice, tools = conversation.choice, conversation.callable if syntax else ()

@@ -56,8 +56,10 @@ class Grammars:
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._lanes = {is_open: _Lane(trial, len(pieces)) for is_open, trial in _TRIALS.items()}
-        # Nothing is before it in the lane.
-        self._tokenizer = self._lanes[False].thread.submit(guidance_module().tokenizer_of, pieces)
+        # Nothing is before it in its lane.
+        tokenizer = self._lanes[False].thread.submit(guidance_module().tokenizer_of, pieces)
+        for lane in self._lanes.values():
+            lane.tokenizer = tokenizer
 
     def compile(self, source: GrammarSource, client: str | None = None) -> Future[Grammar]:
         """Return the future of a compiled grammar; it fails with `InvalidRequestError` where that cannot be done.
@@ -65,7 +67,7 @@ class Grammars:
         It raises an `OverloadedError` where this client, named as in a `Manner`, has too many that wait, or has had too
         slow ones.
         """
-        return self._lanes[client == STRANGERS].compile(source, client, self._tokenizer)
+        return self._lanes[client == STRANGERS].compile(source, client)
 
     def give_up(self, source: GrammarSource, client: str | None, seconds: float) -> None:
         """Forget a grammar that took so much time to follow, and count that as if it had been compiled so long."""
@@ -78,7 +80,9 @@ class Grammars:
 
 
 class _Lane:
-    """Compiles the grammars of some clients, one after another, in its `thread`."""
+    """Compiles the grammars of some clients, one after another, in its `thread`, by one `tokenizer`."""
+
+    tokenizer: Future[LLTokenizer]
 
     def __init__(self, trial: Sandbox, n_vocab: int) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="relevance_gen-grammars")
@@ -92,7 +96,7 @@ class _Lane:
         self._seconds = Quota(share=_MOST_S, regained_per_s=_REGAINED)
         self._waiting: Counter[tuple[str | None, GrammarSource]] = Counter()
 
-    def compile(self, source: GrammarSource, client: str | None, tokenizer: Future[LLTokenizer]) -> Future[Grammar]:
+    def compile(self, source: GrammarSource, client: str | None) -> Future[Grammar]:
         if (grammar := self._known.get((client, source))) is not None:
             at_hand: Future[Grammar] = Future()
             at_hand.set_result(grammar)
@@ -109,16 +113,14 @@ class _Lane:
             self._leave(source, client)
 
         # Not that future itself: one that is cancelled leaves its place in the thread's queue, and its client's, later.
-        self.thread.submit(self._settle, future, source, client, tokenizer).add_done_callback(leave)
+        self.thread.submit(self._settle, future, source, client).add_done_callback(leave)
         return future
 
-    def _settle(
-        self, future: Future[Grammar], source: GrammarSource, client: str | None, tokenizer: Future[LLTokenizer]
-    ) -> None:
+    def _settle(self, future: Future[Grammar], source: GrammarSource, client: str | None) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            future.set_result(self._compile(source, client, tokenizer))
+            future.set_result(self._compile(source, client))
         except BaseException as error:
             future.set_exception(error)
 
@@ -140,14 +142,14 @@ class _Lane:
                 "the grammars of this client took too long to compile or to follow", retry_after_s=math.ceil(wait_s)
             )
 
-    def _compile(self, source: GrammarSource, client: str | None, tokenizer: Future[LLTokenizer]) -> Grammar:
+    def _compile(self, source: GrammarSource, client: str | None) -> Grammar:
         if (grammar := self._known.get((client, source))) is not None:  # since this was asked for
             return grammar
         self._check_time(client)
         lark, why, seconds = self._try(source.lark())
         if not why:
             guidance, began_s = guidance_module(), time.thread_time()
-            matcher = guidance.compiled(tokenizer.result(), lark)
+            matcher = guidance.compiled(self.tokenizer.result(), lark)
             compiled_s = time.thread_time() - began_s
             seconds += compiled_s
             why = guidance.reason(matcher)

@@ -8,7 +8,8 @@ from attrs import define, field
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation import sampling
-from relevance_gen.generation.constraints import Effort, Form
+from relevance_gen.generation.choices import Choices
+from relevance_gen.generation.constraints import Effort, Grammar
 from relevance_gen.generation.lookup import Lookup
 from relevance_gen.generation.reading import ThoughtCount
 from relevance_gen.generation.sequence import Sequence
@@ -27,9 +28,6 @@ LEAST_LOGPROB = -9999.0
 class Prompt:
     """What an engine knows of a ticket.
 
-    Args:
-        ticket: the caller's half.
-
     Attributes:
         ends: the tokens that end a sample.
         grammar: what the samples must be, if not anything; ``None`` until that is compiled.
@@ -40,17 +38,16 @@ class Prompt:
         logits: shape (V,), after the last token; empty until that is computed.
         state: what the prompt left in its slot, for samples that start in another; empty until then.
         slot: where the prompt is computed or about to be; ``None`` before that, and after a sample took it over.
-        n_done: tokens that are computed.
-        n_reused: how many of them the cache had.
+        n_done: tokens that are computed, of which the cache had `n_reused`.
         n_started: samples that have produced a token.
-        alternatives: the likeliest in the place of each of these, where they are wanted.
         logprobs: those of the tokens after the first, as far as they are computed, where the request wants them.
+        alternatives: the likeliest in the place of each of these, where they are wanted.
         completions: the finished samples, by index.
     """
 
     ticket: Ticket
     ends: frozenset[int] = field(init=False)
-    grammar: Form | None = field(default=None, init=False)
+    grammar: Grammar | Choices | None = field(default=None, init=False)
     effort: Effort = field(factory=Effort, init=False)
     tokens: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
     stops: StopStrings = field(default=NO_STOPS, init=False)

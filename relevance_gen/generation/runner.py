@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
 from functools import partial
@@ -34,7 +34,7 @@ from relevance_gen.generation.turns import Conversation, Tool, ToolChoice, choic
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama import model_file
 from relevance_gen.llama.language_model import ChatFormat, LanguageModel
-from relevance_gen.llama.model_thread import GRACE_S, Load, ThreadState
+from relevance_gen.llama.model_thread import GRACE_S, ThreadState
 from relevance_gen.llama.options import ModelOptions, OptionTypes, model_options, on_devices, shows_options
 from relevance_gen.types import GenerationRequest, GenerationResponse, Stats
 
@@ -91,8 +91,11 @@ class Runner:
             from relevance_gen.llama.gpus import check_gpus  # not at the top: this loads llama.cpp
 
             check_gpus("devices", devices)
-        loads = [partial(load_model, model, one) for one in each]
-        self._start(partial(_workers, loads, prefix_cache_bytes), max_queue, prefix_cache_bytes, wait)
+
+        def workers(backlog: Backlog) -> list[Worker]:
+            return [Worker(backlog, partial(load_model, model, one), prefix_cache_bytes) for one in each]
+
+        self._start(workers, max_queue, prefix_cache_bytes, wait)
 
     def _start(
         self, join: Callable[[Backlog], Sequence[Worker]], max_queue: int, prefix_cache_bytes: int, wait: bool
@@ -151,11 +154,7 @@ class Runner:
         return self._backlog.put(ticket, on_text)
 
     def generate(self, request: Request | None = None, **fields: Unpack[RequestFields]) -> GenerationResponse:
-        """Submit a request, with `fields` as in `submit`, and wait for its response.
-
-        Raises:
-            RelevanceGenError: as `submit` raises, or what the request failed with.
-        """
+        """Submit a request, with `fields` as in `submit`, and return its response, or raise what it failed with."""
         return self._wait_for(lambda: self.submit(request, **fields))
 
     def _wait_for(self, submit: Callable[[], Future[GenerationResponse]]) -> GenerationResponse:
@@ -171,11 +170,7 @@ class Runner:
             del future  # it holds the exception, whose traceback holds this frame
 
     def stream(self, request: Request | None = None, **fields: Unpack[RequestFields]) -> TextStream:
-        """Submit a request, with `fields` as in `submit`, and return its text piece by piece, as it comes.
-
-        Raises:
-            RelevanceGenError: as `submit` raises.
-        """
+        """Submit a request, with `fields` as in `submit`, which says what is raised; return its text as it comes."""
         return TextStream(lambda on_text: self.submit(request, on_text=on_text, **fields))
 
     def submit_chat(
@@ -231,36 +226,23 @@ class Runner:
     ) -> tuple[GenerationRequest, AnswerFormat]:
         """Return a request that continues a conversation, as `writing.write` makes it, and how its answer is read.
 
-        Both are for a `submit` whose manner says ``is_chat`` and that ``answer``.
-
-        Raises:
-            InvalidRequestError: there is no template for these messages.
-            RelevanceGenError: as `wait_ready` raises.
+        Both are for a `submit` whose manner says ``is_chat`` and that ``answer``. It raises an `InvalidRequestError`
+        where there is no template for these messages, and what `wait_ready` raises.
         """
         return writing.write(conversation, request, self.chat_format, chat_template, client)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> GenerationResponse:
-        """Answer a conversation: its next turn, whole. `options` are those of `submit_chat`.
-
-        Raises:
-            RelevanceGenError: as `submit_chat` raises, or what the request failed with.
-        """
+        """Answer a conversation: its next turn, whole. `options`, and what is raised, are those of `submit_chat`."""
         return self._wait_for(lambda: self.submit_chat(messages, **options))
 
     def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> TextStream:
-        """Answer a conversation piece by piece, as the text comes. `options` are those of `submit_chat`.
-
-        Raises:
-            RelevanceGenError: as `submit_chat` raises.
-        """
+        """Answer a conversation as the text comes. `options`, and what is raised, are those of `submit_chat`."""
         return TextStream(lambda on_part: self.submit_chat(messages, on_part=on_part, **options))
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens of the model a prompt has, with its BOS token. Waits as a request does, for no step.
 
-        Raises:
-            InvalidRequestError: the text is far beyond what the context could hold.
-            RelevanceGenError: as `generate` raises.
+        It raises what `generate` raises, and an `InvalidRequestError` of a text far beyond what the context could hold.
         """
         return self._count({"text": text}, Manner(only_counts=True))
 
@@ -274,8 +256,7 @@ class Runner:
     ) -> int:
         """Return how many tokens of the model a conversation has, as `submit_chat` writes it.
 
-        Raises:
-            RelevanceGenError: as `submit_chat` and `count_tokens` raise.
+        The arguments, and what is raised, are those of `submit_chat` and `count_tokens`.
         """
         conversation = Conversation(messages, tools_of(tools), variables=template_variables or {})
         request, _ = self.write_chat(conversation, GenerationRequest(""), chat_template=chat_template)
@@ -389,10 +370,6 @@ class Runner:
 
     def _runs_here(self) -> bool:
         return any(worker.thread is threading.current_thread() for worker in self._workers)
-
-
-def _workers(loads: Iterable[Load[LanguageModel]], prefix_cache_bytes: int, backlog: Backlog) -> Sequence[Worker]:
-    return [Worker(backlog, load, prefix_cache_bytes) for load in loads]
 
 
 def load_model(

@@ -25,8 +25,7 @@ class Sequence:
         request: what was asked for.
         index: which of the request's samples this is.
         seed: makes the draws repeatable together with `index`.
-        stops: the request's stop strings, compiled once for all its samples.
-        ends: the request's end tokens, likewise.
+        stops, ends: the request's stop strings and end tokens, made ready once for all its samples.
         n_prompt: tokens of the prompt.
         room: most tokens that the context still holds, at least 1.
         n_vocab: size of the vocabulary.

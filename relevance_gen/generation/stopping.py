@@ -58,10 +58,8 @@ class TextAssembler:
     """Release one sample's text piece by piece.
 
     The concatenation of what `push` and `flush` return is the text up to the first stop string to be completed,
-    wherever the borders between pieces fall. Bytes that are no UTF-8 become U+FFFD.
-
-    Attributes:
-        stopped_by: the stop string that was completed; nothing is released after it. Empty before.
+    wherever the borders between pieces fall; after it nothing is released, and it is `stopped_by` that string, which is
+    empty before. Bytes that are no UTF-8 become U+FFFD.
     """
 
     def __init__(self, stops: StopStrings = NO_STOPS) -> None:

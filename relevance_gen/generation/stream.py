@@ -30,18 +30,11 @@ class TextPiece:
     part: Part | None = None
 
 
-def _piece(sample: int, text: str | Part) -> TextPiece:
-    return TextPiece(sample, text.text, text) if isinstance(text, Part) else TextPiece(sample, text)
-
-
 class TextStream(Iterator[TextPiece]):
     """The pieces of a request's samples in the order they come, then `response`.
 
     Iterating raises what the request failed with; `RequestCancelledError` after `cancel`. A stream that is dropped
     before its end cancels its request.
-
-    Args:
-        submit: takes the callback for text and returns the request's future.
 
     Attributes:
         response: the whole response, once iteration has ended.
@@ -52,7 +45,11 @@ class TextStream(Iterator[TextPiece]):
         # The callbacks know the queue alone: what the runner holds must not keep a dropped stream alive.
         pieces: queue.SimpleQueue[TextPiece | None] = queue.SimpleQueue()
         self._pieces = pieces
-        self._future = submit(lambda sample, text: pieces.put(_piece(sample, text)))
+
+        def put(sample: int, text: str | Part) -> None:
+            pieces.put(TextPiece(sample, text.text, text) if isinstance(text, Part) else TextPiece(sample, text))
+
+        self._future = submit(put)
         self._future.add_done_callback(lambda _: pieces.put(None))
 
     def __next__(self) -> TextPiece:

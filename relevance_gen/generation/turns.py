@@ -61,12 +61,9 @@ class Tool:
 
 @frozen
 class ToolChoice:
-    """Which tools are called.
+    """Which tools are called: by its mode those that the model chooses, none, or at least one.
 
-    Args:
-        mode: the model chooses, there is no call, or there is at least one.
-        names: the tools that may be called; all where there are none.
-        is_parallel: whether one turn may have several calls.
+    Only the tools with these names may be called, all where there are none; in one turn several where it `is_parallel`.
     """
 
     mode: Literal["auto", "none", "required"] = "auto"

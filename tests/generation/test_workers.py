@@ -4,12 +4,12 @@ import random
 import threading
 import time
 from concurrent.futures import CancelledError
-from functools import partial
 
 import pytest
 
 from relevance_gen.errors import GenerationError, ModelLoadError, OverloadedError, RunnerClosedError
-from relevance_gen.generation.runner import Runner, _workers
+from relevance_gen.generation.runner import Runner
+from relevance_gen.generation.worker import Worker
 from relevance_gen.llama import aborts
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.llama.options import ModelOptions
@@ -25,7 +25,9 @@ class ScriptedRunner(Runner):
     """A runner of several workers, each with a model that a function loads."""
 
     def __init__(self, loads, *, max_queue=256, prefix_cache_bytes=0, wait=True):
-        workers = partial(_workers, loads, prefix_cache_bytes)
+        def workers(backlog):
+            return [Worker(backlog, load, prefix_cache_bytes) for load in loads]
+
         self._start(workers, max_queue, prefix_cache_bytes, wait)
 
 
