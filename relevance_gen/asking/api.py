@@ -114,11 +114,7 @@ class AnswerStream(Iterator[str]):
         yield from cited.add("", is_last=True)
 
     def result(self) -> Answer:
-        """Wait for the end and return the answer.
-
-        Raises:
-            RelevanceGenError: what the generation failed with, or that it was cancelled.
-        """
+        """Wait for the end and return the answer, or raise what the generation failed with or that it was cancelled."""
         while self.answer is None:
             next(self, None)
         return self.answer
@@ -227,8 +223,7 @@ def ask_stream(
 ) -> AnswerStream:
     """Answer as `ask` does, whose arguments these are, piece by piece, as the text comes.
 
-    Raises:
-        RelevanceGenError: as `ask` raises; what the generation fails with, iterating raises.
+    It raises what `ask` raises; what the generation fails with, iterating raises.
     """
     refuse_fields_of_runner(fields)
     for name in fields.keys() & {"text", "num_samples"}:

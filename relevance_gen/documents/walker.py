@@ -97,15 +97,9 @@ _name: Final = attrgetter("name")
 class Walker:
     """Find the files below folders, and remember what could not be followed.
 
-    One that walks again decides only on names that are new, or in a folder whose ignore files have changed.
-
-    Args:
-        selection: what is wanted.
-        warn: told of every folder that cannot be read: its path, and why.
-
-    Attributes:
-        failed: whether a folder could not be read, or a link leads nowhere.
-        n_links: links that were not followed.
+    One that walks again decides only on names that are new, or in a folder whose ignore files have changed. `warn` is
+    told of every folder that cannot be read: its path, and why. It has `failed` where there was one, or a link led
+    nowhere; `n_links` were not followed.
     """
 
     selection: Selection

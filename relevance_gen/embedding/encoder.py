@@ -55,12 +55,10 @@ class Encoder(SharedModel["Embedder"]):
 
     Attributes:
         n_dims: components of a vector.
-        n_ctx: most tokens of a text that are read.
+        n_ctx, query_prefix, passage_prefix: as given, or as they are by default.
         passage_tokens: most tokens of a passage that a search compares: with its prefix and what begins and ends a text
             256, or `n_ctx` if that is less. A vector of more says less of each part.
         pooling: how the vectors of tokens become one: ``"mean"``, ``"cls"`` or ``"last"``.
-        query_prefix: what goes in front of a query.
-        passage_prefix: what goes in front of a passage.
     """
 
     def __init__(
@@ -111,11 +109,7 @@ class Encoder(SharedModel["Embedder"]):
         return self._put(self._job(texts, kind)).future
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens of the model's a text is, without a prefix and those that begin and end it.
-
-        Raises:
-            EncoderError: the encoder is closed.
-        """
+        """Return how many tokens of the model's a text is, without a prefix and those that begin and end it."""
         self._jobs.check_here()  # in a forked process the lock of the vocabulary may be held for ever
         return self._model.count_tokens(text)
 

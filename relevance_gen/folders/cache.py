@@ -148,8 +148,8 @@ class Cache:
 def alone(folder: Path, name: str = "lock", wait_s: float = 0.0) -> Iterator[None]:
     """Hold a lock in a folder, which is made if need be, among all processes and threads.
 
-    Raises:
-        OSError: others may write to the folder, or this process may not; or the lock is held for longer than `wait_s`.
+    It raises an `OSError` where others may write to the folder, or this process may not, or the lock is held for longer
+    than `wait_s`.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _is_own(folder):

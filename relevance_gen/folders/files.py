@@ -64,11 +64,7 @@ class File(NamedTuple):
 
 
 def open_file(path: str, *, follow: bool) -> int:
-    """Open what must be a file, and behind a link only if these are followed; return its descriptor.
-
-    Raises:
-        OSError: it cannot be opened, or is none.
-    """
+    """Open what must be a file, behind a link only if these are followed, and return its descriptor."""
     # A pipe that has taken the file's place would block.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -137,11 +133,7 @@ def as_records(files: Mapping[str, File]) -> tuple[list[Any], Cuts]:
 
 
 def from_records(records: list[Any], cuts: npt.NDArray[np.int32]) -> dict[str, File]:
-    """Return the files of which `as_records` made these.
-
-    Raises:
-        LookupError, TypeError, ValueError: they are others.
-    """
+    """Return the files of which `as_records` made these; others raise a `LookupError`, `TypeError` or `ValueError`."""
     ends = accumulate(n for _, _, n, *_ in records)
     cuts = cuts.reshape(-1, 5)
     return {

@@ -37,14 +37,7 @@ _log = logging.getLogger(__name__)
 class Decoder(OpenContext):
     """A `LanguageModel`: a GGUF file, loaded, with a context of `n_slots` sequences of `n_ctx` tokens each.
 
-    Args:
-        path: a GGUF file.
-        options: see `ModelOptions`.
-        on_progress: called with the loaded share in [0, 1]; returns whether to go on.
-        shown: the texts of control tokens that are to print, where the model has such.
-
-    Raises:
-        ModelLoadError: the file is missing, no GGUF, damaged or unsupported, or memory does not suffice.
+    Of the control tokens, those with a text in `shown` print it. The rest, and what it raises, is as for `Weights`.
 
     Attributes:
         slice_multiple: slices are padded to a multiple of so many tokens, so that neighbours change no bit of them; 1

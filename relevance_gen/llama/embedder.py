@@ -22,10 +22,8 @@ _POOLINGS = {
 class Embedder(Reader):
     """A GGUF file of an embedding model, loaded; its metadata names a pooling.
 
-    Attributes:
-        n_dims: components of a vector.
-        n_around: tokens that begin and end every text.
-        pooling: how the vectors of the tokens become one: ``"mean"``, ``"cls"`` or ``"last"``.
+    Vectors have `n_dims` components, and `n_around` tokens begin and end every text. The `pooling`, how the vectors of
+    the tokens become one, is ``"mean"``, ``"cls"`` or ``"last"``.
     """
 
     failure = EncoderError

@@ -64,15 +64,12 @@ def resolve(
     environment: Mapping[str, str] = os.environ,
     embedded: Path = EMBEDDED_MODEL,
 ) -> Path:
-    """Return the file of `model`.
+    """Return the file of `model`, or raise a `ModelLoadError` that says what to do.
 
     An existing path is that file. ``None`` means what ``RELEVANCE_GEN_MODEL`` names, else the embedded model. Anything
     of the form ``owner/name``, ``owner/name:QUANTIZATION`` or ``owner/name:FILE`` is a repository on the Hugging Face
-    hub, of which one file is downloaded (its Q4_K_M, Q8_0 or first, where none is named), once.
-
-    Raises:
-        InvalidRequestError: it is no path at all.
-        ModelLoadError: there is no such model; the message says what to do.
+    hub, of which one file is downloaded (its Q4_K_M, Q8_0 or first, where none is named), once. What is no path at all
+    is an `InvalidRequestError`.
     """
     if model is None:
         model = environment.get(MODEL_VARIABLE) or None

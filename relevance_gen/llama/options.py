@@ -79,12 +79,7 @@ class OptionTypes(TypedDict, total=False):
 
 
 def model_options(given: Mapping[str, Any]) -> ModelOptions:
-    """Make `ModelOptions` of keyword arguments.
-
-    Raises:
-        TypeError: one is no option; the message names the nearest that is.
-        InvalidRequestError: an option is out of range.
-    """
+    """Make `ModelOptions` of keyword arguments; of one that is no option, a `TypeError` names the nearest that is."""
     known = [option.name for option in fields(ModelOptions)]
     for name in given:
         if name not in known:

@@ -44,11 +44,8 @@ class Way:
 class _Rows:
     """What is known of steps of one size.
 
-    Attributes:
-        present: the way that was the fastest.
-        times_s: what each way took the last times, in seconds.
-        due_s: when the next way may be tried.
-        n_trials: ways that have been tried.
+    At `present` one way is the fastest; `times_s` has the seconds that each took the last times. The next way may be
+    tried at `due_s`, and `n_trials` have been.
     """
 
     present: Way

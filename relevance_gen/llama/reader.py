@@ -34,13 +34,9 @@ class Reader(OpenContext, ABC):
     comes out would depend on its neighbours in the last bits.
 
     Args:
-        path: a GGUF file.
+        path, on_progress: as for `Weights`, as is what it raises, also of a model for something else.
         options: ``n_ctx``, ``n_threads``, ``n_gpu_layers``, ``main_gpu`` and ``use_extra_bufts`` count.
-        on_progress: called with the loaded share in [0, 1]; returns whether to go on.
         pooling_type: how the vectors of tokens become one, in llama.cpp's numbers; by default what the file says.
-
-    Raises:
-        ModelLoadError: the file is missing, no GGUF, damaged, unsupported, or of a model for something else.
 
     Attributes:
         failure: the error of a text that llama.cpp could not read.

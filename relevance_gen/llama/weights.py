@@ -40,11 +40,10 @@ class Weights:
 
     Attributes:
         handle: llama.cpp's ``llama_model``; ``None`` once closed.
-        vocabulary: llama.cpp's ``llama_vocab``.
+        vocabulary: llama.cpp's ``llama_vocab``, of `n_vocab` tokens.
         copies_only: whether the file says that the model can only copy from what it is shown.
         n_bytes: what the tensors take.
         token_bytes: what a context takes for one token of one sequence, its keys and values as float16.
-        n_vocab: tokens of the vocabulary.
         uses_gpu: whether layers may be on a GPU.
         default_n_threads: threads to compute with where nobody has asked for a number.
     """
