@@ -54,11 +54,7 @@ def is_blank(text: str) -> bool:
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """Return `value`, if it is an integer of at least `low` and, where given, at most `high`.
-
-    Raises:
-        InvalidRequestError: it is not; the error calls it `name`.
-    """
+    """Return `value`, if it is an integer of at least `low` and, where given, at most `high`; errors call it `name`."""
     value = plain(value)
     if not (is_integer(value) and low <= value and (high is None or value <= high)):
         interval = f"of at least {low}" if high is None else f"in [{low}, {high}]"
@@ -67,11 +63,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
 
 
 def check_path(name: str, value: Any) -> str | os.PathLike[str]:
-    """Return `value`, if it may be the path of a file; an empty one would mean the working folder.
-
-    Raises:
-        InvalidRequestError: it is not; the error calls it `name`.
-    """
+    """Return `value`, if it may be the path of a file; an empty one would mean the working folder."""
     if not isinstance(value, str | os.PathLike) or not value:
         raise InvalidRequestError.must_be(name, "the path of a file", value)
     if "\0" in str(value):
@@ -124,10 +116,7 @@ def _is_number(value: Any, low: float, high: float) -> bool:
 
 def above(low: float) -> Validator:
     """Make a validator of finite numbers greater than `low`."""
-    return must_be(
-        f"a finite number above {low:g}",
-        lambda v: (is_integer(v) or isinstance(v, float)) and bool(low < v <= _MAX_FLOAT),
-    )
+    return must_be(f"a finite number above {low:g}", lambda v: _is_number(v, low, math.inf) and v > low)
 
 
 def items(allowed: str, holds: Callable[[Any], bool]) -> Validator:

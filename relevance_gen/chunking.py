@@ -77,14 +77,14 @@ def spans(
         max_chars = _MAX_CHARS if tokens is None else max(len(text), 1)
     max_chars, overlap = check_integer("max_chars", max_chars, 1), check_integer("overlap", overlap, 0)
     if tokens is None:
-        return _spans(text, overlap, _CharLimit(max_chars))
+        return _spans(text, overlap, _Limit(max_chars))
     tokens = check_integer("tokens", tokens, 1)
-    return _spans(text, overlap, _TokenLimit(tokens, max_chars, token_counter(encoding).count))
+    return _spans(text, overlap, _Limit(max_chars, tokens, token_counter(encoding).count))
 
 
 def spans_of_tokens(text: str, tokens: int, count: Callable[[str], int]) -> Iterator[tuple[int, int]]:
     """Yield those of chunks of at most so many tokens, at least 1, as `count` counts them, by the rule of `split`."""
-    return _spans(text, 0, _TokenLimit(tokens, max(len(text), 1), count))
+    return _spans(text, 0, _Limit(max(len(text), 1), tokens, count))
 
 
 def sentences(text: str, ends: Iterable[int] | None = None) -> Iterator[tuple[int, int]]:
@@ -98,40 +98,23 @@ def sentences(text: str, ends: Iterable[int] | None = None) -> Iterator[tuple[in
     """
     first = 0
     for last in sentence_ends(text) if ends is None else ends:
-        for start, end in _spans(text[first:last], 0, _CharLimit(_LONGEST_SENTENCE)):
+        for start, end in _spans(text[first:last], 0, _Limit(_LONGEST_SENTENCE)):
             indented = text[first + start : first + end]
             yield first + end - len(indented.lstrip()), first + end
         first = last
 
 
-class _CharLimit:
-    """Chunks of at most so many characters."""
+class _Limit:
+    """Chunks of at most so many characters, and of so many tokens where these are counted."""
 
-    def __init__(self, max_chars: int) -> None:
-        self._max_chars = max_chars
-
-    def size(self, text: str, start: int) -> int:
-        """Return how many characters a chunk may have that begins at `start`, at least 1."""
-        del text, start
-        return self._max_chars
-
-    def holds(self, chunk: str) -> bool:
-        """Tell whether a chunk that is not larger than `size` may stay."""
-        del chunk
-        return True
-
-
-class _TokenLimit(_CharLimit):
-    """Chunks of at most so many tokens, and characters."""
-
-    def __init__(self, tokens: int, max_chars: int, count: Callable[[str], int]) -> None:
-        super().__init__(max_chars)
-        self._tokens = tokens
-        self._count = count
+    def __init__(self, max_chars: int, tokens: int = 0, count: Callable[[str], int] | None = None) -> None:
+        self._max_chars, self._tokens, self._count = max_chars, tokens, count
         self._n_chars = tokens * _CHARS_PER_TOKEN
 
     def size(self, text: str, start: int) -> int:
-        """Return how many characters fit the tokens: never too many, and at most a 32nd too few."""
+        """Return how many characters a chunk may have from `start` on: never too many, at most a 32nd too few."""
+        if self._count is None:
+            return self._max_chars
         most = min(self._max_chars, len(text) - start)
         fits, too_long, tried = 0, most + 1, min(self._n_chars, most)
         while too_long - fits > max(1, fits // 32):
@@ -151,10 +134,10 @@ class _TokenLimit(_CharLimit):
 
     def holds(self, chunk: str) -> bool:
         """Tell whether a chunk has few enough tokens, as it may have more than the longer text that was measured."""
-        return self._count(chunk) <= self._tokens
+        return self._count is None or self._count(chunk) <= self._tokens
 
 
-def _spans(text: str, overlap: int, limit: _CharLimit) -> Iterator[tuple[int, int]]:
+def _spans(text: str, overlap: int, limit: _Limit) -> Iterator[tuple[int, int]]:
     breaks = _Breaks(text)
     end = written = 0  # of the chunk before, with and without the white space behind it
     while found := _TEXT.search(text, end):

@@ -140,11 +140,7 @@ class IndexFormatError(RelevanceGenError, OSError):
 
 
 class OverloadedError(RelevanceGenError):
-    """Refuse work because a bounded queue is full; trying again later may succeed.
-
-    Attributes:
-        retry_after_s: seconds after which a retry is sensible, at least 1.
-    """
+    """Refuse work because a bounded queue is full; trying again in `retry_after_s` seconds, 1 or more, may succeed."""
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -156,23 +152,17 @@ class BusyError(OverloadedError):
 
 
 class TimedOutError(RelevanceGenError, TimeoutError):
-    """Report that work was begun and did not end within its time.
-
-    Attributes:
-        retry_after_s: seconds after which a retry is sensible.
-    """
+    """Report that work was begun and did not end within its time."""
 
     retry_after_s = 1
+    """Seconds after which a retry is sensible."""
 
 
 class ShuttingDownError(RelevanceGenError, RuntimeError):
-    """Refuse or cut work because the server is shutting down.
-
-    Attributes:
-        retry_after_s: seconds after which a retry is sensible: another server, or the next, may answer then.
-    """
+    """Refuse or cut work because the server is shutting down."""
 
     retry_after_s = 1
+    """Seconds after which a retry is sensible: another server, or the next, may answer then."""
 
     def __init__(self, message: str = "the server is shutting down") -> None:
         super().__init__(message)
@@ -215,11 +205,7 @@ class IndexConflictError(ClusterError):
 
 
 class UnknownIndexError(ClusterError, LookupError):
-    """Report that no index of the cluster has a name.
-
-    Attributes:
-        field: what the caller calls the name; ``None`` if that is plain.
-    """
+    """Report that no index of the cluster has a name, which the caller calls `field`; ``None`` if that is plain."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -233,14 +219,10 @@ class IndexUnavailableError(RelevanceGenError, RuntimeError):
 
 
 class ChunksMissingError(ClusterError):
-    """Refuse to answer from a part of the chunks only, while machines that held the others are gone.
-
-    Attributes:
-        n_missing_chunks: number of chunks that cannot be searched now.
-        retry_after_s: seconds after which a retry is sensible: what is lost is being restored.
-    """
+    """Refuse to answer from a part of the chunks only, while machines are gone that held `n_missing_chunks` others."""
 
     retry_after_s = 1
+    """Seconds after which a retry is sensible: what is lost is being restored."""
 
     def __init__(self, message: str, n_missing_chunks: int = 0) -> None:
         super().__init__(message)

@@ -15,14 +15,10 @@ _ENTRY_BYTES = 400
 
 
 class LruCache(Generic[Value]):
-    """The values used last, as many as `limit_bytes` hold; safe to share between threads.
+    """The values used last, as many as `limit_bytes` hold, as `size_of` counts; safe to share between threads.
 
     Unlike `functools.lru_cache` over a method, it counts its bytes and is part of no reference cycle: what is
     remembered goes with its owner.
-
-    Args:
-        limit_bytes: most bytes of all values together.
-        size_of: tells how many bytes a value takes.
     """
 
     def __init__(self, limit_bytes: int, size_of: Callable[[Value], int]) -> None:
@@ -92,12 +88,8 @@ class LruCache(Generic[Value]):
 class SharedCache(LruCache[Value]):
     """The same for clients, none of whom can push the others out: who has most bytes forgets first.
 
-    Every key is a pair, of which the first is whose it is.
-
-    Args:
-        limit_bytes: most bytes of all values together.
-        size_of: tells how many bytes a value takes.
-        gives_way: tells of a client whether it forgets before all others, however little it has.
+    Every key is a pair, of which the first is whose it is. Whoever `gives_way` forgets before all others, however
+    little it has.
     """
 
     def __init__(

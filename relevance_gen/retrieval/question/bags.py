@@ -10,18 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import (
-    Floats,
-    Hashes,
-    Offsets,
-    find,
-    joined,
-    order_by_digits,
-    ragged_ranges,
-    runs,
-    starts_of,
-    steps,
-)
+from relevance_gen.retrieval import arrays
+from relevance_gen.retrieval.arrays import Floats, Hashes, Offsets
 from relevance_gen.retrieval.segment.segment import BETWEEN, Reading
 
 MAX_CHUNKS: Final = 1 << 8
@@ -60,7 +50,7 @@ class Bag:
     def of_words(cls, reading: Reading) -> Bag:
         """Return the beginnings of the words that were read; function words, and places of no word, do not count."""
         words, numbers = reading.terms[BETWEEN:], reading.lexicon.stump_numbers
-        features = joined((numbers.take(words[some]) for some in steps(words.size, _STEP)), np.uint32)
+        features = arrays.joined((numbers.take(words[some]) for some in arrays.steps(words.size, _STEP)), np.uint32)
         return cls(features, reading.counts + BETWEEN, reading.lexicon.stumps)
 
     @classmethod
@@ -76,24 +66,24 @@ class Bag:
 
     def take(self, kept: Offsets) -> Bag:
         """Return the bag of some of the chunks."""
-        first, counts = starts_of(self.counts)[kept], self.counts[kept]
-        return Bag(self.features[ragged_ranges(first, counts)], counts, self.names)
+        first, counts = arrays.starts_of(self.counts)[kept], self.counts[kept]
+        return Bag(self.features[arrays.ragged_ranges(first, counts)], counts, self.names)
 
     def tally(self) -> Tally:
         """Count how often each chunk has each feature."""
         ends = self.counts.cumsum()
-        counts = [self._count(some, ends) for some in steps(max(self.features.size, 1), _STEP)]
+        counts = [self._count(some, ends) for some in arrays.steps(max(self.features.size, 1), _STEP)]
         key, tf = counts[0]
         if len(counts) > 1:
-            key, tf = (np.concatenate(arrays) for arrays in zip(*counts, strict=True))
+            key, tf = (np.concatenate(parts) for parts in zip(*counts, strict=True))
             del counts
             order = key.argsort(kind="stable")
             key, tf = key.take(order), tf.take(order)
             del order
-            first, _ = runs(key)
+            first, _ = arrays.runs(key)
             key, tf = key.take(first), np.add.reduceat(tf, first)
         feature: _Keys = np.right_shift(key, key.dtype.type(_CHUNK_BITS))
-        first, df = runs(feature)
+        first, df = arrays.runs(feature)
         place = np.arange(df.size).repeat(df)
         chunk = (key & key.dtype.type(_CHUNK_MASK)).astype(np.intp)
         return Tally(ends.size, self.names, feature.take(first), df, place, chunk, tf)
@@ -113,8 +103,10 @@ class Bag:
         key |= np.arange(counts.size, dtype=kind).repeat(counts)
         key = key.compress(key >= kind(1 << _CHUNK_BITS))  # half of the words of a text are function words
         has_few_names = self.names is not None and self.names.size <= 1 << 16
-        key = key.take(order_by_digits(key, 1 if has_few_names else 2, _CHUNK_BITS))  # chunks are in order already
-        first, tf = runs(key)
+        key = key.take(
+            arrays.order_by_digits(key, 1 if has_few_names else 2, _CHUNK_BITS)
+        )  # chunks are in order already
+        first, tf = arrays.runs(key)
         return key.take(first), tf
 
 
@@ -180,7 +172,7 @@ class Sample:
         """Return ``ln(1 + S / max(df, 1))`` for each feature of a tally."""
         if tally.names is self.names:
             return rarities(self.size).take(self.df.take(tally.features))
-        at = find(self.names, tally.hashes)
+        at = arrays.find(self.names, tally.hashes)
         df = np.zeros(at.size, np.uint8)
         df[at >= 0] = self.df.take(at[at >= 0])
         return rarities(self.size).take(df)

@@ -144,20 +144,17 @@ class Collection(Scorers):
             return ranking, None
         table = self.assess(self.plan(query), top_n, chosen, rerankings)
         some = table.results[table.scores[table.results] > 0.0]
-        sure = self._confidence(table) if table.results.size else 0.0
+        sure = 0.0
+        if table.results.size:
+            best = float(table.columns["words"].take(table.results).max())
+            covered = table.columns.get(COVERAGE)
+            most = best if covered is None else float(covered.take(table.results).max()) / COVERAGE_WEIGHT
+            sure = confidence(best, most, table.plan)
         corrections = table.plan.terms.query.corrections
         ranking = Ranking(table.positions[some], table.scores[some], sure, corrections).best(top_n)
         if key is not None:
             self._rankings.put(key, ranking)
         return ranking, table
-
-    @staticmethod
-    def _confidence(table: Table) -> float:
-        """Return how likely it is that some of the results, of which there must be any, hold what was asked."""
-        best = float(table.columns["words"].take(table.results).max())
-        covered = table.columns.get(COVERAGE)
-        most = best if covered is None else float(covered.take(table.results).max()) / COVERAGE_WEIGHT
-        return confidence(best, most, table.plan)
 
     def plan(self, query: Query) -> Plan:
         """Return a query, weighed against all chunks: the first round, and where a word is corrected a second."""

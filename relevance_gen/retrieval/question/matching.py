@@ -113,14 +113,16 @@ def numbers_of_matches(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArra
     return numbers
 
 
-def match_exactly(postings: Postings, term_id: int) -> Match:
-    """Match a term to itself alone."""
-    return _match(postings, postings.lexicon.own(term_id))
-
-
 def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> Match:
     """Match a word to all its forms among the chunks' words; the arguments are those of `inflections`."""
-    return _match(postings, *inflections(postings, term_id, word, by_prefix=by_prefix))
+    numbers, weight = inflections(postings, term_id, word, by_prefix=by_prefix)
+    if postings.live is not None and numbers.size:
+        kept = postings.df(numbers) > 0
+        numbers, weight = numbers[kept], None if weight is None else weight[kept]
+    # One form too many tells that a word is crowded; any more would only take memory.
+    numbers = numbers[: MAX_FORMS + 1]
+    ids = postings.lexicon.ids.take(numbers)
+    return Match.in_full(ids) if weight is None else Match(ids, weight[: MAX_FORMS + 1])
 
 
 def inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> tuple[Offsets, Floats | None]:
@@ -160,13 +162,3 @@ def _by_prefix(postings: Postings, term_id: int, word: str) -> tuple[Offsets, Fl
         enough |= (shared == MIN_LETTERS) & (weight >= _MIN_SHORT_SIMILARITY)
     enough &= lexicon.stump_numbers[numbers] != 0  # no function word is a form of another
     return numbers[enough], weight[enough]
-
-
-def _match(postings: Postings, numbers: Offsets, weight: Floats | None = None) -> Match:
-    if postings.live is not None and numbers.size:
-        kept = postings.df(numbers) > 0
-        numbers, weight = numbers[kept], None if weight is None else weight[kept]
-    # One form too many tells that a word is crowded; any more would only take memory.
-    numbers = numbers[: MAX_FORMS + 1]
-    ids = postings.lexicon.ids.take(numbers)
-    return Match.in_full(ids) if weight is None else Match(ids, weight[: MAX_FORMS + 1])

@@ -24,7 +24,7 @@ from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.arrays import ChunkNumbers, Flags, Floats, Ids, Offsets, different, run_starts, sum_by
 from relevance_gen.retrieval.question.evidence import Excerpt, Inquiry, merged
 from relevance_gen.retrieval.question.filtering import Filter
-from relevance_gen.retrieval.question.matching import Match, match_exactly, match_inflections
+from relevance_gen.retrieval.question.matching import Match, match_inflections
 from relevance_gen.retrieval.question.query import QueryTerm
 from relevance_gen.retrieval.question.ranking import at_least_as_good, best_quotients
 from relevance_gen.retrieval.question.signs import Sign, allowed
@@ -260,12 +260,12 @@ class SegmentScorer:
         (number,) = self.segment.find(np.array([position])).tolist()
         if number < 0:
             return None
-        return [self._share(term, gain, number) for term, gain in zip(plan.terms.query.terms, plan.gains, strict=True)]
-
-    def _share(self, term: QueryTerm, gain: float, number: int) -> tuple[float, float]:
-        found = next(self._find([term]))
-        here = found.chunk == number
-        return float(found.tf[here].sum()), gain * float(found.weight[here].sum()) / float(self.denominators[number])
+        shares = []
+        for found, gain in zip(self._find(plan.terms.query.terms), plan.gains, strict=True):
+            here = found.chunk == number
+            given = gain * float(found.weight[here].sum()) / float(self.denominators[number])
+            shares.append((float(found.tf[here].sum()), given))
+        return shares
 
     def broken_signs(self, position: int, signs: Sequence[Sign]) -> list[str]:
         """Return the signs that a chunk does not keep to; none if the chunk is not here."""
@@ -360,7 +360,7 @@ class SegmentScorer:
         if term.inflected:
             match = match_inflections(postings, term.term_id, term.word, by_prefix=self._by_prefix)
         else:
-            match = match_exactly(postings, term.term_id)
+            match = self._match_exactly([term.term_id])[term.term_id].match
         numbers = [] if match.is_crowded else postings.lexicon.ids.searchsorted(match.ids).tolist()
         tf: npt.NDArray[Any]
         chunk, tf, counts = postings.of_terms(numbers)

@@ -80,6 +80,7 @@ def build(
             progress(done, len(texts))
     postings, occurrences = builder.build()
     title_hashes, title_sizes = _titles(chunks)
+    hashes *= _HASH_MULTIPLIER
     return Segment(
         positions=positions,
         chunks=chunks,
@@ -89,7 +90,7 @@ def build(
         n_occurrences=n_occurrences,
         norms=np.sqrt(squares),
         votes=votes,
-        hashes=_mixed(hashes),
+        hashes=hashes ^ (hashes >> np.uint64(32)),
         title_hashes=title_hashes,
         title_sizes=title_sizes,
     )
@@ -127,12 +128,6 @@ def _sum_ids(block: Occurrences) -> Ids:
     if some.size:
         sums[some] = np.add.reduceat(block.ids, starts_of(block.counts)[some])
     return sums
-
-
-def _mixed(sums: Ids) -> Ids:
-    """Return a hash of each chunk's words."""
-    hashes = sums * _HASH_MULTIPLIER
-    return hashes ^ (hashes >> np.uint64(32))
 
 
 def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:

@@ -16,24 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from attrs import field, frozen
 
-from relevance_gen.retrieval.arrays import (
-    Bytes,
-    Flags,
-    GrowingArray,
-    Hashes,
-    Ids,
-    Offsets,
-    TermNumbers,
-    bounds_of,
-    different,
-    find,
-    joined,
-    order_by_id,
-    ragged_ranges,
-    run_starts,
-    starts_of,
-    steps,
-)
+from relevance_gen.retrieval import arrays
+from relevance_gen.retrieval.arrays import Bytes, Flags, GrowingArray, Hashes, Ids, Offsets, TermNumbers
 from relevance_gen.retrieval.text.ids import SPELLED_BYTES, STUMP_BYTES, beginning_bounds, stumps_of
 from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
 from relevance_gen.retrieval.text.stems import MIN_LETTERS
@@ -75,7 +59,7 @@ class Lexicon:
 
     def find(self, ids: Ids) -> Offsets:
         """Return the number of each id's term; -1 where there is none."""
-        return find(self.ids, ids)
+        return arrays.find(self.ids, ids)
 
     def own(self, term_id: int) -> Offsets:
         """Return the number of one term, shape (1,), or none, shape (0,)."""
@@ -85,13 +69,13 @@ class Lexicon:
     def spell(self, numbers: Offsets) -> list[str]:
         """Return the spellings of some words."""
         first = self.spelling_first[numbers]
-        letters = self.spelling[ragged_ranges(first, self.spelling_first[numbers + 1] - first)]
+        letters = self.spelling[arrays.ragged_ranges(first, self.spelling_first[numbers + 1] - first)]
         return letters.tobytes().decode("utf-8", "replace").split("\n")[:-1]
 
     def containing(self, part: bytes) -> Offsets:
         """Return the numbers of the words whose spelling has `part` in it, ascending."""
         offsets = [found.start() for found in re.finditer(re.escape(part), self.spelling.data)]
-        return different(np.searchsorted(self.spelling_first, np.array(offsets, np.int64), "right") - 1)
+        return arrays.different(np.searchsorted(self.spelling_first, np.array(offsets, np.int64), "right") - 1)
 
     # ── Forms of one word ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -122,7 +106,7 @@ class Lexicon:
         """Return hashes of the stems of some words, and 0 for those without other forms."""
         every = np.flatnonzero(self.inflected[low:high]) + low
         stems = np.zeros(high - low, np.int64)
-        for some in (every[step] for step in steps(every.size, _STEP)):
+        for some in (every[step] for step in arrays.steps(every.size, _STEP)):
             words = self.spell(some)
             # Python's hashes differ from process to process: these are never saved nor sent.
             stems[some - low] = [
@@ -173,15 +157,14 @@ class Lexicon:
         # All but two letters of the word are at both ends; this leaves few words to be looked at letter by letter.
         numbers = numbers[shared >= len(letters) - 2 * max(len(letter.encode()) for letter in word)]
         asked = np.frombuffer(word.encode("utf-32-le"), "<u4")
-        return joined(
-            (numbers[some][self._are_near(numbers[some], asked)] for some in steps(numbers.size, _STEP)), np.int64
-        )
+        parts = (numbers[some] for some in arrays.steps(numbers.size, _STEP))
+        return arrays.joined((some[self._are_near(some, asked)] for some in parts), np.int64)
 
     def _are_near(self, numbers: Offsets, asked: npt.NDArray[np.uint32]) -> Flags:
         """Tell which of some words of about as many letters are one letter away from a word, told by its letters."""
         n, sizes = asked.size, self.n_letters[numbers]
         text = np.frombuffer("\n".join([*self.spell(numbers), "\n" * n]).encode("utf-32-le"), "<u4")
-        first = starts_of(sizes + 1)[:, np.newaxis]
+        first = arrays.starts_of(sizes + 1)[:, np.newaxis]
         rows = text.take(first + np.arange(n))
         before = np.logical_and.accumulate(rows == asked, axis=1).sum(axis=1)
         backwards = text.take(first + sizes[:, np.newaxis] - 1 - np.arange(n), mode="wrap")
@@ -228,8 +211,8 @@ class Lexicon:
             ids, first = self.ids[low : low + _STEP], self.spelling_first[low : low + _STEP + 1]
             letters = self.spelling[first[0] : first[-1]].tobytes() + bytes(STUMP_BYTES)
             stumps[low : low + ids.size] = stumps_of(ids, letters, first[:-1] - first[0], np.diff(first) - 1)
-        names = different(stumps)
-        for some in steps(self.size, _STEP):
+        names = arrays.different(stumps)
+        for some in arrays.steps(self.size, _STEP):
             stumps[some] = names.searchsorted(stumps[some])
         return names, stumps
 
@@ -242,13 +225,13 @@ class Lexicon:
         n_bytes = self.spelling_first[numbers + 1] - first - 1
         lead = self.spelling[first] if numbers.size else np.zeros(0, np.uint8)
         n_bytes[(lead >= FIRST_NGRAM_LEAD) & (lead <= TRIPLE_LEAD)] = 0
-        letters = self.spelling[ragged_ranges(first, n_bytes + 1)]
+        letters = self.spelling[arrays.ragged_ranges(first, n_bytes + 1)]
         letters[np.cumsum(n_bytes + 1) - 1] = _LINE_END  # also where a word of another script was cut to nothing
         text = np.frombuffer(letters.tobytes().decode("utf-8", "replace").encode("utf-32-le"), "<u4").astype(np.uint64)
         ends = np.flatnonzero(text == _LINE_END)
         n_letters = np.diff(ends, prepend=-1) - 1
         n_grams = np.where(n_letters > 0, np.maximum(n_letters - _GRAM_LETTERS + 1, 1), 0)
-        first_letter = ragged_ranges(ends - n_letters, n_grams)
+        first_letter = arrays.ragged_ranges(ends - n_letters, n_grams)
         rest = np.repeat(ends, n_grams) - first_letter
         hashed = np.zeros(first_letter.size, np.uint64)
         padded = np.append(text, np.zeros(_GRAM_LETTERS, np.uint64))
@@ -260,9 +243,9 @@ class Lexicon:
 def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lexicon:
     """Return the lexicon of terms of some ids, ascending, that are told by slices of folded text, shape (V,) each."""
     n_bytes = np.minimum(length, SPELLED_BYTES) + 1
-    first = bounds_of(n_bytes)
+    first = arrays.bounds_of(n_bytes)
     spelling = np.empty(int(first[-1]), np.uint8)
-    for some in steps(ids.size, _STEP):
+    for some in arrays.steps(ids.size, _STEP):
         lines = _lines(letters, start[some], n_bytes[some])
         spelling[first[some.start] :][: lines.size] = lines
     return Lexicon(ids, spelling, first)
@@ -270,7 +253,7 @@ def lexicon_of(ids: Ids, letters: Bytes, start: Offsets, length: Offsets) -> Lex
 
 def _lines(letters: Bytes, start: Offsets, n_bytes: Offsets) -> Bytes:
     """Return some slices of text one behind the other, with a line end in place of the last byte of each."""
-    lines = letters.take(ragged_ranges(start, n_bytes), mode="clip")
+    lines = letters.take(arrays.ragged_ranges(start, n_bytes), mode="clip")
     lines[np.cumsum(n_bytes) - 1] = _LINE_END
     return lines
 
@@ -292,21 +275,21 @@ class LexiconBuilder:
         self._ids.extend(ids)
         n_bytes = np.minimum(length, SPELLED_BYTES) + 1
         self._n_bytes.extend(n_bytes)
-        for some in steps(ids.size, _STEP):
+        for some in arrays.steps(ids.size, _STEP):
             self._spelling.extend(_lines(letters, start[some], n_bytes[some]))
         return first
 
     def build(self) -> tuple[Lexicon, TermNumbers]:
         """Return the lexicon of the different terms, and the number of each entry's term in it; this one is spent."""
         entry_ids = self._ids.finish()
-        order = order_by_id(entry_ids)
+        order = arrays.order_by_id(entry_ids)
         ids = entry_ids.take(order)
         del entry_ids
-        new = run_starts(ids)
+        new = arrays.run_starts(ids)
         number = np.empty(ids.size, np.uint32)
         number[order] = np.cumsum(new, dtype=np.uint32) - np.uint32(1)
         entries = order[new]
         del order
         n_bytes = self._n_bytes.finish()
-        start = starts_of(n_bytes)[entries]
+        start = arrays.starts_of(n_bytes)[entries]
         return lexicon_of(ids[new], self._spelling.finish(), start, n_bytes[entries].astype(np.int64) - 1), number

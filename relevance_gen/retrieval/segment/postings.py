@@ -12,25 +12,8 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import (
-    ChunkNumbers,
-    Counts,
-    Flags,
-    GrowingArray,
-    Ids,
-    Offsets,
-    TermNumbers,
-    bounds_of,
-    different,
-    find_all,
-    order_by_digits,
-    ragged_ranges,
-    run_starts,
-    runs,
-    starts_of,
-    steps,
-    sum_by,
-)
+from relevance_gen.retrieval import arrays
+from relevance_gen.retrieval.arrays import ChunkNumbers, Counts, Flags, GrowingArray, Ids, Offsets, TermNumbers
 from relevance_gen.retrieval.segment.lexicon import Lexicon, LexiconBuilder
 from relevance_gen.retrieval.text.ids import beginnings, buckets
 from relevance_gen.retrieval.text.terms import Occurrences
@@ -73,7 +56,7 @@ def count_terms(ids: Ids, counts: Offsets, *, keep_occurrences: bool = False) ->
     keys = ids << np.uint64(16)
     keys |= chunk_of
     keys = keys.take(order)
-    first, tf = runs(keys)
+    first, tf = arrays.runs(keys)
     occurrence = order.take(first)
     chunk = (keys.take(first) & np.uint64(0xFFFF)).view(np.int64)
     of_occurrence = None
@@ -91,7 +74,7 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
 
     Counts are those of runs of equal occurrences, and `middle` of those between two of the same bucket and chunk.
     """
-    suspects = different(np.concatenate((middle - 1, middle, middle + 1)))
+    suspects = arrays.different(np.concatenate((middle - 1, middle, middle + 1)))
     order = suspects[np.lexsort((suspects, found.ids[suspects], found.chunk[suspects]))]
     again = (found.ids[order[1:]] == found.ids[order[:-1]]) & (found.chunk[order[1:]] == found.chunk[order[:-1]])
     if not again.any():
@@ -159,7 +142,7 @@ class Postings:
         """Return the number of chunks that hold each term, shape (V,)."""
         if self.live is None:
             return np.diff(self.first)
-        return np.diff(bounds_of(self.live[self.chunk])[self.first])
+        return np.diff(arrays.bounds_of(self.live[self.chunk])[self.first])
 
 
 class PostingsBuilder:
@@ -190,13 +173,13 @@ class PostingsBuilder:
         The pieces of one chunk are added one by one, each with that chunk's number, and no other in between.
         """
         if self._wanted is not None:
-            kept, _ = find_all(beginnings(counts.ids), self._wanted)  # they ascend, as the ids' top 16 bits do
+            kept, _ = arrays.find_all(beginnings(counts.ids), self._wanted)  # they ascend, as the ids' top 16 bits do
             counts = TermCounts(counts.occurrence[kept], counts.ids[kept], counts.chunk[kept], counts.tf[kept])
         if not counts.ids.size:
             return
         self._has_pieces |= int(chunk_numbers[0]) == self._last_chunk
         self._last_chunk = int(chunk_numbers[-1])
-        heads, n_postings = runs(counts.ids)
+        heads, n_postings = arrays.runs(counts.ids)
         spelled = counts.occurrence[heads]
         letters = np.frombuffer(block.folded, np.uint8)
         first = self._lexicon.add(counts.ids[heads], letters, block.start[spelled], block.length[spelled])
@@ -235,22 +218,22 @@ class PostingsBuilder:
         lexicon, number = self._lexicon.build()
         occurrences = None if self._occurrences is None else _renumbered(self._occurrences.finish(), number)
         counts = self._counts.finish().astype(np.int64)
-        df = sum_by(number, counts, lexicon.size).astype(np.int64)
-        by_term = order_by_digits(number, 2 if lexicon.size > 1 << 16 else 1)
+        df = arrays.sum_by(number, counts, lexicon.size).astype(np.int64)
+        by_term = arrays.order_by_digits(number, 2 if lexicon.size > 1 << 16 else 1)
         del number
-        in_order = ragged_ranges(starts_of(counts).take(by_term), counts.take(by_term))
+        in_order = arrays.ragged_ranges(arrays.starts_of(counts).take(by_term), counts.take(by_term))
         del by_term
         chunk, tf = self._chunks.finish().take(in_order), self._tfs.finish().take(in_order)
         del in_order
         if self._has_pieces:
-            leads = run_starts(np.arange(df.size).repeat(df)) | run_starts(chunk)
-            df = np.diff(bounds_of(leads)[bounds_of(df)])
+            leads = arrays.run_starts(np.arange(df.size).repeat(df)) | arrays.run_starts(chunk)
+            df = np.diff(arrays.bounds_of(leads)[arrays.bounds_of(df)])
             tf, chunk = np.add.reduceat(tf, leads.nonzero()[0]), chunk[leads]
-        return Postings(lexicon, bounds_of(df), chunk, tf), occurrences
+        return Postings(lexicon, arrays.bounds_of(df), chunk, tf), occurrences
 
 
 def _renumbered(values: TermNumbers, number: TermNumbers) -> TermNumbers:
     """Replace each value by its number, in its place; a step at a time, so that no array of indices is made of all."""
-    for some in steps(values.size, _STEP):
+    for some in arrays.steps(values.size, _STEP):
         values[some] = number.take(values[some])
     return values

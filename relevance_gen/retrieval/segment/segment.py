@@ -15,21 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from attrs import evolve, frozen
 
-from relevance_gen.retrieval.arrays import (
-    Counts,
-    Flags,
-    Floats,
-    GrowingArray,
-    Hashes,
-    Ids,
-    Offsets,
-    TermNumbers,
-    find,
-    joined,
-    ragged_ranges,
-    runs,
-    starts_of,
-)
+from relevance_gen.retrieval import arrays
+from relevance_gen.retrieval.arrays import Counts, Flags, Floats, GrowingArray, Hashes, Ids, Offsets, TermNumbers
 from relevance_gen.retrieval.segment import layout
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.lexicon import MADE_BYTES, Lexicon, LexiconBuilder
@@ -203,7 +190,7 @@ class Segment:
         if not self.chunks.titles:
             return plain
         titled = np.sort(self.title_hashes[live & (self.title_hashes > 0)])
-        first, n_under = runs(titled)
+        first, n_under = arrays.runs(titled)
         return evolve(plain, titles=titled[first], n_under=n_under, n_titled=titled.size)
 
     @functools.cached_property
@@ -234,13 +221,13 @@ class Segment:
         counts = self.n_occurrences[numbers]
         if self.occurrences is None:
             lexicon, occurrences = self._cut_again(numbers)
-            first = starts_of(counts)
+            first = arrays.starts_of(counts)
         else:
             lexicon, occurrences, first = self.postings.lexicon, self.occurrences, self.first_occurrence[numbers]
         pieces = [np.full(BETWEEN, lexicon.size, np.uint32)] * (2 * numbers.size + 1)
         ends = (first + counts).tolist()
         pieces[1::2] = [occurrences[begin:end] for begin, end in zip(first.tolist(), ends, strict=True)]
-        return Reading(lexicon, np.concatenate(pieces), starts_of(counts + BETWEEN) + BETWEEN, counts)
+        return Reading(lexicon, np.concatenate(pieces), arrays.starts_of(counts + BETWEEN) + BETWEEN, counts)
 
     def _cut_again(self, numbers: Offsets) -> tuple[Lexicon, TermNumbers]:
         """Return the terms of some chunks and each of their occurrences, chunk after chunk, from the texts."""
@@ -257,7 +244,7 @@ class Segment:
     def stumps_again(self, numbers: Offsets) -> tuple[Hashes, Offsets]:
         """Return the stumps of the words of some chunks, chunk after chunk, and how many each has, from the texts."""
         stumps = (stumps_of(block.ids, block.folded, block.start, block.length) for block in self._blocks(numbers))
-        return joined(stumps, np.uint32), self.n_occurrences[numbers]
+        return arrays.joined(stumps, np.uint32), self.n_occurrences[numbers]
 
     def _blocks(self, numbers: Offsets) -> Iterator[Occurrences]:
         said = self.chunks.said
@@ -265,7 +252,7 @@ class Segment:
 
     def find(self, positions: Offsets) -> Offsets:
         """Return the numbers of the chunks at some positions; -1 for one that is not here."""
-        numbers = find(self.positions, positions)
+        numbers = arrays.find(self.positions, positions)
         if self.postings.live is not None and self.size:
             numbers[~self.postings.live.take(numbers)] = -1
         return numbers
@@ -274,7 +261,7 @@ class Segment:
         """Return the term of every occurrence in some chunks, chunk after chunk; occurrences must be kept."""
         if self.occurrences is None:
             raise ValueError("a segment that keeps no occurrences cannot be merged")
-        return self.occurrences[ragged_ranges(self.first_occurrence[numbers], self.n_occurrences[numbers])]
+        return self.occurrences[arrays.ragged_ranges(self.first_occurrence[numbers], self.n_occurrences[numbers])]
 
     def without(self, numbers: Offsets) -> Segment:
         """Return the segment without some of its chunks. It shares its arrays with this one."""

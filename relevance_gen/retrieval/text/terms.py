@@ -65,7 +65,9 @@ def cut_terms(texts: Sequence[str], *, toneless: bool = True) -> Occurrences:
     cased = b"\n" + folded + _PADDING
     lowered = cased.lower()
     letters = np.frombuffer(lowered, np.uint8)
-    word = _word_bytes(letters)
+    word = _is_lower(letters)
+    word |= (letters - np.uint8(ord("0"))) < 10
+    word |= letters >= 0x80  # letters and marks of other scripts
     is_ascii = folded.isascii()
     ngrams = None if is_ascii else _cut_ngrams(letters, word)
     cut = _identifier_cuts(np.frombuffer(cased, np.uint8), letters, word)
@@ -98,14 +100,6 @@ def _without_articles(lowered: bytes, start: Offsets, length: Offsets, cuts: Off
         cut[begins & (cut == 0) & (length >= n + 2 * _ARABIC_LETTER_BYTES)] = n
     cut[np.searchsorted(start, cuts, "right") - 1] = 0
     return start + cut, length - cut
-
-
-def _word_bytes(letters: Bytes) -> Flags:
-    """Tell which bytes of folded, lower-cased text are letters, marks or digits."""
-    word = _is_lower(letters)
-    word |= (letters - np.uint8(ord("0"))) < 10
-    word |= letters >= 0x80
-    return word
 
 
 def _cut_ngrams(letters: Bytes, word: Flags) -> tuple[Offsets, Offsets]:
