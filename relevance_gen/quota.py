@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 
 class Quota:
@@ -71,6 +72,16 @@ class Quota:
             if has_room:
                 self.charge(amount, client)
             return has_room
+
+    @contextmanager
+    def taken(self, amount: float = 1, client: Hashable = None, *, refusal: Callable[[], Exception]) -> Iterator[None]:
+        """Hold `amount` more until the context ends; where there is no room, raise the `refusal`."""
+        if not self.take(amount, client):
+            raise refusal()
+        try:
+            yield
+        finally:
+            self.give_back(amount, client)
 
     def charge(self, amount: float, client: Hashable = None) -> None:
         """Hold `amount` more though there may be no room: it has been used already."""

@@ -28,16 +28,10 @@ _converter = cattrs.Converter()
 # Metadata is the caller's: it leaves exactly as it came, whatever it holds.
 _converter.register_unstructure_hook(dict, lambda mapping: mapping)
 _converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
-_if_asked = override(omit_if_default=True)
 _converter.register_unstructure_hook(Completion, Completion.to_dict)
 _converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_dict)
-_SELDOM: Any = dict.fromkeys(
-    (
-        *("title", "meaning", "chunks", "name", "definitions", "exact", "reranking"),
-        *("passage", "relevance", "left_out", "corrections"),
-    ),
-    _if_asked,
-)
+_SELDOM_TOLD = "title meaning chunks name definitions exact reranking passage relevance left_out corrections"
+_SELDOM: Any = dict.fromkeys(_SELDOM_TOLD.split(), override(omit_if_default=True))
 _converter.register_unstructure_hook(
     Explanation, make_dict_unstructure_fn(Explanation, _converter, _cattrs_omit_if_default=False, **_SELDOM)
 )
@@ -145,10 +139,10 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def structure(cls: type[T], value: object, *, path: str = "", is_lenient: bool = False) -> T:
-    """Make a `cls` from a mapping of its fields; the class checks the values itself.
+    """Make a `cls`, which checks the values itself, from a mapping of its fields.
 
     Args:
-        cls: a class of `relevance_gen.types`.
+        cls: an attrs class.
         value: what must be a mapping.
         path: where `value` stands, to prefix the field names in errors, e.g. ``"chunk_txts[3]"``.
         is_lenient: ignore unknown fields, and take ``null`` for a field that was not given.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import partial
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -80,9 +81,8 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
         if isinstance(request.protocol, Connection):
             request.protocol.has_key = True
     elif route.lane is not None:  # whether the server lives can be asked however many others ask for work
-        if not service.strangers.take():
-            raise BusyError("too many requests without a key at once")
-        request[HELD].callback(service.strangers.give_back)
+        too_many = partial(BusyError, "too many requests without a key at once")
+        request[HELD].enter_context(service.strangers.taken(refusal=too_many))
     if route.key == "always" or (route.key == "setting" and service.settings.generation_requires_key):
         if key_id is None:
             what = "wrong" if presented_key(request.headers) else "missing"

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Final
 
@@ -94,19 +94,17 @@ class EmbeddingService:
             except TimeoutError:
                 raise _timed_out(timeout_s) from None
 
-    @contextmanager
-    def _waiting(self, task: EmbeddingTask, name: str) -> Iterator[None]:
+    def _waiting(self, task: EmbeddingTask, name: str) -> AbstractContextManager[None]:
         """Count texts among those that wait for an encoder."""
         n_texts, texts = len(task.texts), self._texts[name]
         if n_texts > texts.whole:
             raise TooLargeError(f"must have at most {texts.whole} items", task.path, str(n_texts))
-        if not texts.take(n_texts):
+
+        def overloaded() -> OverloadedError:
             expected_s = math.ceil(self._mean_s * texts.held)
-            raise OverloadedError("too many texts wait to be encoded", retry_after_s=max(1, expected_s))
-        try:
-            yield
-        finally:
-            texts.give_back(n_texts)
+            return OverloadedError("too many texts wait to be encoded", retry_after_s=max(1, expected_s))
+
+        return texts.taken(n_texts, refusal=overloaded)
 
     def _show_waiting(self, name: str, n_texts: float) -> None:
         self._n_waiting[name] = n_texts

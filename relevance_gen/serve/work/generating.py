@@ -93,18 +93,17 @@ class Generator:
             RelevanceGenError: what the registry raises.
         """
         name = self._registry.name_of("generate", model)
-        if not self._places[name].take(1, client):
-            raise OverloadedError("too many requests for this model")
-        try:
-            with self._registry.lent("generate", name, client=client, n_bytes=n_bytes) as loading:
-                try:
-                    async with asyncio.timeout(self._timeout_s):
-                        backend = await asyncio.wrap_future(loading)
-                except TimeoutError:
-                    raise TimedOutError(f"the model was not loaded within {self._timeout_s:g} seconds") from None
-                yield backend
-        finally:
-            self._places[name].give_back(1, client)
+        refusal = partial(OverloadedError, "too many requests for this model")
+        with (
+            self._places[name].taken(1, client, refusal=refusal),
+            self._registry.lent("generate", name, client=client, n_bytes=n_bytes) as loading,
+        ):
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    backend = await asyncio.wrap_future(loading)
+            except TimeoutError:
+                raise TimedOutError(f"the model was not loaded within {self._timeout_s:g} seconds") from None
+            yield backend
 
     async def prompt(
         self, asked: types.PromptRequest, found: types.SearchResponse, model: str | None, on: Backend

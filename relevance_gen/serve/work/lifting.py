@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from relevance_gen import errors
@@ -40,6 +41,9 @@ class SkippedError(errors.RelevanceGenError):
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason: Reason = reason
+
+
+BUSY: Final = partial(SkippedError, "busy")
 
 
 class _SearchEncoder:
@@ -73,7 +77,7 @@ class _SearchEncoder:
         try:
             return self._embedder.embed_now(EmbeddingTask(texts, kind), self._encoder, self._timeout_s).vectors
         except (errors.OverloadedError, errors.TimedOutError, errors.TooLargeError):
-            raise SkippedError("busy") from None
+            raise BUSY() from None
         except errors.EncoderError:
             raise SkippedError("unavailable") from None
 
@@ -134,12 +138,8 @@ class Lifting:
             with self._embedder.registry.lent("embed", None, makes_room=False) as loading:
                 if not loading.done():
                     raise SkippedError("loading")  # noqa: TRY301
-                if not self._places.take():
-                    raise SkippedError("busy")  # noqa: TRY301
-                try:
+                with self._places.taken(refusal=BUSY):
                     return search(_SearchEncoder(self._embedder, loading.result(), self._settings))
-                finally:
-                    self._places.give_back()
         except (errors.ModelLoadError, SkippedError) as error:
             with self._lock:
                 self._metrics.add("searches_without_encoder_total")

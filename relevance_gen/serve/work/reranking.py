@@ -20,7 +20,7 @@ from relevance_gen.quota import Quota
 from relevance_gen.retrieval.segment.passages import PASSAGE_CHARS
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import NamedModel, Settings
-from relevance_gen.serve.work.lifting import Reason, SkippedError
+from relevance_gen.serve.work.lifting import BUSY, Reason, SkippedError
 from relevance_gen.serve.work.registry import ModelRegistry
 
 AT_ONCE: Final = 8
@@ -59,26 +59,23 @@ class RerankingService:
 
     def read(self, name: str, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32] | Reason:
         """Wait in this thread for how relevant texts are, shape (n,); or return why that is not to be had in time."""
-        why: Reason = "busy"
+        why: Reason = "unavailable"
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
-        if n_passages > self._passages.whole:
-            why = "too-much"
-        elif self._places.take():
-            try:
-                if self._passages.take(n_passages):
-                    try:
-                        with self._registry.lent("rerank", name, makes_room=False) as loading:
-                            if not loading.done():
-                                raise SkippedError("loading")
-                            return self._wait(loading.result().submit(query, texts))
-                    finally:
-                        self._passages.give_back(n_passages)
-            except SkippedError as skipped:
-                why = skipped.reason
-            except (ModelLoadError, RerankerError):
-                why = "unavailable"
-            finally:
-                self._places.give_back()
+        try:
+            if n_passages > self._passages.whole:
+                raise SkippedError("too-much")  # noqa: TRY301
+            with (
+                self._places.taken(refusal=BUSY),
+                self._passages.taken(n_passages, refusal=BUSY),
+                self._registry.lent("rerank", name, makes_room=False) as loading,
+            ):
+                if not loading.done():
+                    raise SkippedError("loading")  # noqa: TRY301
+                return self._wait(loading.result().submit(query, texts))
+        except SkippedError as skipped:
+            why = skipped.reason
+        except (ModelLoadError, RerankerError):
+            pass
         with self._lock:
             self._metrics.add("searches_without_reranker_total")
         return why

@@ -91,10 +91,9 @@ class CompressionTask(_Task):
 
 @frozen
 class ExplanationTask(_Task):
-    """One score to explain: that of the chunk at a position, from 0, which the client calls `position_path`."""
+    """One score to explain: that of the chunk at a position, from 0, which clients call ``original_index``."""
 
     position: int
-    position_path: str = "original_index"
 
 
 class Retrieval(Protocol):
@@ -155,11 +154,9 @@ class Searcher:
         self._most_reranked = settings.reranker_texts
         self.named = NamedIndexes(settings)
         self._keeping = threading.Lock()
-        self._cache: IndexCache[_Kept] | None = (
-            IndexCache(settings.index_cache_bytes, lambda kept: kept.index.nbytes, metrics)
-            if settings.index_cache_bytes
-            else None
-        )
+        self._cache: IndexCache[_Kept] | None = None
+        if settings.index_cache_bytes:
+            self._cache = IndexCache(settings.index_cache_bytes, lambda kept: kept.index.nbytes, metrics)
 
     def warm_up(self) -> None:
         """Search once in every way, so that no client waits for imports and tables, or meets one that fails."""
@@ -186,11 +183,7 @@ class Searcher:
         return {name: partial(search, name) for name in self.named.names(scope)}
 
     def search(self, task: SearchTask, scope: str) -> types.SearchResponse:
-        """Rank the chunks of `task`.
-
-        Args:
-            task: what to search.
-            scope: whose search this is; kept indexes are shared within one scope only.
+        """Rank the chunks of `task`. The scope is whose search this is: within one, kept indexes are shared.
 
         Raises:
             TooLargeError: more chunks than the settings allow.
@@ -207,16 +200,13 @@ class Searcher:
         if isinstance(question.distinct, str):
             question = attrs.evolve(question, distinct=Labels.of(question.distinct, chunks))
         with self._kept_index(task, chunks, scope) as index:
-            response = self._lifted(
-                task,
-                question,
-                lambda asked, models: (
-                    self._retrieval.answer(asked, chunks, models)
-                    if index is None
-                    else index.answer_all([asked], models)[0]
-                ),
-                len(chunks.texts),
-            )
+
+            def answer(asked: Question, models: Models) -> types.SearchResponse:
+                if index is None:
+                    return self._retrieval.answer(asked, chunks, models)
+                return index.answer_all([asked], models)[0]
+
+            response = self._lifted(task, question, answer, len(chunks.texts))
         if isinstance(task.question.where, Mapping) and not response.results and chunks.texts:
             check_keys(task.question.where, set().union(*chunks.metadata.values()))
         if task.digest is not None:
@@ -235,19 +225,17 @@ class Searcher:
         return response
 
     def explain(self, task: ExplanationTask, scope: str) -> types.Explanation:
-        """Show where the score of one chunk of `task` comes from; `scope` as in `search`.
+        """Show where the score of one chunk of `task` comes from; see `search`.
 
         Raises:
-            TooLargeError: more chunks than the settings allow.
-            InvalidRequestError: a chunk is not allowed, or there is none at the position; the error names it.
-            ClusterError: an index was asked that cannot answer, or is not there.
+            InvalidRequestError: also where there is no chunk at the position.
         """
 
         def explain(index: Searchable, asked: Question, models: Models) -> types.Explanation:
             try:
                 return index.explain_one(asked, task.position, models)
             except InvalidRequestError as error:
-                raise error.at(task.position_path if error.field == "chunk" else error.field) from None
+                raise error.at("original_index" if error.field == "chunk" else error.field) from None
 
         if task.named is not None and task.digest is None:
             return self.named.ask(task.named.index, scope, partial(self._lifted_by, task, explain))
@@ -255,19 +243,13 @@ class Searcher:
         if not chunks.texts:
             raise InvalidRequestError("must not be empty: there is no chunk to explain", task.path)
         if task.digest is None:
-            check_integer(task.position_path, task.position, 0, len(chunks.texts) - 1)
+            check_integer("original_index", task.position, 0, len(chunks.texts) - 1)
         with self._kept_index(task, chunks, scope) as kept:
             index = self._retrieval.index(chunks.without_metadata()) if kept is None else kept
             return self._lifted(task, task.question, partial(explain, index), len(chunks.texts))
 
     def compress(self, task: CompressionTask, scope: str) -> types.CompressionResponse:
-        """Keep the sentences that say most about a question: of chunks, or of the best of an index.
-
-        Raises:
-            TooLargeError: more chunks than the settings allow.
-            InvalidRequestError: a chunk is not allowed; the error names it.
-            ClusterError: an index was asked that cannot answer, or is not there.
-        """
+        """Keep the sentences that say most about a question: of chunks, or of the best of an index; see `search`."""
         from relevance_gen.retrieval.compressing import compress
 
         positions: Sequence[int] = ()
@@ -288,7 +270,7 @@ class Searcher:
         return attrs.evolve(kept, sentences=tuple(placed))
 
     def cite(self, request: types.CitationRequest) -> list[types.CitedSentence]:
-        """Say which places of chunks support the sentences of a text; raises as `compress` does."""
+        """Say which places of chunks support the sentences of a text; see `search`."""
         from relevance_gen.retrieval.citing import Citer
 
         return [*Citer(self._check(request.chunk_txts, "chunk_txts").texts).cite(request.text)]
