@@ -30,17 +30,11 @@ _Keys: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 @frozen(eq=False)
 class Bag:
-    """What stands in each of some chunks.
+    """What stands in each of some chunks."""
 
-    Attributes:
-        features: hashes, or numbers of hashes in `names`, chunk after chunk; 0 for what does not count. Shape (T,).
-        counts: how many each chunk has, shape (n,), summing to T.
-        names: hashes, ascending; the first is 0. None where the features are hashes themselves.
-    """
-
-    features: Hashes
-    counts: Offsets
-    names: Hashes | None = None
+    features: Hashes  # hashes, or numbers of hashes in `names`, chunk after chunk; 0 does not count. Shape (T,)
+    counts: Offsets  # how many each chunk has, shape (n,), summing to T
+    names: Hashes | None = None  # hashes, ascending; the first is 0. None where the features are hashes themselves
 
     def __reduce__(self) -> tuple[type[Bag], tuple[Hashes, Offsets]]:
         """Leave the names out of a pickle: those of a whole segment may be millions."""
@@ -116,25 +110,15 @@ def _hashes(names: Hashes | None, features: _Keys) -> _Keys:
 
 @frozen(eq=False)
 class Tally:
-    """How often each of some chunks has each feature: by feature, then by chunk.
+    """How often each of some chunks has each feature: by feature, then by chunk."""
 
-    Attributes:
-        n_chunks: number of chunks, n.
-        names: those of the bag.
-        features: the different features, ascending, shape (F,).
-        df: number of chunks that have each, shape (F,).
-        place: place among these of each count, ascending, shape (P,).
-        chunk: number of each count's chunk, in [0, n), shape (P,).
-        tf: how often that chunk has that feature, shape (P,).
-    """
-
-    n_chunks: int
-    names: Hashes | None
-    features: _Keys
-    df: Offsets
-    place: Offsets
-    chunk: Offsets
-    tf: Offsets
+    n_chunks: int  # number of chunks, n
+    names: Hashes | None  # those of the bag
+    features: _Keys  # the different features, ascending, shape (F,)
+    df: Offsets  # number of chunks that have each, shape (F,)
+    place: Offsets  # place among these of each count, ascending, shape (P,)
+    chunk: Offsets  # number of each count's chunk, in [0, n), shape (P,)
+    tf: Offsets  # how often that chunk has that feature, shape (P,)
 
     @property
     def hashes(self) -> _Keys:

@@ -21,13 +21,9 @@ from relevance_gen.types import Metadata
 
 @frozen(eq=False)
 class Labels:
-    """The values that all chunks have under a key, told before they are searched.
+    """The values that all chunks have under a key, told before they are searched."""
 
-    Attributes:
-        hashes: a hash of each chunk's value, by position; 0 where it has none, shape (n,).
-    """
-
-    hashes: Ids
+    hashes: Ids  # a hash of each chunk's value, by position; 0 where it has none, shape (n,)
 
     @classmethod
     def of(cls, key: str, chunks: Chunks) -> Self:

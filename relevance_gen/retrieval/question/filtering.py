@@ -34,15 +34,11 @@ _MOST_COMPARED = 1000
 
 @frozen(eq=False)
 class Filter:
-    """Which chunks a search may return, as the caller said it, checked. It can be pickled if its callable can.
+    """Which chunks a search may return, as the caller said it, checked. It can be pickled if its callable can."""
 
-    Attributes:
-        rule: a mask with a place for every position, or a callable of a chunk's metadata; None allows all.
-        signs: what must stand in a chunk, and what must not.
-    """
-
+    # a mask with a place for every position, or a callable of a chunk's metadata; None allows all
     rule: Flags | Callable[[Metadata], bool] | None
-    signs: tuple[Sign, ...] = ()
+    signs: tuple[Sign, ...] = ()  # what must stand in a chunk, and what must not
 
     @classmethod
     def read(cls, where: Where | None, n_positions: int, signs: tuple[Sign, ...] = ()) -> Self:

@@ -46,23 +46,15 @@ _BATCH: Final = 1 << 16
 
 @frozen(eq=False)
 class _Hits:
-    """The words found in some texts, in reading order.
+    """The words found in some texts, in reading order."""
 
-    Attributes:
-        place: number of the occurrence, texts so far apart that no window reaches from one into the next, shape (H,).
-        text: number of the text, shape (H,).
-        start: position of the first code point in the joined texts, shape (H,).
-        end: the position behind the last, shape (H,).
-        term: which term of the query stands there, shape (H,).
-        weight: how much of the query it is, of `_WHOLE`, shape (H,).
-    """
-
+    # number of the occurrence, texts so far apart that no window reaches from one into the next, shape (H,)
     place: Offsets
-    text: Offsets
-    start: Offsets
-    end: Offsets
-    term: Offsets
-    weight: Offsets
+    text: Offsets  # number of the text, shape (H,)
+    start: Offsets  # position of the first code point in the joined texts, shape (H,)
+    end: Offsets  # the position behind the last, shape (H,)
+    term: Offsets  # which term of the query stands there, shape (H,)
+    weight: Offsets  # how much of the query it is, of `_WHOLE`, shape (H,)
 
 
 def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ...]]:

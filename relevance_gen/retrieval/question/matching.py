@@ -53,17 +53,11 @@ _ONES: Final[Floats] = np.ones(MAX_FORMS + 1)
 
 @frozen(eq=False)
 class Match:
-    """The terms that one word of the query stands for, none or more: of one segment, or of several together.
+    """The terms that one word of the query stands for, none or more: of one segment, or of several together."""
 
-    Attributes:
-        ids: their ids, ascending, shape (n,).
-        weight: how far each counts as the query's word, in (0, 1], shape (n,).
-        counts_in_full: whether it is known that all weights are 1.
-    """
-
-    ids: Ids
-    weight: Floats
-    counts_in_full: bool = False
+    ids: Ids  # their ids, ascending, shape (n,)
+    weight: Floats  # how far each counts as the query's word, in (0, 1], shape (n,)
+    counts_in_full: bool = False  # whether it is known that all weights are 1
 
     @classmethod
     def union(cls, matches: Sequence[Match]) -> Match:

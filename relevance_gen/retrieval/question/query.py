@@ -115,46 +115,27 @@ def questions(query: object, *options: Any, **more: Any) -> Question | list[Ques
 
 @frozen
 class QueryTerm:
-    """A word of the query with the other words of the query that are one term with it.
+    """A word of the query with the other words of the query that are one term with it."""
 
-    Attributes:
-        word: the folded spelling of the first.
-        term_id: its id.
-        key: what all of them share.
-        stop: whether it says nothing about the subject.
-        inflected: whether it stands for its other forms, too.
-        qtf: how often the query says them, at least 1.
-        asks: whether it only makes the query a question: a function word that never helps.
-    """
-
-    word: str
-    term_id: int
-    key: Hashable
-    stop: bool
-    inflected: bool
-    qtf: int = 1
-    asks: bool = False
+    word: str  # the folded spelling of the first
+    term_id: int  # its id
+    key: Hashable  # what all of them share
+    stop: bool  # whether it says nothing about the subject
+    inflected: bool  # whether it stands for its other forms, too
+    qtf: int = 1  # how often the query says them, at least 1
+    asks: bool = False  # whether it only makes the query a question: a function word that never helps
 
 
 @frozen(eq=False)
 class Query:
-    """A query cut into terms.
+    """A query cut into terms."""
 
-    Attributes:
-        text: what was cut.
-        ids: term id of each of its words, in reading order, shape (T,).
-        terms: its different terms, in order of first appearance; of more than `MAX_TERMS` only the first.
-        order: number of each word's term, -1 where it is none of these, shape (T,).
-        corrects: whether words that no chunk has may be corrected.
-        corrections: what was corrected, by what the question had instead.
-    """
-
-    text: str
-    ids: Ids
-    terms: tuple[QueryTerm, ...]
-    order: npt.NDArray[np.int16]
-    corrects: bool = False
-    corrections: Mapping[str, str] = field(factory=dict)
+    text: str  # what was cut
+    ids: Ids  # term id of each of its words, in reading order, shape (T,)
+    terms: tuple[QueryTerm, ...]  # its different terms, in order of first appearance; at most `MAX_TERMS`
+    order: npt.NDArray[np.int16]  # number of each word's term, -1 where it is none of these, shape (T,)
+    corrects: bool = False  # whether words that no chunk has may be corrected
+    corrections: Mapping[str, str] = field(factory=dict)  # what was corrected, by what the question had instead
 
     @property
     def beginnings(self) -> Flags | None:

@@ -23,19 +23,12 @@ _NO_SCORES: Final[Floats] = np.zeros(0)
 
 @frozen(eq=False)
 class Ranking:
-    """Some chunks and their scores.
+    """Some chunks and their scores."""
 
-    Attributes:
-        positions: their positions in the collection, ascending unless something else is said, shape (n,).
-        scores: shape (n,).
-        confidence: how likely it is that an answer is among the chunks that may be found, in [0, 1].
-        corrections: words of the question that were taken for others, and for which.
-    """
-
-    positions: Offsets
-    scores: Floats
-    confidence: float = 0.0
-    corrections: Mapping[str, str] = field(factory=dict)
+    positions: Offsets  # their positions in the collection, ascending unless something else is said, shape (n,)
+    scores: Floats  # shape (n,)
+    confidence: float = 0.0  # how likely it is that an answer is among the chunks that may be found, in [0, 1]
+    corrections: Mapping[str, str] = field(factory=dict)  # words of the question that were taken for others
 
     @property
     def nbytes(self) -> int:

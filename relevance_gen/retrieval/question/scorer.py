@@ -61,19 +61,12 @@ class TermMatch:
 
 @frozen(eq=False)
 class TermPostings:
-    """What one term of the query stands for in a segment, and where.
+    """What one term of the query stands for in a segment, and where."""
 
-    Attributes:
-        matched: the segment's terms that it stands for, and df.
-        chunk: numbers of the chunks that hold any of them, ascending, shape (df,).
-        tf: how often each does, every match times its weight, shape (df,).
-        weight: what that weighs in the chunk, before idf, shape (df,).
-    """
-
-    matched: TermMatch
-    chunk: ChunkNumbers
-    tf: npt.NDArray[Any]
-    weight: Floats
+    matched: TermMatch  # the segment's terms that it stands for, and df
+    chunk: ChunkNumbers  # numbers of the chunks that hold any of them, ascending, shape (df,)
+    tf: npt.NDArray[Any]  # how often each does, every match times its weight, shape (df,)
+    weight: Floats  # what that weighs in the chunk, before idf, shape (df,)
 
     @property
     def nbytes(self) -> int:
@@ -83,19 +76,12 @@ class TermPostings:
 
 @frozen(eq=False)
 class Candidates:
-    """The chunks of one segment that may be among the best; those of several segments together, too.
+    """The chunks of one segment that may be among the best; those of several segments together, too."""
 
-    Attributes:
-        positions: their positions, ascending, shape (n,).
-        cosines: shape (n,).
-        is_verbatim: whether each says exactly what the query says, shape (n,).
-        is_chosen: whether each may be a result, shape (n,).
-    """
-
-    positions: Offsets
-    cosines: Floats
-    is_verbatim: Flags
-    is_chosen: Flags
+    positions: Offsets  # their positions, ascending, shape (n,)
+    cosines: Floats  # shape (n,)
+    is_verbatim: Flags  # whether each says exactly what the query says, shape (n,)
+    is_chosen: Flags  # whether each may be a result, shape (n,)
 
     @classmethod
     def merge(cls, parts: Sequence[Candidates], n: int | None) -> Candidates:

@@ -26,17 +26,11 @@ Answer = TypeVar("Answer")
 
 @frozen(eq=False)
 class Leaders:
-    """The chunks of some segments that may be among the best of all, and what was told at once of the best of them.
+    """The chunks of some segments that may be among the best of all, and what was told at once of the best of them."""
 
-    Attributes:
-        candidates: the chunks.
-        positions: positions of those that something was told of, ascending, shape (n,).
-        told: the evidence of these for each inquiry; None where it could not be told. Empty if n is 0.
-    """
-
-    candidates: Candidates
-    positions: Offsets
-    told: Sequence[Any]
+    candidates: Candidates  # the chunks
+    positions: Offsets  # positions of those that something was told of, ascending, shape (n,)
+    told: Sequence[Any]  # the evidence of these for each inquiry; None where it could not be told. Empty if n is 0
 
     @classmethod
     def merge(cls, parts: Sequence[Leaders], n: int | None) -> Leaders:

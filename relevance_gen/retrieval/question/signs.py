@@ -44,21 +44,13 @@ _SIGN: Final = (
 
 @frozen(eq=False)
 class Sign:
-    """What must stand in a chunk, or must not. It can be pickled.
+    """What must stand in a chunk, or must not. It can be pickled."""
 
-    Attributes:
-        said: as the question has it.
-        is_wanted: whether it must stand there.
-        has_forms: whether its one word stands for its other forms, too.
-        ids: ids of its terms, in reading order, shape (n,), n > 0.
-        word: the spelling of the first, folded.
-    """
-
-    said: str
-    is_wanted: bool
-    has_forms: bool
-    ids: Ids
-    word: str
+    said: str  # as the question has it
+    is_wanted: bool  # whether it must stand there
+    has_forms: bool  # whether its one word stands for its other forms, too
+    ids: Ids  # ids of its terms, in reading order, shape (n,), n > 0
+    word: str  # the spelling of the first, folded
 
     def stands(self, segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
         """Tell which of some chunks of a segment have all its words, in whatever order; else as `allowed`."""

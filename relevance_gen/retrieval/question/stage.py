@@ -32,23 +32,14 @@ MAX_WORDS: Final = 32
 
 @frozen(eq=False)
 class WeightedTerms:
-    """The terms of a query, and what all chunks together say of them: what a stage is made from.
+    """The terms of a query, and what all chunks together say of them: what a stage is made from."""
 
-    Attributes:
-        query: the query.
-        matches: what each of its terms stands for, in any chunk.
-        df: number of chunks that hold each term.
-        idf: inverse document frequency of each term; 0 for one that is left out.
-        norm: Euclidean length of the query, of the terms that some chunk has.
-        statistics: facts of all chunks.
-    """
-
-    query: Query
-    matches: tuple[Match, ...]
-    df: tuple[int, ...]
-    idf: tuple[float, ...]
-    norm: float
-    statistics: Statistics
+    query: Query  # the query
+    matches: tuple[Match, ...]  # what each of its terms stands for, in any chunk
+    df: tuple[int, ...]  # number of chunks that hold each term
+    idf: tuple[float, ...]  # inverse document frequency of each term; 0 for one that is left out
+    norm: float  # Euclidean length of the query, of the terms that some chunk has
+    statistics: Statistics  # facts of all chunks
 
     @property
     def rarest(self) -> list[int]:
@@ -66,32 +57,23 @@ class WeightedTerms:
 
 @frozen
 class OwnChunk:
-    """What a query, or a part of it, would be if it were a chunk.
+    """What a query, or a part of it, would be if it were a chunk."""
 
-    Attributes:
-        cosine: that of the query with it.
-        denominator: what sums of its weights are divided by, the query's norm included.
-        unknown_idf: sum of the idf of its terms that no chunk has.
-    """
-
-    cosine: float
-    denominator: float
-    unknown_idf: float
+    cosine: float  # that of the query with it
+    denominator: float  # what sums of its weights are divided by, the query's norm included
+    unknown_idf: float  # sum of the idf of its terms that no chunk has
 
 
 class Stage(ABC):
-    """One part of a score, made for one question. It can be pickled, for its evidence is asked for anywhere.
+    """One part of a score, made for one question. It can be pickled, for its evidence is asked for anywhere."""
 
-    Attributes:
-        parts: what it is called in `Explanation`: a column of the table for each; none if it only changes the scale.
-        is_behind_scale: whether its share is one of the score, and not of the sum that is brought onto the scale.
-        n_best: it looks at so many of the best by the scores so far, and at their ties; 0 if it asks for no evidence.
-        most: most chunks that it compares with each other; where more than these tie, the last of them are left out.
-    """
-
+    # what it is called in `Explanation`: a column of the table for each; none if it only changes the scale
     parts: ClassVar[tuple[str, ...]] = ()
+    # whether its share is one of the score, and not of the sum that is brought onto the scale
     is_behind_scale: ClassVar[bool] = False
+    # it looks at so many of the best by the scores so far, and at their ties; 0 if it asks for no evidence
     n_best: ClassVar[int] = 0
+    # most chunks that it compares with each other; where more than these tie, the last of them are left out
     most: ClassVar[int | None] = None
 
     def evidence(self, excerpt: Excerpt) -> Any:
@@ -120,13 +102,11 @@ class Reranking(Stage):
     """A part of a score that looks again at the best results, once their words have said all that they can.
 
     It gives the table new scores, and leaves the array of those before as it is, which explanations read.
-
-    Attributes:
-        n_candidates: how many of the best by their words it looks at, and all that are as good as the last of them;
-            None looks at every chunk.
     """
 
     is_behind_scale = True
+    # how many of the best by their words it looks at, and all that are as good as the last of them; None looks at
+    # every chunk
     n_candidates: int | None
 
     def candidates(self, table: Table) -> Offsets:
@@ -147,12 +127,9 @@ class Scale(Stage):
     """Brings scores into [0, 1], as multiples of what the query itself would score.
 
     1.0 then means "as good as a chunk that says exactly this", for every query and collection.
-
-    Attributes:
-        bound: brings what is above 1 into [0, 1].
     """
 
-    bound: Callable[[Floats], Floats]
+    bound: Callable[[Floats], Floats]  # brings what is above 1 into [0, 1]
 
     def score(self, table: Table) -> None:
         """Bring all scores onto the scale; a chunk that says exactly what the query says has 1."""
@@ -162,27 +139,16 @@ class Scale(Stage):
 
 @frozen(eq=False)
 class Plan:
-    """A query weighed against a collection. It holds facts of the whole collection only, and no postings.
+    """A query weighed against a collection. It holds facts of the whole collection only, and no postings."""
 
-    Attributes:
-        terms: its terms, and what all chunks say of them.
-        gains: what the weight of each term in a chunk is multiplied by, divided by the query's norm.
-        said: ids of the query's words that some chunk has, ascending, shape (T,).
-        said_norm: norm of a chunk that says these and nothing else.
-        stages: the parts of a score, in order.
-        cosine: what the query would score as a chunk by its cosine alone.
-        reference: what it would score as a chunk altogether, before the scale; all scores are divided by it.
-        known_share: the reference as a share of what the query with all its words would score, in (0, 1].
-    """
-
-    terms: WeightedTerms
-    gains: tuple[float, ...]
-    said: Ids
-    said_norm: float
-    stages: tuple[Stage, ...]
-    cosine: float
-    reference: float
-    known_share: float
+    terms: WeightedTerms  # its terms, and what all chunks say of them
+    gains: tuple[float, ...]  # what the weight of each term in a chunk is multiplied by, divided by the query's norm
+    said: Ids  # ids of the query's words that some chunk has, ascending, shape (T,)
+    said_norm: float  # norm of a chunk that says these and nothing else
+    stages: tuple[Stage, ...]  # the parts of a score, in order
+    cosine: float  # what the query would score as a chunk by its cosine alone
+    reference: float  # what it would score as a chunk altogether, before the scale; all scores are divided by it
+    known_share: float  # the reference as a share of what the query with all its words would score, in (0, 1]
 
     @property
     def by_function_words(self) -> bool:
@@ -194,34 +160,20 @@ class Plan:
 
 @define(eq=False)
 class Table:
-    """Some chunks and their scores so far, with a column for each part of them.
+    """Some chunks and their scores so far, with a column for each part of them."""
 
-    Attributes:
-        plan: the query, weighed.
-        positions: positions of the chunks, ascending, shape (n,).
-        scores: so far, shape (n,).
-        is_verbatim: whether each says exactly what the query says, shape (n,).
-        results: places of those that may be results, ascending, shape (m,).
-        promising: places of the best of all chunks by their cosine, ascending, shape (p,).
-        picked: places of those that stages look at, the promising ones among them, ascending, shape (k,).
-        source: tells what is asked of the chunks at some positions.
-        sample: counts words' beginnings in a sample of all chunks.
-        columns: what the stages noted, shape (n,) each.
-        before: the scores before each reranking, shape (n,) each.
-        nearest: places of the chunks whose passages were compared with the query, ascending, and the nearest of each.
-    """
-
-    plan: Plan
-    positions: Offsets
-    scores: Floats
-    is_verbatim: Flags
-    results: Offsets
-    promising: Offsets
-    picked: Offsets
-    source: Callable[[Inquiry[Any], Offsets], Any]
-    sample: Callable[[], Sample]
-    columns: dict[str, Floats] = field(factory=dict)
-    before: list[Floats] = field(factory=list)
+    plan: Plan  # the query, weighed
+    positions: Offsets  # positions of the chunks, ascending, shape (n,)
+    scores: Floats  # so far, shape (n,)
+    is_verbatim: Flags  # whether each says exactly what the query says, shape (n,)
+    results: Offsets  # places of those that may be results, ascending, shape (m,)
+    promising: Offsets  # places of the best of all chunks by their cosine, ascending, shape (p,)
+    picked: Offsets  # places of those that stages look at, the promising ones among them, ascending, shape (k,)
+    source: Callable[[Inquiry[Any], Offsets], Any]  # tells what is asked of the chunks at some positions
+    sample: Callable[[], Sample]  # counts words' beginnings in a sample of all chunks
+    columns: dict[str, Floats] = field(factory=dict)  # what the stages noted, shape (n,) each
+    before: list[Floats] = field(factory=list)  # the scores before each reranking, shape (n,) each
+    # places of the chunks whose passages were compared with the query, ascending, and the nearest of each
     nearest: tuple[Offsets, Floats] | None = None
 
     def tell(self, inquiry: Inquiry[E], places: Offsets) -> E:

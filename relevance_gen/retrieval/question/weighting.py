@@ -57,26 +57,19 @@ _MOST_OTHERS: Final = 3
 
 @frozen(eq=False)
 class Weighting:
-    """One way to weigh terms, and the stages of a score.
+    """One way to weigh terms, and the stages of a score."""
 
-    Attributes:
-        name: what callers call it.
-        inflects: whether a word of the query stands for its other forms, too, and function words for nothing.
-        needs_all_terms: whether a chunk's length depends on df of all of its terms, and so idf counts on both sides.
-        saturate: returns what each count of a term weighs in a chunk, before idf.
-        idf: returns the idf of each term, of df, the terms and the number of chunks; 0 for one that is left out.
-        denominators: returns what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,).
-        own_cosine: returns what terms would score as a chunk by their cosine, and what that is divided by.
-        stages: each makes a part of the score for one question, or None where it has none.
-    """
-
-    name: WeightingName
-    inflects: bool
-    needs_all_terms: bool
-    saturate: Callable[[npt.NDArray[Any]], Floats]
+    name: WeightingName  # what callers call it
+    inflects: bool  # whether a word of the query stands for its other forms, too, and function words for nothing
+    needs_all_terms: bool  # whether a chunk's length depends on df of all of its terms, and so idf counts on both sides
+    saturate: Callable[[npt.NDArray[Any]], Floats]  # returns what each count of a term weighs in a chunk, before idf
+    # returns the idf of each term, of df, the terms and the number of chunks; 0 for one that is left out
     idf: Callable[[Sequence[int], Sequence[QueryTerm], int], tuple[float, ...]]
+    # returns what the sum of each chunk is divided by, the query's norm aside; above 0, shape (N,)
     denominators: Callable[[Segment, Statistics], Floats]
+    # returns what terms would score as a chunk by their cosine, and what that is divided by
     own_cosine: Callable[[Sequence[tuple[float, int]], float, float, float], tuple[float, float]]
+    # each makes a part of the score for one question, or None where it has none
     stages: tuple[Callable[[WeightedTerms], Stage | None], ...]
 
     def statistics(self, segment: Segment) -> Statistics:

@@ -32,17 +32,11 @@ _PLAIN_FIELDS: Final = {"text", "metadata", "title"}
 
 @frozen
 class Chunks:
-    """Chunks that were checked. Whatever takes chunks takes these without checking them again.
+    """Chunks that were checked. Whatever takes chunks takes these without checking them again."""
 
-    Attributes:
-        texts: the text of each; "" for a blank one that is to be left out.
-        metadata: the caller's metadata by position, for the chunks that came with any.
-        titles: the titles by position, of the chunks that have one that is not blank.
-    """
-
-    texts: Sequence[str]
-    metadata: Mapping[int, Metadata]
-    titles: Mapping[int, str] = field(factory=dict)
+    texts: Sequence[str]  # the text of each; "" for a blank one that is to be left out
+    metadata: Mapping[int, Metadata]  # the caller's metadata by position, for the chunks that came with any
+    titles: Mapping[int, str] = field(factory=dict)  # by position, of the chunks that have one that is not blank
 
     @classmethod
     def read(

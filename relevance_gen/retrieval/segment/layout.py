@@ -44,27 +44,16 @@ def _indices(array: Array, size: int) -> bool:
 
 @frozen
 class Row:
-    """What the table says of one array.
+    """What the table says of one array."""
 
-    Attributes:
-        name: its name in a saved file.
-        type: its numpy type there.
-        axis: what it has an element for.
-        path: where a segment has it, as in ``postings.lexicon.ids``; "" for what a file has of the chunks themselves.
-        rule: tells whether its elements may be so; None where any may.
-        into: the axis that its elements are offsets along, or numbers on; "" for none.
-        is_bounds: whether it has an element more than its axis.
-        is_stored: whether a file has it.
-    """
-
-    name: str
-    type: str
-    axis: str
-    path: str = ""
-    rule: _Rule | None = None
-    into: str = ""
-    is_bounds: bool = False
-    is_stored: bool = True
+    name: str  # its name in a saved file
+    type: str  # its numpy type there
+    axis: str  # what it has an element for
+    path: str = ""  # where a segment has it, as ``postings.lexicon.ids``; "" for what a file has of chunks themselves
+    rule: _Rule | None = None  # tells whether its elements may be so; None where any may
+    into: str = ""  # the axis that its elements are offsets along, or numbers on; "" for none
+    is_bounds: bool = False  # whether it has an element more than its axis
+    is_stored: bool = True  # whether a file has it
 
     @property
     def owner(self) -> str:

@@ -35,17 +35,11 @@ _MIX: Final = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB
 
 @frozen(eq=False)
 class Lexicon:
-    """Some terms, in the order of their ids; a term's number is its index here.
+    """Some terms, in the order of their ids; a term's number is its index here."""
 
-    Attributes:
-        ids: their ids, ascending, shape (V,).
-        spelling: their spellings, each ended by a line end; at most the first `SPELLED_BYTES` of each.
-        spelling_first: offset of each spelling, shape (V + 1,).
-    """
-
-    ids: Ids
-    spelling: Bytes
-    spelling_first: Offsets
+    ids: Ids  # their ids, ascending, shape (V,)
+    spelling: Bytes  # their spellings, each ended by a line end; at most the first `SPELLED_BYTES` of each
+    spelling_first: Offsets  # offset of each spelling, shape (V + 1,)
     _stems: dict[int, npt.NDArray[np.int64]] = field(init=False, factory=dict, repr=False)
 
     def __reduce__(self) -> tuple[type[Lexicon], tuple[Ids, Bytes, Offsets]]:

@@ -68,19 +68,12 @@ class CountsTokens(Protocol):
 
 @frozen(eq=False)
 class Passages:
-    """The passages of some chunks, chunk after chunk.
+    """The passages of some chunks, chunk after chunk."""
 
-    Attributes:
-        first: number of each chunk's first passage, and behind the last of all, shape (N + 1,).
-        starts: each passage's first character in its chunk's text, shape (P,).
-        ends: the character behind its last, shape (P,).
-        vectors: shape (P, d).
-    """
-
-    first: Offsets
-    starts: Offsets
-    ends: Offsets
-    vectors: Halves
+    first: Offsets  # number of each chunk's first passage, and behind the last of all, shape (N + 1,)
+    starts: Offsets  # each passage's first character in its chunk's text, shape (P,)
+    ends: Offsets  # the character behind its last, shape (P,)
+    vectors: Halves  # shape (P, d)
 
     @classmethod
     def of(

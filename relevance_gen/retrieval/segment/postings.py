@@ -26,20 +26,13 @@ _STEP: Final = 1 << 18
 
 @frozen
 class TermCounts:
-    """How often each term stands in each chunk of one block.
+    """How often each term stands in each chunk of one block."""
 
-    Attributes:
-        occurrence: number of the first occurrence of that term in that chunk, shape (P,).
-        ids: id of the term, shape (P,); equal ids are mostly neighbours.
-        chunk: number of the chunk in the block, shape (P,).
-        tf: occurrences of that term in that chunk, at least 1, shape (P,).
-        of_occurrence: number of the count that each occurrence went into, shape (T,); None unless it was asked for.
-    """
-
-    occurrence: Offsets
-    ids: Ids
-    chunk: Offsets
-    tf: Offsets
+    occurrence: Offsets  # number of the first occurrence of that term in that chunk, shape (P,)
+    ids: Ids  # id of the term, shape (P,); equal ids are mostly neighbours
+    chunk: Offsets  # number of the chunk in the block, shape (P,)
+    tf: Offsets  # occurrences of that term in that chunk, at least 1, shape (P,)
+    # number of the count that each occurrence went into, shape (T,); None unless it was asked for
     of_occurrence: Offsets | None = None
 
 
@@ -94,21 +87,14 @@ def _join_split_runs(found: TermCounts, middle: Offsets) -> TermCounts:
 
 @frozen(eq=False)
 class Postings:
-    """Where each term stands: an inverted index.
+    """Where each term stands: an inverted index."""
 
-    Attributes:
-        lexicon: the terms.
-        first: offset of each term's postings, shape (V + 1,).
-        chunk: number of the chunk of each posting, ascending for each term, shape (P,).
-        tf: occurrences of the term in the chunk, shape (P,).
-        live: whether each chunk is still there, shape (N,); None where all are. Every method passes over chunks that
-            are not, and over terms that no other chunk has.
-    """
-
-    lexicon: Lexicon
-    first: Offsets
-    chunk: ChunkNumbers
-    tf: Counts
+    lexicon: Lexicon  # the terms
+    first: Offsets  # offset of each term's postings, shape (V + 1,)
+    chunk: ChunkNumbers  # number of the chunk of each posting, ascending for each term, shape (P,)
+    tf: Counts  # occurrences of the term in the chunk, shape (P,)
+    # whether each chunk is still there, shape (N,); None where all are. Every method passes over chunks that are not,
+    # and over terms that no other chunk has
     live: Flags | None = None
 
     def of_terms(self, numbers: Sequence[int]) -> tuple[ChunkNumbers, Counts, list[int]]:

@@ -38,27 +38,16 @@ _LEAST_EXPONENT: Final = -1073
 
 @frozen(eq=False)
 class Statistics:
-    """Facts of chunks that scores need from everywhere; those of two sets of chunks add up to those of both.
+    """Facts of chunks that scores need from everywhere; those of two sets of chunks add up to those of both."""
 
-    Attributes:
-        n_chunks: number of chunks, N.
-        norm_sum: exact sum of their norms; see `exact_sum`.
-        votes: frequent words of English among their words, less those of other languages.
-        ids: ids of all terms, ascending, shape (V,); empty where the weighting does not need them.
-        df: number of chunks that hold each, shape (V,).
-        titles: hashes of all titles, ascending, shape (T,).
-        n_under: number of chunks that have each, shape (T,).
-        n_titled: number of chunks that have any.
-    """
-
-    n_chunks: int = 0
-    norm_sum: int = 0
-    votes: int = 0
-    ids: Ids = _NO_IDS
-    df: Offsets = _NO_COUNTS
-    titles: Ids = _NO_IDS
-    n_under: Offsets = _NO_COUNTS
-    n_titled: int = 0
+    n_chunks: int = 0  # number of chunks, N
+    norm_sum: int = 0  # exact sum of their norms; see `exact_sum`
+    votes: int = 0  # frequent words of English among their words, less those of other languages
+    ids: Ids = _NO_IDS  # ids of all terms, ascending, shape (V,); empty where the weighting does not need them
+    df: Offsets = _NO_COUNTS  # number of chunks that hold each, shape (V,)
+    titles: Ids = _NO_IDS  # hashes of all titles, ascending, shape (T,)
+    n_under: Offsets = _NO_COUNTS  # number of chunks that have each, shape (T,)
+    n_titled: int = 0  # number of chunks that have any
 
     def __add__(self, other: Statistics) -> Statistics:
         ids, df = _added(self.ids, self.df, other.ids, other.df)
@@ -112,20 +101,14 @@ BETWEEN: Final = 24
 
 @frozen(eq=False)
 class Reading:
-    """The terms of some chunks, in reading order.
+    """The terms of some chunks, in reading order."""
 
-    Attributes:
-        lexicon: at least all terms of the chunks, V of them.
-        terms: number in the lexicon of each occurrence's term, chunk after chunk, shape (T,). Before, between and
-            behind the chunks stand `BETWEEN` empty elements, which are V.
-        starts: index in `terms` of each chunk's first occurrence, shape (n,).
-        counts: occurrences of each chunk, shape (n,).
-    """
-
-    lexicon: Lexicon
+    lexicon: Lexicon  # at least all terms of the chunks, V of them
+    # number in the lexicon of each occurrence's term, chunk after chunk, shape (T,). Before, between and behind the
+    # chunks stand `BETWEEN` empty elements, which are V
     terms: TermNumbers
-    starts: Offsets
-    counts: Offsets
+    starts: Offsets  # index in `terms` of each chunk's first occurrence, shape (n,)
+    counts: Offsets  # occurrences of each chunk, shape (n,)
 
     @property
     def is_term(self) -> Flags:
@@ -135,36 +118,22 @@ class Reading:
 
 @frozen(eq=False)
 class Segment:
-    """Some chunks made searchable. Chunks have numbers in their segment and positions in the whole collection.
+    """Some chunks made searchable. Chunks have numbers in their segment and positions in the whole collection."""
 
-    Attributes:
-        positions: position of each chunk, ascending, shape (N,).
-        chunks: their texts and metadata.
-        postings: where each term stands.
-        occurrences: number in the lexicon of each occurrence's term, shape (T,). None in one-shot search, which keeps
-            no occurrences and cuts the few candidates again.
-        first_occurrence: index in `occurrences` of each chunk's first, shape (N,).
-        n_occurrences: number of occurrences in each chunk, shape (N,).
-        norms: Euclidean length of each chunk's vector of saturated counts, shape (N,).
-        votes: frequent English words among each chunk's words, less those of other languages, shape (N,).
-        hashes: a hash of each chunk's words in any order, shape (N,).
-        title_hashes: a hash of each chunk's title; 0 for none, shape (N,).
-        title_sizes: number of occurrences in it, which are the chunk's first, shape (N,).
-        passages: the vectors of its passages; None without an encoder.
-    """
-
-    positions: Offsets
-    chunks: Chunks
-    postings: Postings
+    positions: Offsets  # position of each chunk, ascending, shape (N,)
+    chunks: Chunks  # their texts and metadata
+    postings: Postings  # where each term stands
+    # number in the lexicon of each occurrence's term, shape (T,). None in one-shot search, which keeps no occurrences
+    # and cuts the few candidates again
     occurrences: TermNumbers | None
-    first_occurrence: Offsets
-    n_occurrences: Offsets
-    norms: Floats
-    votes: Votes
-    hashes: Ids
-    title_hashes: Ids
-    title_sizes: Counts
-    passages: Passages | None = None
+    first_occurrence: Offsets  # index in `occurrences` of each chunk's first, shape (N,)
+    n_occurrences: Offsets  # number of occurrences in each chunk, shape (N,)
+    norms: Floats  # Euclidean length of each chunk's vector of saturated counts, shape (N,)
+    votes: Votes  # frequent English words among each chunk's words, less those of other languages, shape (N,)
+    hashes: Ids  # a hash of each chunk's words in any order, shape (N,)
+    title_hashes: Ids  # a hash of each chunk's title; 0 for none, shape (N,)
+    title_sizes: Counts  # number of occurrences in it, which are the chunk's first, shape (N,)
+    passages: Passages | None = None  # the vectors of its passages; None without an encoder
 
     @property
     def size(self) -> int:

@@ -42,25 +42,15 @@ _to_json: Final = json.JSONEncoder(allow_nan=False).encode
 
 @frozen
 class SavedIndex:
-    """What a file holds.
+    """What a file holds."""
 
-    Attributes:
-        segment: the chunks, searchable.
-        weighting: the name of the weighting.
-        encoding: name of the encoding that tokens were counted in.
-        fingerprint: a hash of what that encoding is.
-        encoder: fingerprint of the encoder whose vectors the segment has; None where it has none.
-        n_positions: number of positions that were ever given.
-        n_context_tokens: tokens in all chunks.
-    """
-
-    segment: Segment
-    weighting: WeightingName
-    encoding: str
-    fingerprint: str
-    encoder: str | None
-    n_positions: int
-    n_context_tokens: int
+    segment: Segment  # the chunks, searchable
+    weighting: WeightingName  # the name of the weighting
+    encoding: str  # name of the encoding that tokens were counted in
+    fingerprint: str  # a hash of what that encoding is
+    encoder: str | None  # fingerprint of the encoder whose vectors the segment has; None where it has none
+    n_positions: int  # number of positions that were ever given
+    n_context_tokens: int  # tokens in all chunks
 
 
 def check_target(path: str | PathLike[str], *, overwrite: bool = False) -> Path:

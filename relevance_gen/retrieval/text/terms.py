@@ -34,21 +34,13 @@ _ARABIC_LETTER_BYTES: Final = 2
 
 @frozen
 class Occurrences:
-    """The occurrences of terms in some texts, in reading order.
+    """The occurrences of terms in some texts, in reading order."""
 
-    Attributes:
-        folded: the folded, lower-cased bytes of all texts.
-        start: offset of each occurrence in `folded`, shape (T,), ascending.
-        length: bytes of each occurrence, shape (T,).
-        ids: id of each occurrence's term, shape (T,).
-        counts: occurrences of each text, shape (number of texts,).
-    """
-
-    folded: bytes
-    start: Offsets
-    length: Offsets
-    ids: Ids
-    counts: Offsets
+    folded: bytes  # the folded, lower-cased bytes of all texts
+    start: Offsets  # offset of each occurrence in `folded`, shape (T,), ascending
+    length: Offsets  # bytes of each occurrence, shape (T,)
+    ids: Ids  # id of each occurrence's term, shape (T,)
+    counts: Offsets  # occurrences of each text, shape (number of texts,)
 
     def spell(self, occurrence: int) -> str:
         """Return the folded spelling of an occurrence, at most `SPELLED_BYTES` of it."""
