@@ -387,7 +387,7 @@ class ChunkIndex(Searchable):
             n_jobs: as for the class.
             memory_bytes: about how much memory may be taken while the index is built, by all processes together, at
                 least 16 MiB; an encoder comes on top, and so do some bytes for each chunk. A line of the source may be
-                a 64th as long.
+                a 64th as long, and a text a fifth; Parquet is read by its pages, which come on top if they are longer.
             progress: as for the class. How many chunks there are is estimated from what was read.
             overwrite: as for `save`.
 

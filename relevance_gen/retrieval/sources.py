@@ -32,12 +32,14 @@ documents, a table, or an iterable of texts, mappings and `Chunk` objects."""
 
 _KINDS: Final = "JSON lines (.jsonl or .ndjson, also .gz and .zst), Parquet (.parquet), a folder, or an iterable"
 _BATCH: Final = 256
-"""Rows that are made into Python's objects together."""
+"""Most rows that are made into Python's objects together: fewer, where together they would be more than a line may."""
 _LEAST_MEMORY_BYTES: Final = 16 << 20
 _LINES_IN_MEMORY: Final = 64
 """A line may be as long as the memory divided by this: what is made of one takes several times its length."""
 _TIMES_TEXT: Final = 5
 """Texts and what is made of them take at most so many times the bytes of the texts, and of `_CHUNK_BYTES` for each."""
+_TIMES_LARGEST: Final = 5
+"""Likewise for a text that is made searchable alone: beyond the memory it is refused."""
 _CHUNK_BYTES: Final = 128
 _WIDE_BYTES: Final = 11
 """Likewise for each byte that a letter has beyond one: scripts without spaces have a term for each letter."""
@@ -93,19 +95,22 @@ class Records:
                 one = Chunks.read([value], blank=self.blank)
                 text, title = one.texts[0], one.title_of(0)
                 n_encoded = content.add(text, one.metadata_of(0), title) if text else 0
+                size = sys.getsizeof(text) + sys.getsizeof(title) + _CHUNK_BYTES + _WIDE_BYTES * (n_encoded - len(text))
+                if _TIMES_LARGEST * size > self.memory_bytes:
+                    taken = f"takes {_TIMES_LARGEST * size:,} bytes to be made searchable, beyond memory_bytes"
+                    raise InvalidRequestError(f"{taken}; cut it into chunks, or give more", "text")  # noqa: TRY301
             except InvalidRequestError as error:
                 raise of_record(error, place, {"text": self.text, "title": self.title}) from None
             if text:
+                if texts and _TIMES_TEXT * (n_bytes + size) > self.memory_bytes:
+                    yield Chunks(texts, {}, titles), np.array(positions, np.int64)
+                    texts, titles, positions, n_bytes = [], {}, [], 0
                 if title:
                     titles[len(texts)] = title
                 texts.append(text)
                 positions.append(self.n_read)
-                n_bytes += sys.getsizeof(text) + sys.getsizeof(title) + _CHUNK_BYTES
-                n_bytes += _WIDE_BYTES * (n_encoded - len(text))
+                n_bytes += size
             self.n_read += 1
-            if _TIMES_TEXT * n_bytes >= self.memory_bytes:
-                yield Chunks(texts, {}, titles), np.array(positions, np.int64)
-                texts, titles, positions, n_bytes = [], {}, [], 0
         yield Chunks(texts, {}, titles), np.array(positions, np.int64)
 
     def _records(self) -> Iterator[tuple[str, Any]]:
@@ -165,7 +170,10 @@ class Records:
         try:
             # Row groups may be large: without these options they are read whole.
             with pyarrow.parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
-                for batch in file.iter_batches(_BATCH, use_threads=False):
+                groups = [file.metadata.row_group(one) for one in range(file.metadata.num_row_groups)]
+                row_bytes = max((one.total_byte_size // max(one.num_rows, 1) for one in groups), default=0)
+                n_rows = min(max(self.memory_bytes // _LINES_IN_MEMORY // max(row_bytes, 1), 1), _BATCH)
+                for batch in file.iter_batches(n_rows, use_threads=False):
                     for row in batch.to_pylist():
                         self.share = (number + 1) / file.metadata.num_rows
                         yield f"{path} row {number}", row

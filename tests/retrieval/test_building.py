@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,29 @@ def test_what_is_damaged_is_refused_by_file_and_line(tmp_path: Path, name: str, 
     assert len(ChunkIndex.load(tmp_path / "built")) == 1
 
 
+def test_large_rows_are_read_and_made_searchable_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they take no more memory than many small ones."""
+    path, read, iterate = tmp_path / "a.parquet", list[int](), pyarrow.parquet.ParquetFile.iter_batches
+    texts = [f"cat {number} " + "purrs " * (n_bytes // 6) for n_bytes in (10_000, 2 << 20) for number in range(12)]
+    with pyarrow.parquet.ParquetWriter(path, pyarrow.schema([("text", pyarrow.string())])) as file:
+        for start in (0, 12):
+            file.write(pyarrow.table({"text": texts[start : start + 12]}))
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        for batch in iterate(*args, **kwargs):
+            read.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", watched)
+    for source in (path, texts):
+        with closing(spill.Spill(tmp_path)) as spilled:
+            blocks = sources.Records(source, "text", "title", "error", 16 << 20).blocks(spilled.content)
+            sizes = [sum(map(len, chunks.texts)) for chunks, _ in blocks]
+        assert sum(sizes) == sum(map(len, texts))
+        assert max(sizes) < (16 << 20) / 5
+    assert read == [1] * len(texts)
+
+
 @pytest.mark.parametrize(
     ("source", "options", "refused"),
     [
@@ -254,6 +278,7 @@ def test_what_is_damaged_is_refused_by_file_and_line(tmp_path: Path, name: str, 
         (["a cat"], {"memory_bytes": 1 << 20}, "memory_bytes must be an integer of at least 16777216, got 1048576"),
         (["a cat"], {"weighting": "bm25"}, "weighting must be"),
         ([{"text": "a", "metadata": {"at": {1}}}], {}, r"source\[0\]: metadata must be JSON"),
+        (["a", "a " * (2 << 20)], {"memory_bytes": 16 << 20}, r"source\[1\]: text takes 20,97[\d,]+ bytes .* cut it"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, source: Any, options: Metadata, refused: str) -> None:
