@@ -59,17 +59,20 @@ def prepare(
         raise InvalidRequestError(f"must not be given beside {given[0]}", "copy")
     copies = model.chat_format.copies_only and not given if copy is None else copy
     fields = {"temperature": 0.0, **fields}
+    shown = [Source.whole(result) for result in found.results]
     form: _Chat | _Completion
     if chat_template is not None or follows_instructions(model.chat_format):
-        rendering = {"chat_template": chat_template, "template_variables": template_variables or {}}
+        variables = {"enable_thinking": False, **(template_variables or {})}
+        rendering = {"chat_template": chat_template, "template_variables": variables}
         told = COPYING_INSTRUCTIONS if copies and instructions == INSTRUCTIONS else instructions
         form = _Chat(model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, copies, told, rendering)
     else:
         # What is copied is part of the prompt, so half of the context is enough for it, and no more is needed.
         most = model.chat_format.n_ctx if copies else _COMPLETION_MAX_TOKENS
         form = _Completion(model, question, {"max_tokens": most, **fields}, copies)
-    sources = fit([form.source(Source.whole(result)) for result in found.results], form.fits)
-    if found.results and not sources:
+        shown = [passage_of(source) for source in shown]
+    sources = fit(shown, form.fits)
+    if shown and not sources:
         n_ctx = model.chat_format.n_ctx
         raise InvalidRequestError(
             f"must leave room for a sentence of a source in a context of {n_ctx} tokens",
@@ -90,9 +93,6 @@ class _Chat:
     instructions: str
     rendering: Mapping[str, Any]
 
-    def source(self, source: Source) -> Source:
-        return source
-
     def fits(self, sources: Sequence[Source]) -> bool:
         check_wanted()
         room = _room(self.model, self.fields)
@@ -101,21 +101,17 @@ class _Chat:
             return True
         if n_bytes > MOST_BYTES_PER_TOKEN * self.model.chat_format.n_ctx:  # the model would refuse to count these
             return False
-        n_tokens = self.model.count_chat_tokens([self._message(sources)], **self._rendering())
+        n_tokens = self.model.count_chat_tokens([self._message(sources)], **self.rendering)
         return n_tokens <= room
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
-        request = {"messages": [self._message(sources)], **self._rendering(), **self.fields}
+        request = {"messages": [self._message(sources)], **self.rendering, **self.fields}
         lines = sentences_of(sources) if self.copies else []
         # Some models begin a turn with a space, which may be a part of their first token.
         return {**request, "choice": [space + line for line in lines for space in ("", " ")]} if lines else request
 
     def _message(self, sources: Sequence[Source]) -> dict[str, str]:
         return chat_message(self.question, sources, self.instructions)
-
-    def _rendering(self) -> dict[str, Any]:
-        variables = {"enable_thinking": False, **self.rendering["template_variables"]}
-        return {**self.rendering, "template_variables": variables}
 
 
 @frozen
@@ -126,9 +122,6 @@ class _Completion:
     question: str
     fields: Mapping[str, Any]
     copies: bool
-
-    def source(self, source: Source) -> Source:
-        return passage_of(source)
 
     def fits(self, sources: Sequence[Source]) -> bool:
         check_wanted()
