@@ -65,9 +65,7 @@ class FolderIndex(Searchable):
         max_files: most files; a folder that has more is refused before any is read.
         by_file: whether to rank files, with the best passage of each as its one result; see
             `relevance_gen.folders.ranking`. False ranks passages by themselves, as `ChunkIndex` does.
-        weighting: as for `ChunkIndex`.
-        encoding: as for `ChunkIndex`.
-        n_jobs: processes to build with, as for `ChunkIndex`.
+        weighting, encoding, n_jobs: as for `ChunkIndex`.
         cache: the folder where indexes are kept; None for the user's, False to keep nothing.
         shown_as: a path to put in front of those in results.
 

@@ -75,7 +75,7 @@ class Call:
 
     def _turn(self, sample: int, form: AnswerFormat) -> tuple[Reader, list[Part]]:
         if (turn := self.turns.get(sample)) is None:
-            turn = self.turns[sample] = form.reader(secrets.token_hex(8)), []
+            turn = self.turns[sample] = Reader(form, secrets.token_hex(8)), []
         return turn
 
     def _tell(self, sample: int, pieces: list[Part]) -> None:

@@ -75,7 +75,9 @@ class Engine:
             running = [prompt for _, prompt in self._running.values() if is_open or not prompt.ticket.manner.is_open]
             n_next = sum(not prompt.n_started and prompt.grammar is None for prompt in ahead)
             n_taken = len(running) + n_next + is_open * len(self._paused)
-            n_held = sum(prompt.n_samples > 1 and prompt.ticket.manner.is_open == is_open for prompt in ahead)
+            n_held = sum(
+                prompt.ticket.request.num_samples > 1 and prompt.ticket.manner.is_open == is_open for prompt in ahead
+            )
             rooms[is_open] = Room(self._model.n_slots - n_taken, scheduler.most_held(self._model.n_slots) - n_held)
         return rooms
 
@@ -316,21 +318,17 @@ class Engine:
         self._end_finished(slots)
 
     def _end_finished(self, slots: Items[int]) -> None:
-        """Free the slots of finished samples among these, and keep what they are."""
+        """Free the slots of finished samples among these, keep what they are, and report responses that are whole."""
         for slot in slots:
             if slot in self._running and self._running[slot][0].finish_reason is not None:
                 sequence, prompt = self._running.pop(slot)
                 self._model.rewind(slot, 0)
-                self._finish(prompt, sequence)
-
-    def _finish(self, prompt: Prompt, sequence: Sequence) -> None:
-        """Keep a finished sample, and report the response if it was the last."""
-        prompt.completions[sequence.index] = sequence.completion(self._clock())
-        if len(prompt.completions) == prompt.ticket.request.num_samples:
-            response = prompt.response()
-            if prompt.ticket.manner.spells:
-                response = prompt.spelled(response, self._model)
-            self._reports.done(prompt.ticket, response)
+                prompt.completions[sequence.index] = sequence.completion(self._clock())
+                if len(prompt.completions) == prompt.n_samples:
+                    response = prompt.response()
+                    if prompt.ticket.manner.spells:
+                        response = prompt.spelled(response, self._model)
+                    self._reports.done(prompt.ticket, response)
 
     # ── Leaving ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -46,10 +46,6 @@ class AnswerFormat:
     is_thinking: bool = False
     schemas: Mapping[str, Any] = field(factory=dict)
 
-    def reader(self, nonce: str) -> Reader:
-        """Return what reads one turn; the `nonce` makes the ids of its calls unique."""
-        return Reader(self, nonce)
-
 
 class ThoughtCount:
     """Counts the tokens that a model writes while it thinks, `n_tokens` so far.
@@ -61,7 +57,7 @@ class ThoughtCount:
     def __init__(self, form: AnswerFormat) -> None:
         self.n_tokens = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._reader = form.reader("") if form.thoughts else None
+        self._reader = Reader(form, "") if form.thoughts else None
 
     def note(self, piece: bytes) -> None:
         """Take the next token, as it is printed."""
@@ -72,7 +68,7 @@ class ThoughtCount:
 
 
 class Reader:
-    """Reads one turn, wherever its text is cut.
+    """Reads one turn, wherever its text is cut; the `nonce` makes the ids of its calls unique.
 
     The pieces that `push` and `end` return are, joined, what the whole text alone would have given: whatever can still
     become something else is held back. What looks like a call but names no tool, or is none, is text.

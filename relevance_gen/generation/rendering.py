@@ -73,21 +73,18 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
     Without variables, return the ``names`` of those that it reads.
     """
+    kind = "template"
     try:
         template = compiled(request["template"])
         if request["variables"] is None:
             read = meta.find_undeclared_variables(environment().parse(request["template"]))
             return {"names": sorted(read - environment().globals.keys())}
-    except (MemoryError, RecursionError) as error:
-        return {"error": type(error).__name__, "kind": "limit"}
-    except Exception as error:
-        return {"error": str(error) or type(error).__name__, "kind": "template"}
-    try:
+        kind = "messages"
         text = template.render(request["variables"])
     except (MemoryError, RecursionError, OverflowError) as error:
         return {"error": f"{type(error).__name__} {error}", "kind": "limit"}
     except Exception as error:  # whatever a template does wrong is the matter of its own request
-        return {"error": str(error) or type(error).__name__, "kind": "messages"}
+        return {"error": str(error) or type(error).__name__, "kind": kind}
     if len(text) > MAX_CHARACTERS:
         return {"error": f"more than {MAX_CHARACTERS:,} characters", "kind": "limit"}
     return {"text": text}

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from relevance_gen.generation.arguments import BareArguments, as_json
-from relevance_gen.generation.reading import AnswerFormat, ThoughtCount
+from relevance_gen.generation.reading import AnswerFormat, Reader, ThoughtCount
 from relevance_gen.generation.syntaxes import HERMES, SYNTAXES, THOUGHTS, syntax_of, thoughts_of
 from relevance_gen.generation.turns import joined
 
@@ -48,7 +48,7 @@ def form_of(family, *, is_thinking=False):
 
 def read(form, *cuts):
     """Return the parts of a turn whose text comes in these pieces."""
-    reader = form.reader("nonce")
+    reader = Reader(form, "nonce")
     pieces = [piece for cut in cuts for piece in reader.push(cut)]
     pieces += reader.end()
     assert all(piece.text or piece.kind == "tool_call" for piece in pieces)
@@ -109,7 +109,7 @@ def test_without_tools_and_thoughts_all_is_text():
 def test_calls_have_ids_of_their_own():
     """Nine characters, others for each call and each turn."""
     written = '<tool_call>{"name": "search", "arguments": {}}</tool_call>' * 3
-    calls = [part for nonce in "ab" for part in form_of("hermes").reader(nonce).push(written) if part.id]
+    calls = [part for nonce in "ab" for part in Reader(form_of("hermes"), nonce).push(written) if part.id]
     assert len({call.id for call in calls}) == 6
     assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
 
@@ -122,7 +122,7 @@ def test_a_form_travels():
 
 def test_arguments_stream():
     """A long text among the arguments is told as it comes, and not when the call is over."""
-    reader = form_of("hermes").reader("n")
+    reader = Reader(form_of("hermes"), "n")
     reader.push('<tool_call>{"name": "search", "arguments": {"q": "')
     assert [piece.text for piece in reader.push("abc")] == ["abc"]
     assert [piece.text for piece in reader.push('d"}')] == ['d"}']
@@ -312,7 +312,7 @@ def test_what_is_long_is_not_looked_at_again_and_again(sign):
     starts += [(syntax, start + "{q:" + quote) for syntax, start in starts if syntax.mark for quote in ('"', "")]
     starts += [(HERMES, ""), (HERMES, "<think>"), *((syntax, syntax.opening) for syntax in SYNTAXES)]
     for syntax, start in starts:
-        reader = AnswerFormat(TOOLS, syntax, THOUGHTS[-1]).reader("")
+        reader = Reader(AnswerFormat(TOOLS, syntax, THOUGHTS[-1]), "")
         reader.push(start)
         n_held = 0
         for character in sign * (1000 // len(sign)):
@@ -324,7 +324,7 @@ def test_what_is_long_is_not_looked_at_again_and_again(sign):
 def test_a_long_text_is_read_as_its_parts_are():
     """What is read at once is read in steps, so that its length does not count twice; heads may stand across them."""
     form = AnswerFormat(frozenset(["f"]), HERMES)
-    reader = form.reader("")
+    reader = Reader(form, "")
     text = 'a <tool_call> {"name": "f", "arguments": {"x": ' + "[1], " * 2000 + "2}}</tool_call>" + "b" * 5000
     pieces = reader.push(text * 2)
     assert max(len(piece.text) for piece in pieces) <= 1 << 12
