@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from attrs import frozen
 
 from relevance_gen.asking.answer import Source
-from relevance_gen.asking.model import Model
 from relevance_gen.asking.selection import fit, passage_of, sentences_of
 from relevance_gen.asking.wording import (
     COPYING_INSTRUCTIONS,
@@ -20,7 +19,7 @@ from relevance_gen.asking.wording import (
 from relevance_gen.caller import check_wanted
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.ticket import GRAMMAR_FIELDS
-from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN
+from relevance_gen.llama.language_model import MOST_BYTES_PER_TOKEN, ChatFormat
 from relevance_gen.types import SearchResponse
 
 _CHAT_MAX_TOKENS = 512
@@ -30,6 +29,26 @@ _SEVERAL_PASSAGES_TOKENS = 128
 sentence best among very few."""
 _FRAME_BYTES = 2048
 """More than a template adds to a message."""
+
+
+class Model(Protocol):
+    """What writing a prompt needs of a `Runner`."""
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """What the model's file says about conversations, and how long its context is."""
+
+    def count_tokens(self, text: str) -> int:
+        """Return how many tokens a prompt has."""
+
+    def count_chat_tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        chat_template: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Return how many tokens a conversation has."""
 
 
 def prepare(

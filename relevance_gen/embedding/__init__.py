@@ -1,1 +1,1 @@
-"""Texts become vectors of what they mean: an encoder, its work, and the prefixes that models want."""
+"""Texts become vectors of what they mean: an encoder, a reranker, and their work."""

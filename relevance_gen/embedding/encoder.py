@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from relevance_gen.embedding.jobs import Embeddings, Job, Jobs, Vectors
-from relevance_gen.embedding.prefixes import known_prefixes
 from relevance_gen.embedding.shared import SharedModel, checked_texts
 from relevance_gen.errors import EncoderError, InvalidRequestError
 from relevance_gen.llama.options import ModelOptions
@@ -27,6 +27,31 @@ Kind: TypeAlias = Literal["query", "passage"]
 
 _PASSAGE_TOKENS: Final = 256
 """Measured: 128 rank worse, and so does what a model's whole context holds, mostly 512; see docs/encoder.md."""
+
+
+class Prefixes(NamedTuple):
+    """What a model wants in front of a query and of a passage.
+
+    It was trained with these words, and finds less without them.
+    """
+
+    query: str = ""
+    passage: str = ""
+
+
+_INSTRUCTION: Final = "Represent this sentence for searching relevant passages: "
+_KNOWN: Final = (
+    # The first name that is part of the file's counts. Sources: the models' cards on the Hugging Face hub.
+    (r"e5-mistral|e5.*instruct|qwen3-embedding", Prefixes("Instruct: Given a question, retrieve passages that answer "
+                                                          "it\nQuery: ")),
+    (r"(^|[^a-z0-9])e5-", Prefixes("query: ", "passage: ")),
+    (r"bge-m3", Prefixes()),
+    (r"bge-.*-en|bge-(small|base|large)", Prefixes(_INSTRUCTION)),
+    (r"arctic-embed.*v2|arctic-embed-[ml]-v2", Prefixes("query: ")),
+    (r"arctic-embed|mxbai-embed", Prefixes(_INSTRUCTION)),
+    (r"nomic-embed", Prefixes("search_query: ", "search_document: ")),
+    (r"embeddinggemma", Prefixes("task: search result | query: ", "title: none | text: ")),
+)  # fmt: skip
 
 
 class Encoder(SharedModel["Embedder"]):
@@ -136,6 +161,17 @@ class Encoder(SharedModel["Embedder"]):
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name}, {self.n_dims} dimensions{', closed' * self.closed}>"
+
+
+def known_prefixes(name: str) -> Prefixes:
+    """Return the prefixes of the model of a name; none for one that is not known.
+
+    >>> known_prefixes("intfloat/e5-small-v2")
+    Prefixes(query='query: ', passage='passage: ')
+    >>> known_prefixes("all-MiniLM-L6-v2.f16.gguf")
+    Prefixes(query='', passage='')
+    """
+    return next((prefixes for pattern, prefixes in _KNOWN if re.search(pattern, name.lower())), Prefixes())
 
 
 def _load(path: Path, options: ModelOptions, on_progress: OnProgress) -> Embedder:

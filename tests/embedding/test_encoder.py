@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from relevance_gen import Encoder, EncoderError, InvalidRequestError, ModelLoadError
 from relevance_gen.embedding import encoder as encoder_room
 from relevance_gen.embedding.jobs import Job, Jobs
-from relevance_gen.embedding.prefixes import known_prefixes
 from relevance_gen.llama.embedder import Embedder
 from relevance_gen.llama.options import ModelOptions
 from small_models import BIGRAM, ENCODER, TINY, minilm
@@ -259,7 +258,7 @@ def test_prefixes_of_known_models_go_by_name(tmp_path):
 )
 def test_known_prefixes(name, query, passage):
     """The prefixes are those that the models' cards ask for."""
-    assert known_prefixes(name) == (query, passage)
+    assert encoder_room.known_prefixes(name) == (query, passage)
 
 
 def test_a_closed_encoder_keeps_nothing_of_whom_it_refuses():

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from relevance_gen.asking.model import Model
+from relevance_gen.asking.preparation import Model
 from relevance_gen.generation.call import OnText
 from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.ticket import PLAIN, Manner

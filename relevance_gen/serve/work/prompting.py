@@ -6,8 +6,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from relevance_gen.asking.model import Model
-from relevance_gen.asking.preparation import prepare
+from relevance_gen.asking.preparation import Model, prepare
 from relevance_gen.caller import while_wanted
 from relevance_gen.errors import TimedOutError
 from relevance_gen.types import PromptRequest, PromptResponse, PromptSource, SearchResponse
