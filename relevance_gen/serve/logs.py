@@ -45,8 +45,6 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class _Json(logging.Formatter):
-    """Write a record as one JSON object on one line."""
-
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
@@ -61,8 +59,6 @@ class _Json(logging.Formatter):
 
 
 class _Text(logging.Formatter):
-    """Write a record for people."""
-
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{name}={value}" for name, value in _fields(record).items() if value is not None)
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))

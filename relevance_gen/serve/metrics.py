@@ -84,10 +84,7 @@ PREFIX = "relevance_gen_"
 class Layout:
     """Where each series stands in a row of `width` columns: all families, one after the other.
 
-    Args:
-        endpoints: the endpoints whose requests are counted.
-        statuses: the statuses that they may answer with.
-        models: what each model is for, and its name.
+    Requests are counted by endpoint and status; models are known by what they are for, and their names.
     """
 
     def __init__(

@@ -29,13 +29,7 @@ _strings = checks.must_be(
 
 @frozen
 class RelevantSpans:
-    """What to tell of where in a document the answer stands.
-
-    Args:
-        mode: ``"enabled"`` or ``"disabled"``.
-        threshold: least score of a span, in [0, 1].
-        max_spans: most spans of a document.
-    """
+    """What to tell of where in a document the answer stands: spans of at least a score in [0, 1]."""
 
     mode: str = field(validator=checks.one_of("enabled", "disabled"))
     threshold: float = field(default=0.1, converter=checks.as_float, validator=checks.number(0, 1))
@@ -44,18 +38,9 @@ class RelevantSpans:
 
 @frozen
 class RerankRequest:
-    """The fields that are read; whatever else peers have changes nothing here, such as limits of what is read.
+    """The fields that are read, as ``static/openapi.json`` describes them.
 
-    Args:
-        query: the question; not blank.
-        documents: strings, or objects with a ``text``; blank ones have score 0. An object's ``title`` is its title, and
-            so is the first field of a string that is YAML.
-        top_n: most results, at least 1; all documents without it.
-        model: which reranker, where there are several; answers repeat it.
-        return_documents: whether each result holds its document's text.
-        relevant_spans: see `RelevantSpans`.
-        rank_fields: the fields of objects that are read, one behind the other, ``title`` as a title if there are
-            others; by default ``title`` and ``text``.
+    Whatever else peers have changes nothing here, such as limits of what is read. Blank documents have score 0.
     """
 
     query: str = field(validator=checks.not_blank)
@@ -118,7 +103,6 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
 
 
 def _document(document: object, path: str, fields: Sequence[str]) -> _Document:
-    """Read a document; of an object, these fields."""
     if isinstance(document, str):
         if (begins := _YAML_TITLE.match(document)) is None:
             return _Document(document)

@@ -83,7 +83,6 @@ def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptRespons
 
 
 def _read_model(body: object) -> tuple[object, str | None]:
-    """Take out of a body which model it asks."""
     if not isinstance(body, dict) or "model" not in body:
         return body, None
     if not isinstance(model := body["model"], str | None):

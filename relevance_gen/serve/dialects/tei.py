@@ -27,14 +27,9 @@ _ERROR_TYPES = {
 
 @frozen
 class TextsRequest:
-    """The fields that are read; whatever else TEI has changes nothing here.
+    """The fields that are read, as ``static/openapi.json`` describes them; whatever else TEI has changes nothing here.
 
-    Args:
-        query: the question; not blank.
-        texts: strings; blank ones have score 0.
-        top_n: most results, at least 1; all texts without it. TEI itself has no such field, but its clients send it.
-        return_text: whether each result holds its text.
-        model: which reranker, where there are several; not TEI's, but its clients send it.
+    TEI itself has no `top_n` and no `model`, but its clients send them. Blank texts have score 0.
     """
 
     query: str = field(validator=checks.not_blank)

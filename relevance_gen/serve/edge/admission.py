@@ -41,7 +41,6 @@ def check_names(settings: Settings, request: web.BaseRequest) -> None:
 
 
 def _is_known(url: str, settings: Settings) -> bool:
-    """Tell whether a URL has a name of this server's."""
     known = ("localhost", settings.host.lower(), *settings.allowed_hosts)
     return "*" in settings.allowed_hosts or _name(url) in known
 

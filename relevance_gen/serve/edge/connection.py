@@ -56,11 +56,7 @@ _LINGER_S = 2.0
 
 @asynccontextmanager
 async def until_read(request: web.BaseRequest, timeout_s: float) -> AsyncIterator[None]:
-    """Give the client this long to read what the context writes.
-
-    Raises:
-        ConnectionResetError: it took longer; its connection is cut.
-    """
+    """Give the client this long to read what the context writes; else cut it, and raise a ConnectionResetError."""
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
@@ -194,7 +190,6 @@ class Listener:
         self._acceptor.start()
 
     def _make_room(self) -> int:
-        """Return how many more connections there may be."""
         connections = self._server.connections
         n_left = self._most_connections - len(connections)
         n_kept = int((1 - STRANGERS_SHARE) * self._most_connections)

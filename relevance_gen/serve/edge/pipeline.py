@@ -77,7 +77,6 @@ def application(service: Service) -> Handle:
 
 
 async def _answer(service: Service, request: web.BaseRequest, route: Route, action: Action) -> web.StreamResponse:
-    """Answer an admitted request."""
     client = request.get(KEY_ID, "")
     action.check(service)
     coding = codings.wanted(request.headers.get("Accept-Encoding", ""))

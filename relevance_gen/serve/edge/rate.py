@@ -47,11 +47,7 @@ class RateLimit:
         self._metrics = metrics
 
     async def admit(self, key_id: str) -> dict[str, str]:
-        """Count one request of `key_id` and return the RateLimit headers.
-
-        Raises:
-            RateLimitedError: it made too many; this one was not counted.
-        """
+        """Count one request of `key_id` and return the RateLimit headers; one too many is refused, and not counted."""
         if self._item is None:
             return {}
         admitted, remaining, reset_time = await self._hit(self._item, key_id)

@@ -73,11 +73,7 @@ class Service:
 
     @asynccontextmanager
     async def until_cut(self) -> AsyncIterator[None]:
-        """Let the work in the context go on until it is done, or `cut` is called.
-
-        Raises:
-            ShuttingDownError: it was cut.
-        """
+        """Let the work in the context go on until it is done, or `cut` is called: then a ShuttingDownError is raised."""
         limit = asyncio.timeout(None)
         try:
             async with limit:

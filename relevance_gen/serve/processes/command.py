@@ -28,13 +28,7 @@ from relevance_gen.tokens import token_counter
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Target | None = None) -> int:
-    """Serve as `argv` and `environ` say, and return the exit status.
-
-    Args:
-        argv: flags.
-        environ: environment variables.
-        target: what each process runs; `run` if not given.
-    """
+    """Serve as flags and variables say, and return the exit status. Each process runs `target`, or `run`."""
     target = target or run
     settings = flags.read(argv, environ)
     try:
@@ -112,7 +106,6 @@ def _check_models(settings: Settings) -> None:
 
 
 def _what_the_cluster_does(address: str, *, has_model: bool) -> str:
-    """Say which work is done in the cluster, and which here."""
     model_is = "it runs the model" if has_model else "there is no model"
     return f"cluster {address}: {model_is}; searches that name an index go there, those that bring chunks are done here"
 

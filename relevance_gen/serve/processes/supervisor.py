@@ -57,10 +57,7 @@ class Supervisor:
     the worker that replaces it. None is refused, unless that dies soon, too: until the next one starts, its socket is
     shut, so that new connections go to the workers that live.
 
-    Args:
-        specs: what the processes are to be; the one that holds the model last.
-        target: the function that each process runs; importable by name.
-        drain_timeout_s: for the processes to end themselves.
+    The process that holds the model is last. What each process runs, `target`, must be importable by its name.
     """
 
     def __init__(self, specs: Sequence[ProcessSpec], target: Target, *, drain_timeout_s: float) -> None:
@@ -89,12 +86,10 @@ class Supervisor:
         self._signals.append(number)
 
     def _wait(self, reader: socket.socket, processes: Sequence[SpawnProcess], timeout_s: float | None) -> None:
-        """Wait for a signal, for the death of one of `processes`, or for `timeout_s`."""
         if reader in wait([reader, *(process.sentinel for process in processes)], timeout_s):
             reader.recv(4096)
 
     def _tend(self, child: _Child) -> None:
-        """Note a death; start what should be running."""
         now_s = time.monotonic()
         if child.process is not None and child.process.exitcode is not None:
             _log.error("%s process %s %s", child.spec.role, child.process.pid, _end_of(child.process.exitcode))
@@ -130,7 +125,6 @@ class Supervisor:
 
 
 def _end_of(status: int) -> str:
-    """Say how a process ended."""
     if status >= 0:
         return f"ended with status {status}"
     hint = ": a file that it had mapped was cut, such as the model's" if -status == signal.SIGBUS else ""
@@ -169,11 +163,7 @@ def supervise(
 
 
 def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
-    """Open one listening socket for each worker, all on the same port.
-
-    Raises:
-        OSError: the address cannot be had.
-    """
+    """Open one listening socket for each worker, all on the same port; raise an OSError if it cannot be had."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     first = _listener(family, address, shared=False)
     if n_workers == 1:

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Message:
-    """A message.
-
-    Attributes:
-        headers: those of HTTP, which repeat a part of it.
-        body: it, as JSON.
-        named: the index that it asks, if any.
-    """
+    """A message as JSON, the headers of HTTP, which repeat a part of it, and the index that it asks, if any."""
 
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
@@ -34,23 +28,14 @@ class Message:
 
 @frozen
 class Reply:
-    """What is answered.
-
-    Attributes:
-        status: of HTTP.
-        body: as JSON; empty where the message was a notification.
-    """
+    """What is answered: a status of HTTP, and JSON, or nothing where the message was a notification."""
 
     status: int
     body: bytes
 
 
 def check_folders(paths: Sequence[str]) -> None:
-    """Raise now what would otherwise refuse every message.
-
-    Raises:
-        InvalidRequestError: a folder is not there, or a package is not.
-    """
+    """Raise now what would otherwise refuse every message: a folder is not there, or a package is not."""
     if not paths:
         return
     from relevance_gen.agents.folders import Folders
@@ -68,11 +53,7 @@ def _check_package(flag: str) -> None:
 
 
 def check_offers(settings: Settings) -> None:
-    """Refuse messages where there is nothing to search.
-
-    Raises:
-        InvalidRequestError: no folder and no index is offered, or a package is not there.
-    """
+    """Refuse messages where no folder and no index is offered, or a package is not there."""
     if not settings.folder and not settings.index:
         raise InvalidRequestError("this server offers no folders", remedy="start it with --folder or --index")
     _check_package("--index")

@@ -68,8 +68,7 @@ class EmbeddingService:
         Of a long text the beginning counts; where the task tells a kind, the model's prefix of that kind goes in front.
 
         Raises:
-            EncoderError: the encoder failed.
-            RelevanceGenError: what the registry raises.
+            RelevanceGenError: what the registry raises; an `EncoderError` if the encoder failed.
             TooLargeError: more texts than may ever wait.
             OverloadedError: too many texts wait already.
             TimedOutError: it was not done in time.

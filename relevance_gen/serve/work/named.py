@@ -43,12 +43,7 @@ _name = checks.must_be(
 
 @frozen
 class Named:
-    """Which index is asked.
-
-    Args:
-        index: its name.
-        allow_partial: answer from what can be searched while a part of it is lost.
-    """
+    """Which index is asked, by its name; `allow_partial` has it answer while a part of it is lost."""
 
     index: str = field(validator=_name)
     allow_partial: bool = field(default=False, validator=checks.flag)
@@ -61,9 +56,6 @@ class Named:
 
 class NamedIndexes:
     """The indexes that are offered and those of a cluster, by name. Safe to use from several threads.
-
-    Args:
-        settings: which are offered, and to whom, and where there is a cluster.
 
     Raises:
         InvalidRequestError: a key is for no index: with its name misspelt, every key might ask the one that is meant.

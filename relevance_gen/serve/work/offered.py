@@ -47,7 +47,6 @@ class OfferedIndex:
     Args:
         name: its name.
         place: a file that `ChunkIndex.save` wrote, a folder of files, or the address where `ClusterIndex.save` wrote.
-        settings: the server's.
 
     Attributes:
         found: what can be searched, as of one moment, or why nothing can; None before the first look is over.
@@ -73,11 +72,7 @@ class OfferedIndex:
         self._next: Future[None] | None = None
 
     def now(self) -> Searchable:
-        """Return what can be searched.
-
-        Raises:
-            IndexUnavailableError: nothing can.
-        """
+        """Return what can be searched; where nothing can, raise an `IndexUnavailableError`."""
         if isinstance(found := self.found, Searchable):  # read once: a look may end meanwhile
             return found
         raise IndexUnavailableError(f"index {self.name} cannot be searched now: {found or 'it is being read'}")

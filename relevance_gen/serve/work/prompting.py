@@ -29,8 +29,7 @@ class Prompter:
 
         Raises:
             InvalidRequestError: there is no room for a source.
-            TimedOutError: it was not done in time.
-            RelevanceGenError: what the model raises.
+            RelevanceGenError: what the model raises; a `TimedOutError` if it was not done in time.
         """
         is_over = threading.Event()
 

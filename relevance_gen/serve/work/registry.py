@@ -103,11 +103,7 @@ class ModelRegistry:
     key comes before strangers, for whom nothing goes that a key had a short while ago. Of the bytes that requests may
     hold, those of one client hold at most a quarter while they wait.
 
-    Args:
-        settings: which models there are, and the limits.
-        loads: load a model of each kind; it has ``close()``, and tells by ``closed`` whether it takes work.
-        metrics: shows their states, and counts.
-        clock: tells the time in seconds.
+    What `loads` a model of each kind returns has ``close()``, and tells by ``closed`` whether it takes work.
     """
 
     def __init__(

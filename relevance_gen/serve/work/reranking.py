@@ -50,11 +50,7 @@ class RerankingService:
         self._lock = threading.Lock()
 
     def of(self, name: str | None, skip: Callable[[Reason], object]) -> SearchReranker:
-        """Return a reranker as one search has it, which tells `skip` why it has no part.
-
-        Raises:
-            UnknownModelError: there are several, and none of that name.
-        """
+        """Return a reranker as one search has it, which tells `skip` why it has no part; raise as `name_of` does."""
         return SearchReranker(self, self._registry.name_of("rerank", name), skip)
 
     def read(self, name: str, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32] | Reason:

@@ -47,21 +47,7 @@ _BLOCKS = {
 
 @frozen(kw_only=True)
 class MessagesRequest:
-    """The fields that are read.
-
-    Args:
-        messages: objects with a role and a content: a text, or a list of blocks.
-        model: which model, a name of at most 1,024 characters; answers repeat it.
-        max_tokens: most tokens of the turn, which may be more than the context holds.
-        system: what the system says before them: a text, or a list of blocks of type ``text``.
-        temperature, top_p, top_k: as `GenerationRequest` has them; without a `top_k` there is none.
-        stop_sequences: texts that end the turn.
-        stream: whether to send the turn as it comes.
-        tools: tools that the model may call, each with the schema of its input.
-        tool_choice: of type ``auto``, ``any``, ``none``, or ``tool`` with a name.
-        thinking: whether the model is to think, where its template asks for that.
-        output_config: in ``format`` a schema that the text must fit, in ``effort`` how much is to be thought.
-    """
+    """The fields that are read, as ``static/openapi.json`` describes them."""
 
     messages: Sequence[Any] = field(
         validator=checks.must_be("a list of at least one message", lambda v: isinstance(v, list) and len(v) > 0)
@@ -141,7 +127,6 @@ def read_count(body: object) -> tuple[GenerationTask, Callable[[Responses], obje
 
 
 def _add(message: object, turns: list[dict[str, Any]], path: str) -> None:
-    """Add what a message says to the turns."""
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
     role, content = message.get("role"), message.get("content")

@@ -40,22 +40,7 @@ _REFUSED = {
 
 @frozen(kw_only=True)
 class ChatRequest(SamplingRequest):
-    """The fields that are read.
-
-    Args:
-        messages: objects with a role and a content: a string, or a list of parts of type ``text``.
-        max_tokens: most tokens of a sample; as many as the context holds without it.
-        max_completion_tokens: the newer name of the same, which goes before.
-        logprobs: whether to tell the log probability of each token.
-        top_logprobs: so many of the likeliest tokens in the place of each; needs `logprobs`.
-        chat_template_kwargs: what else the template reads.
-        enable_thinking, thinking_budget, documents, reasoning_effort, add_generation_prompt: such variables, given by
-            themselves.
-        continue_final_message: whether the last message, the model's own, is to be continued.
-        tools: functions that the model may call.
-        tool_choice: ``none``, ``auto``, ``required``, a function, or tools that are allowed.
-        parallel_tool_calls: whether a turn may have several calls.
-    """
+    """The fields that are read, as ``static/openapi.json`` describes them; `_VARIABLES` are the template's."""
 
     messages: Sequence[Any] = field(
         validator=checks.must_be("a list of at least one message", lambda v: isinstance(v, list) and len(v) > 0)

@@ -29,16 +29,7 @@ _NAMES = {"text": "prompt", "num_samples": "n", "top_logprobs": "logprobs"}
 
 @frozen(kw_only=True)
 class CompletionRequest(SamplingRequest):
-    """The fields that are read.
-
-    Args:
-        prompt: a string, the ids of tokens, or a list of at most MAX_SAMPLES // n strings or lists of ids.
-        max_tokens: most tokens of a sample; with 0 the prompt is only read.
-        max_completion_tokens: what chats call the same; it goes before.
-        logprobs: tell the log probability of each token, and so many of the likeliest in its place.
-        echo: whether the prompt stands before each sample; so many times, it must not be too long.
-        best_of: at most `n`: no more samples are made than are returned.
-    """
+    """The fields that are read, as ``static/openapi.json`` describes them."""
 
     prompt: Any
     max_tokens: int = field(default=16, validator=checks.integer(0))
@@ -112,7 +103,6 @@ def _check_tokens(path: str, prompt: object) -> None:
 
 
 def _written(response: GenerationResponse) -> str:
-    """Return what a prompt says, also where it was given as tokens."""
     if response.prompt or response.spelling is None:
         return response.prompt
     return b"".join(response.spelling.pieces[token] for token in response.spelling.prompt).decode(errors="replace")

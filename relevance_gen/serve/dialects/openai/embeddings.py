@@ -27,14 +27,7 @@ _KINDS: dict[str, Kind] = {
 
 @frozen(kw_only=True)
 class EmbeddingsRequest:
-    """The fields that are read.
-
-    Args:
-        input: a string or a list of strings; of a long one the beginning counts.
-        model: which encoder, a name of at most 1,024 characters; answers repeat it.
-        encoding_format: ``"float"`` for numbers, ``"base64"`` for the bytes of float32, little-endian.
-        input_type: what the texts are, where the model tells questions from passages; not OpenAI's.
-    """
+    """The fields that are read, as ``static/openapi.json`` describes them."""
 
     input: Any
     model: str = field(default=DEFAULT_NAME, validator=a_name)

@@ -144,7 +144,6 @@ class ItemEvents:
 
 
 def _content(part: Part) -> dict[str, object]:
-    """Return the one content of an item that has a text."""
     if part.kind == "text":
         return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}
     return {"type": "reasoning_text", "text": part.text}

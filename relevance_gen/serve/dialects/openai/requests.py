@@ -83,34 +83,16 @@ def _passed_on() -> Any:
 
 @frozen(kw_only=True)
 class StreamOptions:
-    """How a stream is to be told.
-
-    Args:
-        include_usage: whether a last chunk tells the tokens used.
-    """
+    """How a stream is to be told."""
 
     include_usage: bool = field(default=False, validator=checks.flag)
 
 
 @frozen(kw_only=True)
 class SamplingRequest:
-    """The fields that both kinds of request have; `top_k` and those after it are of this server, as vLLM has them.
+    """The fields that both kinds of request have, as ``static/openapi.json`` describes them.
 
-    Args:
-        model: which model, a name of at most 1,024 characters; answers repeat it.
-        n: samples of each prompt, in [1, MAX_SAMPLES].
-        stop: a string or a list of strings.
-        stream: whether to send the text as it comes.
-        stream_options: see `StreamOptions`.
-        seed: makes the request repeatable.
-        temperature, top_p, presence_penalty, frequency_penalty, logit_bias, min_p, typical_p, repetition_penalty,
-        min_tokens, max_input_tokens, eos_token_ids, allowed_token_ids: as `GenerationRequest` has them.
-        top_k: 0 or −1 = off, which is OpenAI's rule and the default.
-        json_schema, regex, grammar, choice: likewise; a schema may be written as a text, too.
-        response_format: OpenAI's way to say the same: of type ``text``, ``json_object`` or ``json_schema``.
-        structured_outputs: vLLM's: an object with ``json``, ``regex``, ``choice``, ``grammar`` or ``json_object``.
-        bad_words: texts that no sample holds; beside it no other form can be given.
-        ignore_eos: whether the model's own end tokens do not end a sample.
+    `top_k` and those after it are of this server, as vLLM has them; a schema may be written as a text, too.
     """
 
     model: str = field(default=DEFAULT_NAME, validator=a_name)

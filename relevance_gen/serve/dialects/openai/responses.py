@@ -44,19 +44,7 @@ _TEXTS = {"input_text": "text", "output_text": "text", "reasoning_text": "text",
 
 @frozen(kw_only=True)
 class ResponsesRequest(SamplingRequest):
-    """The fields that are read.
-
-    Args:
-        input: a text, or a list of items: messages, calls of functions and their outputs, and reasoning.
-        instructions: what the system says before them.
-        max_output_tokens: most tokens of the turn; as many as the context holds without it.
-        tools: functions that the model may call; a search of the web, which there is none of, is passed over.
-        tool_choice: ``none``, ``auto``, ``required``, a function, or tools that are allowed.
-        parallel_tool_calls: whether the turn may have several calls.
-        text: in ``format`` the form that the text must have.
-        reasoning: in ``effort`` how much is to be thought, where the model's template asks for that.
-        include: with ``reasoning.encrypted_content`` thoughts come along in a form that clients send back.
-    """
+    """The fields that are read, as ``static/openapi.json`` describes them."""
 
     input: Any = field(
         validator=checks.must_be(
@@ -127,7 +115,6 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
 
 
 def _add(item: object, turns: list[dict[str, Any]], path: str) -> None:
-    """Add an item to the turns."""
     if not isinstance(item, dict):
         raise InvalidRequestError.must_be(path, "an object", item)
     match item.get("type") or "message":
