@@ -74,20 +74,12 @@ class Folders:
             raise error.at("folders") from None
 
     def look(self) -> None:
-        """Bring all indexes up to date, so that the next who asks need not wait for it.
-
-        Raises:
-            InvalidRequestError: a folder is gone, or has too many files.
-        """
+        """Bring all indexes up to date, so that the next who asks need not wait; raise if a folder cannot be read."""
         for name in self.indexes:
             self._snapshot(name)
 
     def search(self, query: str, top_n: int, folder: str, glob: str) -> Found:
-        """Search the files below a folder that match a pattern; "" for all.
-
-        Raises:
-            InvalidRequestError: there are none, or the question is blank.
-        """
+        """Search the files below a folder that match a pattern; "" for all, and raise if there are none."""
         results: list[SearchResult] = []
         n_files, confidence = 0, 0.0
         for name, snapshot, paths in self._chosen(folder, glob):
@@ -101,11 +93,7 @@ class Folders:
         return Found(results[:top_n], counted(n_files, "file"), confidence)
 
     def files(self, folder: str, glob: str) -> list[str]:
-        """Return the paths of the files below a folder that match a pattern; "" for all.
-
-        Raises:
-            InvalidRequestError: there are none.
-        """
+        """Return the paths of the files below a folder that match a pattern; "" for all; raise if there are none."""
         return [_joined(name, path) for name, _, paths in self._chosen(folder, glob) for path in paths]
 
     def read(self, path: str, first_line: int, last_line: int | None) -> Lines:

@@ -230,8 +230,7 @@ class Tools:
     def _fitting(self, lines: Sequence[str], best: int, most: int) -> tuple[int, int, int]:
         """Return which lines to show within a number of tokens: from the best on, and then those before it.
 
-        Returns:
-            The first, the one behind the last, and their tokens.
+        They are told by the first, the one behind the last, and their tokens.
         """
         start = end = best
         left = most

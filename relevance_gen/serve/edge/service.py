@@ -73,7 +73,7 @@ class Service:
 
     @asynccontextmanager
     async def until_cut(self) -> AsyncIterator[None]:
-        """Let the work in the context go on until it is done, or `cut` is called: then a ShuttingDownError is raised."""
+        """Let the work in the context go on until it is done; where `cut` ends it, raise a ShuttingDownError."""
         limit = asyncio.timeout(None)
         try:
             async with limit:

@@ -37,12 +37,12 @@ from relevance_gen.serve.work.generating import Generator
 from relevance_gen.serve.work.lifting import Lifting
 from relevance_gen.serve.work.registry import ModelRegistry
 from relevance_gen.serve.work.reranking import RerankingService, load_reranker
-from relevance_gen.serve.work.searching import Retrieval, Searcher
+from relevance_gen.serve.work.searching import LibraryRetrieval, Searcher
 
 _log = logging.getLogger(__name__)
 
 Role: TypeAlias = Literal["alone", "front", "model"]
-MakeRetrieval: TypeAlias = Callable[[Settings], Retrieval]
+MakeRetrieval: TypeAlias = Callable[[Settings], LibraryRetrieval]
 LoadBackend: TypeAlias = Callable[[Settings, NamedModel], Backend]
 
 _MAX_FILES = 65_536

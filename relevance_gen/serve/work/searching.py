@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import attrs
 from attrs import define, field, frozen
@@ -96,16 +96,6 @@ class ExplanationTask(_Task):
     position: int
 
 
-class Retrieval(Protocol):
-    """What the server needs of `relevance_gen.retrieval`."""
-
-    def answer(self, question: Question, chunks: Chunks, models: Models = NO_MODELS) -> types.SearchResponse:
-        """Rank `chunks`, once."""
-
-    def index(self, chunks: Chunks, encoder: TextEncoder | None = None) -> ChunkIndex:
-        """Index `chunks`, for more than one question; with an encoder also their vectors."""
-
-
 @frozen
 class LibraryRetrieval:
     """The library's own search, with the options that the settings give; imported when it is first needed."""
@@ -141,7 +131,7 @@ class Searcher:
     def __init__(
         self,
         settings: Settings,
-        retrieval: Retrieval,
+        retrieval: LibraryRetrieval,
         metrics: Metrics,
         lifting: Lifting | None = None,
         reranking: RerankingService | None = None,
