@@ -64,14 +64,14 @@ def answer(
     if isinstance(question.where, Mapping) and not ranking.positions.size and n_chunks:
         check_keys(question.where, collection.metadata_keys)
     if question.min_share:
-        ranking = ranking.close_to_best(question.min_share)
+        ranking = ranking.take(np.flatnonzero(ranking.scores >= question.min_share * ranking.scores[:1].sum()))
     n_similar: dict[int, int] = {}
     if question.distinct is not None and ranking.positions.size:
         places, n_others = first_of_each(_hashes(question.distinct, collection, ranking.positions))
         ranking = ranking.take(places[: question.top_n])
         n_similar = dict(zip(ranking.positions.tolist(), n_others.tolist(), strict=False))
     if question.true_order:
-        ranking = ranking.by_position()
+        ranking = ranking.take(ranking.positions.argsort())
     tell = collection.tell if table is None else table.source
     found = tell(contents, ranking.positions).rows if ranking.positions.size else []
     spans: list[tuple[Span, ...] | None] = [None] * len(found)

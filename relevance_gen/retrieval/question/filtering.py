@@ -60,7 +60,10 @@ class Filter:
         if self.rule is None:
             return np.ones(positions.size, bool)
         if callable(self.rule):
-            return _by_metadata(self.rule, chunks)
+            n, rule, metadata = len(chunks.texts), self.rule, chunks.metadata
+            if not metadata:
+                return np.full(n, bool(rule({})) if n else False)
+            return np.fromiter((bool(rule(metadata.get(number, {}))) for number in range(n)), bool, n)
         taken: Flags = self.rule[positions]
         return taken
 
@@ -163,13 +166,6 @@ def _nested_key(value: Any) -> str:
         case dict():
             return f"{{{','.join(sorted(f'{_nested_key(key)}={_nested_key(one)}' for key, one in value.items()))}}}"
     raise TypeError
-
-
-def _by_metadata(holds: Callable[[Metadata], bool], chunks: Chunks) -> Flags:
-    n, metadata = len(chunks.texts), chunks.metadata
-    if not metadata:
-        return np.full(n, bool(holds({})) if n else False)
-    return np.fromiter((bool(holds(metadata.get(number, {}))) for number in range(n)), bool, n)
 
 
 def _mask(where: Any, n_positions: int) -> Flags:

@@ -39,6 +39,7 @@ MAX_TERMS: Final = 1 << 14
 _STEP: Final = 1 << 16
 _FEW_WORDS: Final = 64
 """Up to so many words are quicker read one by one than with numpy."""
+_IS_KEY: Final = checks.must_be("a string or None", lambda v: isinstance(v, str | Labels | None))
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
 _IDENTIFIER: Final = re.compile("[a-z][A-Z]|[A-Za-z0-9][A-Z][a-z]|_")
 """What ASCII text has if any of its words may be cut into parts."""
@@ -48,19 +49,8 @@ _IDENTIFIER: Final = re.compile("[a-z][A-Z]|[A-Za-z0-9][A-Z][a-z]|_")
 class Question:
     """What a caller asks of some chunks. Verbs and dialects make it, and it is passed whole to what answers it.
 
-    Args:
-        query: the question in words; not blank.
-        top_n: most results, at least 1.
-        true_order: results in the chunks' order (true) or best first (false).
-        where: which chunks may be results, checked against these when it is answered; None allows all.
-        min_share: least share of the best score that a result has, in [0, 1].
-        spans: whether to say where in each result the answer stands.
-        candidates: how many of the best by their words an encoder looks at; None lets it look at all, and 0 at none.
-        reranked: how many of the best so far a reranker reads; None has it read all, and 0 none.
-        distinct: a key of metadata, of each value of which at most one result is wanted, or the values of all chunks
-            under it by position; None for none.
-        syntax: ``"plain"`` takes quotes and signs of the query for text, ``"signs"`` as `signs` says.
-        corrections: whether a word that no chunk has may be taken for one that is a letter away; see `spelling`.
+    The arguments are those of `relevance_gen.search`; `where` is checked against the chunks when it is answered, and
+    `distinct` may be the values of all chunks under a key, too.
 
     Raises:
         InvalidRequestError: one of them is not allowed.
@@ -76,11 +66,7 @@ class Question:
         default=N_CANDIDATES, converter=checks.plain, validator=checks.how_many, kw_only=True
     )
     reranked: int | None = field(default=N_RERANKED, converter=checks.plain, validator=checks.how_many, kw_only=True)
-    distinct: str | Labels | None = field(
-        default=None,
-        validator=checks.must_be("a string or None", lambda v: isinstance(v, str | Labels | None)),
-        kw_only=True,
-    )
+    distinct: str | Labels | None = field(default=None, validator=_IS_KEY, kw_only=True)
     syntax: Syntax = field(default="plain", validator=checks.one_of(*get_args(Syntax)), kw_only=True)
     corrections: bool = field(default=True, validator=checks.flag, kw_only=True)
 
@@ -150,11 +136,9 @@ class Query:
 def parse(text: str, *, inflects: bool, is_english: bool = True) -> Query:
     """Cut a query into terms.
 
-    Args:
-        text: the query.
-        inflects: whether words of one stem are one term and stand for their other forms, and function words say nothing
-            about the subject, nor do those that only ask; else every word is a term of its own, and counts.
-        is_english: whether the chunks are in English, where words in Latin letters ask in English only.
+    With `inflects` words of one stem are one term and stand for their other forms, and function words say nothing about
+    the subject, nor do those that only ask; else every word is a term of its own, and counts. Where the chunks are in
+    English, words in Latin letters ask in English only.
     """
     read = _parse_once if len(text) <= REMEMBERED_CHARS else _parse
     return read(text, inflects, is_english)

@@ -39,14 +39,6 @@ class Ranking:
         """Return the `n` best, best first."""
         return self.take((-self.scores).argsort(kind="stable")[:n])
 
-    def close_to_best(self, min_share: float) -> Ranking:
-        """Return the chunks with at least this share of the best score; the best must be the first."""
-        return self.take(np.flatnonzero(self.scores >= min_share * self.scores[:1].sum()))
-
-    def by_position(self) -> Ranking:
-        """Return the same chunks in the order of their positions."""
-        return self.take(self.positions.argsort())
-
     def take(self, places: Offsets) -> Ranking:
         """Return the chunks at some places."""
         return Ranking(self.positions.take(places), self.scores.take(places), self.confidence, self.corrections)

@@ -220,11 +220,15 @@ class SegmentScorer:
 
     def metadata_keys(self) -> tuple[int, set[str]]:
         """Return the number of chunks that are there, and the keys under which any of them has metadata."""
-        return self.segment.statistics.n_chunks, self.segment.metadata_keys
+        live, metadata = self.segment.live, self.segment.chunks.metadata
+        keys = set[str]().union(*(one for number, one in metadata.items() if live[number]))
+        return self.segment.statistics.n_chunks, keys
 
     def smallest_hashes(self, n: int) -> tuple[Ids, Offsets]:
         """Return the `n` smallest hashes of chunks, and these chunks' positions, in any order."""
-        numbers = self.segment.smallest_hashes(n)
+        numbers = np.flatnonzero(self.segment.live)
+        if numbers.size > n:
+            numbers = numbers[np.argpartition(self.segment.hashes[numbers], n - 1)[:n]]
         return self.segment.hashes[numbers], self.segment.positions[numbers]
 
     def spell(self, ids: Ids) -> dict[int, str]:
@@ -312,7 +316,7 @@ class SegmentScorer:
         found = [_NOTHING]
         for start, end in cut_by_size(segment.n_occurrences.take(same) + BETWEEN, _AT_ONCE):
             reading = segment.read(same[start:end])
-            ids = reading.lexicon.ids.take(reading.terms[reading.is_term]).reshape(-1, said.size)
+            ids = reading.lexicon.ids.take(reading.terms[reading.terms < reading.lexicon.size]).reshape(-1, said.size)
             ids.sort()
             found.append(same[start:end][(ids == said).all(axis=1)])
         return np.concatenate(found)

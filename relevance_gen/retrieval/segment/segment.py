@@ -16,7 +16,7 @@ import numpy.typing as npt
 from attrs import evolve, frozen
 
 from relevance_gen.retrieval import arrays
-from relevance_gen.retrieval.arrays import Counts, Flags, Floats, GrowingArray, Hashes, Ids, Offsets, TermNumbers
+from relevance_gen.retrieval.arrays import Counts, Floats, GrowingArray, Hashes, Ids, Offsets, TermNumbers
 from relevance_gen.retrieval.segment import layout
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.lexicon import MADE_BYTES, Lexicon, LexiconBuilder
@@ -110,11 +110,6 @@ class Reading:
     starts: Offsets  # index in `terms` of each chunk's first occurrence, shape (n,)
     counts: Offsets  # occurrences of each chunk, shape (n,)
 
-    @property
-    def is_term(self) -> Flags:
-        """Whether each element is a term and not empty, shape (T,)."""
-        return self.terms < np.uint32(self.lexicon.size)
-
 
 @frozen(eq=False)
 class Segment:
@@ -141,12 +136,6 @@ class Segment:
         return self.positions.size
 
     @property
-    def metadata_keys(self) -> set[str]:
-        """The keys under which any chunk has metadata."""
-        live = self.live
-        return set().union(*(metadata for number, metadata in self.chunks.metadata.items() if live[number]))
-
-    @property
     def live(self) -> npt.NDArray[np.bool_]:
         """Whether each chunk is still there, shape (N,)."""
         return np.ones(self.size, bool) if self.postings.live is None else self.postings.live
@@ -166,11 +155,6 @@ class Segment:
     def lengths(self) -> frozenset[int]:
         """The numbers of occurrences that any chunk has."""
         return frozenset(self.n_occurrences.tolist())
-
-    def smallest_hashes(self, n: int) -> Offsets:
-        """Return the numbers of the `n` chunks with the smallest hashes, in any order."""
-        live = np.flatnonzero(self.live)
-        return live if live.size <= n else live[np.argpartition(self.hashes[live], n - 1)[:n]]
 
     @functools.cached_property
     def nbytes(self) -> int:
