@@ -108,7 +108,10 @@ async def _read(request: web.BaseRequest, held: Holding, limit_bytes: int, timeo
     ahead_bytes = 2 * min(_READ_AHEAD_BYTES, limit_bytes if request.content_length is None else request.content_length)
     held.take(ahead_bytes)
     request.content.set_read_chunk_size(_READ_AHEAD_BYTES)
-    await _continue(request)
+    # A client that waits to be asked for its body is asked: its key, rate and type are right by now.
+    if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # else aiohttp, and this package, would believe that the answer has begun
     try:
         async with asyncio.timeout(timeout_s):
             while piece := await request.content.readany():
@@ -124,11 +127,3 @@ async def _read(request: web.BaseRequest, held: Holding, limit_bytes: int, timeo
     except web.RequestPayloadError:
         raise InvalidRequestError("the body does not end where its headers say") from None
     return pieces
-
-
-async def _continue(request: web.BaseRequest) -> None:
-    """Ask a client that waits to be asked for its body; its key, rate and type are right by now."""
-    if request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue":
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # Else aiohttp, and this package, would believe that the answer has begun.
-        request.writer.output_size = 0

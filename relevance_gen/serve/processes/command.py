@@ -49,7 +49,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str], target: supervisor.Tar
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     digests = _key_digests(settings, environ, address)
     if settings.cluster is not None:
-        _say(_what_the_cluster_does(settings.cluster, has_model=bool(settings.models["generate"])))
+        model_is = "it runs the model" if settings.models["generate"] else "there is no model"
+        rest = "searches that name an index go there, those that bring chunks are done here"
+        _say(f"cluster {settings.cluster}: {model_is}; {rest}")
     _say(f"relevance_gen listens on {address}")
     if settings.workers > 1:
         return supervisor.supervise(settings, digests, listeners, target)
@@ -103,11 +105,6 @@ def _check_models(settings: Settings) -> None:
             raise ValueError(f"--model-bytes {settings.model_bytes}: {model.file or model.name} {has}")
     if settings.cluster is not None and importlib.util.find_spec("ray") is None:
         raise ValueError(f"--cluster needs Ray: {to_install('cluster')}")
-
-
-def _what_the_cluster_does(address: str, *, has_model: bool) -> str:
-    model_is = "it runs the model" if has_model else "there is no model"
-    return f"cluster {address}: {model_is}; searches that name an index go there, those that bring chunks are done here"
 
 
 def _key_digests(settings: Settings, environ: Mapping[str, str], address: str) -> tuple[bytes, ...]:

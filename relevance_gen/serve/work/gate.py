@@ -40,13 +40,10 @@ class _Task:
     def attempt(self) -> tuple[_Settle, Any]:
         """Do the work while the caller waits, and return how the future is to be settled."""
         try:
-            with while_wanted(self._is_wanted):
+            with while_wanted(lambda: self.answer is not None and not self.answer.cancelled()):
                 return asyncio.Future.set_result, self.work()
         except BaseException as error:
             return asyncio.Future.set_exception, error
-
-    def _is_wanted(self) -> bool:
-        return self.answer is not None and not self.answer.cancelled()
 
     def tell(self, settle: _Settle, value: Any) -> None:
         """Settle the caller's future, from any thread, and let go of it."""

@@ -239,7 +239,9 @@ class ModelRegistry:
                     self._refuse(entry, f"the model has been loading for more than {self._load_timeout_s:g} seconds")
                 elif is_idle and not entry.is_asked_for and entry.can_go:
                     self._start(self._unload, entry, "unloading")
-            for entry in [one for one in self._queue if one.n_bytes + self._lost_bytes() > self._max_bytes]:
+            # Of what has died nothing can be unloaded.
+            lost_bytes = sum(one.n_bytes for one in self._entries if one.state == "loaded" and one.model.closed)
+            for entry in [one for one in self._queue if one.n_bytes + lost_bytes > self._max_bytes]:
                 self._queue.remove(entry)
                 self._refuse(entry, "there is no room for it: a model that died keeps its memory")
             held = self._load_next()
@@ -261,10 +263,6 @@ class ModelRegistry:
         """Return by how much there is too little room for what is in memory, comes or goes, and one more."""
         here = (one.n_bytes for one in self._entries if one.state in ("loading", "loaded", "unloading"))
         return sum(here) + entry.n_bytes - self._max_bytes
-
-    def _lost_bytes(self) -> int:
-        """Return what those keep that have died, of which nothing can be unloaded."""
-        return sum(entry.n_bytes for entry in self._entries if entry.state == "loaded" and entry.model.closed)
 
     def _may_make_room(self, entry: _Entry) -> bool:
         """Tell whether others are to go for one: somebody has waited for it, and it fits beside those that stay."""

@@ -201,7 +201,9 @@ class Searcher:
             check_keys(task.question.where, set().union(*chunks.metadata.values()))
         if task.digest is not None:
             announce("found_character", sum(len(result.chunk_txt) for result in response.results))
-        return _with_metadata(response, chunks)
+        # Kept indexes have only texts.
+        given = (attrs.evolve(one, metadata=chunks.metadata_of(one.original_index)) for one in response.results)
+        return attrs.evolve(response, results=tuple(given))
 
     def _search_named(self, task: _Task, named: Named, scope: str) -> types.SearchResponse:
         """Rank the chunks of an index that is offered, or of one of a cluster."""
@@ -369,11 +371,3 @@ def every_chunk(response: types.SearchResponse, n_chunks: int) -> list[tuple[int
     found = {result.original_index: result for result in response.results}
     missed = (place for place in range(n_chunks) if place not in found)
     return [*found.items(), *((place, None) for place in missed)]
-
-
-def _with_metadata(response: types.SearchResponse, chunks: Chunks) -> types.SearchResponse:
-    """Give each result the metadata that its chunk came with: kept indexes have only texts."""
-    results = tuple(
-        attrs.evolve(result, metadata=chunks.metadata_of(result.original_index)) for result in response.results
-    )
-    return attrs.evolve(response, results=results)
