@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from os import PathLike
-from typing import Any, Final, Self, TypeVar, get_args
+from typing import Any, Final, Self, TypeVar, get_args, overload
 
 import ray
 from attrs import evolve
@@ -32,7 +32,7 @@ from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexStats, ShardStats
 from relevance_gen.errors import ChunksMissingError, ClusterError, InvalidRequestError, UnknownIndexError
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.positions import check_position
+from relevance_gen.retrieval.positions import check_position, indexed
 from relevance_gen.retrieval.question.answering import answer, explain
 from relevance_gen.retrieval.question.filtering import Where
 from relevance_gen.retrieval.question.models import NO_MODELS, Models
@@ -55,6 +55,8 @@ _NEWS_S: Final = 5.0
 """How long a question waits for the news of a shard that did not answer."""
 _QUESTIONS_AT_ONCE: Final = 16
 _PROGRESS_S: Final = 0.1
+_STEP: Final = 1 << 10
+"""Positions of which the chunks are fetched together."""
 
 
 class ClusterIndex(Searchable):
@@ -211,6 +213,26 @@ class ClusterIndex(Searchable):
 
     def __len__(self) -> int:
         return self._fresh().state.statistics.n_chunks
+
+    @overload
+    def __getitem__(self, position: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Chunk]: ...
+    def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
+        """Return the chunk at a position, of which -1 is the last that was given, or those in a slice of positions.
+
+        Raises:
+            InvalidRequestError: no chunk is there; a slice leaves out those that were removed.
+            ChunksMissingError: a shard is lost, and not restored yet.
+        """
+        return self._ask(lambda collection: indexed(collection, collection.state.n_positions, position))
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """Yield the chunks by position, fetched some at a time; of what changes meanwhile, what is there then."""
+        first = 0
+        while first < self._fresh().state.n_positions:
+            yield from self[first : first + _STEP]
+            first += _STEP
 
     def __repr__(self) -> str:
         state = self._fresh().state

@@ -15,11 +15,10 @@ from typing import Any, Final, overload
 import numpy as np
 from attrs import evolve, field, frozen
 
-from relevance_gen.checks import is_integer, plain
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.arrays import Offsets, different, joined
-from relevance_gen.retrieval.positions import ChunkList, check_position, check_positions, chunks_at, positions_to_remove
+from relevance_gen.retrieval.positions import ChunkList, check_position, check_positions, indexed, positions_to_remove
 from relevance_gen.retrieval.question.answering import answer, explain
 from relevance_gen.retrieval.question.collection import Collection
 from relevance_gen.retrieval.question.filtering import Where
@@ -144,15 +143,7 @@ class ChunkIndex(Searchable):
             InvalidRequestError: no chunk is there; a slice leaves out those that were removed.
         """
         state = self._state
-        collection, n_positions = state.collection, state.n_positions
-        if isinstance(position, slice):
-            some = np.arange(n_positions)[position]
-            return chunks_at(collection, some[collection.holds(some)])
-        at = plain(position)
-        if is_integer(at) and -n_positions <= at < 0:
-            at += n_positions
-        at = check_position("position", at, n_positions, collection.holds)
-        return chunks_at(collection, np.array([at]))[0]
+        return indexed(state.collection, state.n_positions, position)
 
     def __contains__(self, chunk: object) -> bool:
         """Tell whether a chunk has this text or, as a `Chunk`, this text, metadata and title, wherever it stands."""

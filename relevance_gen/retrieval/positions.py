@@ -101,6 +101,22 @@ class ChunkList(Sequence[Chunk]):
         return f"<ChunkList of {len(self):,} chunks>"
 
 
+def indexed(collection: Collection, n_positions: int, position: int | slice) -> Chunk | list[Chunk]:
+    """Return the chunk at a position, of which -1 is the last that was given, or those in a slice of positions.
+
+    Raises:
+        InvalidRequestError: no chunk is there; a slice leaves out those that were removed.
+    """
+    if isinstance(position, slice):
+        some = np.arange(n_positions)[position]
+        return chunks_at(collection, some[collection.holds(some)])
+    at = plain(position)
+    if is_integer(at) and -n_positions <= at < 0:
+        at += n_positions
+    at = check_position("position", at, n_positions, collection.holds)
+    return chunks_at(collection, np.array([at]))[0]
+
+
 def chunks_at(collection: Collection, positions: Offsets) -> list[Chunk]:
     """Return the chunks at some positions, where there must be some."""
     found = zip(collection.contents(positions), positions.tolist(), strict=True)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex, InvalidRequestError
 from relevance_gen.cluster import ClusterIndex, connection, folder
+from relevance_gen.cluster import index as cluster_index
 from relevance_gen.errors import ClusterError, IndexConflictError, IndexFormatError
 from tests import strategies
 from tests.cluster.shared import QUERIES, answers, kill_process, texts, until
@@ -72,6 +73,12 @@ def test_the_law_of_segments_over_nodes(pair: tuple[ClusterIndex, ChunkIndex], d
     options = {"where": where, "min_share": data.draw(st.sampled_from([0.0, 0.5])), "spans": True, "true_order": False}
     assert told(ours, query, **options) == told(one, query, **options)
     assert ours.explain(query, kept) == one.explain(query, kept)
+    start, stop = data.draw(st.integers(-9, 70)), data.draw(st.integers(-9, 90))
+    for some in (kept, slice(start, stop), slice(-1, None, -2), slice(9, 3)):
+        assert ours[some] == one[some]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_index, "_STEP", data.draw(st.sampled_from([7, 1000])))
+        assert list(ours) == list(one)
     sign = data.draw(st.sampled_from(["+cat", "-cats", "-猫", '"the cat"', "-the +zebra", '-"of a"']))
     signed = f"{query} {sign}"
     assert told(ours, signed, syntax="signs", **options) == told(one, signed, syntax="signs", **options)
@@ -237,6 +244,8 @@ def test_an_empty_index_can_grow(cluster: Any) -> None:
         (lambda index: index.remove([0, -1]), r"positions\[1\] must be"),
         (lambda index: index.remove(3), "positions must be a list"),
         (lambda index: index.explain("a", 10**6), "chunk must be"),
+        (lambda index: index[10**6], "position must be an integer in"),
+        (lambda index: index["a"], "position must be an integer in"),
         (lambda index: index.save(""), "folder must be"),
         (lambda _: ClusterIndex(["a"], n_shards=0), "n_shards must be"),
         (lambda _: ClusterIndex(["a"], replicas=0), "replicas must be"),
