@@ -53,10 +53,8 @@ class FolderSnapshot(Searchable):
     Attributes:
         index: the chunks, those of a file behind those of the file before it.
         files: what is known of each file, by its path, in the order of the walk.
-        root: the folder, without links.
-        follow: whether links to files are followed.
+        root, follow, by_file: as of `FolderIndex`.
         shown_as: what stands in front of paths in results.
-        by_file: whether files are ranked, with one result for each, and not chunks by themselves.
         skipped: what is not searched.
         paths: the files' paths.
         bounds: position of each file's first chunk, and behind the last of all, shape (F + 1,).

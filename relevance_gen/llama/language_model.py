@@ -26,8 +26,7 @@ class ChatFormat:
 
     Attributes:
         template: the Jinja template that writes them; ``None`` where the file has none.
-        bos: the text of the token that begins a text; empty where there is none.
-        eos: the text of the token that ends one, likewise.
+        bos, eos: the texts of the tokens that begin and end a text; empty where there is none.
         ends: the tokens that end a turn.
         control: the texts of all control tokens.
         user_defined: the texts of all others that are looked for in a text before it is cut into tokens.

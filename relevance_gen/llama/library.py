@@ -33,24 +33,22 @@ _ERROR = 4
 _last_errors: deque[str] = deque(maxlen=3)
 
 
-class _Log:
+_level = logging.DEBUG
+
+
+def _write(level: int, text: bytes, _: Any) -> None:
     """Send llama.cpp's own log to the logger ``relevance_gen.llama``."""
-
-    def __init__(self) -> None:
-        self._level = logging.DEBUG
-        self.callback = lib.llama_log_callback(self._write)
-
-    def _write(self, level: int, text: bytes, _: Any) -> None:
-        self._level = _LEVELS.get(level, self._level)  # 5 goes on with the line before
-        message = text.decode(errors="replace").rstrip()
-        if level == _ERROR:
-            _last_errors.append(message)
-        if message.strip("."):
-            _log.log(self._level, "%s", message)
+    global _level
+    _level = _LEVELS.get(level, _level)  # 5 goes on with the line before
+    message = text.decode(errors="replace").rstrip()
+    if level == _ERROR:
+        _last_errors.append(message)
+    if message.strip("."):
+        _log.log(_level, "%s", message)
 
 
-_llama_log = _Log()
-lib.llama_log_set(_llama_log.callback, ctypes.c_void_p(0))
+_callback = lib.llama_log_callback(_write)
+lib.llama_log_set(_callback, ctypes.c_void_p(0))
 lib.llama_backend_init()
 aborts.install(lib._lib)
 
