@@ -91,6 +91,3 @@ class _Chooser(Constraint):
         self._first = bisect_left(self._texts, said, self._first, self._stop)
         self._stop = bisect_right(self._texts, said, self._first, self._stop, key=lambda text: text[: len(said)])
         return self._stop - self._first == 1 and self._is_complete()
-
-    def _why(self) -> str:
-        return ""

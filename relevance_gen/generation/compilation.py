@@ -20,16 +20,14 @@ class Compilation:
     """Where `prompts` wait for their grammars, which threads compile while the engine goes on."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self.prompts: list[Prompt] = []
-        self._futures: list[Future[Any]] = []
+        self.prompts: dict[Prompt, Future[Any]] = {}
         self._model = model
         self._grammars: Grammars | None = None
         self._pieces: Pieces | None = None
 
     def add(self, prompt: Prompt) -> None:
         """Begin to compile the grammar of a prompt."""
-        self.prompts.append(prompt)
-        self._futures.append(self._compile(prompt))
+        self.prompts[prompt] = self._compile(prompt)
 
     def _compile(self, prompt: Prompt) -> Future[Any]:
         request = prompt.ticket.request
@@ -54,17 +52,15 @@ class Compilation:
 
     def take_finished(self, *, wait_for_one: bool) -> list[tuple[Prompt, BaseException | None]]:
         """Remove and return the prompts that have their grammar now, each with the error if it has none."""
-        if not self._futures:
-            return []
-        if wait_for_one:
-            wait(self._futures, _WAIT_S, return_when="FIRST_COMPLETED")
+        if self.prompts and wait_for_one:
+            wait(self.prompts.values(), _WAIT_S, return_when="FIRST_COMPLETED")
         finished: list[tuple[Prompt, BaseException | None]] = []
-        for prompt, future in list(zip(self.prompts, self._futures, strict=True)):
+        for prompt, future in list(self.prompts.items()):
             if future.done():
                 error = future.exception()
                 prompt.grammar = None if error else future.result()
                 finished.append((prompt, error))
-                self._remove(prompt)
+                del self.prompts[prompt]
         return finished
 
     def give_up(self, prompt: Prompt) -> None:
@@ -75,17 +71,12 @@ class Compilation:
     def drop(self, ticket_id: int) -> None:
         """Forget a request, if it is here."""
         for prompt in [prompt for prompt in self.prompts if prompt.ticket.id == ticket_id]:
-            self._remove(prompt)
+            self.prompts.pop(prompt).cancel()
 
     def clear(self) -> None:
         """Forget every request, and end the threads with what they are doing."""
         while self.prompts:
-            self._remove(self.prompts[-1])
+            self.prompts.popitem()[1].cancel()
         if self._grammars is not None:
             self._grammars.close()
             self._grammars = None
-
-    def _remove(self, prompt: Prompt) -> None:
-        place = self.prompts.index(prompt)
-        del self.prompts[place]
-        self._futures.pop(place).cancel()

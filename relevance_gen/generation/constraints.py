@@ -109,9 +109,9 @@ class Constraint(ABC):
     def _follow(self, token: int) -> bool:
         """Take a token, and tell whether the text is complete and nothing may follow."""
 
-    @abstractmethod
     def _why(self) -> str:
         """Return what made it impossible to follow, empty if nothing did."""
+        return ""
 
     @contextmanager
     def _measured(self) -> Iterator[None]:

@@ -75,9 +75,7 @@ class Engine:
             running = [prompt for _, prompt in self._running.values() if is_open or not prompt.ticket.manner.is_open]
             n_next = sum(not prompt.n_started and prompt.grammar is None for prompt in ahead)
             n_taken = len(running) + n_next + is_open * len(self._paused)
-            n_held = sum(
-                prompt.ticket.request.num_samples > 1 and prompt.ticket.manner.is_open == is_open for prompt in ahead
-            )
+            n_held = sum(prompt.n_samples > 1 and prompt.ticket.manner.is_open == is_open for prompt in ahead)
             rooms[is_open] = Room(self._model.n_slots - n_taken, scheduler.most_held(self._model.n_slots) - n_held)
         return rooms
 

@@ -418,7 +418,7 @@ def test_nobody_waits_for_the_slow_masks_of_a_stranger(monkeypatch):
     engine._masks[True].submit(gate.wait, 60)
     masked = GenerationRequest("a", regex="[a-p]{9}", max_tokens=9, num_samples=2, seed=1)
     engine.add(recorder.ticket(masked, STRANGERS))
-    wait(engine._compilation._futures, 60)
+    wait(engine._compilation.prompts.values(), 60)
     for client in ("me", STRANGERS, None):
         engine.add(recorder.ticket(GenerationRequest("b", max_tokens=20), client))
     while not all(recorder.outcomes[1:]):
@@ -445,7 +445,7 @@ def test_many_grammars_of_one_client_keep_no_other_waiting():
     many = [backlog.put(Ticket(number, request, 1, 0.0, Manner(client="a"))) for number in range(20)]
     while fill(puller, engine):
         pass
-    wait(engine._compilation._futures, 60)
+    wait(engine._compilation.prompts.values(), 60)
     engine.step()
     assert not engine._compilation.prompts
     other = backlog.put(Ticket(99, GenerationRequest("b", max_tokens=3), 1, 0.0, Manner(client="b")))
@@ -464,7 +464,7 @@ def test_requests_for_several_samples_of_one_client_keep_no_others_waiting(regex
     large = GenerationRequest("a", max_tokens=9, num_samples=60, regex=regex)
     many = [backlog.put(Ticket(number, large, 1, 0.0, Manner(client="a"))) for number in range(4)]
     while fill(puller, engine) or engine._compilation.prompts:
-        wait(engine._compilation._futures, 60)
+        wait(engine._compilation.prompts.values(), 60)
         engine.step()
     for number in range(3):
         small = Ticket(90 + number, attrs.evolve(large, num_samples=2, regex=None), 1, 0.0, Manner(client=f"{number}"))
