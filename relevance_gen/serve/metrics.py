@@ -127,10 +127,9 @@ class Metrics:
         return cls(layout, np.zeros((1, layout.width)))
 
     @classmethod
-    def shared(cls, layout: Layout, file: int, n_rows: int, row: int) -> Metrics:
+    def shared(cls, layout: Layout, file: int, row: int) -> Metrics:
         """Map the open `file` of `shared_bytes` that all processes share, and write to `row`."""
-        mapped = mmap.mmap(file, cls.shared_bytes(layout, n_rows))
-        return cls(layout, np.frombuffer(mapped, np.float64).reshape(n_rows, layout.width), row)
+        return cls(layout, np.frombuffer(mmap.mmap(file, 0), np.float64).reshape(-1, layout.width), row)
 
     @staticmethod
     def shared_bytes(layout: Layout, n_rows: int) -> int:

@@ -46,14 +46,14 @@ def test_rows_add_up_and_outlive_their_process() -> None:
     layout = Layout(("search", "other"), (200,))
     file = os.memfd_create("metrics")
     os.truncate(file, Metrics.shared_bytes(layout, 2))
-    one, two = (Metrics.shared(layout, file, 2, row) for row in range(2))
+    one, two = (Metrics.shared(layout, file, row) for row in range(2))
     one.add("search_chunks_total", 3)
     two.add("search_chunks_total", 4)
     one.put("requests_waiting", 2, "search")
     two.put("requests_waiting", 5, "search")
     assert values(two.exposition({}))["relevance_gen_search_chunks_total"] == 7
     assert values(two.exposition({}))['relevance_gen_requests_waiting{lane="search"}'] == 7
-    again = Metrics.shared(layout, file, 2, 0)
+    again = Metrics.shared(layout, file, 0)
     again.add("search_chunks_total", 1)
     assert values(two.exposition({}))["relevance_gen_search_chunks_total"] == 8
     assert values(two.exposition({}))['relevance_gen_requests_waiting{lane="search"}'] == 5

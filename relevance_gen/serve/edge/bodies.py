@@ -10,8 +10,7 @@ from attrs import define
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, TooLargeError
 from relevance_gen.serve.edge import codings
-from relevance_gen.serve.edge.holding import Holding
-from relevance_gen.serve.edge.lanes import Lane
+from relevance_gen.serve.edge.lanes import Holding, Lane
 from relevance_gen.serve.edge.problems import ExactMediaTypeError, MediaTypeError, SlowBodyError
 from relevance_gen.serve.edge.service import HELD, LANE, Service
 from relevance_gen.serve.edge.shape import shape_of

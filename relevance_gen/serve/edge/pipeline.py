@@ -20,7 +20,7 @@ from relevance_gen.serve.edge.bodies import receive
 from relevance_gen.serve.edge.connection import Handle, until_read
 from relevance_gen.serve.edge.costs import Cost, kept_bytes
 from relevance_gen.serve.edge.exchange import common_headers
-from relevance_gen.serve.edge.holding import Holding
+from relevance_gen.serve.edge.lanes import Holding
 from relevance_gen.serve.edge.problems import problem_of
 from relevance_gen.serve.edge.route import ROUTE, Route
 from relevance_gen.serve.edge.service import KEY_ID, LANE, WRITE_ERROR, Service

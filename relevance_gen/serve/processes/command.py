@@ -21,7 +21,7 @@ from relevance_gen.serve.processes import process, supervisor
 from relevance_gen.serve.processes.process import ProcessSpec
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.agents import check_folders
-from relevance_gen.serve.work.backends import load_backend
+from relevance_gen.serve.work.generating import load_backend
 from relevance_gen.serve.work.named import NamedIndexes
 from relevance_gen.serve.work.searching import LibraryRetrieval
 from relevance_gen.tokens import token_counter

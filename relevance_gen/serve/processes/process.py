@@ -31,9 +31,8 @@ from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
 from relevance_gen.serve.settings import NamedModel, Settings, Task
 from relevance_gen.serve.work.agents import open_exchange
-from relevance_gen.serve.work.backends import Backend
 from relevance_gen.serve.work.embedding import EmbeddingService, load_encoder
-from relevance_gen.serve.work.generating import Generator
+from relevance_gen.serve.work.generating import Backend, Generator
 from relevance_gen.serve.work.lifting import Lifting
 from relevance_gen.serve.work.registry import ModelRegistry
 from relevance_gen.serve.work.reranking import RerankingService, load_reranker
@@ -82,7 +81,6 @@ class ProcessSpec:
     model_socket: os.PathLike[str] | None = None
     metrics_file: Descriptor | None = None
     row: int = 0
-    n_rows: int = 1
 
 
 def run(spec: ProcessSpec, make_retrieval: MakeRetrieval, load_backend: LoadBackend) -> None:
@@ -207,7 +205,7 @@ def _metrics(spec: ProcessSpec) -> Metrics:
     layout = routes.layout(spec.settings)
     if spec.metrics_file is None:
         return Metrics.alone(layout)
-    return Metrics.shared(layout, spec.metrics_file.number, spec.n_rows, spec.row)
+    return Metrics.shared(layout, spec.metrics_file.number, spec.row)
 
 
 def _service(

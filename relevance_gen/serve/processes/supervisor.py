@@ -146,7 +146,7 @@ def supervise(
         metrics_file = stack.enter_context(nameless_file(Metrics.shared_bytes(layout(settings), n_rows)))
         model = stack.enter_context(private_socket()) if has_model else None
         specs = [
-            ProcessSpec(settings, key_digests, "front", listener, model and model[1], metrics_file, row, n_rows)
+            ProcessSpec(settings, key_digests, "front", listener, model and model[1], metrics_file, row)
             for row, listener in enumerate(listeners)
         ]
         if model is not None:  # only workers reach it, and they have checked and log each request
@@ -158,7 +158,7 @@ def supervise(
                 api_keys_file=None,
                 rate_limit="off",
             )
-            specs.append(ProcessSpec(inner, (), "model", model[0], None, metrics_file, n_rows - 1, n_rows))
+            specs.append(ProcessSpec(inner, (), "model", model[0], None, metrics_file, n_rows - 1))
         return Supervisor(specs, target, drain_timeout_s=settings.drain_timeout_s).run()
 
 

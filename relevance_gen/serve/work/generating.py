@@ -9,23 +9,24 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from concurrent.futures import Future, InvalidStateError
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 from attrs import field, frozen
 
 from relevance_gen import types
+from relevance_gen.asking.preparation import Model
 from relevance_gen.errors import InvalidRequestError, OverloadedError, RequestCancelledError, TimedOutError
 from relevance_gen.generation.call import OnText
+from relevance_gen.generation.reading import AnswerFormat
 from relevance_gen.generation.ticket import PLAIN, Manner
 from relevance_gen.generation.turns import Conversation
 from relevance_gen.llama.options import MAX_SLOTS
 from relevance_gen.quota import Quota
 from relevance_gen.retrieval.citing import Citer
 from relevance_gen.serve.metrics import Metrics
-from relevance_gen.serve.settings import Settings
+from relevance_gen.serve.settings import NamedModel, Settings
 from relevance_gen.serve.work.arrivals import Arrivals, Piece, Pieces
-from relevance_gen.serve.work.backends import Backend
 from relevance_gen.serve.work.prompting import Prompter
 from relevance_gen.serve.work.registry import ModelRegistry
 
@@ -37,6 +38,46 @@ _LONGEST_SILENCE_S = 15.0
 """A stream yields at least this often, so that its reader can show that it lives: proxies cut silent connections."""
 
 Responses: TypeAlias = tuple[types.GenerationResponse, ...]
+
+
+class Backend(Model, Protocol):
+    """What the server needs of `relevance_gen.generation.runner.Runner`."""
+
+    def submit(
+        self, request: types.GenerationRequest, *, on_text: OnText | None = None, manner: Manner = PLAIN
+    ) -> Future[types.GenerationResponse]:
+        """Queue `request` without waiting; `on_text(sample, piece)` is called in the runner's thread."""
+
+    def write_chat(
+        self, conversation: Conversation, request: types.GenerationRequest, *, client: str | None = None
+    ) -> tuple[types.GenerationRequest, AnswerFormat]:
+        """Return a request that continues a conversation as the model's template has it, and how its answer is read."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests, because it was closed or has died."""
+
+    def stats(self) -> types.Stats:
+        """Return the backlog and the runners that take work."""
+
+    def close(self) -> None:
+        """Finish what was accepted, and end the thread."""
+
+
+def load_backend(settings: Settings, model: NamedModel) -> Backend:
+    """Load one of the models that `settings` name; raise what `Runner` and `ClusterRunner` raise."""
+    given: dict[str, Any] = attrs.asdict(settings.model_options, filter=lambda one, value: value != one.default)
+    given |= {"max_queue": settings.max_queue, "prefix_cache_bytes": settings.prefix_cache_bytes}
+    given = {name: value for name, value in given.items() if value is not None}
+    if settings.cluster is None:
+        from relevance_gen.generation.runner import Runner
+
+        return Runner(model.file, **given)
+    from relevance_gen.cluster import ClusterRunner
+
+    # Servers of one model share its runners.
+    name = f"of servers: {model.file or 'the embedded model'}"
+    return ClusterRunner(model.file, address=settings.cluster, n_runners=settings.cluster_runners, name=name, **given)
 
 
 @frozen

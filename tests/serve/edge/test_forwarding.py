@@ -12,8 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 from relevance_gen.errors import TimedOutError
 from relevance_gen.serve.edge.bodies import Body
 from relevance_gen.serve.edge.forwarding import Forwarder
-from relevance_gen.serve.edge.holding import Holding
-from relevance_gen.serve.edge.lanes import make_lanes
+from relevance_gen.serve.edge.lanes import Holding, make_lanes
 from relevance_gen.serve.edge.problems import problem_of
 from relevance_gen.serve.edge.service import REQUEST_ID
 from relevance_gen.serve.metrics import Metrics

@@ -16,8 +16,7 @@ from relevance_gen import wire
 from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.edge.bodies import Body
-from relevance_gen.serve.edge.holding import Holding
-from relevance_gen.serve.edge.lanes import make_lanes
+from relevance_gen.serve.edge.lanes import Holding, make_lanes
 from relevance_gen.serve.edge.shape import shape_of
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings

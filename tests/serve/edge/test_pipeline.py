@@ -16,7 +16,7 @@ from relevance_gen.errors import TooLargeError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.dialects.own import Events
 from relevance_gen.serve.edge.costs import GENERATION
-from relevance_gen.serve.edge.holding import Holding
+from relevance_gen.serve.edge.lanes import Holding
 from relevance_gen.serve.edge.pipeline import _ON_LOOP_BYTES, _worded, made_of
 from relevance_gen.serve.work.generating import GenerationTask, Responses
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse, Spelling, TokenLogprob

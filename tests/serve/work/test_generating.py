@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from relevance_gen.errors import BusyError, RequestCancelledError
+from relevance_gen.generation.call import OnText
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
-from relevance_gen.serve.work.backends import OnText
 from relevance_gen.serve.work.generating import GenerationTask, Generator
 from relevance_gen.serve.work.registry import ModelRegistry
 from relevance_gen.types import GenerationRequest, GenerationResponse
