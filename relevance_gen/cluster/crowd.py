@@ -41,11 +41,7 @@ class Crowd:
         self._n_asked = 0
 
     def fewer(self, scorers: Sequence[SegmentScorer]) -> Sequence[SegmentScorer]:
-        """Return scorers of the same chunks, fewer where many segments are small.
-
-        Args:
-            scorers: of all segments in one state of the index.
-        """
+        """Return scorers of the same chunks, fewer where many of a host's segments, in one state of all, are small."""
         if len(scorers) <= _FEW:
             return scorers
         with self._lock:

@@ -19,7 +19,7 @@ from attrs import frozen
 
 from relevance_gen.chunking import split
 from relevance_gen.cluster.folder import as_address
-from relevance_gen.cluster.parts import Product, make
+from relevance_gen.cluster.parts import BATCH, Product, make
 from relevance_gen.cluster.placing import how_many
 from relevance_gen.cluster.store import file_system
 from relevance_gen.errors import InvalidRequestError
@@ -40,6 +40,7 @@ _KINDS: Final[dict[str, Kind]] = {
     ".md": "text",
 }
 _PIECE_BYTES: Final = 16 << 20
+_BUFFER_BYTES: Final = 1 << 20
 
 
 @frozen
@@ -83,25 +84,19 @@ class FilePieces:
     def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Read the chunks and make them searchable.
 
-        Args:
-            counter: counts their tokens.
-            progress: called after every piece, while nobody knows how many chunks there are, and every block.
-
         Raises:
             InvalidRequestError: something in a file is no chunk; the error names file and place.
             OSError: a file cannot be read.
         """
-        read: list[Chunks] = []
-        n_read = 0
-        for piece in self.pieces:
-            read.append(self._read(piece))
-            n_read += len(read[-1].texts)
-            if progress is not None:
-                progress(0, n_read)
-        return make(Chunks.joined(read), counter, progress)
+        return make(self._batches(), counter, progress)
 
-    def _read(self, piece: Piece) -> Chunks:
-        read = [(place, self._chunk(value)) for place, value in _READERS[piece.kind](piece)]
+    def _batches(self) -> Iterator[Chunks]:
+        for piece in self.pieces:
+            values = _READERS[piece.kind](piece)
+            while read := [(place, self._chunk(value)) for place, value in itertools.islice(values, BATCH)]:
+                yield self._checked(piece.address, read)
+
+    def _checked(self, address: str, read: Sequence[tuple[str, Any]]) -> Chunks:
         try:
             return Chunks.read([value for _, value in read], blank=self.blank)
         except InvalidRequestError:
@@ -109,7 +104,7 @@ class FilePieces:
                 try:
                     Chunks.read([value], blank=self.blank)
                 except InvalidRequestError as error:
-                    raise of_record(error, f"{piece.address} {place}", {"text": self.text_field}) from None
+                    raise of_record(error, f"{address} {place}", {"text": self.text_field}) from None
             raise
 
     def _chunk(self, value: Any) -> Any:
@@ -221,7 +216,8 @@ def _lines(piece: Piece) -> Iterator[tuple[str, Any]]:
 def _rows(piece: Piece) -> Iterator[tuple[str, Any]]:
     with _parquet(piece.address) as file:
         for number in range(piece.start, piece.stop):
-            rows = file.read_row_group(number).to_pylist()
+            batches = file.iter_batches(BATCH, row_groups=[number], use_threads=False)  # a group may be large
+            rows = (row for batch in batches for row in batch.to_pylist())
             yield from ((f"row {place} of group {number}", row) for place, row in enumerate(rows))
 
 
@@ -230,7 +226,7 @@ def _parquet(address: str) -> Any:
 
     files, path = file_system(address)
     try:
-        return pyarrow.parquet.ParquetFile(files.open(path, "rb"))
+        return pyarrow.parquet.ParquetFile(files.open(path, "rb"), buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except pyarrow.ArrowInvalid as error:
         raise InvalidRequestError(f"must be Parquet: {error}", address) from None
 

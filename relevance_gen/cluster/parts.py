@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -12,14 +18,19 @@ from relevance_gen.cluster import folder
 from relevance_gen.cluster.actors import get
 from relevance_gen.errors import ClusterError
 from relevance_gen.progress import Progress
-from relevance_gen.retrieval.arrays import Offsets
+from relevance_gen.retrieval.arrays import Offsets, steps
 from relevance_gen.retrieval.segment.builder import build
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.retrieval.segment.spill import Spill
 from relevance_gen.tokens import TokenCounter
 
 CHARS_PER_TOKEN: Final = 4
 """About so many characters of English are a token."""
+BATCH: Final = 256
+"""Chunks that are read together."""
+_BLOCK_BYTES: Final = 16 << 20
+"""Texts that are made searchable together; while they are, some five times as much memory is taken."""
 _FETCH_S: Final = 60.0
 """Longest time to wait for chunks from the process that handed them over."""
 
@@ -81,7 +92,9 @@ class StoredChunks:
                 f"chunks cannot be fetched from the process that handed them over; save an index that shall outlive "
                 f"that process: {type(error).__name__}"
             ) from None
-        return make(chunks, counter, progress)
+        numbers = range(len(chunks.texts))
+        batches = (chunks.take(numbers[some]) for some in steps(len(numbers), BATCH))
+        return make(batches, counter, progress)
 
 
 @frozen(eq=False)
@@ -112,16 +125,40 @@ class ShardFile:
         return Product(saved.segment, saved.n_positions, saved.n_context_tokens)
 
 
-def make(chunks: Chunks, counter: TokenCounter, progress: Progress | None) -> Product:
-    """Make chunks searchable.
+def make(batches: Iterable[Chunks], counter: TokenCounter, progress: Progress | None) -> Product:
+    """Make chunks searchable, blank ones aside; more than a block are mapped from a temporary file without a name.
 
-    Args:
-        chunks: the chunks, blank ones as "".
-        counter: counts their tokens.
-        progress: called after every block.
+    `progress` is called with the chunks that are made, and those that are read so far.
     """
-    kept, positions = chunks.without_blank()
-    return Product(build(kept, positions, progress=progress), len(chunks.texts), counter.count_all(kept.texts))
+    batches, n_read, n_tokens = iter(batches), 0, 0
+    with closing(Spill(Path(tempfile.gettempdir()))) as spill:
+        while True:
+            chunks, is_last = _block(batches)
+            first, n_read = n_read, n_read + len(chunks.texts)
+            kept, numbers = chunks.without_blank()
+            segment = build(kept, first + numbers, progress=progress and partial(_told, progress, first, n_read))
+            n_tokens += counter.count_all(kept.texts)
+            if is_last and not first:
+                return Product(segment, n_read, n_tokens)
+            spill.add_whole(segment)
+            if is_last:
+                return Product(spill.mapped(), n_read, n_tokens)
+            del chunks, kept, segment  # before the next block is read
+
+
+def _told(progress: Progress, first: int, n_read: int, done: int, _: int) -> None:
+    progress(first + done, n_read)
+
+
+def _block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
+    """Return the next chunks, as many as are made searchable together, and whether they are the last."""
+    held, n_bytes = [], 0
+    for batch in batches:
+        held.append(batch)
+        n_bytes += sum(map(sys.getsizeof, batch.texts))
+        if n_bytes >= _BLOCK_BYTES:
+            return Chunks.joined(held), False
+    return Chunks.joined(held), True
 
 
 @frozen(eq=False)

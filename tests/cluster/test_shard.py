@@ -22,7 +22,7 @@ class Texts:
 
     def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
         """Make them searchable."""
-        return make(self._chunks, counter, progress)
+        return make([self._chunks], counter, progress)
 
 
 def recipe() -> Recipe:

@@ -91,6 +91,9 @@ class Chunks:
     def __iter__(self) -> Iterator[Chunk]:
         return (Chunk(text, self.metadata_of(n), title=self.title_of(n)) for n, text in enumerate(self.texts))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Chunks, ([*self.texts], dict(self.metadata), dict(self.titles))
+
     @property
     def said(self) -> Sequence[str]:
         """What each chunk says: its text, under its title where it has one."""

@@ -9,19 +9,22 @@ from __future__ import annotations
 import itertools
 import mmap
 import tempfile
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from relevance_gen.caller import check_wanted
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.arrays import Flags, Offsets, ragged_ranges, run_starts, starts_of, steps
 from relevance_gen.retrieval.segment import arrayfile, layout, storage
 from relevance_gen.retrieval.segment.layout import Array
 from relevance_gen.retrieval.segment.segment import Segment
+from relevance_gen.types import Metadata
 
 Part: TypeAlias = Mapping[str, Array]
 """The arrays of a segment, by the names that a file has for them."""
@@ -39,6 +42,8 @@ class Spill:
         self._file = self._open()
         self._ends = [0]
         self.content = storage.ContentWriter(self._open)
+        self._n_chunks = 0
+        self._kept: dict[int, Metadata] = {}
 
     def _open(self) -> BinaryIO:
         return self._files.enter_context(tempfile.TemporaryFile(dir=self._folder))
@@ -51,6 +56,27 @@ class Spill:
         """Write a segment without its chunks, which stand behind those of the segments before."""
         self._file.seek(self._ends[-1])
         self._ends.append(arrayfile.write(self._file, layout.TYPES, {}, storage.arrays_of(segment)).end)
+
+    def add_whole(self, segment: Segment) -> None:
+        """Write a segment with its chunks, for `mapped`; metadata that is not JSON stays in memory."""
+        self.add(segment)
+        for number, chunk in enumerate(segment.chunks, self._n_chunks):
+            try:
+                self.content.add(chunk.text, chunk.metadata, chunk.title)
+            except InvalidRequestError:
+                self._kept[number] = chunk.metadata
+                self.content.add(chunk.text, {}, chunk.title)
+        self._n_chunks += segment.size
+
+    def mapped(self) -> Segment:
+        """Return one segment of all that `add_whole` wrote, mapped from a file that is gone when the segment is."""
+        file = self._open()
+        self.merge(file, {})
+        content = _mapped(file)
+        chunks = storage.chunks_in(arrayfile.read(content, layout.TYPES)[1])
+        if self._kept:
+            chunks = evolve(chunks, metadata=ChainMap(self._kept, chunks.metadata))  # type: ignore[arg-type]
+        return storage.read_arrays(content, chunks)
 
     def merge(self, file: BinaryIO, settings: Mapping[str, Any]) -> None:
         """Write the chunks and all segments, of which there must be one or more, to a file as one segment."""

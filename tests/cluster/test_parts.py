@@ -1,0 +1,62 @@
+"""What is made block by block, and mapped from a file, is what is made of all at once."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from relevance_gen.cluster import parts
+from relevance_gen.cluster.parts import Product, make
+from relevance_gen.retrieval.question.answering import answer
+from relevance_gen.retrieval.question.collection import Collection
+from relevance_gen.retrieval.question.query import Question
+from relevance_gen.retrieval.question.weighting import weighting_named
+from relevance_gen.retrieval.segment.chunks import Chunks
+from relevance_gen.tokens import token_counter
+from relevance_gen.types import SearchMetadata
+from tests.cluster.shared import QUERIES, texts
+
+DAY = datetime.date(2026, 1, 2)
+
+
+def product(n_blocks: int) -> tuple[Product, list[tuple[int, int]]]:
+    """Make chunks with blank ones, titles and metadata, some of it no JSON, in so many blocks or one more."""
+    chunks = Chunks.read(
+        [
+            {"text": text if place % 9 else " ", "title": "Cats" if place % 5 == 1 else "", "metadata": one}
+            for place, text in enumerate(texts(200, seed=4))
+            for one in ({"day": DAY, "page": place} if place in (7, 150) else {"page": place},)
+        ],
+        blank="skip",
+    )
+    batches = [chunks.take(range(first, min(first + 7, 200))) for first in range(0, 200, 7)]
+    told: list[tuple[int, int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "_BLOCK_BYTES", sum(map(parts.sys.getsizeof, chunks.texts)) // n_blocks + (n_blocks == 1))
+        return make(batches, token_counter(), lambda done, total: told.append((done, total))), told
+
+
+@pytest.mark.parametrize("n_blocks", [2, 5, 29])
+def test_blocks_are_what_all_at_once_is(n_blocks: int) -> None:
+    """Chunks, positions, statistics, tokens and answers are the same bits, and so they are of a copy."""
+    (one, _), (many, told) = product(1), product(n_blocks)
+    assert told == sorted(told)
+    assert told[-1][1] == 200
+    assert len({n_read for _, n_read in told}) >= min(n_blocks, 20)
+    assert (many.n_positions, many.n_tokens) == (one.n_positions, one.n_tokens)
+    assert [*many.segment.chunks] == [*one.segment.chunks]
+    assert many.segment.chunks.metadata_of(6) == {"day": DAY, "page": 7}
+    copy = evolve(many, segment=pickle.loads(pickle.dumps(many.segment)))
+    answers = []
+    for made in (one, many, copy):
+        collection = Collection([made.segment], weighting_named("pivoted"))
+        counts = SearchMetadata(1, made.n_tokens)
+        found = [answer(Question(query, where={"page": [*range(60)]}), collection, 200, counts) for query in QUERIES]
+        answers.append((found, [one.confidence for one in found], collection.statistics.norm_sum))
+        for name in ("positions", "hashes", "norms", "votes", "title_hashes"):
+            assert np.asarray(getattr(made.segment, name)).tobytes() == getattr(one.segment, name).tobytes()
+    assert answers[1] == answers[0] == answers[2]
