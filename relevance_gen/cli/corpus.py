@@ -39,7 +39,7 @@ _FOR_FOLDERS: Final = ("--glob", "--type", "--hidden", "--no-ignore", "--follow"
 class Corpus:
     """The chunks to search, and where they are from, in words.
 
-    It has `failed` where anything could not be read, or not whole; `in_folders` files were looked for.
+    It has `failed` if anything could not be read, or not whole; `in_folders` says whether files were looked for there.
     """
 
     index: ChunkIndex | FolderSnapshot

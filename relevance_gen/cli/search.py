@@ -75,7 +75,28 @@ def add_search_arguments(parser: argparse.ArgumentParser, *, top_n: int, json: s
     parser.add_argument("query", metavar="QUESTION", help="what to find; behind -- if it begins with -")
     add_paths(parser)
     results = parser.add_argument_group("which results, and how")
-    _add_results(results, top_n, json)
+    where = (
+        "rank only chunks with this metadata (path, first_line, last_line, page, slide, sheet, chapter, start, end); "
+        "of several values for a key any will do"
+    )
+    distinct = "at most one result, the best, for each value of this metadata (source, for one)"
+    lines: dict[str, Any] = {"type": partial(_count, least=0), "default": 4, "metavar": "N"}
+    colour: dict[str, Any] = {"choices": ("auto", "always", "never"), "default": "auto"}
+    encoder = "a GGUF embedding model, to lift what says in other words what is asked"
+    reranker = "a GGUF reranker, which reads the best 20 together with the question and puts them in its own order"
+    exact: dict[str, Any] = {"dest": "corrections", "action": "store_false"}
+    add_rows(
+        results,
+        ("-n --top-n", _NUMBER | {"default": top_n}, "most results to show (default: %(default)s)"),
+        ("--where", _SEVERAL | {"type": pair, "metavar": "KEY=VALUE"}, where),
+        ("--distinct", {"metavar": "KEY"}, distinct),
+        ("--lines", lines, "lines to show of a chunk, 0 for all (default: %(default)s)"),
+        ("--color", colour, "mark the question's words (default: %(default)s)"),
+        ("--encoder", FILE, encoder),
+        ("--reranker", FILE, reranker),
+        ("--no-corrections", exact, "take no word that is not there for one that is a letter away"),
+        ("--json", SWITCH, f"print {json}, with file positions as metadata"),
+    )
     add_files(parser.add_argument_group("which files of a folder"))
     index = parser.add_argument_group("the index")
     add_rows(
@@ -112,31 +133,6 @@ def add_files(group: argparse._ArgumentGroup) -> None:
         ("--hidden", SWITCH, "also those whose name begins with a dot"),
         ("--no-ignore", SWITCH, "also those that .gitignore and .ignore leave out"),
         ("-L --follow", SWITCH, "also those behind symbolic links"),
-    )
-
-
-def _add_results(group: argparse._ArgumentGroup, top_n: int, json: str) -> None:
-    where = (
-        "rank only chunks with this metadata (path, first_line, last_line, page, slide, sheet, chapter, start, end); "
-        "of several values for a key any will do"
-    )
-    distinct = "at most one result, the best, for each value of this metadata (source, for one)"
-    lines: dict[str, Any] = {"type": partial(_count, least=0), "default": 4, "metavar": "N"}
-    colour: dict[str, Any] = {"choices": ("auto", "always", "never"), "default": "auto"}
-    encoder = "a GGUF embedding model, to lift what says in other words what is asked"
-    reranker = "a GGUF reranker, which reads the best 20 together with the question and puts them in its own order"
-    exact: dict[str, Any] = {"dest": "corrections", "action": "store_false"}
-    add_rows(
-        group,
-        ("-n --top-n", _NUMBER | {"default": top_n}, "most results to show (default: %(default)s)"),
-        ("--where", _SEVERAL | {"type": pair, "metavar": "KEY=VALUE"}, where),
-        ("--distinct", {"metavar": "KEY"}, distinct),
-        ("--lines", lines, "lines to show of a chunk, 0 for all (default: %(default)s)"),
-        ("--color", colour, "mark the question's words (default: %(default)s)"),
-        ("--encoder", FILE, encoder),
-        ("--reranker", FILE, reranker),
-        ("--no-corrections", exact, "take no word that is not there for one that is a letter away"),
-        ("--json", SWITCH, f"print {json}, with file positions as metadata"),
     )
 
 

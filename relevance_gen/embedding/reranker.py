@@ -44,9 +44,7 @@ class Reranker(SharedModel["Ranker"]):
         n_ctx: most tokens of query and text together; a longer text is read in passages and scores as its best one, and
             of a query that takes more than half the beginning counts. By default 1,024, or what the model was trained
             on if that is less. Memory grows with its square.
-        n_threads: CPU threads; by default the physical cores, or fewer while these are faster, and one for a model of
-            less than 8 MiB.
-        n_gpu_layers: layers on the GPU, -1 for all; by default all if there is one.
+        n_threads, n_gpu_layers: as for `Encoder`.
         template: the prompt of a judge, with ``{query}`` and ``{document}``, which ends where the model has to say yes
             or no; by default what the file says, or what Qwen3-Reranker wants.
         answers: a judge's words for yes and no, each one token of its vocabulary.
@@ -54,9 +52,6 @@ class Reranker(SharedModel["Ranker"]):
     Raises:
         ModelLoadError: the model cannot be loaded, does not rank, or would score wrong.
         InvalidRequestError: an option is not allowed.
-
-    Attributes:
-        n_ctx: most tokens of query and text together.
     """
 
     def __init__(

@@ -118,7 +118,13 @@ class Engine:
 
     def step(self) -> None:
         """Give free slots away, compute at most `n_batch` tokens of prompts, and give each running sequence a token."""
-        self._queue_compiled()
+        # Where there is nothing else to do, wait a moment for a grammar.
+        has_nothing_else = not self._queue and not self._running
+        for prompt, error in self._compilation.take_finished(wait_for_one=has_nothing_else):
+            if error is None:
+                self._queue.append(prompt)
+            else:
+                self._reports.done(prompt.ticket, error)
         self._n_read, self._budget = 0, self._model.n_batch
         try:
             while (action := scheduler.next_action(self._state())) is not None:
@@ -128,15 +134,6 @@ class Engine:
         except Interrupted:
             for slot, (sequence, _) in self._running.items():
                 self._model.rewind(slot, sequence.position)  # the tokens will be computed again
-
-    def _queue_compiled(self) -> None:
-        """Queue the requests whose grammars are compiled; where there is nothing else to do, wait a moment for one."""
-        has_nothing_else = not self._queue and not self._running
-        for prompt, error in self._compilation.take_finished(wait_for_one=has_nothing_else):
-            if error is None:
-                self._queue.append(prompt)
-            else:
-                self._reports.done(prompt.ticket, error)
 
     def _state(self) -> scheduler.EngineState:
         return scheduler.EngineState(
