@@ -44,7 +44,8 @@ def _server(tools: Tools, instructions: str, run: Run, scope: Literal["public", 
 
     async def call_tool(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         if asked.name not in tools.by_name:
-            remedy = did_you_mean(asked.name, tools.by_name, f"tools are {', '.join(tools.by_name)}")
+            others = f"tools are {', '.join(tools.by_name)}" if tools.by_name else "no index is offered to this key"
+            remedy = did_you_mean(asked.name, tools.by_name, others)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {describe(asked.name)}; {remedy}")
         try:
             text, is_error = await run(lambda: tools.call(asked.name, asked.arguments or {})), False

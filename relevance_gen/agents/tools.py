@@ -188,7 +188,8 @@ class Tools:
         left = call.max_tokens
         for place, result in enumerate(found.results):
             share = left // (len(found.results) - place)
-            title = f"  {shown(result.title[:200])}" if call.index and result.title else ""
+            is_titled = call.index and result.title not in ("", result.metadata.get("path"))
+            title = f"  {shown(result.title[:200])}" if is_titled else ""
             head = f"{_place(result, call.index)}  {result.chunk_score:.2f}{title}\n"
             if (n_head := self._count(head)) > left:
                 break
@@ -199,7 +200,7 @@ class Tools:
             left -= n_head + n_body
         if not found.results:
             return f"nothing found in {found.searched}; try other words, or fewer"
-        totals = _totals(len(shares), len(found.results), "result", call.max_tokens - left)
+        totals = _totals(len(shares), len(found.results), "result", call.max_tokens - left, has_files=not call.index)
         doubt = ", probably none of these answers it" if found.confidence < _LIKELY else ""
         return f"{''.join(shares)}{totals}; {found.searched} searched, confidence {found.confidence:.2f}{doubt}"
 
@@ -265,12 +266,14 @@ def _place(result: SearchResult, index: str) -> str:
     metadata = result.metadata
     if not isinstance(metadata.get("path"), str):
         return f"{index}[{result.original_index}]"
-    path = shown(metadata["path"])
+    path = metadata["path"]
     if checks.is_integer(metadata.get("first_line")) and checks.is_integer(metadata.get("last_line")):
-        return f"{path}:{metadata['first_line']}-{metadata['last_line']}"
-    return path + next((f" {kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), "")
+        return f"{shown(path)}:{metadata['first_line']}-{metadata['last_line']}"
+    part = next((f" {kind} {metadata[kind]}" for kind in ("page", "slide", "sheet") if kind in metadata), "")
+    return shown(f"{path}{part}")
 
 
-def _totals(n_shown: int, n_found: int, noun: str, n_tokens: int) -> str:
-    more = "" if n_shown == n_found else " (raise max_tokens or narrow with glob for the others)"
+def _totals(n_shown: int, n_found: int, noun: str, n_tokens: int, *, has_files: bool = True) -> str:
+    narrow = " or narrow with glob" if has_files else ""
+    more = "" if n_shown == n_found else f" (raise max_tokens{narrow} for the others)"
     return f"{n_shown:,} of {counted(n_found, noun)} shown{more}, {counted(n_tokens, 'token')}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from relevance_gen.agents.folders import Folders
 from relevance_gen.agents.tools import Indexes
-from relevance_gen.cli.arguments import not_empty, pair
+from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.generate import add_model, load_runner
 from relevance_gen.errors import InvalidRequestError, to_install
 from relevance_gen.retrieval.question.query import Question
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=not_empty,
         help="what may be searched (default: the working folder, unless there is an --index)",
     )
-    index: dict[str, Any] = {"action": "append", "default": [], "type": pair, "metavar": "NAME=PLACE"}
+    index: dict[str, Any] = {"action": "append", "default": [], "type": not_empty, "metavar": "NAME=PLACE"}
     purpose = "an index that may be searched by its name, as of `relevance-gen serve`; may be given more than once"
     parser.add_argument("--index", **index, help=purpose)
     add_model(parser)
@@ -51,12 +51,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _indexes(places: Sequence[tuple[str, str]]) -> Indexes:
-    """Begin to open indexes, by name and place, as the server does, and return what searches them."""
+def _indexes(texts: Sequence[str]) -> Indexes:
+    """Begin to open indexes, read as the server's flag and opened as there, and return what searches them."""
+    from relevance_gen.serve.flags import SETTINGS
     from relevance_gen.serve.settings import Settings
     from relevance_gen.serve.work.named import NamedIndexes
 
-    named = NamedIndexes(Settings(index=tuple(places)))
+    (setting,) = (one for one in SETTINGS if one.flag == "--index")
+    try:
+        pairs = tuple(pair for text in texts for pair in setting.parse(text, setting.flag))
+    except ValueError as error:
+        raise InvalidRequestError(str(error)) from None
+    named = NamedIndexes(Settings(index=pairs))
     named.begin()
 
     def search(name: str, query: str, top_n: int) -> SearchResponse:

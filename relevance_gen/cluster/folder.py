@@ -74,6 +74,10 @@ def _are_shards(files: Any) -> bool:
     return len(set(contents)) == len(contents)
 
 
+def _are_times(files: Any) -> bool:
+    return isinstance(files, dict) and all(isinstance(then, int | float) for then in files.values())
+
+
 @frozen
 class Manifest:
     """What belongs together.
@@ -93,7 +97,7 @@ class Manifest:
     fingerprint: str = field(validator=checks.string)
     n_positions: int = field(validator=checks.integer(0))
     shards: dict[str, SavedShard] = field(validator=checks.must_be("files of shards, none of them twice", _are_shards))
-    replaced: dict[str, float] = field(factory=dict)
+    replaced: dict[str, float] = field(factory=dict, validator=checks.must_be("times by file", _are_times))
     format: int = _FORMAT
 
 

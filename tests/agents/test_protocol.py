@@ -161,7 +161,12 @@ def test_it_ends_with_its_input_even_while_it_reads_the_folder(tmp_path: Path) -
     [
         (["no-such-folder"], "FOLDER must be a folder that is there, got '"),
         (["file.txt"], "FOLDER must be a folder that is there, got '"),
-        (["--index", "pets"], "argument --index: must be KEY=VALUE, got 'pets'"),
+        (["--index", "pets"], "--index must be NAME=FILE, NAME=FOLDER or NAME=ADDRESS, a name being letters"),
+        (["--index", "pets="], "got 'pets='"),
+        (["--index", "two words=."], "got 'two words=.'"),
+        (["--index", "two\nlines=."], r"got 'two\nlines=.'"),
+        (["--index", ""], "must not be empty"),
+        (["--index", "pets=file.txt", "--index", "pets=."], "--index must be given once for each name, got 'pets'"),
         (["--folder", "x"], "unrecognized arguments: --folder"),
     ],
 )

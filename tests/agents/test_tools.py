@@ -258,6 +258,28 @@ def test_an_index_is_searched_by_its_name(project: Path) -> None:
     assert tools.call("search", {"question": "x", "index": "farm"}).startswith("nothing found in index farm; ")
 
 
+def test_a_head_is_one_line_and_says_a_path_once() -> None:
+    """A title that is the path is not shown again, and metadata of any kind breaks no line."""
+    found = ChunkIndex(
+        [
+            {"text": "Cows moo.", "title": "farm/cows.md", "metadata": {"path": "farm/cows.md"}},
+            {"text": "Cows sleep.", "title": "cows.md", "metadata": {"path": "a\nb", "page": "3\n4"}},
+        ]
+    ).search("cows", 2, spans=True)
+    heads = Tools(Folders(), indexes={"farm": lambda *_: found}).call("search", {"question": "cows", "index": "farm"})
+    first, _, second, _, _ = heads.splitlines()
+    assert first == f"farm/cows.md  {found.results[0].chunk_score:.2f}"
+    assert second == f"a\\nb page 3\\n4  {found.results[1].chunk_score:.2f}  cows.md"
+
+
+def test_what_is_left_out_of_an_index_is_told_with_what_helps() -> None:
+    """There are no files to choose among by glob."""
+    answer = Tools(Folders(), indexes={"farm": cows}).call(
+        "search", {"question": "cows", "index": "farm", "max_tokens": 2}
+    )
+    assert answer.startswith("0 of 3 results shown (raise max_tokens for the others), 0 tokens; ")
+
+
 def test_an_index_has_no_files(project: Path) -> None:
     """Arguments that choose files are refused beside one, as are names that are not offered."""
     tools = Tools(Folders.open([str(project)]), indexes={"farm": cows, "pets": cows})

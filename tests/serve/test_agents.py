@@ -112,6 +112,16 @@ def test_the_key_decides_which_indexes_there_are(indexing: Server, mode: str) ->
     assert text == "index must be one of pets, animals, got 'secret'"
 
 
+def test_a_key_without_an_index_is_told_that_there_is_no_tool_for_it(folders: Path) -> None:
+    """Where all indexes are for another key."""
+    flags = ["--index", f"secret={folders}/secret.index", "--index-key", f"secret={id_of(OTHER_KEY)}"]
+    ChunkIndex(["A secret about cats."]).save(folders / "secret.index")
+    with Server(*SMALL_MODEL, *flags, program=REAL, RELEVANCE_GEN_CACHE="off") as started:
+        assert started.call("POST", "/mcp", message("tools/list"), TAKES).json["result"]["tools"] == []
+        told = started.call("POST", "/mcp", message(**CALL), TAKES).json["error"]["message"]
+    assert told == "there is no tool 'search'; no index is offered to this key"
+
+
 def test_an_index_is_read_before_it_answers(indexing: Server, folders: Path) -> None:
     """A search sees a file that was written just now."""
     (folders / "animals" / "new.txt").write_text("Zebras graze.\n")
@@ -179,4 +189,6 @@ def test_a_server_without_folders_says_so(server: Server) -> None:
     """The error says how to start one that has some."""
     answer = server.call("POST", "/mcp", message(**CALL), TAKES)
     assert answer.status == 400
-    assert answer.json["error"]["message"] == "this server offers no folders; start it with --folder or --index"
+    assert answer.json["error"]["message"] == (
+        "this server offers no folders and no indexes; start it with --folder or --index"
+    )

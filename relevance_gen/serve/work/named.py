@@ -58,11 +58,15 @@ class NamedIndexes:
     """The indexes that are offered and those of a cluster, by name. Safe to use from several threads.
 
     Raises:
-        InvalidRequestError: a key is for no index: with its name misspelt, every key might ask the one that is meant.
+        InvalidRequestError: two indexes have one name; or a key is for no index: with its name misspelt, every key
+            might ask the one that is meant.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._offered = {name: OfferedIndex(name, place, settings) for name, place in settings.index}
+        if len(self._offered) < len(settings.index):
+            names = [name for name, _ in settings.index]
+            raise errors.InvalidRequestError.must_be("--index", "given once for each name", max(names, key=names.count))
         self._key_ids: dict[str, list[str]] = {name: [] for name, _ in settings.index_key}
         for name, key_id in settings.index_key:
             if name not in self._offered and settings.cluster is None:

@@ -167,7 +167,7 @@ class Searcher:
         """Return what searches each index that is offered to a client for a question; its results are best first."""
 
         def search(name: str, query: str, top_n: int) -> types.SearchResponse:
-            asked = Question(query, top_n, true_order=False, spans=True)
+            asked = Question(query, top_n, true_order=False, spans=True, reranked=0)
             return self.search(SearchTask(asked, (), named=Named(name)), scope)
 
         return {name: partial(search, name) for name in self.named.names(scope)}

@@ -169,6 +169,12 @@ def test_a_key_for_no_index_is_refused() -> None:
     assert read([], environ).index == (("pets", "a,b.index"), ("docs", "/srv/docs"))
 
 
+def test_a_name_is_given_once() -> None:
+    """Of two indexes of one name, one would never be asked."""
+    with pytest.raises(InvalidRequestError, match="--index must be given once for each name, got 'pets'"):
+        NamedIndexes(read(["--index", "pets=a", "--index", "laws=a", "--index", "pets=b"], {}))
+
+
 @given(st.lists(st.sampled_from("abc"), max_size=3), st.sampled_from("abcd"))
 def test_only_keys_that_are_named_may_ask(allowed: list[str], asking: str) -> None:
     """An index that no key is named for is for all; one that some are named for is for these alone."""

@@ -6,12 +6,13 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from relevance_gen import ModelLoadError, Reranker, search
+from relevance_gen import ChunkIndex, ModelLoadError, Reranker, search
 from relevance_gen.caller import while_wanted
 from relevance_gen.embedding.reranker import Scores
 from relevance_gen.errors import RequestCancelledError
@@ -100,6 +101,20 @@ def test_it_answers_and_explains_as_the_library_does(cache_bytes: int) -> None:
         assert "relevance_gen_reranker_passages_waiting 0" in text
 
     with_searcher(work, index_cache_bytes=cache_bytes)
+
+
+def test_agents_search_without_it(tmp_path: Path) -> None:
+    """They cannot say that they want it, and have no threads to wait for it in."""
+    ChunkIndex(CHUNKS).save(tmp_path / "facts.index")
+
+    def work(searcher: Searcher, _: RerankingService, metrics: Metrics) -> None:
+        searcher.named.begin()
+        searcher.named._offered["facts"].look().result(60)
+        found = searcher.offered_to("")["facts"](QUERY, 1000)
+        assert [(one.original_index, one.chunk_score) for one in found.results] == expected()
+        assert "relevance_gen_reranked_texts_total 0" in metrics.exposition({})
+
+    with_searcher(work, index=(("facts", str(tmp_path / "facts.index")),))
 
 
 def test_of_more_than_it_may_read_the_best_are_read() -> None:

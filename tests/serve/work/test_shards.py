@@ -215,6 +215,7 @@ def test_what_another_program_or_version_wrote(tmp_path: Path) -> None:
     manifest = json.loads(path.read_bytes())
     outside = {name: one | {"sha256": "../../outside"} for name, one in manifest["shards"].items()}
     others = [manifest | {"format": "x" * 9999}, manifest | {"shards": {"x" * 9999: {}}}]
+    others += [manifest | {"replaced": replaced} for replaced in ([], 5, None, {"a": "b"}, {"a": None})]
     for wrong in ({"architectures": []}, [], manifest | {"format": 4}, manifest | {"shards": outside}, *others):
         path.write_text(json.dumps(wrong))
         for call in (folder.read_manifest, lambda address: save_shards(address, state(2), 2)):
