@@ -134,7 +134,11 @@ class Encoder(SharedModel["Embedder"]):
         return self._put(self._job(texts, kind)).future
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens of the model's a text is, without a prefix and those that begin and end it."""
+        """Return how many tokens of the model's a text is, without a prefix and those that begin and end it.
+
+        Raises:
+            EncoderError: the encoder is closed.
+        """
         self._jobs.check_here()  # in a forked process the lock of the vocabulary may be held for ever
         return self._model.count_tokens(text)
 
