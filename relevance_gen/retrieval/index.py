@@ -34,7 +34,6 @@ from relevance_gen.retrieval.segment.passages import Passages, TextEncoder
 from relevance_gen.retrieval.segment.segment import Segment
 from relevance_gen.retrieval.segment.spill import Spill
 from relevance_gen.retrieval.sources import Records, Source
-from relevance_gen.retrieval.text.stems import stem_all
 from relevance_gen.tokens import Encoding, TokenCounter, counter_of_saved, token_counter
 from relevance_gen.types import Chunk, Explanation, Metadata, SearchMetadata, SearchResponse, WeightingName
 
@@ -112,7 +111,7 @@ class ChunkIndex(Searchable):
             segments, n_tokens = _segments_of(kept, positions, counter, encoder, n_jobs, report)
         for lexicon in [segment.postings.lexicon for segment in segments if weigher.inflects]:
             if lexicon.size <= _STEMMED_AT_ONCE:
-                lexicon.stem_every(stem_all)
+                lexicon.stem_every()
         self._keep(_State(Collection(segments, weigher), len(checked.texts), n_tokens), counter, encoder)
 
     def _keep(self, state: _State, counter: TokenCounter, encoder: TextEncoder | None) -> None:

@@ -20,7 +20,7 @@ _STEP: Final = 1 << 10
 
 
 def check_position(name: str, value: object, n_positions: int, holds: Callable[[Offsets], Flags]) -> int:
-    """Return a position, if a chunk is there, as `holds` tells of some; so many positions were ever given.
+    """Return a position, if it is one of the `n_positions` ever given and, as `holds` tells, a chunk is there.
 
     Raises:
         InvalidRequestError: it is no integer, none that was given, or its chunk was removed; the error calls it `name`.

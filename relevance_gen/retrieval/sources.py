@@ -55,31 +55,21 @@ _log: Final = logging.getLogger(__name__)
 class Records:
     """The records of a source, in its order, as chunks.
 
-    Args:
-        source: where they are.
-        text: the field that has a record's text.
-        title: the field that has its title, if any.
-        blank: what to do with blank ones.
-        memory_bytes: about how much memory may be taken by what is made of them, at least 16 MiB.
-
-    Attributes:
-        share: about which part of all was read, in (0, 1]; 1 where nobody knows how many there are.
-        n_read: number of records that were read: each has a position, blank ones too.
+    What is made of them may take about so many bytes of memory, at least 16 MiB.
     """
 
     source: Source
-    text: str = field(validator=string)
-    title: str = field(validator=string)
+    text: str = field(validator=string)  # the field that has a record's text
+    title: str = field(validator=string)  # the field that has its title, if any
     blank: Blank = field(validator=must_be('"error" or "skip"', lambda value: value in get_args(Blank)))
     memory_bytes: int = field(converter=plain, validator=integer(_LEAST_MEMORY_BYTES))
-    share: float = field(default=1.0, init=False)
-    n_read: int = field(default=0, init=False)
+    share: float = field(default=1.0, init=False)  # about which part of all was read, in (0, 1]; 1 if nobody knows
+    n_read: int = field(default=0, init=False)  # records that were read: each has a position, blank ones too
 
     def blocks(self, content: ContentWriter) -> Iterator[tuple[Chunks, Offsets]]:
         """Write the chunks, and yield them without metadata: as many together as may be made searchable at once.
 
-        Yields:
-            The chunks and their positions; at the end perhaps none.
+        They come with their positions; at the end perhaps there are none.
 
         Raises:
             InvalidRequestError: something is no chunk, or no such file; the error names file and place.

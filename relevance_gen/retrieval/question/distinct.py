@@ -50,9 +50,9 @@ def _hash(metadata: Metadata, key: str) -> int:
 
 
 def first_of_each(hashes: Ids) -> tuple[Offsets, Offsets]:
-    """Return the places, ascending, of the first of each value and of all that have none, which is 0.
+    """Return the places, ascending, of the first of each value, and how many others have it; 0 stands for no value.
 
-    And how many others have the value of each.
+    All that have no value are first, and without others.
     """
     order = hashes.argsort(kind="stable")
     heads, counts = runs(hashes[order])

@@ -22,7 +22,7 @@ _SHORT_CHARS: Final = 1 << 16
 
 @define(eq=False)
 class Excerpt:
-    """Some chunks of one segment, by their numbers, shape (n,); their words are read once, when somebody asks."""
+    """Some chunks of one segment, by their numbers in it, shape (n,); their words are read once, when somebody asks."""
 
     segment: Segment
     numbers: Offsets

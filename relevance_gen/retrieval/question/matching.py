@@ -35,7 +35,7 @@ from relevance_gen.retrieval.arrays import Floats, Ids, Offsets, different, join
 from relevance_gen.retrieval.segment.lexicon import Lexicon
 from relevance_gen.retrieval.segment.postings import Postings
 from relevance_gen.retrieval.text.scripts import ngram_size
-from relevance_gen.retrieval.text.stems import MIN_LETTERS, is_fragment, is_inflected, stem, stem_all
+from relevance_gen.retrieval.text.stems import MIN_LETTERS, is_fragment, is_inflected, stem
 from relevance_gen.retrieval.text.stop_words import ENGLISH
 
 _MIN_PREFIX: Final = 4
@@ -132,7 +132,7 @@ def inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool)
         return numbers, np.array([1.0 if len(one) < size else least for one in lexicon.spell(numbers)])
     if not is_inflected(word):
         return lexicon.own(term_id), None
-    numbers = lexicon.with_stem(term_id, stem(word), stem_all)
+    numbers = lexicon.with_stem(term_id, stem(word))
     if word in ENGLISH:
         numbers = different(np.concatenate((numbers, lexicon.own(term_id))))
     if not by_prefix and word.isascii():

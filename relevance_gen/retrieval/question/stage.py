@@ -182,7 +182,7 @@ class Table:
         return evidence
 
     def best(self, n: int, most: int) -> Offsets:
-        """Return the places of the best n of the promising chunks with their ties; of more than `most`, fewer."""
+        """Return the places of the best n of the promising chunks, as `best_of` does."""
         return self.best_of(self.promising, n, most)
 
     def best_of(self, places: Offsets, n: int, most: int) -> Offsets:

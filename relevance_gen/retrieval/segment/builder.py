@@ -41,14 +41,10 @@ def build(
     wanted: Flags | None = None,
     progress: Progress | None = None,
 ) -> Segment:
-    """Make a segment of chunks at some positions, ascending, shape (N,).
+    """Make a segment of chunks at some positions of the collection, ascending, shape (N,).
 
-    Args:
-        chunks: the chunks.
-        positions: where they are in the collection.
-        keep_occurrences: whether to keep the occurrences of terms; one-shot search needs those of a few chunks only.
-        wanted: beginnings of the terms whose postings are kept, shape (BEGINNINGS,); None keeps all.
-        progress: called with (chunks done, all chunks) after every block.
+    One-shot search keeps no occurrences: it needs those of a few chunks only. Postings are kept of the terms of
+    `wanted` beginnings, shape (BEGINNINGS,), or all. Progress is told as (chunks done, all chunks) after every block.
     """
     texts = chunks.said
     expected = int(lengths(texts).sum()) // _CHARS_PER_OCCURRENCE
@@ -148,8 +144,7 @@ def _square_sum(parts: Sequence[tuple[Ids, Counts]]) -> float:
 def _blocks(texts: Sequence[str], is_ascii: Flags) -> Iterator[tuple[Offsets, list[str], bool]]:
     """Yield what to cut together: ASCII with ASCII, which needs no folding, and not too much.
 
-    Yields:
-        Numbers of chunks and the text of each, or one number and a piece of a long text; and whether that ends them.
+    Numbers of chunks and the text of each, or one number and a piece of a long text; and whether that ends them.
     """
     n_chars = lengths(texts)
     for numbers, block_chars in (

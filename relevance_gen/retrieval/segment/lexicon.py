@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -20,7 +19,7 @@ from relevance_gen.retrieval import arrays
 from relevance_gen.retrieval.arrays import Bytes, Flags, GrowingArray, Hashes, Ids, Offsets, TermNumbers
 from relevance_gen.retrieval.text.ids import SPELLED_BYTES, STUMP_BYTES, beginning_bounds, stumps_of
 from relevance_gen.retrieval.text.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
-from relevance_gen.retrieval.text.stems import MIN_LETTERS
+from relevance_gen.retrieval.text.stems import MIN_LETTERS, stem_all
 from relevance_gen.retrieval.text.stop_words import ENGLISH
 
 MADE_BYTES: Final = 26
@@ -82,21 +81,21 @@ class Lexicon:
     def _bounds(self) -> list[int]:
         return [*self.ids.searchsorted(beginning_bounds()).tolist(), self.size]
 
-    def with_stem(self, term_id: int, root: str, stem_all: Callable[[list[str]], list[str]]) -> Offsets:
+    def with_stem(self, term_id: int, root: str) -> Offsets:
         """Return the numbers of the words that begin as a term does and have its stem, function words left out."""
         low, high = self.range_of(term_id)
         stems = self._stems.get(term_id >> 56)
         if stems is None:
-            stems = self._stems[term_id >> 56] = self._stemmed(low, high, stem_all)
+            stems = self._stems[term_id >> 56] = self._stemmed(low, high)
         numbers: Offsets = (stems == hash(root)).nonzero()[0] + low
         return numbers
 
-    def stem_every(self, stem_all: Callable[[list[str]], list[str]]) -> None:
+    def stem_every(self) -> None:
         """Remember the stems of all words now, so that no question waits for those of its words' beginnings."""
-        stems, ends = self._stemmed(0, self.size, stem_all), itertools.pairwise(self._bounds)
+        stems, ends = self._stemmed(0, self.size), itertools.pairwise(self._bounds)
         self._stems.update({beginning: stems[low:high] for beginning, (low, high) in enumerate(ends)})
 
-    def _stemmed(self, low: int, high: int, stem_all: Callable[[list[str]], list[str]]) -> npt.NDArray[np.int64]:
+    def _stemmed(self, low: int, high: int) -> npt.NDArray[np.int64]:
         """Return hashes of the stems of some words, and 0 for those without other forms."""
         every = np.flatnonzero(self.inflected[low:high]) + low
         stems = np.zeros(high - low, np.int64)
@@ -255,7 +254,7 @@ def _lines(letters: Bytes, start: Offsets, n_bytes: Offsets) -> Bytes:
 class LexiconBuilder:
     """Collects the terms of block after block, or of several lexicons, into one.
 
-    A term has an entry for each time that it is added, of which about as many as there is `room` for are expected.
+    A term has an entry for each time that it is added; `room` is how many to expect, and there may be more.
     """
 
     def __init__(self, room: int) -> None:

@@ -132,13 +132,10 @@ class Postings:
 
 
 class PostingsBuilder:
-    """Collects the counts of block after block, or the postings of several segments.
+    """Collects the counts of block after block, or the postings of several segments; `room` is how many to expect.
 
-    Args:
-        room: number of postings to expect; there may be more.
-        wanted: beginnings of the terms to keep, bool, shape (BEGINNINGS,); None keeps all. A question needs only the
-            terms that begin as its own do.
-        keep_occurrences: whether to keep which term each occurrence is of; then all terms must be wanted.
+    Terms of the `wanted` beginnings are kept, bool, shape (BEGINNINGS,), or all: a question needs only those that begin
+    as its own do. To keep which term each occurrence is of, all terms must be wanted.
     """
 
     def __init__(self, room: int, wanted: Flags | None = None, *, keep_occurrences: bool = False) -> None:

@@ -81,7 +81,7 @@ def _added(ids: Ids, counts: Offsets, other_ids: Ids, other_counts: Offsets) -> 
 
 
 def exact_sum(values: Floats) -> int:
-    """Return the sum of at most 2²⁶ floats that are not negative, in 2⁻¹¹²⁶: exact, whatever the order.
+    """Return the sum of at most 2²⁶ floats, none negative, as a multiple of 2⁻¹¹²⁶: exact, whatever the order.
 
     >>> exact_sum(np.array([0.1] * 10)) == 10 * exact_sum(np.array([0.1]))
     True

@@ -43,7 +43,7 @@ class TextReranker(Protocol):
 
 @frozen(eq=False)
 class Relevance(Reranking):
-    """Puts the best chunks in a reranker's order, of equal ones at most `n_candidates`."""
+    """Puts the best `n_candidates` chunks in a reranker's order, or all where that is None."""
 
     reranker: TextReranker
     n_candidates: int | None
