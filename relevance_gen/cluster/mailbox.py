@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -23,12 +24,9 @@ SILENCE_S: Final = 30.0
 
 @frozen
 class Delivery:
-    """What a client is told.
+    """What a client is told: what became of its tickets since it was told last, in order.
 
-    Attributes:
-        events: what became of its tickets since it was told last, in order.
-        rooms: how many further tickets the worker has room for, as `Puller.take` takes them.
-        counters: what the worker has computed, for all clients.
+    The worker has `rooms` for further tickets, as `Puller.take` takes them, and has computed so much for all clients.
     """
 
     events: list[Event]
@@ -53,7 +51,7 @@ class Mailbox:
         self._rooms = NO_ROOMS
         self._error: BaseException | None = None
         self._on_cancel: Callable[[int], None] = lambda _: None
-        self._n_tickets = 0
+        self._numbers = itertools.count(1)
         self._last_s = time.monotonic()
 
     # ── Clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -63,21 +61,14 @@ class Mailbox:
     ) -> Delivery:
         """Take a client's tickets, wait until there is something to tell it, or the time is over, and tell it.
 
-        Args:
-            client: who calls.
-            tickets: to be served.
-            cancelled: ids of its tickets that are not to be served any more; nothing more is told of them.
-            timeout_s: longest time to wait, in seconds.
-
-        Raises:
-            Exception: what the worker died of, once all else is told.
+        Nothing more is told of the tickets with ids in `cancelled`. Once all else is told, what the worker died of is
+        raised.
         """
         with self._changed:
             self._heard_s[client] = self._last_s = time.monotonic()
-            for ticket in tickets:
-                self._n_tickets += 1
-                self._owners[self._n_tickets] = client, ticket.id
-                self._waiting.append(evolve(ticket, id=self._n_tickets))
+            for ticket, number in zip(tickets, self._numbers, strict=False):
+                self._owners[number] = client, ticket.id
+                self._waiting.append(evolve(ticket, id=number))
             if tickets:
                 self._changed.notify_all()
             gone = [number for number, (one, own) in self._owners.items() if one == client and own in cancelled]

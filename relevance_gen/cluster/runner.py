@@ -7,18 +7,18 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, Unpack
 
 from relevance_gen.checks import check_integer
 from relevance_gen.cluster.connection import check_name, connect
-from relevance_gen.cluster.placing import least_loaded, living_nodes
-from relevance_gen.cluster.worker import ClusterWorker, Place
+from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
+from relevance_gen.cluster.worker import ClusterWorker
 from relevance_gen.errors import ClusterError, InvalidRequestError
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.counters import Counters
 from relevance_gen.generation.runner import DEFAULT_MAX_QUEUE, DEFAULT_PREFIX_CACHE_BYTES, Runner, load_model
-from relevance_gen.generation.worker import Worker
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.llama.options import OptionTypes, model_options, shows_options
 
@@ -56,6 +56,8 @@ class ClusterRunner(Runner):
         TypeError: there is no such option.
     """
 
+    _workers: Sequence[ClusterWorker]
+
     def __init__(
         self,
         model: str | os.PathLike[str] | None = None,
@@ -82,7 +84,6 @@ class ClusterRunner(Runner):
         self._name = name
         self._n_runners = n_runners
         self._growing = threading.Lock()
-        self._places: dict[ClusterWorker, str] = {}
         self._past = Counters()
         self._has_begun = False
         connect(address)
@@ -90,7 +91,7 @@ class ClusterRunner(Runner):
         watching = threading.Thread(target=_watch, args=(weakref.ref(self),), name="watch-nodes", daemon=True)
         watching.start()
 
-    def _first_workers(self, backlog: Backlog) -> list[Worker]:
+    def _first_workers(self, backlog: Backlog) -> list[ClusterWorker]:
         wanted = self._wanted_keys()
         if not wanted:
             raise ClusterError("the cluster has no node")
@@ -105,30 +106,26 @@ class ClusterRunner(Runner):
     def _worker(self, backlog: Backlog, key: str) -> ClusterWorker:
         held = weakref.ref(self)  # a worker's thread shall not keep a runner that nobody holds
 
-        def choose() -> Place | None:
+        def choose(worker: ClusterWorker) -> Node | None:
             runner = held()
-            return None if runner is None else runner._choose(worker, key)
+            return None if runner is None else runner._choose(worker)
 
         def on_death(dead: ClusterWorker) -> None:
             if (runner := held()) is not None:
                 runner._replace(dead)
 
-        worker = ClusterWorker(backlog, self._load, self._prefix_cache_bytes, self._made_of, choose, on_death)
-        self._places[worker] = key
-        return worker
+        made_of = self._load, self._prefix_cache_bytes, self._made_of
+        name = None if self._name is None else f"runner {self._name} {key}"
+        return ClusterWorker(backlog, *made_of, choose, on_death, key, name)
 
-    def _choose(self, worker: ClusterWorker, key: str) -> Place | None:
-        """Return where the runner of a key is to be; None if its node is gone and there are others.
-
-        Raises:
-            ClusterError: there is no node, or none of the runners could be started yet, in several attempts.
-        """
-        self._has_begun = self._has_begun or any(one.state is ThreadState.READY for one in self._places)
+    def _choose(self, worker: ClusterWorker) -> Node | None:
+        """Return where a worker's runner is to be; None if its node is gone and there are others."""
+        self._has_begun = self._has_begun or any(one.state is ThreadState.READY for one in self._workers)
         if worker.n_deaths >= _ATTEMPTS and not self._has_begun:
             raise ClusterError("no runner could be started: its process or its node died, again and again")
         nodes = living_nodes()
-        others = [one for one in self._places if one is not worker and one.state not in _ENDED]
-        node_id, _, number = key.partition(" ")
+        others = [one for one in self._workers if one is not worker and one.state not in _ENDED]
+        node_id, _, number = worker.key.partition(" ")
         own = next((node for node in nodes if number and node.id == node_id), None)
         if own is None:
             if number and others:
@@ -136,15 +133,14 @@ class ClusterRunner(Runner):
             loads = Counter(one.node_id for one in others if one.node_id is not None)
             own = least_loaded(nodes, loads)
         worker.node_id = own.id
-        return Place(own.id, int(own.n_gpus > 0), None if self._name is None else f"runner {self._name} {key}")
+        return own
 
     def _replace(self, dead: ClusterWorker) -> None:
         """Start a runner in place of one that has died."""
         with self._growing:
             self._has_begun = True
-            key = self._places.pop(dead)
             if not self.closed:
-                self._add(key, dead)
+                self._add(dead.key, dead)
 
     def _add(self, key: str, dead: ClusterWorker | None = None) -> None:
         """Start a runner, and forget those that have ended, but for what they did."""
@@ -163,8 +159,7 @@ class ClusterRunner(Runner):
         if self._n_runners is not None:
             return
         with self._growing:
-            self._places = {one: key for one, key in self._places.items() if one.state not in _ENDED}
-            held = set(self._places.values())
+            held = {one.key for one in self._workers if one.state not in _ENDED}
             for key in self._wanted_keys():
                 if key not in held and not self.closed:
                     self._add(key)

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import ray
-from attrs import evolve, frozen
+from attrs import evolve
 from ray.exceptions import RayActorError
 
 from relevance_gen.cluster.actors import START_S, Actor, SilentError, check, get_from, start
 from relevance_gen.cluster.connection import NAMESPACE
 from relevance_gen.cluster.mailbox import Delivery, Mailbox
+from relevance_gen.cluster.placing import Node
 from relevance_gen.errors import ClusterError, GenerationError
 from relevance_gen.generation.backlog import Backlog
 from relevance_gen.generation.ticket import Ticket
@@ -36,29 +37,10 @@ _LONGEST_PAUSE_S: Final = 30.0
 """Between two attempts to start a runner."""
 
 
-@frozen
-class Place:
-    """Where a runner is to be.
-
-    Attributes:
-        node_id: the node.
-        n_gpus: GPUs that it has for itself.
-        name: what other processes find it by; None for a runner of this process alone.
-    """
-
-    node_id: str
-    n_gpus: int = 0
-    name: str | None = None
-
-
 class RunnerActor(Actor):
-    """A model and its worker, in a process of its own.
+    """A model and its worker, in a process of its own, which ends by itself, if shared, when nobody is heard of.
 
-    Args:
-        load: loads the model.
-        prefix_cache_bytes: memory for the computed prompts of recent requests.
-        made_of: model and options in words, to be compared with what others want.
-        is_shared: whether it ends by itself when nobody is heard of.
+    It is `made_of` model and options in words, to be compared with what others want.
     """
 
     def __init__(self, load: Load[LanguageModel], prefix_cache_bytes: int, made_of: str, is_shared: bool) -> None:
@@ -70,11 +52,7 @@ class RunnerActor(Actor):
             threading.Thread(target=self._end_unused, daemon=True).start()
 
     def loaded(self) -> tuple[ChatFormat | None, str]:
-        """Wait until the model is loaded; return what its file says of conversations, and what this was made of.
-
-        Raises:
-            ModelLoadError: it cannot be loaded.
-        """
+        """Wait until the model is loaded; return what its file says of conversations, and what this was made of."""
         self._worker.wait_loaded()
         if self._worker.error is not None:
             raise self._worker.error
@@ -94,16 +72,10 @@ class RunnerActor(Actor):
 class ClusterWorker(Worker):
     """A thread that pulls tickets for a runner in another process, and hands on what becomes of them.
 
-    Args:
-        backlog: where its requests come from.
-        load: loads the model, over there.
-        prefix_cache_bytes: memory for the computed prompts of recent requests.
-        made_of: model and options in words.
-        choose: says where the runner is to be; asked again where that node has died. None says that it is not needed.
-        on_death: called when a runner that was ready has died, before its tickets go back.
-
-    Attributes:
-        n_deaths: how many runners have died while they were started.
+    To `choose` is to say on which node the runner is to be, None if it is not needed; that is asked again where the
+    node has died, which `n_deaths` counts. When a runner that was ready has died, `on_death` is called before its
+    tickets go back. Other processes find the runner by `shared_name`; without one it is of this process alone. The
+    `key` says which one of several it is.
     """
 
     def __init__(
@@ -112,15 +84,19 @@ class ClusterWorker(Worker):
         load: Load[LanguageModel],
         prefix_cache_bytes: int,
         made_of: str,
-        choose: Callable[[], Place | None],
+        choose: Callable[[ClusterWorker], Node | None],
         on_death: Callable[[ClusterWorker], None],
+        key: str = "",
+        shared_name: str | None = None,
     ) -> None:
         super().__init__(backlog, load, prefix_cache_bytes)
+        self.key = key
         self.node_id: str | None = None
         self.n_deaths = 0
         self._made_of = made_of
         self._choose = choose
         self._on_death = on_death
+        self._shared_name = shared_name
         self._client = secrets.token_hex(8)
         self._handle: Any = None
         self._held: dict[int, Ticket] = {}
@@ -133,8 +109,7 @@ class ClusterWorker(Worker):
         super()._end(state, error)
 
     def _serve(self) -> None:
-        place = self._begin()
-        if place is None:
+        if not self._begin():
             return
         try:
             told = self._exchange(())
@@ -151,25 +126,21 @@ class ClusterWorker(Worker):
         except RayActorError:
             raise GenerationError(f"a runner on node {self.node_id} died") from None
         finally:
-            if place.name is None:
+            if self._shared_name is None:
                 ray.kill(self._handle)
             else:
                 self._handle.exchange.remote(self._client, (), list(self._held), 0.0)
 
-    def _begin(self) -> Place | None:
-        """Start the runner, or find the one that is shared; where it dies meanwhile, start another after a pause.
-
-        Raises:
-            ModelLoadError: the model cannot be loaded there.
-            ClusterError: there is no node for it, or the one that is shared has another model or other options.
-        """
-        while self.state is ThreadState.LOADING and (place := self._choose()) is not None:
-            options: dict[str, Any] = {"max_concurrency": _CLIENTS, "num_gpus": place.n_gpus}
-            if place.name is not None:
-                options |= {"name": place.name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-            args = self._load, self._prefix_cache_bytes, self._made_of, place.name is not None
+    def _begin(self) -> bool:
+        """Start the runner, or find the one that is shared; where it dies meanwhile, start another after a pause."""
+        name = self._shared_name
+        while self.state is ThreadState.LOADING and (node := self._choose(self)) is not None:
+            options: dict[str, Any] = {"max_concurrency": _CLIENTS, "num_gpus": int(node.n_gpus > 0)}
+            if name is not None:
+                options |= {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+            args = self._load, self._prefix_cache_bytes, self._made_of, name is not None
             try:
-                self._handle = start(RunnerActor, place.node_id, *args, **options)
+                self._handle = start(RunnerActor, node.id, *args, **options)
                 self.node_id = check(self._handle, START_S)
                 self.chat_format, made_of = get_from(self._handle, self._handle.loaded.remote())
             except (RayActorError, SilentError):
@@ -179,8 +150,8 @@ class ClusterWorker(Worker):
                 continue
             if made_of != self._made_of:
                 raise ClusterError("the runner of this name has another model or other options; choose another name")
-            return place
-        return None
+            return True
+        return False
 
     def _exchange(self, tickets: Sequence[Ticket]) -> Delivery:
         """Hand over tickets, and hand on what is told of those before."""
@@ -189,9 +160,8 @@ class ClusterWorker(Worker):
             self._held.pop(ticket_id, None)
         # Where it is idle, `take` waits.
         wait_s = _ROUND_S if self._held or not self._has_room else 0.0
-        told: Delivery = get_from(
-            self._handle, self._handle.exchange.remote(self._client, list(tickets), cancelled, wait_s)
-        )
+        answer = self._handle.exchange.remote(self._client, list(tickets), cancelled, wait_s)
+        told: Delivery = get_from(self._handle, answer)
         self._has_room = any(room.n_tickets > 0 for room in told.rooms.values())
         self.counters = told.counters
         for kind, ticket_id, first, second in told.events:

@@ -205,7 +205,7 @@ def test_processes_share_runners_of_a_name(cluster: Any) -> None:
 def test_a_worker_that_is_not_needed_ends() -> None:
     """A worker whose node is gone before its runner was there ends, so that nobody waits for it for ever."""
     backlog = Backlog(1)
-    worker = ClusterWorker(backlog, nullcontext, 0, "", lambda: None, lambda _: None)
+    worker = ClusterWorker(backlog, nullcontext, 0, "", lambda _: None, lambda _: None)
     worker.start()
     assert worker.join(60)
     assert worker.state is ThreadState.CLOSED
