@@ -29,11 +29,7 @@ class SilentError(ClusterError):
 
 
 class Actor:
-    """What all actors of this library can tell.
-
-    Attributes:
-        groups: for each group of calls, how many of these it works at together, beside all others.
-    """
+    """What all actors of this library can tell; of each group of calls they work at so many beside all others."""
 
     groups: ClassVar[dict[str, int]] = {HEALTH: 2}
 
@@ -54,11 +50,7 @@ class Actor:
 def start(kind: type[Actor], node_id: str, *args: Any, **options: Any) -> Any:
     """Start an actor on a node, and return its handle at once; what fails, such as a dead node, fails its first call.
 
-    Args:
-        kind: its class.
-        node_id: the node.
-        *args: what the class takes.
-        **options: further options of `ray.remote`.
+    Its class takes the `args`, and `ray.remote` the options.
     """
     where = NodeAffinitySchedulingStrategy(node_id, soft=False)
     decorated: Any = ray.remote  # its types do not know of groups
@@ -67,13 +59,7 @@ def start(kind: type[Actor], node_id: str, *args: Any, **options: Any) -> Any:
 
 
 def get(refs: Any, timeout_s: float | None = None) -> Any:
-    """Wait for the answer of an actor, or for those of several.
-
-    Raises:
-        TimedOutError: it did not come in time.
-        RayActorError: an actor died.
-        Exception: what an actor raised.
-    """
+    """Wait for the answer of an actor, or for those of several; raise what an actor raised, or that it did not come."""
     try:
         return ray.get(refs, timeout=timeout_s)
     except RayTaskError as error:
@@ -83,16 +69,10 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
 
 
 def wait_for(handle: Any, answer: Any, silent_s: float = SILENT_S) -> None:
-    """Wait until an actor has answered or failed, for as long as that takes, while it answers pings.
+    """Wait until an actor that has started has answered or failed, for as long as that takes, while it answers pings.
 
-    Args:
-        handle: the actor, which has started.
-        answer: what it was asked for.
-        silent_s: how long it may leave a ping unanswered. It is counted in waits: if this process was stopped itself,
-            that is not the fault of the actor.
-
-    Raises:
-        SilentError: it does not answer pings.
+    A ping that is unanswered for `silent_s` raises a `SilentError`. That is counted in waits: if this process was
+    stopped itself, that is not the fault of the actor.
     """
     wait_s = silent_s / _WAITS
     while not ray.wait([answer], timeout=wait_s, fetch_local=False)[0]:
@@ -102,13 +82,7 @@ def wait_for(handle: Any, answer: Any, silent_s: float = SILENT_S) -> None:
 
 
 def get_from(handle: Any, answer: Any, silent_s: float = SILENT_S) -> Any:
-    """Wait for an answer as `wait_for` does, and return it.
-
-    Raises:
-        SilentError: the actor does not answer pings.
-        RayActorError: it died.
-        Exception: what it raised.
-    """
+    """Wait for an answer as `wait_for` does, and return it as `get` does."""
     wait_for(handle, answer, silent_s)
     return get(answer)
 
@@ -127,13 +101,7 @@ def versions() -> str:
 def check(handle: Any, limit_s: float) -> str:
     """Wait until an actor of this library has started, compare its versions, and return the id of its node.
 
-    Args:
-        handle: the actor.
-        limit_s: how long that may take.
-
-    Raises:
-        ClusterError: it cannot start, or has other versions.
-        RayActorError: it died.
+    A `ClusterError` says that it cannot start or has other versions, a `RayActorError` that it died.
     """
     try:
         node_id, theirs = get(handle.whereabouts.remote(), limit_s)

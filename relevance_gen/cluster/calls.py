@@ -55,18 +55,12 @@ class Pace:
 
 @define(eq=False)
 class _Part:
-    """Some shards that one node was asked for.
+    """Some shards that one node was asked for."""
 
-    Attributes:
-        hosts: which host is asked for each.
-        pieces: of the answer to come; None if that failed.
-        answer: the answer, in a list; an empty one before it has come.
-        instead: the same shards, asked of others; empty if nobody else was asked, or could be.
-    """
-
-    hosts: Mapping[ShardState, HostState]
-    pieces: Any
-    answer: list[Any] = field(factory=list)
+    hosts: Mapping[ShardState, HostState]  # which host is asked for each
+    pieces: Any  # of the answer to come; None if that failed
+    answer: list[Any] = field(factory=list)  # the answer, in a list; an empty one before it has come
+    # the same shards, asked of others; empty if nobody else was asked, or could be
     instead: list[_Part] = field(factory=list)
 
     def answers(self) -> list[Any] | None:
@@ -90,25 +84,17 @@ class _Part:
 
 
 class Calls:
-    """The calls of one question.
-
-    Args:
-        state: of the index that is asked.
-        pace: of this caller.
-    """
+    """The calls of one question, at a caller's pace."""
 
     def __init__(self, state: IndexState, pace: Pace) -> None:
         self.epoch = state.epoch
         self.pace = pace
-        self.hosts: dict[ShardState, HostState] = {}
-        """The host that is asked for each shard."""
+        self.hosts: dict[ShardState, HostState] = {}  # the one that is asked for each shard
 
     def ask(self, shards: Iterable[ShardState], question: bytes) -> list[Any]:
-        """Ask for shards, all nodes at once, and return what is told, in any order: of each shard once.
+        """Ask for shards that have hosts, all nodes at once; return what is told, in any order: of each shard once.
 
-        Args:
-            shards: some that have hosts.
-            question: as `Host.ask` takes it; pickled only once, for there may be many nodes.
+        The question, as `Host.ask` takes it, is pickled only once, for there may be many nodes.
 
         Raises:
             OutdatedError: all hosts of a shard died or are silent, or one has forgotten this state.

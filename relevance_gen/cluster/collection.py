@@ -39,18 +39,8 @@ class ClusterCollection(Collection):
     hosts tell of as many of their best chunks as will hardly ever be too few, texts included. Where they are too few,
     or the texts are long, one more round asks for the rest.
 
-    Args:
-        state: of the index.
-        pace: of whoever asks.
-        before: what was known before; what it remembers holds as long as no chunk changes, or is missing.
-
-    Attributes:
-        state: what was known of the index when this was made.
-
-    Raises:
-        OutdatedError: a shard died or has forgotten this state; raised by whatever asks.
-        TimedOutError: a shard did not answer.
-        BusyError: a host works at too many questions.
+    It is made of the `state` that is known of the index. What was known `before` remembers holds as long as no chunk
+    changes, or is missing. Whatever asks raises what `Calls.ask` does.
     """
 
     def __init__(self, state: IndexState, pace: Pace, before: ClusterCollection | None = None) -> None:
@@ -64,7 +54,8 @@ class ClusterCollection(Collection):
         deviation = math.sqrt(N_PROMISING * share * (1.0 - share))
         self.n_told = min(N_PROMISING, 1 + math.ceil(N_PROMISING * share + _DEVIATIONS * deviation))
         self._terms: LruCache[TermMatch] = LruCache(_TERMS_BYTES, lambda found: found.match.nbytes)
-        if before is not None and all(one.is_whole and one.epoch == state.epoch for one in (before.state, state)):
+        has_missing = state.n_missing_chunks or (before is not None and before.state.n_missing_chunks)
+        if before is not None and before.state.epoch == state.epoch and not has_missing:
             self.remember_as(before)
             self._terms = before._terms
 
@@ -77,7 +68,8 @@ class ClusterCollection(Collection):
         self, method: Callable[Concatenate[SegmentScorer, Rest], Answer], *args: Rest.args, **kwargs: Rest.kwargs
     ) -> list[Answer]:
         """Return what the scorer of each segment answers, wherever it is."""
-        return self._ask(self._shards, method, *args, **kwargs)
+        told: list[Answer] = self._call(self._shards, _chained, Scorers.ask, method, *args, **kwargs)
+        return told
 
     def look_up(self, terms: Sequence[QueryTerm]) -> tuple[TermMatch, ...]:
         """Return what each of some terms stands for in any chunk, and in how many; ask for those not remembered."""
@@ -109,7 +101,8 @@ class ClusterCollection(Collection):
     def tell_each(self, positions: Offsets, inquiries: Sequence[Inquiry[Any]]) -> list[tuple[Offsets, list[Any]]]:
         """Ask the shards that may hold some positions about the chunks there."""
         shards = [shard for shard in self._shards if shard.runs.hold(positions).any()]
-        return self._ask(shards, SegmentScorer.tell, positions, inquiries)
+        told: list[Any] = self._call(shards, _chained, Scorers.ask, SegmentScorer.tell, positions, inquiries)
+        return told
 
     def ahead(self, plan: Plan, n: int) -> dict[Inquiry[Any], Inquiry[Any]]:
         """Ask at once whatever may be wanted of the picked chunks: another round takes longer than a longer answer.
@@ -121,11 +114,6 @@ class ClusterCollection(Collection):
             others = [contents, *(stage.evidence for stage in plan.stages if stage.n_best)]
             wanted = {inquiry: partial(if_short, inquiry) for inquiry in others} | wanted
         return wanted
-
-    def _ask(self, shards: Sequence[ShardState], method: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Return what the scorer of each segment of some shards answers."""
-        told: list[Any] = self._call(shards, _chained, Scorers.ask, method, *args, **kwargs)
-        return told
 
     def _call(
         self,

@@ -23,16 +23,9 @@ _connecting: Final = threading.Lock()
 
 
 def connect(address: str | None) -> None:
-    """Join a cluster, unless this process is in one already.
+    """Join a cluster, unless this process is in one already; the address is as for `ClusterIndex`.
 
-    Args:
-        address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; ``"local"`` for one
-            that is started on this machine and ends with this process; None for the first of the environment variable
-            ``RAY_ADDRESS``, the cluster that this machine is in, and one that is started.
-
-    Raises:
-        InvalidRequestError: it is no address.
-        ClusterError: nothing answers there.
+    One that is started on this machine ends with this process.
     """
     if address is not None and (not isinstance(address, str) or not address or "://" in address):
         raise InvalidRequestError.must_be("address", '"auto", "local" or the HOST:PORT of a cluster\'s head', address)
@@ -73,10 +66,8 @@ def _current() -> str | None:
 def _greet(address: str) -> None:
     """Greet a cluster's head, because Ray itself tries for minutes where none is.
 
-    Raises:
-        OSError: nobody listens there, or answers as a head does.
-        ValueError: the address has no port, or it is none.
-        OverflowError: the port is none.
+    An OSError says that nobody listens there or answers as a head does, a ValueError or OverflowError that the address
+    has no port.
     """
     host, _, port = address.rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as head:
@@ -87,10 +78,6 @@ def _greet(address: str) -> None:
 
 
 def check_name(name: object) -> None:
-    """Check a name that other processes find something by.
-
-    Raises:
-        InvalidRequestError: it is none.
-    """
+    """Check a name that other processes find something by."""
     if not isinstance(name, str) or not name:
         raise InvalidRequestError.must_be("name", "a string that is not empty", name)

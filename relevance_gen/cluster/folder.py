@@ -54,17 +54,11 @@ def _is_hash(value: Any) -> bool:
 
 @frozen
 class SavedShard:
-    """The file of a shard.
+    """The file of a shard."""
 
-    Attributes:
-        n_tokens: tokens in all of its chunks.
-        n_bytes: its size.
-        sha256: the hash of its content, in hexadecimal.
-    """
-
-    n_tokens: int = field(validator=checks.integer(0))
+    n_tokens: int = field(validator=checks.integer(0))  # tokens in all of its chunks
     n_bytes: int = field(validator=checks.integer(0))
-    sha256: str = field(validator=checks.must_be("a hash", _is_hash))
+    sha256: str = field(validator=checks.must_be("a hash", _is_hash))  # the hash of its content, in hexadecimal
 
 
 def _are_shards(files: Any) -> bool:
@@ -80,23 +74,15 @@ def _are_times(files: Any) -> bool:
 
 @frozen
 class Manifest:
-    """What belongs together.
-
-    Attributes:
-        weighting: name of the weighting.
-        encoding: name of the encoding that tokens are counted in.
-        fingerprint: a hash of what that encoding is.
-        n_positions: number of positions that were ever given.
-        shards: the files of the shards, by name, in the order of the shards.
-        replaced: files that stay for readers of earlier states, and when they were replaced, in seconds since 1970.
-        format: version of this format.
-    """
+    """What belongs together."""
 
     weighting: WeightingName = field(validator=lambda _, __, value: weighting_named(value))
     encoding: str = field(validator=checks.string)
-    fingerprint: str = field(validator=checks.string)
-    n_positions: int = field(validator=checks.integer(0))
+    fingerprint: str = field(validator=checks.string)  # a hash of what that encoding is
+    n_positions: int = field(validator=checks.integer(0))  # number of positions that were ever given
+    # the files of the shards, by name, in the order of the shards
     shards: dict[str, SavedShard] = field(validator=checks.must_be("files of shards, none of them twice", _are_shards))
+    # files that stay for readers of earlier states, and when they were replaced, in seconds since 1970
     replaced: dict[str, float] = field(factory=dict, validator=checks.must_be("times by file", _are_times))
     format: int = _FORMAT
 

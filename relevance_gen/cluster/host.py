@@ -43,10 +43,7 @@ fetching it takes longer than a question does."""
 class Host(Actor):
     """Holds some shards of one index. A shard is made by one call at a time; questions are answered meanwhile.
 
-    Args:
-        number: the host's, which no other host of the index has.
-        weighting: the name of the weighting.
-        counter: counts the tokens of chunks.
+    No other host of the index has its number.
     """
 
     groups: ClassVar[dict[str, int]] = {HEALTH: 2, _MAKING: 1, _ASKING: _MOST_ASKED + _REFUSING}

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -53,23 +52,14 @@ NOT_MADE: Final = Contribution(Statistics(), PositionRuns.of(np.zeros(0, np.int6
 
 @define(eq=False)
 class KeptHost:
-    """What the keeper knows of a host.
-
-    Attributes:
-        state: what callers are told.
-        end: an answer that never comes, but fails when it dies.
-        is_up: whether it has started, with the right versions.
-        ping: an answer that shows that it lives; None between two pings.
-        next_ping_s: when to ping it again, in seconds of the monotonic clock.
-        silent_s: how long a ping was not answered.
-    """
+    """What the keeper knows of a host."""
 
     state: HostState
-    end: Any
-    is_up: bool = False
-    ping: Any = None
-    next_ping_s: float = 0.0
-    silent_s: float = 0.0
+    end: Any  # an answer that never comes, but fails when it dies
+    is_up: bool = False  # whether it has started, with the right versions
+    ping: Any = None  # an answer that shows that it lives; None between two pings
+    next_ping_s: float = 0.0  # when to ping it again, in seconds of the monotonic clock
+    silent_s: float = 0.0  # how long a ping was not answered
 
     @property
     def handle(self) -> Any:
@@ -89,27 +79,16 @@ class KeptHost:
 
 @define(eq=False)
 class KeptShard:
-    """What the keeper knows of a shard.
+    """What the keeper knows of a shard."""
 
-    Attributes:
-        number: no other shard of the index has it.
-        recipe: how it is made.
-        contribution: what it adds to the whole; `NOT_MADE` before it was made for the first time.
-        replicas: the hosts that have it, and live.
-        coming: those that are making it.
-        error: why it could not be restored.
-        n_failures: how often in a row that failed.
-        next_try_s: when to try again, in seconds of the monotonic clock.
-    """
-
-    number: int
+    number: int  # no other shard of the index has it
     recipe: Recipe
-    contribution: Contribution = NOT_MADE
-    replicas: list[KeptHost] = field(factory=list)
-    coming: list[KeptHost] = field(factory=list)
-    error: str | None = None
-    n_failures: int = 0
-    next_try_s: float = 0.0
+    contribution: Contribution = NOT_MADE  # what it adds to the whole; `NOT_MADE` before it was made for the first time
+    replicas: list[KeptHost] = field(factory=list)  # the hosts that have it, and live
+    coming: list[KeptHost] = field(factory=list)  # those that are making it
+    error: str | None = None  # why it could not be restored
+    n_failures: int = 0  # how often in a row that failed
+    next_try_s: float = 0.0  # when to try again, in seconds of the monotonic clock
 
     @property
     def statistics(self) -> Statistics:
@@ -140,19 +119,8 @@ class _Call(NamedTuple):
 class Hosts:
     """All hosts of an index, and the replicas of all shards in them.
 
-    Args:
-        weighting: the name of the weighting.
-        counter: counts the tokens of chunks.
-        n_wanted: how many hosts shall have each shard, each on a node of its own as far as there are nodes.
-        on_change: called, with `changed` held, when a host was struck out, falls silent or is heard of again.
-
-    Attributes:
-        shards: the shards.
-        all: the hosts.
-        changed: held for a moment while hosts and replicas come and go.
-        n_wanted: how many hosts shall have each shard.
-        adopted: what was adopted last, as `Shard.adopt` takes it; None before anything was.
-        closed: set when all hosts were ended.
+    Each shard shall have `n_wanted` hosts, each on a node of its own as far as there are nodes. When a host was struck
+    out, falls silent or is heard of again, `on_change` is called with `changed` held.
     """
 
     def __init__(
@@ -160,12 +128,12 @@ class Hosts:
     ) -> None:
         self.shards: list[KeptShard] = []
         self.all: list[KeptHost] = []
-        self.changed = threading.Condition()
+        self.changed = threading.Condition()  # held for a moment while hosts and replicas come and go
         self._made_with = weighting, counter
         self._numbers = itertools.count()
         self.n_wanted = n_wanted
         self.on_change = on_change
-        self.adopted: tuple[int, Any] | None = None
+        self.adopted: tuple[int, Any] | None = None  # what was adopted last, as `Shard.adopt` takes it
         self.closed = threading.Event()
 
     def of(self, host: KeptHost) -> list[KeptShard]:
@@ -206,18 +174,9 @@ class Hosts:
                 self.strike(host)
 
     def call(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-        """Call all replicas of some shards at once, and strike those out that turn out to be dead or silent.
+        """Call a method of all replicas of some shards at once, and return what the replicas of each answered.
 
-        Args:
-            shards: the shards.
-            verb: the method of `Shard`.
-            arguments: what it takes, for each shard.
-
-        Returns:
-            What the replicas of each shard answered.
-
-        Raises:
-            Exception: what one of them raised, when all have answered.
+        Those that turn out to be dead or silent are struck out. What one raised is raised when all have answered.
         """
         answers: list[list[Any]] = [[] for _ in shards]
         calls = zip(answers, shards, arguments, strict=True)
@@ -227,8 +186,7 @@ class Hosts:
     def call_one(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Do so with one replica of each shard, and with others where these turn out to be dead or silent.
 
-        Returns:
-            For each shard a list of its answer; an empty one where no replica lives.
+        The list of a shard is empty where no replica lives.
         """
         answers: list[list[Any]] = [[] for _ in shards]
         owed = list(zip(answers, shards, arguments, strict=True))
@@ -340,7 +298,7 @@ class Hosts:
     def _make(self, shard: KeptShard, host: KeptHost) -> None:
         """Have a host make a shard, and adopt what the others have adopted."""
         self._welcome(host)
-        made = self._made(shard, host)
+        made: Contribution = self._made(shard, host)
         with self.changed:
             if shard.contribution is NOT_MADE:
                 shard.contribution = made
@@ -364,31 +322,27 @@ class Hosts:
             with suppress(RayActorError, SilentError):  # whoever calls it next is told
                 get_from(one.handle, answer)
 
-    def _made(self, shard: KeptShard, host: KeptHost) -> Contribution:
+    def _made(self, shard: KeptShard, host: KeptHost) -> Any:
         """Let a host copy a replica that lives; where there is none, make the shard by its recipe.
 
         A saved file comes first, because it is mapped, and lies in memory once for all who read it.
         """
 
-        def build() -> Contribution:
-            made: Contribution = get_from(
-                host.handle, host.handle.build.remote(shard.number, shard.recipe), BUILD_SILENT_S
-            )
-            return made
+        def make_from(twin: KeptHost | None) -> Any:
+            if twin is None:
+                made = host.handle.build.remote(shard.number, shard.recipe)
+            else:
+                copy = twin.handle.call.remote(shard.number, "copy")
+                wait_for(twin.handle, copy, _SILENT_S)
+                made = host.handle.take.remote(shard.number, copy)
+            return get_from(host.handle, made, BUILD_SILENT_S)
 
-        def take(twin: KeptHost) -> Contribution:
-            copy = twin.handle.call.remote(shard.number, "copy")
-            wait_for(twin.handle, copy, _SILENT_S)
-            taken: Contribution = get_from(host.handle, host.handle.take.remote(shard.number, copy), BUILD_SILENT_S)
-            return taken
-
-        living = [one for one in shard.replicas if not one.is_silent] if self.adopted is not None else []
-        copies = [partial(take, one) for one in living]
-        ways: list[Callable[[], Contribution]] = [build, *copies] if shard.recipe.is_file else [*copies, build]
-        for way in ways[:-1]:
+        twins = [one for one in shard.replicas if not one.is_silent] if self.adopted is not None else []
+        *ways, last = [None, *twins] if shard.recipe.is_file else [*twins, None]
+        for way in ways:
             with suppress(Exception):  # there is another way
-                return way()
-        return ways[-1]()
+                return make_from(way)
+        return make_from(last)
 
     def _place(self, shard: KeptShard, node: Node | None) -> KeptHost:
         """Return the host that a shard is to be made in, on the node with most room unless one is named.

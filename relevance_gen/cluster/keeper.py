@@ -24,7 +24,7 @@ from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
 from relevance_gen.cluster.hosts import Hosts, KeptHost, KeptShard
 from relevance_gen.cluster.parts import Part, Recipe, ShardFile
-from relevance_gen.cluster.placing import Node, better_place, living_nodes
+from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
 from relevance_gen.cluster.store import Store
@@ -40,18 +40,14 @@ _log = logging.getLogger(__name__)
 
 _MOST_TOKENS: Final = 1 << 28
 """Chunks that are added become a shard of their own where the smallest has more tokens: about 1 Gi characters."""
+_WORTH: Final = 1.25
+"""A shard is moved where its node has so many times the load that the other one will have."""
 _PROGRESS_S: Final = 1.0
 """How long to wait for the progress of a shard."""
 
 
 class Keeper(Actor):
-    """Keeps one index. A change is seen whole by every question that begins after it, or not at all.
-
-    Args:
-        weighting: the name of the weighting.
-        counter: counts the tokens of chunks.
-        n_replicas: how many hosts have each shard.
-    """
+    """Keeps one index. A change is seen whole by every question that begins after it, or not at all."""
 
     def __init__(self, weighting: WeightingName, counter: TokenCounter, n_replicas: int) -> None:
         self._weighting = weighting
@@ -91,15 +87,7 @@ class Keeper(Actor):
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def build(self, parts: Sequence[Part], n_positions: int | None = None) -> None:
-        """Make the shards.
-
-        Args:
-            parts: what each is made of.
-            n_positions: number of positions; None if the chunks have no positions yet, and get them in this order.
-
-        Raises:
-            ClusterError: a shard cannot be made.
-        """
+        """Make a shard of each part; without a number of positions the chunks get theirs now, in this order."""
         with self._changing:
             self._hosts.shards = [KeptShard(number, Recipe.of(part)) for number, part in enumerate(parts)]
             self._hosts.fill()
@@ -119,16 +107,7 @@ class Keeper(Actor):
         return n_positions
 
     def add(self, part: Part, n_positions: int) -> int:
-        """Add chunks, and return the position of the first.
-
-        Args:
-            part: the chunks.
-            n_positions: number of positions that they take.
-
-        Raises:
-            ChunksMissingError: no shard is there to take them; nothing was added.
-            ClusterError: no further shard could be made for them; nothing was added.
-        """
+        """Add chunks, which take so many positions, and return the first; whatever is raised, nothing was added."""
         with self._changing:
             first = self._n_positions
             living = [shard for shard in self._shards if shard.replicas]
@@ -155,12 +134,7 @@ class Keeper(Actor):
             raise ClusterError(f"no shard could be made of the chunks: {shard.error}")
 
     def remove(self, positions: Any, where: Where | None = None) -> int:
-        """Remove the chunks at some positions, or all that `where` allows, and return how many these were.
-
-        Raises:
-            InvalidRequestError: no chunk is at one of the positions, or `where` is not allowed; none was removed.
-            ChunksMissingError: a shard is lost that may hold one; none was removed.
-        """
+        """Remove chunks as `ClusterIndex.remove` does."""
         with self._changing:
             state = self.state()
             if state is None or state.n_missing_chunks:
@@ -179,14 +153,7 @@ class Keeper(Actor):
         return at.size
 
     def save(self, folder: str) -> None:
-        """Write all shards to a folder, but for those that it has; lost ones are restored from there from now on.
-
-        Raises:
-            ChunksMissingError: a shard is lost.
-            IndexConflictError: another writer has saved there since this index was loaded from there.
-            InvalidRequestError: the folder is not the same for all nodes, or metadata is not JSON.
-            OSError: the folder cannot be written.
-        """
+        """Write all shards to a folder, but for those that it has, as `ClusterIndex.save` does."""
         with self._changing:
             if not all(shard.replicas for shard in self._shards):
                 raise self._missing("the index cannot be saved now")
@@ -246,12 +213,15 @@ class Keeper(Actor):
 
     def _next_move(self, unfit: set[str]) -> tuple[KeptShard, KeptHost, Node] | None:
         """Return a replica to move, and where to, if that makes the nodes' loads more even."""
-        nodes = [node for node in living_nodes() if node.id not in unfit]
+        nodes, loads = [node for node in living_nodes() if node.id not in unfit], self._hosts.loads
+        n_cpus = {node.id: max(node.n_cpus, 1.0) for node in nodes}
+        target = least_loaded(nodes, loads)
         for shard in self._shards:
             held = {one.node_id: one for one in shard.replicas}
-            if (move := better_place(nodes, self._hosts.loads, list(held), shard.size)) is not None:
-                source, target = move
-                return shard, held[source], target
+            if held and target.id not in held:
+                load, source = max((loads[node_id] / n_cpus.get(node_id, 1.0), node_id) for node_id in held)
+                if load > _WORTH * (loads[target.id] + shard.size) / n_cpus[target.id]:
+                    return shard, held[source], target
         return None
 
     def close(self) -> None:

@@ -14,19 +14,11 @@ _LEAST_CHARS: Final = 256 << 20
 """With less text for each, asking more shards takes longer than they save."""
 _MOST_CHARS: Final = 1 << 30
 """A larger shard takes long to make again, and to move."""
-_WORTH: Final = 1.25
-"""A shard is moved where its node has so many times the load that the other one will have."""
 
 
 @frozen
 class Node:
-    """A machine of the cluster.
-
-    Attributes:
-        id: what Ray calls it.
-        n_cpus: the processors that it offers.
-        n_gpus: the GPUs that it offers.
-    """
+    """A machine of the cluster."""
 
     id: str
     n_cpus: float
@@ -55,33 +47,8 @@ def how_many(n_chars: int, n_cpus: int) -> int:
 def least_loaded(nodes: Sequence[Node], loads: Mapping[str, int], avoided: Sequence[str] = ()) -> Node:
     """Return the node with the least load for each of its processors; one that is not to be avoided if there is one.
 
-    Args:
-        nodes: to choose from.
-        loads: number of actors, or the size of what they hold, by the id of their node.
-        avoided: ids of nodes.
-
-    Raises:
-        ClusterError: there is no node.
+    A load is the number of actors, or the size of what they hold, by the id of their node.
     """
     if not nodes:
         raise ClusterError("the cluster has no node")
     return min(nodes, key=lambda node: (node.id in avoided, loads.get(node.id, 0) / max(node.n_cpus, 1.0), node.id))
-
-
-def better_place(
-    nodes: Sequence[Node], loads: Mapping[str, int], held: Sequence[str], size: int
-) -> tuple[str, Node] | None:
-    """Return from which node, of those that hold replicas of a shard, to move one, and where to; None if no move helps.
-
-    Args:
-        nodes: those that live.
-        loads: the size of all that is held by the id of its node.
-        held: ids of the nodes that hold a replica of the shard.
-        size: the shard's.
-    """
-    n_cpus = {node.id: max(node.n_cpus, 1.0) for node in nodes}
-    target = least_loaded(nodes, loads)
-    if target.id in held or not held:
-        return None
-    load, source = max((loads[node_id] / n_cpus.get(node_id, 1.0), node_id) for node_id in held)
-    return (source, target) if load > _WORTH * (loads.get(target.id, 0) + size) / n_cpus[target.id] else None

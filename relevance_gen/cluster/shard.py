@@ -34,21 +34,13 @@ class OutdatedError(Exception):
 
 @frozen(eq=False)
 class Contribution:
-    """What a shard adds to the whole index.
-
-    Attributes:
-        statistics: of its chunks.
-        runs: their positions.
-        n_positions: number of positions that its chunks took when it was made, those of blank ones included.
-        n_tokens: tokens in its chunks.
-        digest: a sum of hashes of its chunks, each of its words and its position.
-    """
+    """What a shard adds to the whole index."""
 
     statistics: Statistics
-    runs: PositionRuns
-    n_positions: int
+    runs: PositionRuns  # their positions
+    n_positions: int  # number of positions that its chunks took when it was made, those of blank ones included
     n_tokens: int
-    digest: int
+    digest: int  # a sum of hashes of its chunks, each of its words and its position
 
 
 class Shard:
@@ -56,10 +48,6 @@ class Shard:
 
     A change comes in two steps: `build`, `add` or `remove` makes the new segments and tells what they contribute;
     `adopt` makes them searchable, when what all shards contribute is known. A change that is not adopted is forgotten.
-
-    Args:
-        weighting: the name of the weighting.
-        counter: counts the tokens of chunks.
     """
 
     def __init__(self, weighting: WeightingName, counter: TokenCounter) -> None:
@@ -124,11 +112,7 @@ class Shard:
     # ── Questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def scorers(self, epoch: int) -> list[SegmentScorer]:
-        """Return what scores the segments of one state of the index.
-
-        Raises:
-            OutdatedError: that state is forgotten.
-        """
+        """Return what scores the segments of one state of the index; raise `OutdatedError` where it is forgotten."""
         try:
             return self._epochs[epoch]
         except KeyError:
@@ -139,10 +123,7 @@ class Shard:
     def save(self, address: str, name: str, n_positions: int) -> folder.SavedShard:
         """Write all chunks to a file of their own, which `relevance_gen.ChunkIndex.load` can read, too.
 
-        Args:
-            address: of the folder.
-            name: of the file.
-            n_positions: number of positions that were ever given in the whole index.
+        In the whole index, `n_positions` were ever given.
         """
         counter = self._counter
         saved = storage.SavedIndex(

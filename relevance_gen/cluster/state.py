@@ -17,17 +17,13 @@ from relevance_gen.types import WeightingName
 class PositionRuns:
     """Positions, as runs of them.
 
-    Attributes:
-        first: the first position of each run, ascending.
-        behind: the position behind the last of each run.
-
     >>> runs = PositionRuns.of(np.array([0, 1, 2, 7, 8]))
     >>> runs.first, runs.behind, runs.hold(np.array([2, 3, 8]))
     (array([0, 7]), array([3, 9]), array([ True, False,  True]))
     """
 
-    first: Offsets
-    behind: Offsets
+    first: Offsets  # the first position of each run, ascending
+    behind: Offsets  # the position behind the last of each run
 
     @classmethod
     def of(cls, positions: Offsets) -> PositionRuns:
@@ -44,38 +40,23 @@ class PositionRuns:
 
 @frozen(eq=False)
 class HostState:
-    """A process that holds shards.
+    """A process that holds shards."""
 
-    Attributes:
-        number: no other host of the index has it.
-        handle: the actor.
-        node_id: the node that it runs on.
-    """
-
-    number: int
+    number: int  # no other host of the index has it
     handle: Any
     node_id: str
 
 
 @frozen(eq=False)
 class ShardState:
-    """Where a shard is, and what it holds.
+    """Where a shard is, and what it holds."""
 
-    Attributes:
-        number: no other shard of the index has it.
-        runs: the positions of its chunks.
-        n_chunks: number of chunks.
-        hosts: those that hold it, all of them the same; none while it is lost.
-        n_lacking: how many should hold it besides.
-        error: why these could not be had yet.
-    """
-
-    number: int
-    runs: PositionRuns
+    number: int  # no other shard of the index has it
+    runs: PositionRuns  # the positions of its chunks
     n_chunks: int
-    hosts: tuple[HostState, ...]
-    n_lacking: int
-    error: str | None
+    hosts: tuple[HostState, ...]  # those that hold it, all of them the same; none while it is lost
+    n_lacking: int  # how many should hold it besides
+    error: str | None  # why these could not be had yet
 
     @property
     def node_ids(self) -> tuple[str, ...]:
@@ -85,37 +66,21 @@ class ShardState:
 
 @frozen(eq=False)
 class IndexState:
-    """An index between two changes.
+    """An index between two changes."""
 
-    Attributes:
-        version: grows whenever anything here changes.
-        epoch: grows when chunks change.
-        shards: its shards.
-        statistics: of all chunks, without arrays: what a question needs to be weighed.
-        n_positions: number of positions that were ever given.
-        n_tokens: tokens in all chunks.
-        weighting: name of the weighting.
-        counter: counts tokens as they were counted for the chunks.
-    """
-
-    version: int
-    epoch: int
+    version: int  # grows whenever anything here changes
+    epoch: int  # grows when chunks change
     shards: tuple[ShardState, ...]
-    statistics: Statistics
-    n_positions: int
-    n_tokens: int
+    statistics: Statistics  # of all chunks, without arrays: what a question needs to be weighed
+    n_positions: int  # number of positions that were ever given
+    n_tokens: int  # tokens in all chunks
     weighting: WeightingName
-    counter: TokenCounter
+    counter: TokenCounter  # counts tokens as they were counted for the chunks
 
     @property
     def n_missing_chunks(self) -> int:
         """Number of chunks that nobody can search now."""
         return sum(shard.n_chunks for shard in self.shards if not shard.hosts)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all chunks can be searched now."""
-        return not self.n_missing_chunks
 
     @property
     def errors(self) -> tuple[str, ...]:

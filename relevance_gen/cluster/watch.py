@@ -22,12 +22,7 @@ _PINGS_PER_S: Final = 100
 
 
 class Watch:
-    """A thread that watches until the hosts are closed.
-
-    Args:
-        hosts: what is watched.
-        restore: called in a thread of its own when shards lack replicas.
-    """
+    """A thread that watches until the hosts are closed; in another it has shards restored that lack replicas."""
 
     def __init__(self, hosts: Hosts, restore: Callable[[], None]) -> None:
         self._hosts = hosts
