@@ -31,21 +31,13 @@ _TEXT_STYLE: Final = 'style="text-align: left; white-space: pre-wrap"'
 
 @frozen
 class Row:
-    """What is shown of one thing.
+    """What is shown of one thing."""
 
-    Attributes:
-        label: what stands before the text on its line, the space between them included.
-        cells: what stands before it in a table.
-        text: as much of it is shown as there is room for.
-        focus: the part to show if that is not all; the beginning if not given.
-        marks: parts to mark in a table, ascending and apart.
-    """
-
-    label: str
-    cells: tuple[str, ...]
-    text: str
-    focus: Part | None = None
-    marks: Sequence[Part] = ()
+    label: str  # what stands before the text on its line, the space between them included
+    cells: tuple[str, ...]  # what stands before it in a table
+    text: str  # as much of it is shown as there is room for
+    focus: Part | None = None  # the part to show if that is not all; the beginning if not given
+    marks: Sequence[Part] = ()  # parts to mark in a table, ascending and apart
 
 
 def as_text(head: str, items: Sequence[T], row: Callable[[T], Row], n_chars: int = LINE_CHARS) -> str:

@@ -82,19 +82,10 @@ class ClusterCollection(Collection):
                 found[key] = one
         return tuple([found[term.term_id, term.word, term.inflected] for term in terms])
 
-    def leaders(
-        self,
-        plan: Plan,
-        n: int,
-        chosen: Filter | None,
-        *,
-        everyone: bool,
-        n_told: int = 0,
-        inquiries: Sequence[Inquiry[Any]] = (),
-    ) -> Leaders:
+    def leaders(self, plan: Plan, n: int, chosen: Filter | None, *, everyone: bool, **options: Any) -> Leaders:
         """Return the chunks that may be among the best, and what each host tells at once of the best of its own."""
         merge = partial(_leading, n=None if everyone else n)
-        options: dict[str, Any] = {"everyone": everyone, "n_told": n_told, "inquiries": inquiries}
+        options["everyone"] = everyone
         leaders: Leaders = self._call(self._shards, merge, Scorers.leaders, plan, n, chosen, **options)
         return leaders
 

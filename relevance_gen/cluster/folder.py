@@ -24,14 +24,7 @@ from attrs import asdict, evolve, field, frozen
 
 from relevance_gen import checks, wire
 from relevance_gen.cluster.store import MAX_SMALL_BYTES, Store, Version
-from relevance_gen.errors import (
-    IndexConflictError,
-    IndexFormatError,
-    InvalidRequestError,
-    counted,
-    describe,
-    shorten,
-)
+from relevance_gen.errors import IndexConflictError, IndexFormatError, InvalidRequestError, counted, describe, shorten
 from relevance_gen.retrieval.index import ChunkIndex, opened
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
@@ -92,11 +85,7 @@ Before: TypeAlias = tuple[Version, Manifest | None]
 
 
 def as_address(folder: str | PathLike[str]) -> str:
-    """Return what a caller calls a folder in the form that means the same on every node.
-
-    Raises:
-        InvalidRequestError: it is neither a path nor an address.
-    """
+    """Return what a caller calls a folder, a path or an address, in the form that means the same on every node."""
     if not isinstance(folder, str | PathLike) or not os.fspath(folder):
         raise InvalidRequestError.must_be("folder", "a path that all nodes share, or an address as s3://…", folder)
     address = os.fspath(folder).removeprefix("file://")
@@ -113,12 +102,7 @@ def new_files(n_shards: int) -> list[str]:
 
 
 def write_index(folder: str, name: str, index: storage.SavedIndex) -> SavedShard:
-    """Write a shard's file, and return what is to be said of it.
-
-    Raises:
-        OSError: it cannot be written.
-        InvalidRequestError: some metadata is not JSON.
-    """
+    """Write a shard's file, and return what is to be said of it; metadata that is not JSON is refused."""
     if "://" in folder:
         written = storage.to_bytes(index)
         Store(folder).write(name, written)
@@ -130,12 +114,7 @@ def write_index(folder: str, name: str, index: storage.SavedIndex) -> SavedShard
 
 
 def begin(folder: str) -> Before:
-    """Return what a folder, which is made if need be, holds before a change.
-
-    Raises:
-        IndexFormatError: it has another program's `index.json`, or that of another version.
-        OSError: it cannot be made or read.
-    """
+    """Return what a folder, which is made if need be, holds before a change; refuse another program's `index.json`."""
     store = Store(folder)
     store.make()
     content, tag = store.look(_MANIFEST)
@@ -181,12 +160,7 @@ def conflict(folder: str) -> IndexConflictError:
 
 
 def read_index(folder: str, name: str) -> storage.SavedIndex:
-    """Open a shard's file: mapped into memory from a path, fetched whole from any other address.
-
-    Raises:
-        IndexFormatError: it is damaged or foreign.
-        OSError: it cannot be read.
-    """
+    """Open a shard's file: mapped into memory from a path, fetched whole from any other address."""
     folder = folder.removeprefix("file://")
     if "://" in folder:
         return storage.from_bytes(Store(folder).read_all(name), name)
@@ -224,11 +198,7 @@ def read_manifest(folder: str) -> Manifest:
 
 
 def parse_manifest(content: bytes, folder: str) -> Manifest:
-    """Return what a manifest says; errors name its folder.
-
-    Raises:
-        IndexFormatError: it is none, or another version's.
-    """
+    """Return what a manifest says; an `IndexFormatError`, for what is none or another version's, names its folder."""
     try:
         parsed = wire.parse(content, once=True)
         if not isinstance(parsed, dict) or not isinstance(shards := parsed.get("shards"), dict):

@@ -21,6 +21,7 @@ from relevance_gen.cluster.parts import Recipe
 from relevance_gen.cluster.shard import Contribution, OutdatedError, Shard
 from relevance_gen.errors import BusyError
 from relevance_gen.quota import Quota
+from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.scorers import Scorers
 from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
@@ -94,52 +95,37 @@ class Host(Actor):
     def ask(self, epoch: int, shards: Mapping[int, Sequence[int]], question: bytes) -> list[bytes]:
         """Return what a function tells of shards of this node, all together, in pieces for `whole`.
 
-        Args:
-            epoch: which state of the index is asked.
-            shards: the numbers of the shards, by the number of the host that is to be asked for them.
-            question: four things, pickled: the function, which takes `Scorers` first; its other arguments, and those by
-                name; and a function that puts together what several hosts tell.
+        The numbers of the shards are given by the number of the host that is to be asked for them. The question is four
+        things, pickled: the function, which takes `Scorers` first; its other arguments, and those by name; and a
+        function that puts together what several hosts tell.
 
         Raises:
             OutdatedError: that state is forgotten, or one of the hosts does not have a shard, is dead or is silent.
             BusyError: one of them works at too many questions.
         """
-        if not self._asked.take():
-            raise BusyError(f"a process of the cluster works at {_MOST_ASKED} questions already: ask again later")
-        try:
-            asked = [
-                (handle, handle.ask.remote(epoch, {host: some}, question))
-                for host, some in shards.items()
-                if host != self._number
-                for handle in (self._known(host),)
-            ]
-            function, args, kwargs, merge = pickle.loads(question)  # noqa: S301 from a process of the cluster
-            told = []
-            if (here := shards.get(self._number)) is not None:
-                told.append(function(self._scorers(epoch, here), *args, **kwargs))
-            for handle, pieces in asked:
-                wait_for(handle, pieces[0], _SILENT_S)
-                told.append(whole(get(pieces)))
-            answer = cloudpickle.dumps(merge(told) if len(told) > 1 else told[0])
-        except (RayActorError, SilentError):
-            raise OutdatedError from None
-        finally:
-            self._asked.give_back()
+        busy = BusyError(f"a process of the cluster works at {_MOST_ASKED} questions already: ask again later")
+        with self._asked.taken(refusal=lambda: busy):
+            try:
+                others = [(self._others[host], {host: some}) for host, some in shards.items() if host != self._number]
+                here = [self._shards[shard].scorers(epoch) for shard in shards.get(self._number, ())]
+            except KeyError:
+                raise OutdatedError from None
+            try:
+                asked = [(handle, handle.ask.remote(epoch, some, question)) for handle, some in others]
+                function, args, kwargs, merge = pickle.loads(question)  # noqa: S301 from a process of the cluster
+                told = [function(self._scorers(here), *args, **kwargs)] if here else []
+                for handle, pieces in asked:
+                    wait_for(handle, pieces[0], _SILENT_S)
+                    told.append(whole(get(pieces)))
+                answer = cloudpickle.dumps(merge(told) if len(told) > 1 else told[0])
+            except (RayActorError, SilentError):
+                raise OutdatedError from None
         size = max(_PIECE_BYTES, -(-len(answer) // _N_PIECES))
         return [answer[size * number : size * (number + 1)] for number in range(_N_PIECES)]
 
-    def _known(self, host: int) -> Any:
-        try:
-            return self._others[host]
-        except KeyError:
-            raise OutdatedError from None
-
-    def _scorers(self, epoch: int, shards: Sequence[int]) -> Scorers:
-        try:
-            every = [*itertools.chain.from_iterable(self._shards[shard].scorers(epoch) for shard in shards)]
-        except KeyError:
-            raise OutdatedError from None
-        return Scorers(self._crowd.fewer(every) if len(shards) == len(self._shards) else every)
+    def _scorers(self, of_shards: Sequence[Sequence[SegmentScorer]]) -> Scorers:
+        every = [*itertools.chain.from_iterable(of_shards)]
+        return Scorers(self._crowd.fewer(every) if len(of_shards) == len(self._shards) else every)
 
 
 def whole(pieces: Sequence[bytes]) -> Any:

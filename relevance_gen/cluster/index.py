@@ -128,7 +128,7 @@ class ClusterIndex(Searchable):
                 n_parts = n_shards or how_many(sum(map(len, checked.texts)), _n_cpus())
                 parts = _hand_over(checked, max(1, min(n_parts, len(checked.texts))))
             self._begin(_start_keeper(name, weighting, counter, replicas))
-            self._build(parts, None, report)
+            self._build(parts, report=report)
 
     @classmethod
     def load(
@@ -163,7 +163,7 @@ class ClusterIndex(Searchable):
         parts = [ShardFile(address_of, name, shard.n_tokens) for name, shard in manifest.shards.items()]
         index = cls.__new__(cls)
         index._begin(_start_keeper(name, manifest.weighting, counter, replicas))
-        index._build(parts, manifest.n_positions, None)
+        index._build(parts, manifest.n_positions)
         return index
 
     @classmethod
@@ -198,7 +198,7 @@ class ClusterIndex(Searchable):
             weakref.finalize(self, _end, keeper).atexit = False
             atexit.register(keeper.close)
 
-    def _build(self, parts: Sequence[Part], n_positions: int | None, report: Progress | None) -> None:
+    def _build(self, parts: Sequence[Part], n_positions: int | None = None, report: Progress | None = None) -> None:
         """Have the shards made."""
         try:
             built = self._pool.submit(self._call, "build", parts, n_positions)
@@ -260,12 +260,9 @@ class ClusterIndex(Searchable):
             state = collection.state
             counts = SearchMetadata(state.counter.count(question.query), state.n_tokens)
             response = answer(question, collection, state.n_positions, counts, rerankings)
-            missing = state.n_missing_chunks
-            return (
-                evolve(response, metadata=evolve(response.metadata, num_missing_chunks=missing))
-                if missing
-                else response
-            )
+            if not (missing := state.n_missing_chunks):
+                return response
+            return evolve(response, metadata=evolve(response.metadata, num_missing_chunks=missing))
 
         return self._ask(ask, allow_partial)
 
@@ -303,28 +300,23 @@ class ClusterIndex(Searchable):
     def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
         """Add chunks, and return their positions. They go to the smallest shard, or if that is full to a new one.
 
-        Args:
-            chunks: as for the class.
-            blank: as for the class.
+        Chunks and `blank` are as for the class.
 
         Raises:
             InvalidRequestError: a chunk is not allowed; none was added.
             ChunksMissingError: no shard is there to take them; none was added.
         """
         checked = Chunks.read(chunks, blank=blank)
-        n_positions = len(checked.texts)
-        if not n_positions:
-            first = self._fresh().state.n_positions
-        else:
+        if n_positions := len(checked.texts):
             first = self._change("add", StoredChunks.put(checked), n_positions)
+        else:
+            first = self._fresh().state.n_positions
         return range(first, first + n_positions)
 
     def remove(self, positions: Iterable[int] | None = None, *, where: Where | None = None) -> int:
         """Remove the chunks at some positions, or all that `where` allows, and return how many these were.
 
-        Args:
-            positions: the positions.
-            where: as in `search`, instead of them: ``index.remove(where={"source": "a.txt"})``.
+        It is as in `search`, instead of the positions: ``index.remove(where={"source": "a.txt"})``.
 
         Raises:
             InvalidRequestError: no chunk is at one of the positions, or `where` is not allowed; none was removed.
@@ -336,10 +328,7 @@ class ClusterIndex(Searchable):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write every shard to a file in a folder, from where lost ones are restored from now on.
 
-        Shards that are as they were saved there are not written again.
-
-        Args:
-            folder: a path that all nodes share, or an address that `fsspec` knows, such as ``s3://bucket/index``.
+        Shards that are as they were saved there are not written again. The folder is as for `load`.
 
         Raises:
             ChunksMissingError: a shard is lost, and not restored yet.
@@ -362,15 +351,9 @@ class ClusterIndex(Searchable):
         """Return what the index holds, and where."""
         sizes = self._call("nbytes")
         state = self._refresh().state
-        return IndexStats(
-            state.statistics.n_chunks,
-            state.n_missing_chunks,
-            tuple(
-                ShardStats(shard.n_chunks, shard.node_ids, size)
-                for shard, size in zip(state.shards, sizes, strict=False)
-            ),
-            state.errors,
-        )
+        with_sizes = zip(state.shards, sizes, strict=False)
+        shards = tuple(ShardStats(shard.n_chunks, shard.node_ids, size) for shard, size in with_sizes)
+        return IndexStats(state.statistics.n_chunks, state.n_missing_chunks, shards, state.errors)
 
     def close(self) -> None:
         """Free the memory on all nodes; an index with a name is gone for everybody. Safe to call twice."""

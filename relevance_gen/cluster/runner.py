@@ -40,8 +40,7 @@ class ClusterRunner(Runner):
     Args:
         model: as for `relevance_gen.Runner`; a file must be at the same path on every node.
         n_runners: how many runners; by default one for each GPU of a node, or one for a node without.
-        address: ``"auto"`` for the cluster that this machine is in, or ``HOST:PORT`` of its head; ``"local"`` for one
-            that is started on this machine; None for the first of ``RAY_ADDRESS``, ``"auto"`` and ``"local"``.
+        address: as for `ClusterIndex`.
         name: runners with a name are shared by all processes that use it; they end a minute after the last of these.
         max_queue: samples of one client that may wait here, at least 1; while as many do, `submit` raises
             `OverloadedError`.

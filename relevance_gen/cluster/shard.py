@@ -112,11 +112,8 @@ class Shard:
     # ── Questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def scorers(self, epoch: int) -> list[SegmentScorer]:
-        """Return what scores the segments of one state of the index; raise `OutdatedError` where it is forgotten."""
-        try:
-            return self._epochs[epoch]
-        except KeyError:
-            raise OutdatedError from None
+        """Return what scores the segments of one state of the index; a KeyError says that it is forgotten."""
+        return self._epochs[epoch]
 
     # ── Keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

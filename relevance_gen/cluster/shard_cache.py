@@ -49,23 +49,15 @@ _WHOLE_NS: Final = 0
 
 @frozen
 class ShardCache:
-    """A folder of shards. Safe for several processes and threads.
-
-    Args:
-        folder: the folder; made when it is needed.
-        max_bytes: most bytes of all shards there.
-    """
+    """A folder of shards, made when it is needed. Safe for several processes and threads."""
 
     folder: Path
-    max_bytes: int
+    max_bytes: int  # of all shards there
 
     def open(self, address: str, manifest: Manifest, encoding: Encoding | None = None) -> ChunkIndex:
-        """Return a saved index; shards that are not here, or not as they were written, are fetched first.
+        """Return an index saved at an address; shards that are not here, or not as written, are fetched first.
 
-        Args:
-            address: where it was saved.
-            manifest: what belongs to it.
-            encoding: as for `relevance_gen.ChunkIndex.load`.
+        The encoding is as for `relevance_gen.ChunkIndex.load`.
 
         Raises:
             IndexUnavailableError: there is not enough room, or this process may not open so many files.
@@ -119,11 +111,7 @@ def _file_of(address: str, name: str, shard: SavedShard) -> str:
 
 
 def check_files(manifest: Manifest) -> None:
-    """Make sure that this process may open the shards of an index, and other files beside them.
-
-    Raises:
-        IndexUnavailableError: it may not.
-    """
+    """Make sure that this process may open the shards of an index, and other files beside them."""
     n_shards, n_free = len(manifest.shards), _n_files_left()
     if _FILES_EACH * n_shards + _SPARE_FILES > n_free:
         taken = f"its {counted(n_shards, 'shard')} take {_FILES_EACH} open files each"
