@@ -335,7 +335,7 @@ class ClusterIndex(Searchable):
             IndexConflictError: another writer has saved there since this index was loaded from there, or since this
                 began; what that one saved stays.
             IndexFormatError: there is an `index.json` that is no index's.
-            InvalidRequestError: metadata that is not JSON.
+            InvalidRequestError: the folder is not the same for all nodes, or metadata is not JSON.
             OSError: the folder cannot be written.
         """
         self._change("save", folders.as_address(folder))

@@ -91,8 +91,7 @@ class ClusterRunner(Runner):
         watching.start()
 
     def _first_workers(self, backlog: Backlog) -> list[ClusterWorker]:
-        wanted = self._wanted_keys()
-        if not wanted:
+        if not (wanted := self._wanted_keys()):
             raise ClusterError("the cluster has no node")
         return [self._worker(backlog, key) for key in wanted]
 

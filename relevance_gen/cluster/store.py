@@ -39,15 +39,7 @@ _places: Final = WeakValueDictionary[str, threading.Semaphore]()
 
 
 class Store:
-    """A folder of files.
-
-    Args:
-        folder: its path, or an address that `fsspec` knows.
-
-    Raises:
-        InvalidRequestError: `fsspec` does not know such addresses, or lacks the package for them.
-        OSError: the store does not answer.
-    """
+    """A folder of files, at a path or at an address that `fsspec` knows and has the package for."""
 
     def __init__(self, folder: str) -> None:
         self._places = _places.setdefault(folder, threading.Semaphore(_AT_ONCE))
@@ -153,16 +145,9 @@ class Store:
 
 
 def _answered(places: threading.Semaphore | None, limit_s: float, call: Callable[[], Any]) -> Any:
-    """Return what a call to a store returns.
+    """Return what a call to a store returns, or raise an OSError, or an `InvalidRequestError` where it is no store.
 
-    Args:
-        places: places for calls that may hang; None where the call itself ends within the limit.
-        limit_s: how long to wait.
-        call: the call.
-
-    Raises:
-        InvalidRequestError: `fsspec` knows no such store.
-        OSError: the store did not answer, or refused.
+    There are places for calls that may hang; None where the call itself ends within the limit.
     """
     try:
         return call() if places is None else _in_time(places, limit_s, call)
@@ -177,8 +162,7 @@ def _answered(places: threading.Semaphore | None, limit_s: float, call: Callable
 def _in_time(places: threading.Semaphore, limit_s: float, call: Callable[[], Any]) -> Any:
     """Return what a call returns that a thread makes; where it hangs, the thread keeps its place until it ends.
 
-    Raises:
-        TimeoutError: it took longer than the limit, or others have all places.
+    A TimeoutError says that it took longer than the limit, or that others have all places.
     """
     end_s, answer = time.monotonic() + limit_s, Future[Any]()
 
@@ -201,11 +185,7 @@ def _in_time(places: threading.Semaphore, limit_s: float, call: Callable[[], Any
 
 
 def file_system(address: str) -> tuple[Any, str]:
-    """Return the file system of an address, as `fsspec` has it, and the path there.
-
-    Raises:
-        InvalidRequestError: `fsspec` does not know such addresses, or lacks the package for them.
-    """
+    """Return the file system of an address, as `fsspec` has it, and the path there."""
     import fsspec
 
     try:
