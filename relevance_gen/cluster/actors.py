@@ -59,7 +59,7 @@ def start(kind: type[Actor], node_id: str, *args: Any, **options: Any) -> Any:
 
 
 def get(refs: Any, timeout_s: float | None = None) -> Any:
-    """Wait for the answer of an actor, or for those of several; raise what an actor raised, or that it did not come."""
+    """Wait for answers of actors; raise what one raised, or a `TimedOutError` where one did not come in time."""
     try:
         return ray.get(refs, timeout=timeout_s)
     except RayTaskError as error:
