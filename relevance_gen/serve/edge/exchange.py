@@ -94,12 +94,12 @@ class Exchange:
             logs.REQUEST_ID.reset(token)
 
     def _refuse(self, problem: Problem) -> web.Response:
-        if self._request.writer.output_size:
-            transport = self._request.transport
-            if transport is not None and not transport.is_closing():
-                self._status = problem.status  # the client has not left: this is not its doing
-            raise ConnectionResetError("an answer was begun: all that is left is to cut it")
-        return response_to(problem, self._request[WRITE_ERROR])
+        if not self._request.writer.output_size:
+            return response_to(problem, self._request[WRITE_ERROR])
+        transport = self._request.transport
+        if transport is not None and not transport.is_closing():
+            self._status = problem.status  # the client has not left: this is not its doing
+        raise ConnectionResetError("an answer was begun: all that is left is to cut it")
 
     def record(self) -> None:
         """Count and log the exchange."""

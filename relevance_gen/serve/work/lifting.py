@@ -15,12 +15,14 @@ from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from relevance_gen import errors
+from relevance_gen.caller import check_wanted, while_wanted
 from relevance_gen.embedding.encoder import Encoder
 from relevance_gen.embedding.jobs import Vectors
 from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.settings import Settings
 from relevance_gen.serve.work.embedding import EmbeddingService, EmbeddingTask
+from relevance_gen.serve.work.registry import ModelRegistry
 
 Reason: TypeAlias = Literal["loading", "unavailable", "busy", "too-much"]
 """Why a search went by words alone: the encoder is being loaded, could not be or has failed, has too much to do, or
@@ -82,41 +84,34 @@ class _SearchEncoder:
             raise SkippedError("unavailable") from None
 
 
-IsWanted: TypeAlias = Callable[[], bool]
-
-
 class _PatientEncoder:
     """The encoder as the background has it: it waits its turn as long as it takes, while it is wanted.
 
     It is lent for one call at a time, so that in between it can make room for other models.
     """
 
-    def __init__(self, embedder: EmbeddingService, is_wanted: IsWanted) -> None:
-        self._embedder = embedder
-        self._is_wanted = is_wanted
-        with embedder.registry.lent("embed", None) as encoder:
+    def __init__(self, registry: ModelRegistry) -> None:
+        self._registry = registry
+        with registry.lent("embed", None) as encoder:
             self._encoder: Encoder = encoder.result()
         self.fingerprint, self.passage_tokens = self._encoder.fingerprint, self._encoder.passage_tokens
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text is."""
-        self._check_wanted()
+        check_wanted()
         if self._encoder.closed:  # it has made room for another since
-            with self._embedder.registry.lent("embed", None) as encoder:
+            with self._registry.lent("embed", None) as encoder:
                 self._encoder = encoder.result()
         return self._encoder.count_tokens(text)
 
     def encode(self, texts: Sequence[str], *, kind: Literal["query", "passage"]) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
-        self._check_wanted()
-        with self._embedder.registry.lent("embed", None) as encoder:
+        check_wanted()
+        with self._registry.lent("embed", None) as encoder:
             return encoder.result().submit(texts, kind=kind).result().vectors  # type: ignore[no-any-return]
 
-    def _check_wanted(self) -> None:
-        if not self._is_wanted():
-            raise errors.EncoderError("nobody wants these vectors any more")
 
-
+IsWanted: TypeAlias = Callable[[], bool]
 Make: TypeAlias = Callable[[_PatientEncoder], None]
 
 
@@ -168,7 +163,8 @@ class Lifting:
             make, is_wanted = self._pending.get()
             if is_wanted():
                 try:
-                    make(_PatientEncoder(self._embedder, is_wanted))
+                    with while_wanted(is_wanted):
+                        make(_PatientEncoder(self._embedder.registry))
                 except errors.RelevanceGenError as error:
                     _log.info("chunks are kept without vectors: %s", error)
                 except Exception:
