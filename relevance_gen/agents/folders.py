@@ -54,11 +54,7 @@ class Folders:
 
     @classmethod
     def open(cls, paths: Sequence[str]) -> Folders:
-        """Open folders; those with the same name are numbered from the second on.
-
-        Raises:
-            InvalidRequestError: one is not there.
-        """
+        """Open folders; those with the same name are numbered from the second on. Raise if one is not there."""
         roots: dict[str, str] = {}
         for root in dict.fromkeys(map(os.path.realpath, paths)):
             name = base = root.rpartition("/")[2] or "root"

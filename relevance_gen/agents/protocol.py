@@ -103,11 +103,7 @@ async def _at_once(do: Callable[[], str]) -> str:
 
 
 class Exchange:
-    """Answers messages that come one at a time over HTTP, each in the thread that brings it.
-
-    Args:
-        folders: what is searched; it begins to read them.
-    """
+    """Answers messages that come one at a time over HTTP, each in the thread that brings it; begins to read folders."""
 
     def __init__(self, folders: Folders) -> None:
         _warm_up(folders)

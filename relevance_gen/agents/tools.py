@@ -100,14 +100,9 @@ class Ask:
 
 @frozen
 class Tool:
-    """A tool.
+    """A tool: what it does and when it is the right one, what it is called with, and what returns its answer.
 
-    Attributes:
-        purpose: what it does and when it is the right one.
-        call: what it is called with.
-        do: returns its answer.
-        indexes: names of indexes that it may be called with.
-        has_files: whether it may be called for files.
+    It may be called with some `indexes`, by their names, and, if it `has_files`, for files.
     """
 
     purpose: str
@@ -134,11 +129,7 @@ class Tool:
 
 
 class Tools:
-    """The tools for some folders and indexes; with a runner, also ``ask``.
-
-    Attributes:
-        by_name: the tools.
-    """
+    """The tools for some folders and indexes, by name; with a runner, also ``ask``."""
 
     def __init__(self, folders: Folders, runner: Runner | None = None, indexes: Indexes | None = None) -> None:
         self._folders = folders
@@ -159,12 +150,7 @@ class Tools:
             self.by_name["ask"] = Tool(purpose, Ask, self._ask, *choices)
 
     def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        """Return the answer of a tool.
-
-        Raises:
-            InvalidRequestError: an argument is not known, is missing, or is not allowed.
-            RelevanceGenError: what the model failed with.
-        """
+        """Return the answer of a tool; raise what is wrong with an argument, or what the model failed with."""
         tool = self.by_name[name]
         return tool.do(wire.structure(tool.call, arguments))
 

@@ -30,11 +30,6 @@ async def describe(routes: tuple[Route, ...]) -> web.StreamResponse:
     return web.Response(body=document(routes), content_type="application/json")
 
 
-async def docs() -> web.StreamResponse:
-    """Answer GET /docs: a page that needs nothing but this server."""
-    return _page("docs.html")
-
-
 async def part(request: web.BaseRequest) -> web.StreamResponse:
     """Answer GET /static/{name}: the page's style, or one of its scripts."""
     name = request[ROUTE].rest_of(request.path)
@@ -49,7 +44,7 @@ async def part(request: web.BaseRequest) -> web.StreamResponse:
 async def front(request: web.BaseRequest, routes: tuple[Route, ...]) -> web.StreamResponse:
     """Answer GET /: the page to browsers, and to other programs what there is."""
     if "text/html" in request.headers.get("Accept", ""):
-        response = _page("page.html")
+        response = await page("page.html")
     else:
         response = web.Response(body=listing(routes), content_type="application/json")
     response.headers["Vary"] = "Accept"
@@ -98,7 +93,8 @@ def listing(routes: tuple[Route, ...]) -> bytes:
     return json.dumps(found).encode() + b"\n"
 
 
-def _page(name: str) -> web.Response:
+async def page(name: str) -> web.StreamResponse:
+    """Answer with a page that needs nothing but this server."""
     headers = {
         "Content-Type": "text/html; charset=utf-8",
         "Content-Security-Policy": _policy(name),

@@ -49,7 +49,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/stats", stats, key="setting", tells_of_model=True),
     Route("GET", "/metrics", metrics),
     Route("GET", "/openapi.json", lambda _, __: pages.describe(ROUTES)),
-    Route("GET", "/docs", lambda _, __: pages.docs()),
+    Route("GET", "/docs", lambda _, __: pages.page("docs.html")),
     Route("GET", "/static/{name}", lambda _, request: pages.part(request)),
 )
 

@@ -63,16 +63,16 @@ class Forwarder:
             return Stats(backlog=0, num_total_runners=0)
 
     async def answer(self, service: Service, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer with what the model process answers. A client that leaves cancels this, which closes the way on too.
+        """Answer with what the model process answers. A client that leaves cancels this, and closes the way on."""
+        return await self.pass_on(service.settings, request, await receive(service, request))
+
+    async def pass_on(self, settings: Settings, request: web.BaseRequest, body: Body) -> web.StreamResponse:
+        """Do so once the body is there.
 
         Raises:
             RunnerClosedError: the model process is not there, or ended in mid-stream.
             TimedOutError: it does not answer.
         """
-        return await self.pass_on(service.settings, request, await receive(service, request))
-
-    async def pass_on(self, settings: Settings, request: web.BaseRequest, body: Body) -> web.StreamResponse:
-        """Do so once the body is there."""
         headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
         headers["X-Request-ID"] = request[REQUEST_ID]
         if KEY_ID in request:
