@@ -31,14 +31,15 @@ class Crowd:
 
     def __init__(self, weighting: WeightingName) -> None:
         self._weighting = weighting_named(weighting)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.forget()
 
     def forget(self) -> None:
         """Let go of all segments."""
-        self._members: dict[int, Segment] = {}
-        self._merged: list[SegmentScorer] = []
-        self._n_asked = 0
+        with self._lock:  # a question that is between two of these would miss chunks
+            self._members: dict[int, Segment] = {}
+            self._merged: list[SegmentScorer] = []
+            self._n_asked = 0
 
     def fewer(self, scorers: Sequence[SegmentScorer]) -> Sequence[SegmentScorer]:
         """Return scorers of the same chunks, fewer where many of a host's segments, in one state of all, are small."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.scorers import Scorers
 from relevance_gen.retrieval.question.weighting import weighting_named
-from relevance_gen.retrieval.segment.builder import build, without
+from relevance_gen.retrieval.segment.builder import build, merge, without
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.retrieval.segment.segment import Segment
 from tests.cluster.shared import QUERIES, texts
@@ -44,6 +45,24 @@ def test_a_crowd_tells_what_its_segments_tell(weighting: Any) -> None:
                 assert ours.tobytes() == theirs.tobytes()
         sizes.append(len(fewer))
     assert sizes == [1, 1, 1, 2, 3, 4, 5, 1, 1, 1, 2, 2]
+
+
+def test_forgetting_waits_for_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that lets go of a shard while a question is answered leaves the question all of its chunks."""
+    collection = Collection([segment(10 * number) for number in range(12)], weighting_named("pivoted"))
+    scorers = [SegmentScorer(one, collection.weighting, collection.statistics) for one in collection.segments]
+    crowd = Crowd("pivoted")
+    crowd.fewer(scorers[:6])
+    forgetting = threading.Thread(target=crowd.forget)
+
+    def merge_meanwhile(segments: Any) -> Segment:
+        forgetting.start()
+        forgetting.join(0.2)  # for as long as it would need
+        return merge(segments)
+
+    monkeypatch.setattr("relevance_gen.cluster.crowd.merge", merge_meanwhile)
+    assert sum(one.segment.size for one in crowd.fewer(scorers)) == 12 * 9
+    forgetting.join()
 
 
 def test_segments_that_are_large_or_asked_seldom_stay(monkeypatch: pytest.MonkeyPatch) -> None:
