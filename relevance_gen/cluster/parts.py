@@ -138,11 +138,10 @@ def make(batches: Iterable[Chunks], counter: TokenCounter, progress: Progress | 
             kept, numbers = chunks.without_blank()
             segment = build(kept, first + numbers, progress=progress and partial(_told, progress, first, n_read))
             n_tokens += counter.count_all(kept.texts)
-            if is_last and not first:
-                return Product(segment, n_read, n_tokens)
-            spill.add_whole(segment)
+            if first or not is_last:
+                spill.add_whole(segment)
             if is_last:
-                return Product(spill.mapped(), n_read, n_tokens)
+                return Product(spill.mapped() if first else segment, n_read, n_tokens)
             del chunks, kept, segment  # before the next block is read
 
 
