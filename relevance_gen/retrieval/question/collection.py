@@ -63,7 +63,8 @@ class Collection(Scorers):
     @property
     def n_terms(self) -> int:
         """Number of different terms of all chunks."""
-        return different(joined((segment.postings.living_ids() for segment in self.segments), np.uint64)).size
+        postings = [segment.postings for segment in self.segments]
+        return different(joined((one.lexicon.ids[one.document_frequency() > 0] for one in postings), np.uint64)).size
 
     @property
     def metadata_keys(self) -> set[str] | None:

@@ -113,11 +113,6 @@ class Postings:
         owner = np.repeat(np.arange(len(counts)), counts)[kept]
         return chunk[kept], tf[kept], np.bincount(owner, minlength=len(counts)).tolist()
 
-    def living_ids(self) -> Ids:
-        """Return the ids of the terms that some chunk still has, ascending."""
-        ids = self.lexicon.ids
-        return ids if self.live is None else ids[self.document_frequency() > 0]
-
     def df(self, numbers: Offsets) -> Offsets:
         """Return the number of chunks that hold each of some terms."""
         if self.live is None:
