@@ -6,7 +6,6 @@ import gc
 import json
 import math
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
@@ -37,11 +36,11 @@ _converter.register_unstructure_hook(
 )
 
 
-def parse(body: bytes, *, max_depth: int = MAX_DEPTH, once: bool = False) -> object:
+def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
     """Parse strict JSON.
 
     Lone surrogates are accepted, as the contract says; NaN, Infinity and numbers that a float cannot hold are not.
-    Of a key given twice the last value counts, as everywhere in Python, but with `once` it is refused.
+    Of a key given twice the last value counts, as everywhere in Python.
 
     Raises:
         InvalidRequestError: not UTF-8, not JSON, nested too deeply, or a number too large to convert.
@@ -49,10 +48,7 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH, once: bool = False) -> obj
     try:
         with _collector_paused():
             text = body.decode("utf-8")
-            pairs = _once if once else None
-            value = json.loads(
-                text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer, object_pairs_hook=pairs
-            )
+            value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer)
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"the body must be UTF-8: byte {error.start} is not") from None
     except json.JSONDecodeError as error:
@@ -125,13 +121,6 @@ def _finite(digits: str) -> float:
 def _integer(digits: str) -> int:
     """Convert an integer by a function of Python's: between its calls other threads get the interpreter's lock."""
     return int(digits)
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(found := dict(pairs)) < len(pairs):
-        twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
-        raise InvalidRequestError(f"the body must be JSON that gives a key once: {describe(twice)} is there again")
-    return found
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -24,7 +24,7 @@ from attrs import asdict, evolve, field, frozen
 
 from relevance_gen import checks, wire
 from relevance_gen.cluster.store import MAX_SMALL_BYTES, Store, Version
-from relevance_gen.errors import IndexConflictError, IndexFormatError, InvalidRequestError, counted, describe, shorten
+from relevance_gen.errors import IndexConflictError, IndexFormatError, InvalidRequestError, describe, shorten
 from relevance_gen.retrieval.index import ChunkIndex, opened
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
@@ -141,7 +141,7 @@ def publish(folder: str, manifest: Manifest, before: Before) -> None:
         store.remove(manifest.shards.keys() - old.keys())
         if is_small:
             raise conflict(folder)
-        named = f"{counted(len(manifest.shards), 'shard')} and {counted(len(replaced), 'file')} replaced within an hour"
+        named = f"{len(manifest.shards):,} shards and {len(replaced):,} files replaced within an hour"
         rule = f"would have {len(content):,} bytes, to name {named}, and at most {MAX_SMALL_BYTES:,} are read"
         raise InvalidRequestError(f"{rule}; save an index of fewer shards (n_shards=), or save less often", _MANIFEST)
     with suppress(OSError):  # the next change does it
@@ -200,13 +200,16 @@ def read_manifest(folder: str) -> Manifest:
 def parse_manifest(content: bytes, folder: str) -> Manifest:
     """Return what a manifest says; an `IndexFormatError`, for what is none or another version's, names its folder."""
     try:
-        parsed = wire.parse(content, once=True)
+        parsed = wire.parse(content)
         if not isinstance(parsed, dict) or not isinstance(shards := parsed.get("shards"), dict):
             raise InvalidRequestError("must be an object with shards", _MANIFEST)  # noqa: TRY301
         if parsed.get("format") != _FORMAT:
             raise IndexFormatError(
                 f"{folder} has format {describe(parsed.get('format'))}; this version reads {_FORMAT}"
             )
+        named = _SHARD_FILE.findall(content.decode())
+        if len(set(named)) < len(named):
+            raise InvalidRequestError("must name each file once", _MANIFEST)  # noqa: TRY301
         shards = {name: wire.structure(SavedShard, one, path=f"shards.{shorten(name)}") for name, one in shards.items()}
         return wire.structure(Manifest, parsed | {"shards": shards})
     except InvalidRequestError as error:

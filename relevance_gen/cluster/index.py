@@ -234,6 +234,11 @@ class ClusterIndex(Searchable):
             yield from self[first : first + _STEP]
             first += _STEP
 
+    def __contains__(self, chunk: object) -> bool:
+        """Tell whether a chunk has this text or, as a `Chunk`, this text, metadata and title: it fetches all."""
+        wanted = (chunk.text, chunk.metadata, chunk.title) if isinstance(chunk, Chunk) else (chunk,)
+        return any((one.text, one.metadata, one.title)[: len(wanted)] == wanted for one in self)
+
     def __repr__(self) -> str:
         state = self._fresh().state
         return (

@@ -112,17 +112,12 @@ def _file_of(address: str, name: str, shard: SavedShard) -> str:
 
 def check_files(manifest: Manifest) -> None:
     """Make sure that this process may open the shards of an index, and other files beside them."""
-    n_shards, n_free = len(manifest.shards), _n_files_left()
+    n_shards, (soft, _) = len(manifest.shards), resource.getrlimit(resource.RLIMIT_NOFILE)
+    n_free = math.inf if soft == resource.RLIM_INFINITY else soft - sum(1 for _ in Path("/dev/fd").iterdir())
     if _FILES_EACH * n_shards + _SPARE_FILES > n_free:
         taken = f"its {counted(n_shards, 'shard')} take {_FILES_EACH} open files each"
         remedy = "`ulimit -n` gives more, and an index of fewer shards needs less"
         raise IndexUnavailableError(f"{taken}, and this process may open {n_free:,} more; {remedy}")
-
-
-def _n_files_left() -> float:
-    """Return how many more files this process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return math.inf if soft == resource.RLIM_INFINITY else soft - sum(1 for _ in Path("/dev/fd").iterdir())
 
 
 def _take(path: Path, n_bytes: int) -> int:

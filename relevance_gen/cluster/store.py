@@ -137,32 +137,16 @@ class Store:
 
     def _call(self, verb: str, *args: Any, n_bytes: int = 0, **kwargs: Any) -> Any:
         limit_s = _LIMIT_S + n_bytes / _BYTES_PER_S
-        has_limit = self._files.async_impl
-        if has_limit:
+        places = None if self._files.async_impl or "file" in self._protocols else self._places
+        if self._files.async_impl:
             kwargs["timeout"] = limit_s
-        places = None if has_limit or "file" in self._protocols else self._places
         return _answered(places, limit_s, partial(getattr(self._files, verb), *args, **kwargs))
 
 
 def _answered(places: threading.Semaphore | None, limit_s: float, call: Callable[[], Any]) -> Any:
-    """Return what a call to a store returns, or raise an OSError, or an `InvalidRequestError` where it is no store.
+    """Return what a call to a store returns; if it may hang, a thread makes it and has one of `places` until it ends.
 
-    There are places for calls that may hang; None where the call itself ends within the limit.
-    """
-    try:
-        return call() if places is None else _in_time(places, limit_s, call)
-    except TimeoutError:
-        raise TimedOutError(f"the store did not answer within {limit_s:.0f} s") from None
-    except (OSError, InvalidRequestError):
-        raise
-    except Exception as error:  # the packages for stores raise what they like
-        raise OSError(f"the store does not answer ({type(error).__name__})") from error
-
-
-def _in_time(places: threading.Semaphore, limit_s: float, call: Callable[[], Any]) -> Any:
-    """Return what a call returns that a thread makes; where it hangs, the thread keeps its place until it ends.
-
-    A TimeoutError says that it took longer than the limit, or that others have all places.
+    It raises an OSError, or an `InvalidRequestError` where `fsspec` knows no such store.
     """
     end_s, answer = time.monotonic() + limit_s, Future[Any]()
 
@@ -172,16 +156,25 @@ def _in_time(places: threading.Semaphore, limit_s: float, call: Callable[[], Any
         except BaseException as error:
             answer.set_exception(error)
         finally:
-            places.release()
+            places.release()  # type: ignore[union-attr]
 
-    if not places.acquire(timeout=limit_s):
-        raise TimeoutError
     try:
-        threading.Thread(target=make, name="ask-store", daemon=True).start()  # the process may end while it hangs
-    except BaseException:
-        places.release()
+        if places is None:
+            return call()
+        if not places.acquire(timeout=limit_s):
+            raise TimeoutError  # noqa: TRY301
+        try:
+            threading.Thread(target=make, name="ask-store", daemon=True).start()  # the process may end while it hangs
+        except BaseException:
+            places.release()
+            raise
+        return answer.result(max(0.0, end_s - time.monotonic()))
+    except TimeoutError:
+        raise TimedOutError(f"the store did not answer within {limit_s:.0f} s") from None
+    except (OSError, InvalidRequestError):
         raise
-    return answer.result(max(0.0, end_s - time.monotonic()))
+    except Exception as error:  # the packages for stores raise what they like
+        raise OSError(f"the store does not answer ({type(error).__name__})") from error
 
 
 def file_system(address: str) -> tuple[Any, str]:

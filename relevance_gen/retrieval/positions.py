@@ -102,11 +102,7 @@ class ChunkList(Sequence[Chunk]):
 
 
 def indexed(collection: Collection, n_positions: int, position: int | slice) -> Chunk | list[Chunk]:
-    """Return the chunk at a position, of which -1 is the last that was given, or those in a slice of positions.
-
-    Raises:
-        InvalidRequestError: no chunk is there; a slice leaves out those that were removed.
-    """
+    """Return what an index has at a position, or in a slice of them; see `relevance_gen.ChunkIndex`."""
     if isinstance(position, slice):
         some = np.arange(n_positions)[position]
         return chunks_at(collection, some[collection.holds(some)])

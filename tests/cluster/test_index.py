@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen import ChunkIndex, InvalidRequestError
+from relevance_gen import Chunk, ChunkIndex, InvalidRequestError
 from relevance_gen.cluster import ClusterIndex, connection, folder
 from relevance_gen.cluster import index as cluster_index
 from relevance_gen.errors import ClusterError, IndexConflictError, IndexFormatError
@@ -79,6 +80,9 @@ def test_the_law_of_segments_over_nodes(pair: tuple[ClusterIndex, ChunkIndex], d
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster_index, "_STEP", data.draw(st.sampled_from([7, 1000])))
         assert list(ours) == list(one)
+        found = one[kept]
+        for what in (found, Chunk(found.text, found.metadata), evolve(found, title="other"), found.text, "nothing", 7):
+            assert (what in ours) == (what in one)
     sign = data.draw(st.sampled_from(["+cat", "-cats", "-猫", '"the cat"', "-the +zebra", '-"of a"']))
     signed = f"{query} {sign}"
     assert told(ours, signed, syntax="signs", **options) == told(one, signed, syntax="signs", **options)

@@ -15,13 +15,7 @@ from typing import Final, Literal
 
 from relevance_gen.cluster.folder import Manifest, open_index, read_index, read_manifest
 from relevance_gen.cluster.shard_cache import ShardCache, check_files
-from relevance_gen.errors import (
-    IndexFormatError,
-    IndexUnavailableError,
-    InvalidRequestError,
-    RelevanceGenError,
-    counted,
-)
+from relevance_gen.errors import IndexFormatError, IndexUnavailableError, RelevanceGenError, counted
 from relevance_gen.folders.cache import default_folder, fingerprint
 from relevance_gen.folders.index import FolderIndex
 from relevance_gen.folders.snapshot import FolderSnapshot
@@ -187,18 +181,16 @@ class OfferedIndex:
         Each failure doubles the pause: what is damaged is seldom repaired without becoming another state.
 
         Raises:
-            IndexFormatError: it is not as it was written.
-            InvalidRequestError: it was saved with another encoding.
-            IndexUnavailableError: it was one of these a short while ago.
+            IndexFormatError, ValueError: it is not as it was written, or was saved with another encoding.
+            IndexUnavailableError: it was so a short while ago.
         """
         pause_s, until_s, reason = self._wrong.get(state, (0.0, -math.inf, ""))
         if time.monotonic() < until_s:
             raise IndexUnavailableError(reason)
         try:
             return load()
-        except (IndexFormatError, InvalidRequestError) as error:
-            first_s, most_s = _PAUSES_S
-            pause_s = min(max(first_s, 2 * pause_s), most_s)
+        except (IndexFormatError, ValueError) as error:
+            pause_s = min(max(_PAUSES_S[0], 2 * pause_s), _PAUSES_S[1])
             self._wrong[state] = pause_s, time.monotonic() + pause_s, self._reason(error)
             if len(self._wrong) > 2:  # what is there now, and what was opened last
                 del self._wrong[next(iter(self._wrong))]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -237,7 +238,7 @@ def test_a_shard_that_is_named_twice_is_refused(tmp_path: Path, how: str) -> Non
         manifest = json.loads(text)
         manifest["shards"][names[1]] = manifest["shards"][names[0]]
         path.write_text(json.dumps(manifest))
-    with pytest.raises(IndexFormatError, match="is there again" if how == "key" else "none of them twice"):
+    with pytest.raises(IndexFormatError, match="name each file once" if how == "key" else "none of them twice"):
         folder.read_manifest(address)
 
 
@@ -421,15 +422,19 @@ def test_what_has_no_room_opens_no_file(tmp_path: Path, monkeypatch: pytest.Monk
         opened.append(path)
         return open_file(path, *args, **kwargs)
 
-    n_left = shard_cache._n_files_left()
-    with ExitStack() as files:
-        for _ in range(3):
-            files.enter_context((tmp_path / "any").open("wb"))
-        assert shard_cache._n_files_left() == n_left - 3
+    n_left = []
+    for n_opened in (0, 3):
+        with ExitStack() as files:
+            for _ in range(n_opened):
+                files.enter_context((tmp_path / "any").open("wb"))
+            with pytest.raises(IndexUnavailableError) as refused:
+                shard_cache.check_files(evolve(manifest, shards=many))
+        n_left.append(int(re.findall(r"may open ([\d,]+) more", str(refused.value))[0].replace(",", "")))
+    assert n_left[0] - n_left[1] == 3
     monkeypatch.setattr(os, "open", counting)
     assert states(looked(one).now()) == {"0"}
     assert re.search("100,000 shards take 2 open files each.*ulimit -n", str(one.described()["reason"]))
-    monkeypatch.setattr(shard_cache, "_n_files_left", lambda: 10**6)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10**6, 10**6))
     with pytest.raises(IndexUnavailableError, match="there is room for 99,999 bytes"):
         ShardCache(tmp_path / "small", 99_999).open(place, evolve(manifest, shards=many))
     assert len(opened) < 100
