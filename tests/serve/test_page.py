@@ -843,6 +843,23 @@ def test_a_server_that_goes_is_noticed(browser: Any) -> None:
         visit.close()
 
 
+def test_what_is_far_from_the_view_is_plain_text_until_it_comes_near(visit: Visit) -> None:
+    """Of a long document few chunks are drawn; the browser finds the others, and scrolling draws them."""
+    entries = [f"Entry {number} of the log: {'wind and weather ' * 12}and **no** ship." for number in range(4000)]
+    visit.forget_example()
+    visit.add("# Log\n\n" + "\n\n".join(entries))
+    text = visit.page.text_content("#text")
+    assert all(entry in text for entry in entries)
+    n_drawn = len(visit.chunks())
+    assert 1000 < n_drawn < 2100
+    visit.page.evaluate("document.querySelector('#text').scrollTop = 1e9")
+    drawn = ".group:last-child > .chunk:last-child strong"
+    assert eventually(lambda: visit.page.locator(drawn).count() == 1)
+    assert eventually(lambda: entries[-1] in visit.chunks()[-1])
+    assert len(visit.chunks()) < n_drawn + 500
+    assert visit.page.text_content("#text").count("Entry 3999 ") == 1
+
+
 @pytest.mark.parametrize("n_tokens", [300_000, pytest.param(2_000_000, marks=pytest.mark.soak)])
 def test_many_tokens_stay_responsive(visit: Visit, tmp_path: Path, n_tokens: int) -> None:
     """With 2 million tokens no task of the page takes a second, and what is found at their end comes into view."""

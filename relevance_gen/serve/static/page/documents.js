@@ -7,7 +7,9 @@ import { indexOf, optionsOfIndexes } from "./offered.js";
 import { kindOf, reading } from "./reading.js";
 import { Corpus, post } from "./server.js";
 
-const GROUP = 12;  // chunks that are laid out together
+const GROUP = [12, 4000];  // least chunks and characters that are laid out together
+const AT_ONCE = 2000;  // chunks of a document that are drawn as it is read; those below, when they come near the view
+const DRAWS_LATER = "ContentVisibilityAutoStateChangeEvent" in globalThis;
 const SLICE_MS = 12;  // longest stretch of work before the browser may draw
 
 export let documents = [];  // { id, name, parts, file, kind, sheet, label, chunks }
@@ -52,33 +54,58 @@ export async function addDocument({ id, name, parts, file = null }, { isKept = f
 
 async function layOut(added) {
   const isCode = added.kind === "code";
+  const nChars = added.parts.reduce((sum, part) => sum + part.text.length, 0);
   let group = null;
   let resumed = performance.now();
+  let [done, said] = [0, resumed];
+  const close = () => {
+    if (!group) return;
+    group.style.setProperty("--chars", group.n_chars);
+    group.style.setProperty("--chunks", group.chunks.length);
+    if (DRAWS_LATER && added.chunks.length > AT_ONCE && !group.children.length) group.textContent = group.chunks.map((chunk) => chunk.text).join("\n\n");  // to be found by the browser
+    else draw(group);
+    added.sheet.append(group);
+    group = null;
+  };
   for (const part of added.parts) {
     const text = part.text.replace(/\r\n?/g, "\n");
     const place = placeOf(part.place);
     if (place && added.parts.length > 1) {
+      close();
       added.sheet.append(make("h3", { className: "place" }, pageOf(added, part.place, place)));
-      group = null;
     }
     let behind = 0;
     for (const [start, end, isFenced] of chunksOf(text, { isCode })) {
-      added.chunks.at(-1)?.element.style.setProperty("--blank-lines", blankLines(text.slice(behind, start)));
+      if (behind) added.chunks.at(-1).blankLines = blankLines(text.slice(behind, start));
       behind = end;
-      if (!group || group.children.length === GROUP) {
-        group = make("div", { className: "group" });
-        added.sheet.append(group);
-      }
+      if (group && group.chunks.length >= GROUP[0] && group.n_chars >= GROUP[1]) close();
+      group ??= Object.assign(make("div", { className: "group" }), { chunks: [], n_chars: 0 });
       added.chunks.push(addChunk(group, text.slice(start, end), added, part.place ?? {}, isFenced));
       if (performance.now() - resumed > SLICE_MS) {
         await nextFrame();
         if (!documents.includes(added)) return false;
         resumed = performance.now();
+        if (resumed - said > 2000 && at("status").textContent.startsWith("Reading ")) {
+          said = resumed;
+          say(`Reading ${added.name} … ${Math.floor((100 * (done + end)) / nChars)} %`);
+        }
       }
     }
+    done += text.length;
   }
+  close();
   return true;
 }
+
+/** Make the elements of a group's chunks that have none yet. */
+function draw(group) {
+  const nDrawn = group.children.length;
+  if (nDrawn === group.chunks.length) return;
+  if (!nDrawn) group.replaceChildren();  // the plain text
+  for (const chunk of group.chunks.slice(nDrawn)) group.append(chunk.drawn = elementOf(chunk));
+}
+
+at("text").addEventListener("contentvisibilityautostatechange", ({ target, skipped }) => { if (!skipped && target.chunks) draw(target); });
 
 /** Return in words where in its document a part stands, as in "page 3"; "" where it is the whole. */
 export function placeOf(place) {
@@ -95,14 +122,21 @@ export function pageOf(document, place, words) {
 const blankLines = (gap) => Math.min(Math.max(gap.split("\n").length - 2, 0), 2);
 
 function addChunk(group, text, document, place, isFenced) {
+  const chunk = {
+    text, group, document, place, isFenced, number: document.chunks.length, before: group.n_chars, blankLines: 0,
+    get element() { draw(group); return chunk.drawn; },
+  };
+  group.chunks.push(chunk);
+  group.n_chars += text.length;
+  return chunk;
+}
+
+function elementOf({ text, document, isFenced, blankLines: n }) {
   const element = make("p", { className: "chunk", tabIndex: -1 }, ...reading(text, document.kind, { isFenced }));
   element.classList.toggle("titled", document.kind === "text" && text.includes("\n\n") && isHeading(text.split("\n\n", 1)[0]));
   element.classList.toggle("code", isFenced);
-  group.append(element);
-  group.n_chars = (group.n_chars ?? 0) + text.length;
-  group.style.setProperty("--chars", group.n_chars);
-  group.style.setProperty("--chunks", group.children.length);
-  return { text, element, group, document, place, isFenced, number: document.chunks.length, before: group.n_chars - text.length };
+  element.style.setProperty("--blank-lines", n);
+  return element;
 }
 
 /** A name is cut in its middle where there is no room: names that begin alike differ at their ends. */
