@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 
 import relevance_gen
 from relevance_gen.agents.folders import Folders
-from relevance_gen.agents.tools import Indexes, Tools
+from relevance_gen.agents.tools import Indexes, Look, Tools
 from relevance_gen.errors import InvalidRequestError, RelevanceGenError, describe, did_you_mean
 from relevance_gen.generation.runner import Runner
 
@@ -31,7 +31,9 @@ _NAME: Final = "relevance-gen"
 Run = Callable[[Callable[[], str]], Awaitable[str]]
 
 
-def _server(tools: Tools, instructions: str, run: Run, scope: Literal["public", "private"]) -> Server:
+def _server(
+    tools: Tools, instructions: str, run: Run, scope: Literal["public", "private"], look: Look = lambda _: None
+) -> Server:
     """Make the server of some tools; `run` calls what answers, in whatever thread; `scope`: who has the same tools."""
     hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
     listed = [
@@ -48,6 +50,9 @@ def _server(tools: Tools, instructions: str, run: Run, scope: Literal["public", 
             remedy = did_you_mean(asked.name, tools.by_name, others)
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {describe(asked.name)}; {remedy}")
         try:
+            name = (asked.arguments or {}).get("index")
+            if isinstance(name, str) and (wait := look(name)):  # without a thread, of which there are few
+                await wait()
             text, is_error = await run(lambda: tools.call(asked.name, asked.arguments or {})), False
         except InvalidRequestError as error:
             text, is_error = error.in_json(), True
@@ -66,11 +71,11 @@ def _server(tools: Tools, instructions: str, run: Run, scope: Literal["public", 
     )
 
 
-def serve_stdio(folders: Folders, runner: Runner | None = None, indexes: Indexes | None = None) -> None:
+def serve_stdio(folders: Folders, runner: Runner | None, indexes: Indexes, look: Look) -> None:
     """Answer what comes over the standard input, until that ends. Folders are read at once, beside it."""
 
     async def serve() -> None:
-        server = _server(Tools(folders, runner, indexes), _instructions(folders), asyncio.to_thread, "public")
+        server = _server(Tools(folders, runner, indexes), _instructions(folders), asyncio.to_thread, "public", look)
         async with stdio_server() as (incoming, outgoing):
             _warm_up(folders)
             await server.run(incoming, outgoing, server.create_initialization_options())

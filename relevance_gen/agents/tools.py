@@ -7,7 +7,7 @@ than its caller allowed, in tokens of the embedded encoding, but for its last li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -23,6 +23,8 @@ from relevance_gen.types import Chunk, SearchResponse, SearchResult
 
 Indexes: TypeAlias = Mapping[str, Callable[[str, int], SearchResponse]]
 """What searches each index that may be named, given a question and how many results, the best first, are wanted."""
+Look: TypeAlias = Callable[[str], Callable[[], Awaitable[None]] | None]
+"""Begins to look what has changed in an index, given its name, and returns what waits for that, if need be."""
 
 MOST_TOKENS: Final = 100_000
 """Most tokens of an answer: more than most models can read."""

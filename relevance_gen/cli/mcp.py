@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -11,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from relevance_gen.agents.folders import Folders
-from relevance_gen.agents.tools import Indexes
+from relevance_gen.agents.tools import Indexes, Look
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.generate import add_model, load_runner
 from relevance_gen.errors import InvalidRequestError, to_install
@@ -42,17 +41,17 @@ def run(args: argparse.Namespace) -> int:
     """Serve until the standard input ends; without a model there is no tool that asks one."""
     if find_spec(_PACKAGE) is None:
         raise InvalidRequestError(f"this command needs a package: {to_install('mcp')}")
-    indexes = _indexes(args.index) if args.index else {}
+    indexes, look = _opened(args.index) if args.index else ({}, lambda _: None)
     folders = Folders.open(args.folders or ([] if indexes else ["."]))
     from relevance_gen.agents.protocol import serve_stdio
 
     with nullcontext() if args.model is None else load_runner(args, num_samples=1) as runner:
-        serve_stdio(folders, runner, indexes)
+        serve_stdio(folders, runner, indexes, look)
     return 0
 
 
-def _indexes(texts: Sequence[str]) -> Indexes:
-    """Begin to open indexes, read as the server's flag and opened as there, and return what searches them."""
+def _opened(texts: Sequence[str]) -> tuple[Indexes, Look]:
+    """Begin to open indexes, read as the server's flag and opened as there; return what searches and looks at them."""
     from relevance_gen.serve.flags import SETTINGS
     from relevance_gen.serve.settings import Settings
     from relevance_gen.serve.work.named import NamedIndexes
@@ -66,9 +65,7 @@ def _indexes(texts: Sequence[str]) -> Indexes:
     named.begin()
 
     def search(name: str, query: str, top_n: int) -> SearchResponse:
-        if look := named.look(name, ""):
-            asyncio.run(look())
         question = Question(query, top_n, true_order=False, spans=True)
         return named.ask(name, "", lambda index, _: index.answer_all([question])[0])
 
-    return {name: partial(search, name) for name in named.names("")}
+    return {name: partial(search, name) for name in named.names("")}, partial(named.look, client="")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
 from relevance_gen import ChunkIndex
-from tests.agents.session import ENVIRONMENT, official, request, said, talk
+from tests.agents.session import COMMAND, ENVIRONMENT, official, request, said, talk
 from tests.environments import interpreter_with
 
 HELLO = {"capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
@@ -121,6 +123,24 @@ def test_indexes_are_searched_by_their_names(project: Path, tmp_path: Path) -> N
             assert text.startswith("pets[1]  ")
 
     asyncio.run(use())
+
+
+def test_an_index_that_is_not_read_yet_holds_nothing_up(project: Path) -> None:
+    """Not other calls, however many wait for it, and not the end."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        slow = f"http://127.0.0.1:{silent.getsockname()[1]}/index"
+        command = [*COMMAND, "--index", f"slow={slow}", str(project)]
+        with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+            assert server.stdin is not None and server.stdout is not None  # noqa: PT018
+            asked = {"question": QUESTION, "index": "slow"}
+            calls = [request(n, "tools/call", name="search", arguments=asked, _meta=OF_2026) for n in range(64)]
+            calls.append(request(64, "tools/call", name="files", arguments={}, _meta=OF_2026))
+            server.stdin.write(b"".join(line + b"\n" for line in calls))
+            server.stdin.flush()
+            first = json.loads(server.stdout.readline())
+            assert (first["id"], first["result"]["isError"]) == (64, False)
+            server.stdin.close()
+            assert b"still being read" not in server.stdout.read()  # as those say that have waited to their end
 
 
 def test_nothing_but_the_protocol_is_written(project: Path) -> None:
