@@ -23,11 +23,7 @@ _POSTINGS_OF_A_CALL: Final = 1 << 10
 
 
 class Crowd:
-    """The segments of a host, of which small ones are merged when asking them apart has cost as much.
-
-    Args:
-        weighting: the name of the weighting.
-    """
+    """The segments of a host, of which small ones are merged when asking them apart has cost as much."""
 
     def __init__(self, weighting: WeightingName) -> None:
         self._weighting = weighting_named(weighting)

@@ -45,35 +45,21 @@ _BUFFER_BYTES: Final = 1 << 20
 
 @frozen
 class Piece:
-    """A part of a file that is read at once.
-
-    Attributes:
-        address: of the file.
-        kind: how to read it.
-        start: the first byte, or row group.
-        stop: the byte, or row group, behind the last.
-        n_bytes: about how large it is.
-    """
+    """A part of a file that is read at once."""
 
     address: str
     kind: Kind
-    start: int
-    stop: int
-    n_bytes: int
+    start: int  # the first byte, or row group
+    stop: int  # the byte, or row group, behind the last
+    n_bytes: int  # about how large it is
 
 
 @frozen(eq=False)
 class FilePieces:
-    """Chunks in some pieces of files.
+    """Chunks in some pieces of files."""
 
-    Attributes:
-        pieces: the pieces, in order.
-        text_field: the field, or column, that holds a chunk's text; all others are its metadata.
-        blank: what to do with blank chunks.
-    """
-
-    pieces: tuple[Piece, ...]
-    text_field: str
+    pieces: tuple[Piece, ...]  # in order
+    text_field: str  # the field, or column, that holds a chunk's text; all others are its metadata
     blank: Blank
 
     @property
@@ -82,12 +68,7 @@ class FilePieces:
         return sum(piece.n_bytes for piece in self.pieces)
 
     def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
-        """Read the chunks and make them searchable.
-
-        Raises:
-            InvalidRequestError: something in a file is no chunk; the error names file and place.
-            OSError: a file cannot be read.
-        """
+        """Read the chunks and make them searchable; the error of something that is no chunk names file and place."""
         return make(self._batches(), counter, progress)
 
     def _batches(self) -> Iterator[Chunks]:
@@ -115,18 +96,9 @@ class FilePieces:
 
 
 def plan_reading(source: Paths, n_shards: int | None, text_field: str, blank: Blank, n_cpus: int) -> list[FilePieces]:
-    """Say which shard reads which pieces.
+    """Say which shard reads which pieces, for at most so many shards; None for as many as `how_many` says.
 
-    Args:
-        source: what to read.
-        n_shards: most shards; None for as many as `how_many` says.
-        text_field: the field that holds a chunk's text.
-        blank: what to do with blank chunks.
-        n_cpus: processors of the cluster.
-
-    Raises:
-        InvalidRequestError: there is nothing to read, or no way to read it.
-        OSError: it cannot be listed.
+    An `InvalidRequestError` says that there is nothing to read, or no way to read it.
     """
     if not isinstance(text_field, str) or not text_field:
         raise InvalidRequestError.must_be("text_field", "a string that is not empty", text_field)

@@ -37,17 +37,11 @@ _FETCH_S: Final = 60.0
 
 @frozen(eq=False)
 class Product:
-    """What a part becomes.
-
-    Attributes:
-        segment: its chunks, searchable.
-        n_positions: number of positions that they take, those of blank chunks included.
-        n_tokens: tokens in all of them.
-    """
+    """What a part becomes."""
 
     segment: Segment
-    n_positions: int
-    n_tokens: int
+    n_positions: int  # number of positions that they take, those of blank chunks included
+    n_tokens: int  # tokens in all of them
 
 
 class Part(Protocol):
@@ -63,16 +57,12 @@ class Part(Protocol):
 
 @frozen(eq=False)
 class StoredChunks:
-    """Chunks that a process of the cluster holds in Ray's store of objects.
+    """Chunks that a process of the cluster holds in Ray's store of objects."""
 
-    Attributes:
-        chunks: the reference to them, wrapped in a list: Ray resolves a bare reference at once, and would copy the
-            chunks to any process that is given this.
-        n_chars: characters of their texts.
-    """
-
+    # the reference to them, wrapped in a list: Ray resolves a bare reference at once, and would copy the chunks to any
+    # process that is given this
     chunks: list[Any]
-    n_chars: int
+    n_chars: int  # characters of their texts
 
     @classmethod
     def put(cls, chunks: Chunks) -> StoredChunks:
@@ -80,11 +70,7 @@ class StoredChunks:
         return cls([ray.put(chunks)], sum(map(len, chunks.texts)))
 
     def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
-        """Fetch the chunks from the process that handed them over.
-
-        Raises:
-            ClusterError: that process is gone, and the chunks with it.
-        """
+        """Fetch the chunks from the process that handed them over, which may be gone, and the chunks with it."""
         try:
             (chunks,) = get(self.chunks, _FETCH_S)
         except Exception as error:
@@ -99,17 +85,11 @@ class StoredChunks:
 
 @frozen(eq=False)
 class ShardFile:
-    """Chunks in the file of a saved shard.
+    """Chunks in the file of a saved shard."""
 
-    Attributes:
-        folder: where the index was saved.
-        name: of the file.
-        n_tokens: tokens in all of them.
-    """
-
-    folder: str
+    folder: str  # where the index was saved
     name: str
-    n_tokens: int
+    n_tokens: int  # tokens in all of them
 
     @property
     def n_chars(self) -> int:
@@ -162,14 +142,11 @@ def _block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
 
 @frozen(eq=False)
 class Recipe:
-    """How a shard is made.
+    """How a shard is made."""
 
-    Attributes:
-        parts: its chunks, in the order of their positions, and for each part the position that counts as its 0.
-        removed: positions of those that were removed since, ascending.
-    """
-
+    # its chunks, in the order of their positions, and for each part the position that counts as its 0
     parts: tuple[tuple[Part, int], ...]
+    # positions of those that were removed since, ascending
     removed: Offsets = field(factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
