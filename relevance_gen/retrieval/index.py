@@ -27,7 +27,7 @@ from relevance_gen.retrieval.question.query import Question
 from relevance_gen.retrieval.question.stage import Reranking
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.searchable import Searchable
-from relevance_gen.retrieval.segment import pool, storage
+from relevance_gen.retrieval.segment import storage
 from relevance_gen.retrieval.segment.builder import build, in_tiers, merge, without
 from relevance_gen.retrieval.segment.chunks import Blank, Chunks
 from relevance_gen.retrieval.segment.passages import Passages, TextEncoder
@@ -452,7 +452,11 @@ def _segments_of(
 ) -> tuple[list[Segment], int]:
     """Make segments of chunks, one or as many as there are processes to make them, and count all their tokens."""
     read = progress if encoder is None else None
-    n_processes = pool.n_processes(n_jobs, chunks)
+    n_processes = 1
+    if n_jobs is not None:
+        from relevance_gen.retrieval.segment import pool  # imports multiprocessing, a twentieth of a first search
+
+        n_processes = pool.n_processes(n_jobs, chunks)
     with ExitStack() as stack:
         if n_processes > 1:
             wait = stack.enter_context(pool.start_building(chunks, n_processes))
