@@ -14,6 +14,7 @@ _PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
 """Templates write some values as Python does, and so models do, too."""
 _CONTROLS: Final = {number: json.dumps(chr(number))[1:-1] for number in range(32)}
 """How JSON writes line ends and their like, which models write into texts as they are."""
+_ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<unknown>.))', re.DOTALL)
 _LONGEST_HEAD: Final = 600
 """Characters in which a tag before a name, the name and what stands behind it end, if they do."""
 
@@ -97,7 +98,7 @@ class BareArguments:
         no_mark = rf"{first}(?!{re.escape(mark[1:])}|(?:{beginnings})\Z)"
         self._inside = {
             mark: re.compile(rf"(?:[^{first}]|{no_mark})*+"),
-            '"': re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL),
+            '"': re.compile(r'(?:[^"\\]|\\[^u]|\\u(?:[0-9a-fA-F]{4}|(?![0-9a-fA-F]{0,3}\Z)))*+'),
             "": re.compile(rf'(?:[^{{}}\[\],:"{first}]|{no_mark})*+'),
         }
         self._mark, self._depth = mark, 0
@@ -127,11 +128,20 @@ class BareArguments:
             bare, self._bare, self._end = "".join(self._bare).strip(), [], None
             is_name = text.startswith(":", end)
             return end, json.dumps(bare, ensure_ascii=False) if is_name else as_json(bare), False
-        told = json.dumps(said, ensure_ascii=False)[1:-1] if self._end == self._mark else said.translate(_CONTROLS)
+        if self._end == self._mark:
+            told = json.dumps(said, ensure_ascii=False)[1:-1]
+        else:
+            told = _ESCAPE.sub(_known_escape, said).translate(_CONTROLS)
         if not text.startswith(self._end, end):
             return len(text) if is_whole else end, told, False
         end, self._end = end + len(self._end), None
         return end, told + '"', False
+
+
+def _known_escape(found: re.Match[str]) -> str:
+    """Return an escape as JSON knows it: models write those of other languages, or a backslash that is meant as one."""
+    unknown = found["unknown"]
+    return found[0] if unknown is None else unknown if unknown == "'" else "\\\\" + unknown
 
 
 def _may_become(word: str, text: str, start: int) -> bool:

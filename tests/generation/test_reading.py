@@ -304,6 +304,29 @@ def test_lines_within_quotation_marks_become_json():
     assert json.loads(told) == {"a": "one\n\ttwo"}
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"it\'s", "it's"),
+        (r"\$5 or \d+\.", r"\$5 or \d+\."),
+        (r"\u00e9, \u00 and \upper", r"é, \u00 and \upper"),
+        (r"\" \\ \/ \n \\u", '" \\ / \n \\u'),
+        ("a\\\nb", "a\\\nb"),
+    ],
+)
+def test_escapes_that_json_does_not_know_are_taken_as_they_are_meant(written, meant):
+    """Wherever the text is cut, what is told is JSON."""
+    text = f'{{a: "{written}"}}'
+    for cut in range(len(text)):
+        reader, told, left = BareArguments('<|"|>'), "", ""
+        for part, is_whole in ((text[:cut], False), (text[cut:], True)):
+            left, is_going = left + part, True
+            while left and is_going:
+                n_read, some, _ = reader.read(left, is_whole=is_whole)
+                left, told, is_going = left[n_read:], told + some, bool(n_read or some)
+        assert json.loads(told) == {"a": meant}
+
+
 @pytest.mark.parametrize("sign", ["a", "<", ">", '"', "\\", " ", "\n", '<|"', "</parameter", "</arg_value"])
 def test_what_is_long_is_not_looked_at_again_and_again(sign):
     """So that each character costs the same, however many came before: in arguments, names, thoughts and answers."""
