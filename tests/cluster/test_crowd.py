@@ -24,6 +24,13 @@ def segment(first: int, n: int = 9) -> Segment:
     return build(Chunks.read(texts(n, seed=first)), np.arange(first, first + n))
 
 
+def merged() -> None:
+    """Wait until what is being merged is merged."""
+    for thread in threading.enumerate():
+        if thread.name == "merge-segments":
+            thread.join()
+
+
 @pytest.mark.parametrize("weighting", ["pivoted", "cosine"])
 def test_a_crowd_tells_what_its_segments_tell(weighting: Any) -> None:
     """Whatever is added, removed and asked between, few scorers tell the bits that one for each segment tells."""
@@ -37,6 +44,7 @@ def test_a_crowd_tells_what_its_segments_tell(weighting: Any) -> None:
         scorers = [SegmentScorer(one, collection.weighting, collection.statistics) for one in segments]
         for query in QUERIES:
             fewer = crowd.fewer(scorers)
+            merged()
             assert all(one.statistics is collection.statistics for one in fewer)
             plan = collection.plan(collection.read(Question(query))[0])
             found, expected = (Scorers(some).leaders(plan, 5, None, everyone=False) for some in (fewer, scorers))
@@ -47,22 +55,45 @@ def test_a_crowd_tells_what_its_segments_tell(weighting: Any) -> None:
     assert sizes == [1, 1, 1, 2, 3, 4, 5, 1, 1, 1, 2, 2]
 
 
-def test_forgetting_waits_for_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that lets go of a shard while a question is answered leaves the question all of its chunks."""
-    collection = Collection([segment(10 * number) for number in range(12)], weighting_named("pivoted"))
+def test_no_question_waits_for_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments are asked apart while they are merged; one that is let go of meanwhile does not come back."""
+    collection = Collection([segment(10 * number) for number in range(6)], weighting_named("pivoted"))
     scorers = [SegmentScorer(one, collection.weighting, collection.statistics) for one in collection.segments]
-    crowd = Crowd("pivoted")
-    crowd.fewer(scorers[:6])
-    forgetting = threading.Thread(target=crowd.forget)
+    crowd, may_end = Crowd("pivoted"), threading.Event()
 
-    def merge_meanwhile(segments: Any) -> Segment:
-        forgetting.start()
-        forgetting.join(0.2)  # for as long as it would need
+    def merge_late(segments: Any) -> Segment:
+        may_end.wait(60)
         return merge(segments)
 
-    monkeypatch.setattr("relevance_gen.cluster.crowd.merge", merge_meanwhile)
-    assert sum(one.segment.size for one in crowd.fewer(scorers)) == 12 * 9
-    forgetting.join()
+    monkeypatch.setattr("relevance_gen.cluster.crowd.merge", merge_late)
+    assert [len(crowd.fewer(scorers)) for _ in range(3)] == [6, 6, 6]
+    crowd.forget()
+    assert len(crowd.fewer(scorers)) == 6
+    may_end.set()
+    merged()
+    assert len(crowd.fewer(scorers)) == 6
+    merged()
+    assert [one.segment.size for one in crowd.fewer(scorers)] == [6 * 9]
+
+
+def test_a_merge_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory is short, say, questions are answered by segments apart, until there is some."""
+    collection = Collection([segment(10 * number) for number in range(6)], weighting_named("pivoted"))
+    scorers = [SegmentScorer(one, collection.weighting, collection.statistics) for one in collection.segments]
+    crowd, failures = Crowd("pivoted"), []
+
+    def fail(_: Any) -> Segment:
+        raise MemoryError
+
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    with monkeypatch.context() as without_memory:
+        without_memory.setattr("relevance_gen.cluster.crowd.merge", fail)
+        assert len(crowd.fewer(scorers)) == 6
+        merged()
+    assert [failure.exc_type for failure in failures] == [MemoryError]
+    assert len(crowd.fewer(scorers)) == 6
+    merged()
+    assert len(crowd.fewer(scorers)) == 1
 
 
 def test_segments_that_are_large_or_asked_seldom_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +103,12 @@ def test_segments_that_are_large_or_asked_seldom_stay(monkeypatch: pytest.Monkey
     n_postings = sum(one.segment.postings.chunk.size for one in scorers)
     monkeypatch.setattr("relevance_gen.cluster.crowd._POSTINGS_OF_A_CALL", -(-n_postings // 18))
     crowd = Crowd("pivoted")
-    assert [len(crowd.fewer(scorers)) for _ in range(4)] == [6, 6, 1, 1]
+
+    def sizes() -> list[int]:
+        return [(len(crowd.fewer(scorers)), merged())[0] for _ in range(5)]
+
+    assert sizes() == [6, 6, 6, 1, 1]
     crowd.forget()
     assert len(crowd.fewer(scorers)) == 6
     monkeypatch.setattr("relevance_gen.cluster.crowd._SMALL", 1)
-    assert [len(crowd.fewer(scorers)) for _ in range(4)] == [6, 6, 6, 6]
+    assert sizes() == [6] * 5
