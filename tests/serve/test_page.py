@@ -151,7 +151,7 @@ class Visit:
 
     def wait_for_end(self) -> None:
         """Wait until the answer is complete, was stopped, or has failed."""
-        self.page.wait_for_selector("#answers:not([aria-busy])")
+        self.page.wait_for_selector("#answers:not([aria-busy])", state="attached")
 
 
 @pytest.fixture
@@ -614,6 +614,21 @@ def test_every_paragraph_runs_the_way_of_its_script(visit: Visit) -> None:
         assert visit.page.evaluate(edges) == told
 
 
+def test_the_halves_of_a_long_name_stand_in_the_order_of_its_script(visit: Visit) -> None:
+    """A name that runs from right to left has its beginning on the right; a short one is in one piece."""
+    names = {"תקציר-של-הדוח-על-הנמל-ועל-הסירות-בשנה.txt": -1, "A long report on the harbour and its boats.txt": 1}
+    for name in names:
+        visit.page.evaluate(DROP, [name, list(b"The fee for a boat.")])
+        visit.page.wait_for_selector(f'#names [title="{name}"]')
+    for name, order in names.items():
+        halves = [visit.page.locator(f'#names [title="{name}"] span >> nth={number}') for number in range(2)]
+        assert "".join(half.inner_text() for half in halves) == name
+        first, second = (half.bounding_box()["x"] for half in halves)
+        assert (second - first) * order > 0
+    visit.page.evaluate(DROP, ["تقرير الميناء.txt", list(b"The fee for a ship.")])
+    assert visit.page.inner_text('#names [title="تقرير الميناء.txt"] span >> nth=0') == "تقرير الميناء.txt"
+
+
 def test_white_space_makes_no_chunk_and_takes_no_time(visit: Visit) -> None:
     """Blank paragraphs of any kind make no chunk, and a million blanks in a row do not stop the page."""
     visit.forget_example()
@@ -690,6 +705,8 @@ def test_a_chat_model_is_asked_in_a_conversation(browser: Any) -> None:
         visit.page.on("request", lambda request: asked.append(request.url.removeprefix(chatty.url)))
         visit.ask(QUESTION)
         visit.page.wait_for_selector("text=word20 ")
+        carets = "(of) => document.querySelector(of) && getComputedStyle(document.querySelector(of), '::after').content"
+        assert [visit.page.evaluate(carets, of) for of in (".running", ".running > p")] == ["none", '"▍"']
         visit.page.click("#stop")
         visit.wait_for_end()
         assert visit.page.inner_text("#pace") == "Stopped"
@@ -776,6 +793,17 @@ def test_samples_stand_side_by_side(visit: Visit) -> None:
     assert copied.count("word0 word1 ") == 2
 
 
+def test_four_samples_stand_two_by_two(visit: Visit) -> None:
+    """Where three fit beside each other, the fourth does not stand alone below them."""
+    visit.page.set_viewport_size({"width": 1920, "height": 1080})
+    visit.ask(QUESTION)
+    visit.page.select_option("#samples", "4")
+    visit.page.wait_for_selector(".sample >> nth=3")
+    visit.wait_for_end()
+    boxes = [visit.page.locator(f".sample >> nth={number}").bounding_box() for number in range(4)]
+    assert [len({round(box[edge]) for box in boxes}) for edge in "xy"] == [2, 2]
+
+
 def test_nothing_scrolls_by_itself(visit: Visit) -> None:
     """While text comes, the reader's place in the answer's pane stays where it is."""
     visit.page.set_viewport_size({"width": 1280, "height": 400})
@@ -841,6 +869,22 @@ def test_a_server_that_goes_is_noticed(browser: Any) -> None:
         assert all(error.startswith("Failed to load resource") for error in visit.errors)
         visit.errors.clear()
         visit.close()
+
+
+def test_an_answer_that_fails_says_so_and_can_be_asked_for_again(visit: Visit) -> None:
+    """What went wrong stands out where the answer would be, without a gap, and Retry asks again."""
+    error = {"error": {"type": "unavailable", "message": "the model is being loaded"}}
+    visit.page.route("**/prompt", lambda route: route.fulfill(status=503, json=error))
+    visit.ask(QUESTION)
+    visit.page.wait_for_selector("#pace.wrong")
+    assert visit.page.inner_text("#pace") == "The model is being loaded."
+    assert not visit.page.is_visible(".sample")
+    assert "503" in visit.errors.pop()
+    visit.page.unroute("**/prompt")
+    visit.page.click("#retry")
+    visit.page.wait_for_selector("text=word20 ")
+    assert not visit.page.locator("#pace.wrong").count()
+    visit.wait_for_end()
 
 
 def test_what_is_far_from_the_view_is_plain_text_until_it_comes_near(visit: Visit) -> None:

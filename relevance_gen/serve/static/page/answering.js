@@ -19,7 +19,7 @@ const NO_ANSWER = "No answer was found, only passages that come near it.";
 export async function answer(turn, { before, signal, go, again = false }) {
   const samples = Number(at("samples").value);
   const run = (turn.run ?? 0) + 1;  // a later one has the turn to itself
-  Object.assign(turn, { run, answers: Array(samples).fill(""), citations: [], sources: [], pace: "", path: "" });
+  Object.assign(turn, { run, answers: Array(samples).fill(""), citations: [], sources: [], pace: "", path: "", isFailed: false });
   drawAnswers(turn, go, { isRunning: true });
   let isOver = false;
   const draw = frameByFrame(() => { if (!isOver && turn.run === run) drawAnswers(turn, go, { isRunning: true }); });
@@ -44,7 +44,10 @@ export async function answer(turn, { before, signal, go, again = false }) {
       if (turn.run === run) turn.citations = citations;
     }
   } catch (error) {
-    if (turn.run === run) turn.pace = error.name === "AbortError" ? "Stopped" : error instanceof Problem ? error.message : String(error);
+    if (turn.run === run) {
+      turn.isFailed = error.name !== "AbortError";
+      turn.pace = !turn.isFailed ? "Stopped" : error instanceof Problem ? error.message : String(error);
+    }
   }
   isOver = true;
   return turn.run === run;
@@ -143,9 +146,11 @@ export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && 
   if (isRunning) at("answers").setAttribute("aria-busy", "true");  // read aloud when it is whole, not word by word
   else at("answers").removeAttribute("aria-busy");
   at("answers").replaceChildren(...turn.answers.map((_, number) => make("div", { className: `sample${isRunning ? " running" : ""}` }, ...nodesOf(turn, number, go))));
-  at("retry").hidden = at("samples-label").hidden = Boolean(turn.isCopied) || (!isRunning && !turn.model);
+  at("samples-label").hidden = Boolean(turn.isCopied) || (!isRunning && !turn.model);
+  at("retry").hidden = at("samples-label").hidden && !turn.isFailed;
   at("copy").hidden = isRunning || !turn.answers.some(Boolean);
   at("pace").textContent = turn.pace;
+  at("pace").classList.toggle("wrong", Boolean(turn.isFailed));
   if (!isRunning || isNew || at("given").children.length !== turn.sources.length) drawSources(turn, go);
   drawModel(turn);
   if (!peeked?.isConnected) hidePeek();

@@ -141,9 +141,10 @@ function elementOf({ text, document, isFenced, blankLines: n }) {
 
 /** A name is cut in its middle where there is no room: names that begin alike differ at their ends. */
 function labelOf(added) {
-  const cutAt = Math.max(added.name.length - 14, Math.ceil(added.name.length / 2));
+  const cutAt = added.name.length < 28 ? added.name.length : added.name.length - 14;
   const name = button("", () => { listeners.showFile(null); added.sheet.scrollIntoView(); }, { className: "name", label: added.name });
   name.title = added.name;
+  name.dir = "auto";  // its two halves stand in the order of its script
   name.append(make("span", {}, added.name.slice(0, cutAt)), make("span", {}, added.name.slice(cutAt)));
   const remove = button("×", () => { removeDocument(added); at("add").focus(); }, { label: `Remove ${added.name}` });
   remove.title = "Remove";

@@ -28,7 +28,7 @@ export function itemOf(turn, hit, place, go) {
 /** Return where a chunk is from: its document where there are several, and its page. */
 function whereOf({ document: from, place }) {
   const words = placeOf(place);
-  const name = documents.length > 1 || from.isOffered ? make("span", { className: "from", textContent: from.name, title: from.name }) : null;
+  const name = documents.length > 1 || from.isOffered ? make("span", { className: "from", dir: "auto", textContent: from.name, title: from.name }) : null;
   return make("span", { className: "where" }, name, words ? pageOf(from, place, words) : null);
 }
 
