@@ -14,6 +14,7 @@ from aiohttp import web
 
 import relevance_gen
 from relevance_gen.serve.edge.route import ROUTE, Route, name_of
+from relevance_gen.serve.settings import Settings
 
 _STATIC = files("relevance_gen.serve").joinpath("static")
 
@@ -41,12 +42,12 @@ async def part(request: web.BaseRequest) -> web.StreamResponse:
     return web.Response(body=content, headers=headers)
 
 
-async def front(request: web.BaseRequest, routes: tuple[Route, ...]) -> web.StreamResponse:
+async def front(settings: Settings, request: web.BaseRequest, routes: tuple[Route, ...]) -> web.StreamResponse:
     """Answer GET /: the page to browsers, and to other programs what there is."""
     if "text/html" in request.headers.get("Accept", ""):
         response = await page("page.html")
     else:
-        response = web.Response(body=listing(routes), content_type="application/json")
+        response = web.Response(body=listing(routes, settings), content_type="application/json")
     response.headers["Vary"] = "Accept"
     return response
 
@@ -85,11 +86,11 @@ def _operation(route: Route, path: str, operation: dict[str, Any], errors: dict[
     return described
 
 
-@cache
-def listing(routes: tuple[Route, ...]) -> bytes:
-    """Write what a program finds at the root: the version, and the paths of `routes` with their methods."""
+def listing(routes: tuple[Route, ...], settings: Settings) -> bytes:
+    """Write what a program finds at the root: version, paths with their methods, and how large a search may be."""
     endpoints = [f"{route.method} {path}" for route in routes for path in route.paths]
-    found = {"name": "relevance_gen", "version": relevance_gen.__version__, "endpoints": endpoints}
+    limits = {"max_chunks": settings.max_chunks, "max_body_bytes": settings.max_body_bytes}
+    found = {"name": "relevance_gen", "version": relevance_gen.__version__, "endpoints": endpoints, "limits": limits}
     return json.dumps(found).encode() + b"\n"
 
 

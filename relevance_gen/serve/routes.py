@@ -16,7 +16,7 @@ from relevance_gen.serve.metrics import Layout
 from relevance_gen.serve.settings import Settings
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/", lambda _, request: pages.front(request, ROUTES)),
+    Route("GET", "/", lambda service, request: pages.front(service.settings, request, ROUTES)),
     Route("POST", "/search", actions.SEARCH, own.read_search, key="always", aliases=("/distributor/search",)),
     Route("POST", "/explain", actions.EXPLANATION, own.read_explanation, key="always"),
     Route("POST", "/compress", actions.COMPRESSION, own.read_compression, key="always"),

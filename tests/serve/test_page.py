@@ -887,6 +887,47 @@ def test_an_answer_that_fails_says_so_and_can_be_asked_for_again(visit: Visit) -
     visit.wait_for_end()
 
 
+@pytest.mark.parametrize("flags", [("--max-chunks", "40"), ("--max-body-bytes", "50KiB")])
+def test_what_is_too_much_is_refused_when_it_is_added(browser: Any, flags: tuple[str, str]) -> None:
+    """A document with which all would be above the server's limits is not added, and the others can be asked."""
+    text = "\n\n".join(f"Entry {number} of the log tells of wind.{' And of “rain”.' * 50}" for number in range(60))
+    with Server("--rate-limit", "off", *flags, program=HALF_SCRIPTED) as narrow:
+        visit = Visit(browser, narrow.url)
+        chunks = visit.chunks()
+        visit.page.evaluate(DROP, ["log.txt", list(text.encode())])
+        visit.page.wait_for_selector("text=log.txt was not added: together with the others it is more than this server")
+        told = visit.page.inner_text("#trouble")
+        assert ("(40 passages, 64 MiB)" if "40" in flags else "(200,000 passages, 0.0488 MiB)") in told
+        assert "Take fewer or smaller documents" in told
+        assert "relevance-gen serve --index" in told
+        assert visit.page.locator("#names li").count() == 1
+        assert visit.chunks() == chunks
+        visit.add(text[:5000])
+        visit.ask(QUESTION)
+        assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
+        assert not visit.page.is_visible("#trouble")
+        visit.wait_for_end()
+        visit.close()
+
+
+def test_what_the_server_refuses_is_said_at_the_question(browser: Any) -> None:
+    """A page that could not learn the limits hears of them when it asks, and says what to do."""
+    with Server("--rate-limit", "off", "--max-chunks", "40", program=HALF_SCRIPTED) as narrow:
+        visit = Visit(browser, narrow.url)
+        visit.page.route(
+            f"{narrow.url}/",
+            lambda route: route.abort() if route.request.resource_type == "fetch" else route.continue_(),
+        )
+        visit.page.reload()
+        visit.page.wait_for_selector("#text:not([aria-busy])", state="attached")
+        visit.add("\n\n".join(f"Entry {number} of the log. {'Wind and weather. ' * 50}" for number in range(60)))
+        visit.page.click("#ask button")
+        visit.page.wait_for_selector("text=These documents are together more than this server searches at once. Take")
+        assert all(error.startswith("Failed to load resource") for error in visit.errors)
+        visit.errors.clear()
+        visit.close()
+
+
 def test_what_is_far_from_the_view_is_plain_text_until_it_comes_near(visit: Visit) -> None:
     """Of a long document few chunks are drawn; the browser finds the others, and scrolling draws them."""
     entries = [f"Entry {number} of the log: {'wind and weather ' * 12}and **no** ship." for number in range(4000)]

@@ -228,7 +228,7 @@ def test_no_other_file_is_sent(server: Server, name: str) -> None:
 
 
 def test_programs_find_a_list_at_the_root(server: Server) -> None:
-    """Whoever does not ask for HTML gets name, version and every path with its method; HEAD works for both."""
+    """Whoever does not ask for HTML gets name, version, every path with its method, and limits; HEAD works for both."""
     for accept in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
         answer = server.call("GET", "/", headers=accept)
         assert (answer.status, answer.headers["Content-Type"], answer.headers["Vary"]) == (
@@ -238,6 +238,7 @@ def test_programs_find_a_list_at_the_root(server: Server) -> None:
         )
         assert answer.json["version"] == relevance_gen.__version__
         assert answer.json["endpoints"] == [f"{route.method} {path}" for route in ROUTES for path in route.paths]
+        assert answer.json["limits"] == {"max_chunks": 200_000, "max_body_bytes": 64 << 20}
     for accept in ({}, {"Accept": "text/html"}):
         head, full = (server.call(method, "/", headers=accept) for method in ("HEAD", "GET"))
         assert (head.body, head.headers["Content-Length"]) == (b"", str(len(full.body)))

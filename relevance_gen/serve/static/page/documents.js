@@ -5,14 +5,16 @@ import { at, button, complain, counted, make, nextFrame, Problem, say } from "./
 import { dropDocument, keepDocument } from "./keeping.js";
 import { indexOf, optionsOfIndexes } from "./offered.js";
 import { kindOf, reading } from "./reading.js";
-import { Corpus, post } from "./server.js";
+import { Corpus, isTooMuch, post, tooMuch } from "./server.js";
 
 const GROUP = [12, 4000];  // least chunks and characters that are laid out together
 const AT_ONCE = 2000;  // chunks of a document that are drawn as it is read; those below, when they come near the view
 const DRAWS_LATER = "ContentVisibilityAutoStateChangeEvent" in globalThis;
 const SLICE_MS = 12;  // longest stretch of work before the browser may draw
 
-export let documents = [];  // { id, name, parts, file, kind, sheet, label, chunks }
+const utf8 = new TextEncoder();
+
+export let documents = [];  // { id, name, parts, file, kind, sheet, label, chunks, nBytes }
 let corpora = new Map();  // by the id of the one document, or "all"
 
 /** Who is told when documents come and go, with what was removed; and of sheets that are laid out. */
@@ -31,7 +33,7 @@ export function corpus() {
 
 /** Add a document of `parts`, each with its `place` and its `text`, and lay it out bit by bit. */
 export async function addDocument({ id, name, parts, file = null }, { isKept = false, quietly = false } = {}) {
-  const added = { id: id ?? Math.max(Date.now(), 1 + (documents.at(-1)?.id ?? 0)), name, parts, file, chunks: [] };
+  const added = { id: id ?? Math.max(Date.now(), 1 + (documents.at(-1)?.id ?? 0)), name, parts, file, chunks: [], nBytes: 0 };
   added.sheet = make("article", { className: "sheet" }, make("h2", { textContent: name }));
   added.kind = kindOf(name, parts[0]?.text ?? "");
   added.sheet.classList.toggle("code", added.kind === "code");
@@ -41,18 +43,23 @@ export async function addDocument({ id, name, parts, file = null }, { isKept = f
   at("text").append(added.sheet);
   listeners.laidOut(added.sheet);
   at("text").setAttribute("aria-busy", "true");
-  const isWhole = await layOut(added);
-  if (!isWhole) return;  // it was removed meanwhile
+  const isWhole = await layOut(added, isKept);
+  if (!documents.includes(added)) return;  // it was removed meanwhile
   collect();
-  if (!added.chunks.length) {
+  if (!added.chunks.length || !isWhole) {
     removeDocument(added);
-    throw new Problem(`${name} has no text.`);
+    throw isWhole ? new Problem(`${name} has no text.`) : tooMuch(`${name} was not added: ${documents.length ? "together with the others it is" : "it is"}`);
   }
   if (!quietly && documents.length > 1) added.sheet.scrollIntoView();
   if (!isKept && !(await keepDocument(added))) say(`${name} is too large to be here after a reload`);
 }
 
-async function layOut(added) {
+const sumOf = (sizeOf) => documents.reduce((sum, one) => sum + sizeOf(one), 0);
+
+const areTooMuch = () => isTooMuch(sumOf(({ chunks }) => chunks.length), sumOf(({ nBytes }) => nBytes));
+
+/** Lay a document out, and tell whether all of it is: it may be removed meanwhile, or with it all may be too much. */
+async function layOut(added, isKept) {
   const isCode = added.kind === "code";
   const nChars = added.parts.reduce((sum, part) => sum + part.text.length, 0);
   let group = null;
@@ -81,9 +88,10 @@ async function layOut(added) {
       if (group && group.chunks.length >= GROUP[0] && group.n_chars >= GROUP[1]) close();
       group ??= Object.assign(make("div", { className: "group" }), { chunks: [], n_chars: 0 });
       added.chunks.push(addChunk(group, text.slice(start, end), added, part.place ?? {}, isFenced));
+      added.nBytes += utf8.encode(JSON.stringify(text.slice(start, end))).length + 1;
       if (performance.now() - resumed > SLICE_MS) {
         await nextFrame();
-        if (!documents.includes(added)) return false;
+        if (!documents.includes(added) || (!isKept && areTooMuch())) return false;
         resumed = performance.now();
         if (resumed - said > 2000 && at("status").textContent.startsWith("Reading ")) {
           said = resumed;
@@ -94,7 +102,7 @@ async function layOut(added) {
     done += text.length;
   }
   close();
-  return true;
+  return isKept || !areTooMuch();
 }
 
 /** Make the elements of a group's chunks that have none yet. */
@@ -204,6 +212,7 @@ export async function addFiles(files) {
 
 /** Read a file: here where it is text, by the server where it is a PDF, a page or an Office file. */
 async function documentOf(file) {
+  if (isTooMuch(0, file.size / 2)) throw tooMuch(`${file.name} was not added: it is`);  // half, for it may be UTF-16
   const bytes = new Uint8Array(await file.arrayBuffer());
   if (!bytes.length) throw new Problem(`${file.name} is empty.`);
   const beginning = String.fromCharCode(...bytes.subarray(0, 5));
@@ -230,6 +239,7 @@ async function extracted(file) {
   try {
     response = await post("extract", JSON.stringify({ name: file.name, content }));
   } catch (error) {
+    if (error.status === 413) throw tooMuch(`${file.name} was not added: it is`);
     throw error instanceof Problem ? new Problem(error.message.replace(/^Content/, file.name).replace(/ \(\w+Error: .*\)/s, "").replace(/needs pip install (\S+) on the server/, "cannot be read by this server, which lacks $1")) : error;
   }
   const { parts, trouble } = await response.json();

@@ -8,7 +8,7 @@ import { copy, markdownOf, save } from "./exporting.js";
 import { forgetAll, kept } from "./keeping.js";
 import { placeMarks, sizes } from "./marks.js";
 import { forgetIndexes, lookForIndexes } from "./offered.js";
-import { hasKey, takeKey } from "./server.js";
+import { askForLimits, hasKey, takeKey } from "./server.js";
 import { choose } from "./view.js";
 import { showFile } from "./viewer.js";
 
@@ -99,6 +99,7 @@ const questionInAddress = () => new URLSearchParams(location.hash.slice(1)).get(
 
 /** Show what was there before, or on a first visit the example. */
 async function begin() {
+  askForLimits();
   const before = await kept();
   if (hasKey()) await lookForIndexes();
   const asked = questionInAddress();
@@ -108,7 +109,7 @@ async function begin() {
     for (const one of before.documents) await addDocument(one, { isKept: true, quietly: true }).catch(complain);
     asking.restore(before.turns);
   } else {
-    await addDocument({ name: EXAMPLE.name, parts: [{ place: {}, text: at("example").textContent }] });
+    await addDocument({ name: EXAMPLE.name, parts: [{ place: {}, text: at("example").textContent }] }).catch(complain);
   }
   const last = asking.turns.findLast((turn) => !asked || turn.question === asked);
   if (last) asking.show(last);

@@ -1,6 +1,6 @@
-/** How the server is asked: the key, requests about chunks, and streams of events. */
+/** How the server is asked: its limits, the key, requests about chunks, and streams of events. */
 
-import { at, Problem } from "./dom.js";
+import { at, counted, Problem } from "./dom.js";
 
 const KEY = "relevance_gen.key";  // sessionStorage: gone with the tab
 
@@ -9,6 +9,26 @@ export const CUT = "The connection was cut before the answer was complete.";
 export const hasKey = () => Boolean(sessionStorage.getItem(KEY));
 
 export const keyHeader = () => ({ "X-API-Key": sessionStorage.getItem(KEY) ?? "" });
+
+const MIB = 1 << 20;
+const FOR_CHUNKS = 0.99;  // of a request's bytes; the rest is for the question
+let most = { max_chunks: Infinity, max_body_bytes: Infinity };  // of one request
+
+/** Ask how much the server takes; until it has said that, it is the server that refuses what is too much. */
+export async function askForLimits() {
+  try {
+    most = (await (await fetch("./", { headers: { Accept: "application/json" }, cache: "no-store" })).json()).limits ?? most;
+  } catch { /* it does not answer, and says nothing of limits */ }
+}
+
+/** Tell whether so many chunks, of so many bytes as JSON, are more than one request may bring. */
+export const isTooMuch = (nChunks, nBytes) => nChunks > most.max_chunks || nBytes > FOR_CHUNKS * most.max_body_bytes;
+
+/** Return what is wrong with what is too much, and what to do about it. */
+export function tooMuch(what) {
+  const limits = most.max_chunks < Infinity ? ` (${counted(most.max_chunks, "passage")}, ${(most.max_body_bytes / MIB).toLocaleString("en", { maximumSignificantDigits: 3 })} MiB)` : "";
+  return new Problem(`${what} more than this server searches at once${limits}. Take fewer or smaller documents, or have the server offer an index of them: relevance-gen index FILE --save A.index, then relevance-gen serve --index A=A.index`, 413);
+}
 
 /** Take the key out of the address, as the server's link has it, so that it is neither seen nor kept there. */
 export function takeKey() {
@@ -61,7 +81,8 @@ export class Corpus {
       }
     }
     this.body ??= new Blob([JSON.stringify(this.chunks.map((chunk) => chunk.text))]);
-    const response = await post(path, new Blob([JSON.stringify({ ...fields, keep: true }).slice(0, -1), ',"chunk_txts":', this.body, "}"]), signal);
+    const response = await post(path, new Blob([JSON.stringify({ ...fields, keep: true }).slice(0, -1), ',"chunk_txts":', this.body, "}"]), signal)
+      .catch((error) => { throw error.status === 413 ? tooMuch("These documents are together") : error; });
     this.name = response.headers.get("X-Index");
     return response;
   }
