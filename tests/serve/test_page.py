@@ -1049,6 +1049,25 @@ def test_everybody_can_use_the_description(browser: Any, server: Server, scheme:
     visit.close()
 
 
+def test_high_contrast_tells_which_view_is_shown(browser: Any, server: Server) -> None:
+    """In forced colours, where what is transparent is drawn, the view that is not shown has no line below it."""
+    visit = Visit(browser, server.url, viewport={"width": 390, "height": 800}, forced_colors="active")
+    color = "(of, name) => getComputedStyle(document.querySelector(of))[name]"
+    drawn = f"(of) => ({color})(of, 'borderBottomColor') !== ({color})('body', 'backgroundColor')"
+    assert visit.page.evaluate(drawn, ".views [aria-pressed=true]")
+    assert not visit.page.evaluate(drawn, ".views [aria-pressed=false]")
+    visit.close()
+
+
+def test_what_is_printed_begins_at_one_edge(visit: Visit) -> None:
+    """On paper the name above, the question and the passages begin at the same edge."""
+    visit.ask(QUESTION)
+    visit.wait_for_end()
+    visit.page.emulate_media(media="print")
+    edges = {visit.page.locator(of).bounding_box()["x"] for of in (".masthead h1", "#asked", "#found-title")}
+    assert len(edges) == 1
+
+
 def test_it_fits_a_phone(browser: Any, server: Server) -> None:
     """At 360 pixels nothing overflows, and answer and documents are two views; a passage leads to the second."""
     visit = Visit(browser, server.url, viewport={"width": 360, "height": 740}, has_touch=True)
