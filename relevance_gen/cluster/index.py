@@ -303,7 +303,7 @@ class ClusterIndex(Searchable):
     # ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, chunks: Iterable[str | Metadata | Chunk], *, blank: Blank = "error") -> range:
-        """Add chunks, and return their positions. They go to the smallest shard, or if that is full to a new one.
+        """Add chunks, and return their positions. They go to the smallest shard, or if that lacks room to a new one.
 
         Chunks and `blank` are as for the class.
 

@@ -23,7 +23,7 @@ from relevance_gen.cluster.actors import Actor, get
 from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
 from relevance_gen.cluster.hosts import Hosts, KeptHost, KeptShard
-from relevance_gen.cluster.parts import Part, Recipe, ShardFile
+from relevance_gen.cluster.parts import CHARS_PER_TOKEN, Part, Recipe, ShardFile
 from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
@@ -39,7 +39,7 @@ from relevance_gen.types import WeightingName
 _log = logging.getLogger(__name__)
 
 _MOST_TOKENS: Final = 1 << 28
-"""Chunks that are added become a shard of their own where the smallest has more tokens: about 1 Gi characters."""
+"""Chunks that are added become a shard of their own where the smallest had more with them: about 1 Gi characters."""
 _WORTH: Final = 1.25
 """A shard is moved where its node has so many times the load that the other one will have."""
 _PROGRESS_S: Final = 1.0
@@ -114,7 +114,8 @@ class Keeper(Actor):
             if not living:
                 raise self._missing("no shard can take the chunks now")
             shard = min(living, key=lambda one: one.size)
-            if shard.size > _MOST_TOKENS:
+            size = shard.size + part.n_chars // CHARS_PER_TOKEN
+            if shard.contribution.n_tokens and size > _MOST_TOKENS:
                 self._make_shard(part, first)
             else:
                 self._change([shard], "add", [(part, first)])

@@ -217,6 +217,22 @@ def test_a_full_shard_takes_no_more(cluster: Any, monkeypatch: pytest.MonkeyPatc
         assert ours.search(QUERIES) == one.search(QUERIES)
 
 
+def test_chunks_go_where_there_is_room(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that would make the smallest shard too large become one of their own, but not where it is empty."""
+    monkeypatch.setattr("relevance_gen.cluster.keeper._MOST_TOKENS", 1000)
+    large = "dogs bark " * 500
+    one = ChunkIndex(texts(4))
+    with ClusterIndex(texts(4), n_shards=2) as ours, ClusterIndex([]) as empty:
+        for text, n_shards in (("cats", 2), (large, 3), (large, 4), ("cows", 4)):
+            for index in (one, ours):
+                index.add([text])
+            assert ours.stats().num_shards == n_shards
+        assert ours.search([*QUERIES, "dogs"]) == one.search([*QUERIES, "dogs"])
+        for _ in range(2):
+            empty.add([large])
+        assert empty.stats().num_shards == 2
+
+
 def test_blank_chunks_keep_their_place(cluster: Any) -> None:
     """Blank chunks are left out and the others keep their positions, in building as in adding; none at all is fine."""
     one = ChunkIndex(["a b", " ", "c"], blank="skip")
