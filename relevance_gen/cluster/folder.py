@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from attrs import asdict, evolve, field, frozen
@@ -25,11 +25,13 @@ from attrs import asdict, evolve, field, frozen
 from relevance_gen import checks, wire
 from relevance_gen.cluster.store import MAX_SMALL_BYTES, Store, Version
 from relevance_gen.errors import IndexConflictError, IndexFormatError, InvalidRequestError, describe, shorten
-from relevance_gen.retrieval.index import ChunkIndex, opened
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
 from relevance_gen.tokens import Encoding, counter_of_saved
 from relevance_gen.types import WeightingName
+
+if TYPE_CHECKING:
+    from relevance_gen.retrieval.index import ChunkIndex
 
 _MANIFEST: Final = "index.json"
 _FORMAT: Final = 3
@@ -176,6 +178,8 @@ def open_index(
         IndexFormatError: a shard is another's.
         InvalidRequestError: it was saved with another encoding.
     """
+    from relevance_gen.retrieval.index import opened  # with all that reads documents, which hosts do without
+
     counter = counter_of_saved(manifest.encoding, manifest.fingerprint, encoding, folder)
     for (name, shard), part in zip(manifest.shards.items(), parts, strict=True):
         is_ours = part.n_context_tokens == shard.n_tokens and part.weighting == manifest.weighting

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -138,3 +140,10 @@ def test_what_a_host_refuses() -> None:
     host._asked.charge(64)
     with pytest.raises(BusyError, match="works at 64 questions already"):
         host.ask(0, {0: [0]}, question)
+
+
+def test_a_host_imports_nothing_that_reads_documents() -> None:
+    """Actors start sooner without what only a few of them need."""
+    code = "import sys, relevance_gen.cluster.host; print(*(one for one in sys.modules if 'relevance_gen.doc' in one))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "\n"
