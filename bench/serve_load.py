@@ -189,7 +189,7 @@ def load(port: int, n_clients: int, seconds: float, bodies: list[bytes]) -> Load
 
 def _load(port: int, n_clients: int, seconds: float, bodies: list[bytes]) -> Load:
     # Plain sockets and ready-made bytes: the load takes its processor time from the server it measures.
-    head = "POST /search HTTP/1.1\r\nHost: bench\r\n" + "".join(
+    head = "POST /search HTTP/1.1\r\nHost: localhost\r\n" + "".join(
         f"{name}: {value}\r\n" for name, value in HEADERS.items()
     )
     ready = [f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
