@@ -151,7 +151,8 @@ class Visit:
 
     def wait_for_end(self) -> None:
         """Wait until the answer is complete, was stopped, or has failed."""
-        self.page.wait_for_selector("#answers:not([aria-busy])", state="attached")
+        over = "#answers:not([aria-busy])"
+        self.page.wait_for_selector(f"{over}:not(:empty), {over} + .source .wrong", state="attached")
 
 
 @pytest.fixture
@@ -545,7 +546,7 @@ def test_a_reload_loses_nothing_and_all_can_be_forgotten(browser: Any, server: S
     visit.page.click("#forget")
     visit.page.click("#forget-dialog .main")
     visit.page.wait_for_selector("#empty")
-    visit.page.wait_for_function("indexedDB.databases !== undefined && !location.hash")
+    assert eventually(lambda: visit.page.evaluate("indexedDB.databases !== undefined && !location.hash"))
     visit.page.reload()
     visit.page.wait_for_selector("#names >> text=How things are found")
     assert visit.page.inner_text("#asked") == ""
@@ -562,7 +563,7 @@ def test_two_tabs_keep_what_each_was_asked(visit: Visit) -> None:
         page.press("#question", "Enter")
         page.wait_for_function("([asked]) => document.querySelector('#asked').innerText === asked", arg=[question])
         page.wait_for_selector("#answers:not([aria-busy]) .sample")
-    visit.page.wait_for_function("indexedDB.databases !== undefined")
+    assert eventually(lambda: visit.page.evaluate("indexedDB.databases !== undefined"))
     visit.page.reload()
     visit.page.wait_for_selector("#earlier-turns li >> nth=1")
     assert visit.page.locator(".asked-before").all_inner_texts() == ["How do salmon return?", QUESTION]
