@@ -16,6 +16,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,59 @@ def building(record: Record, chunks: list[str], rounds: int) -> None:
     record.add(group, "as fast as one machine, without it", ratio, "×")
 
 
+def cutting(record: Record, chunks: list[str]) -> None:
+    """Cut a shard in two while it is asked: how long that takes, beside building, and what a question waits."""
+    from relevance_gen.cluster import ClusterIndex, keeper
+    from relevance_gen.cluster.actors import get
+
+    draw = random.Random(6)
+    built_s = process_s = 0.0
+    asked_s: list[list[float]] = [[], []]
+    group = f"cutting a shard, {sum(map(len, chunks)) / (1 << 20):.0f} MiB"
+    started_s = time.perf_counter()
+    with ClusterIndex(chunks, n_shards=1) as index:
+        built_s = time.perf_counter() - started_s
+        handle = index._fresh().state.shards[0].hosts[0].handle
+
+        def of_host(work: Callable[[Any], Any]) -> Any:
+            return get(handle.__ray_call__.remote(work))
+
+        def ask(times_s: list[float]) -> None:
+            query = " ".join(draw.choices(draw.choice(chunks).split(), k=4))
+            times_s.append(timed(partial(index.search, query)))
+
+        for _ in range(50):
+            ask(asked_s[0])
+        before_s, before_bytes = of_host(lambda _: time.process_time()), of_host(_anonymous_bytes)
+        most_bytes = before_bytes
+        most, keeper._MOST_TOKENS = keeper._MOST_TOKENS, index._keeper._shards[0].size - 1
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                started_s = time.perf_counter()
+                cut = pool.submit(index.rebalance)
+                while not cut.done():
+                    ask(asked_s[1])
+                    most_bytes = max(most_bytes, of_host(_anonymous_bytes))
+                cut.result()
+        finally:
+            keeper._MOST_TOKENS = most
+        cut_s, process_s = time.perf_counter() - started_s, of_host(lambda _: time.process_time()) - before_s
+        assert index.stats().num_shards > 1
+    record.add(group, "built", built_s, "s")
+    record.add(group, "cut in two, and one part moved to another node", cut_s, "s")
+    record.add(group, "processor time of the host, with the questions", process_s, "s")
+    record.add(group, "more memory of its own meanwhile", (most_bytes - before_bytes) / (1 << 20), "MiB", places=0)
+    note(record, group, "a question before", asked_s[0])
+    note(record, group, "a question meanwhile", asked_s[1])
+    record.add(group, "the longest meanwhile", max(asked_s[1]) * 1e3, "ms")
+
+
+def _anonymous_bytes(_: Any) -> int:
+    """Return the memory of this process that is not of files."""
+    told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    return int(told["RssAnon"].split()[0]) << 10
+
+
 def asking(record: Record, chunks: list[str], rounds: int) -> None:
     """Compare questions that are new each time, and tell what rounds cost that bring nothing."""
     from relevance_gen.cluster import ClusterIndex
@@ -411,6 +465,7 @@ def main() -> None:
             crowding(record, chunks[: len(chunks) // 4], rounds)
             simulating(record, measured(chunks[: len(chunks) // 2], rounds))
             building(record, chunks, 5)
+            cutting(record, chunks)
     finally:
         connection.ray.shutdown()
         cluster.shutdown()

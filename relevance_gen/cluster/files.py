@@ -21,6 +21,7 @@ from relevance_gen.chunking import split
 from relevance_gen.cluster.folder import as_address
 from relevance_gen.cluster.parts import BATCH, Product, make
 from relevance_gen.cluster.placing import how_many
+from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
 from relevance_gen.cluster.store import file_system
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.progress import Progress
@@ -67,9 +68,9 @@ class FilePieces:
         """About how much text they are."""
         return sum(piece.n_bytes for piece in self.pieces)
 
-    def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
+    def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
         """Read the chunks and make them searchable; the error of something that is no chunk names file and place."""
-        return make(self._batches(), counter, progress)
+        return make(self._batches(), counter, progress, removed)
 
     def _batches(self) -> Iterator[Chunks]:
         for piece in self.pieces:

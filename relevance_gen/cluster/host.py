@@ -75,6 +75,12 @@ class Host(Actor):
         self._shards[shard] = made = Shard(*self._made_with)
         return made.take(copy)
 
+    @ray.method(concurrency_group=_MAKING)
+    def cut(self, shard: int, at: int, behind: int) -> tuple[Contribution, Contribution]:
+        """Cut a shard as `Shard.cut` does, and hold the chunks from a position on under another number."""
+        self._shards[behind] = made = Shard(*self._made_with)
+        return self._shards[shard].cut(at, made)
+
     def drop(self, shard: int) -> None:
         """Hold a shard no more."""
         self._shards.pop(shard, None)

@@ -12,7 +12,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import ray
 from attrs import define, field
 from ray.exceptions import RayActorError
@@ -21,8 +20,9 @@ from relevance_gen.cluster.actors import START_S, SilentError, check, get_from, 
 from relevance_gen.cluster.host import Host
 from relevance_gen.cluster.parts import CHARS_PER_TOKEN, Recipe
 from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
+from relevance_gen.cluster.runs import NO_POSITIONS
 from relevance_gen.cluster.shard import Contribution
-from relevance_gen.cluster.state import HostState, PositionRuns, ShardState
+from relevance_gen.cluster.state import HostState, ShardState
 from relevance_gen.errors import ClusterError
 from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
@@ -47,7 +47,7 @@ BUILD_SILENT_S: Final = 30.0
 _FILL_S: Final = 30.0
 """How long further shards are restored together with others, before changes have their turn."""
 _LOOK_S: Final = 0.2
-NOT_MADE: Final = Contribution(Statistics(), PositionRuns.of(np.zeros(0, np.int64)), 0, 0, 0)
+NOT_MADE: Final = Contribution(Statistics(), NO_POSITIONS, 0, 0, 0)
 
 
 @define(eq=False)
@@ -166,12 +166,7 @@ class Hosts:
         for shard in self.shards:
             for host in shard.replicas:
                 numbers.setdefault(host, []).append(shard.number)
-        sent = [(host, host.handle.adopt.remote(some, epoch, statistics)) for host, some in numbers.items()]
-        for host, answer in sent:
-            try:
-                get_from(host.handle, answer)
-            except (RayActorError, SilentError):
-                self.strike(host)
+        self._answers([(host, host.handle.adopt.remote(some, epoch, statistics)) for host, some in numbers.items()])
 
     def call(self, shards: Sequence[KeptShard], verb: str, arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
         """Call a method of all replicas of some shards at once, and return what the replicas of each answered.
@@ -201,20 +196,43 @@ class Hosts:
 
     def _call(self, verb: str, calls: Sequence[_Call]) -> list[_Call]:
         """Call replicas, all at once; return the calls of hosts that were dead or silent, and are struck out now."""
-        sent = [(call, call.host.handle.call.remote(call.shard.number, verb, *call.args)) for call in calls]
-        unanswered: list[_Call] = []
+        told = self._answers(
+            [(call.host, call.host.handle.call.remote(call.shard.number, verb, *call.args)) for call in calls]
+        )
+        for call, answer in zip(calls, told, strict=True):
+            call.answers.extend(answer)
+        return [call for call, answer in zip(calls, told, strict=True) if not answer]
+
+    def _answers(self, sent: Sequence[tuple[KeptHost, Any]]) -> list[list[Any]]:
+        """Return what hosts answer, in a list each; it is empty for one that is dead or silent, and struck out now.
+
+        What one raised is raised when all have answered.
+        """
+        answers: list[list[Any]] = []
         failure: Exception | None = None
-        for call, answer in sent:
+        for host, answer in sent:
+            answers.append([])
             try:
-                call.answers.append(get_from(call.host.handle, answer))
+                answers[-1].append(get_from(host.handle, answer))
             except (RayActorError, SilentError):
-                self.strike(call.host)
-                unanswered.append(call)
+                self.strike(host)
             except Exception as error:
                 failure = failure or error
         if failure is not None:
             raise failure
-        return unanswered
+        return answers
+
+    def cut(self, cuts: Sequence[tuple[KeptShard, int, KeptShard]]) -> list[list[tuple[Contribution, Contribution]]]:
+        """Have all replicas of shards cut them, all at once, each at a position from where on another shard has it.
+
+        Return what the replicas of each tell of both; those that turn out to be dead or silent are struck out.
+        """
+        sent = [
+            [(host, host.handle.cut.remote(shard.number, at, behind.number)) for host in list(shard.replicas)]
+            for shard, at, behind in cuts
+        ]
+        told = iter(self._answers([*itertools.chain.from_iterable(sent)]))
+        return [[both for _ in some for both in next(told)] for some in sent]
 
     def strike(self, host: KeptHost) -> None:
         """End a host, if it still lives, and strike it and its replicas out."""
@@ -345,18 +363,43 @@ class Hosts:
         return make_from(last)
 
     def _place(self, shard: KeptShard, node: Node | None) -> KeptHost:
-        """Return the host that a shard is to be made in, on the node with most room unless one is named.
+        """Return the host that a shard is to be made in, on the node with most room unless one is named."""
+        having = [one.node_id for one in (*shard.replicas, *shard.coming)]
+        node = node or least_loaded(living_nodes(), self.loads, having)
+        host, _ = self._fitting(shard, node)
+        return host or self._new(node)
+
+    def _fitting(self, shard: KeptShard, node: Node) -> tuple[KeptHost | None, int]:
+        """Return the host of a node that a shard is to be made in, and its load; None for a new one, without load.
 
         That is the one with the least, or if it would have enough a new one, while there are fewer than processors.
         """
-        having = [*shard.replicas, *shard.coming]
-        node = node or least_loaded(living_nodes(), self.loads, [one.node_id for one in having])
         loads = self._loads(lambda host: host)
         hosts = [one for one in self.all if one.node_id == node.id]
-        fit = [one for one in hosts if one not in having]
+        fit = [one for one in hosts if one not in shard.replicas and one not in shard.coming]
         best = min(fit, key=lambda one: loads[one], default=None)
-        has_enough = best in loads and loads[best] + shard.size > _ENOUGH_TOKENS
-        return self._new(node) if best is None or (has_enough and len(hosts) < int(node.n_cpus)) else best
+        is_full = best in loads and loads[best] + shard.size > _ENOUGH_TOKENS
+        if best is None or (is_full and len(hosts) < int(node.n_cpus)):
+            return None, 0
+        return best, loads[best]
+
+    def crowded(self, nodes: Sequence[Node], worth: float) -> tuple[KeptShard, KeptHost, Node] | None:
+        """Return a replica that had better be in another process of its node: one that has enough has it.
+
+        The other one would have at most a `worth`-th of the load.
+        """
+        loads = self._loads(lambda host: host)
+        for node in nodes:
+            hosts = [one for one in self.all if one.node_id == node.id]
+            busiest = max(hosts, key=lambda one: loads[one], default=None)
+            if busiest is None or loads[busiest] <= _ENOUGH_TOKENS:
+                continue
+            for shard in self.of(busiest):
+                other, load = self._fitting(shard, node)
+                has_place = other is not None or len(hosts) < int(node.n_cpus)
+                if has_place and loads[busiest] > worth * (load + shard.size):
+                    return shard, busiest, node
+        return None
 
     def _new(self, node: Node) -> KeptHost:
         """Start a host on a node."""

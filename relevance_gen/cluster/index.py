@@ -346,9 +346,15 @@ class ClusterIndex(Searchable):
         self._change("save", folders.as_address(folder))
 
     def rebalance(self) -> int:
-        """Move shards to nodes that have fewer than their share, such as have joined; return how many were moved.
+        """Cut shards that are too large, and move shards to where there is less; return how many cuts and moves it took.
 
-        Questions go on meanwhile.
+        A shard is cut in two, each with half of its text, if it has more than 1 Gi characters; or more than 512 Mi, if
+        there are fewer shards than processors. Moved are those of nodes, and of processes, that have more than their
+        share, as when others have joined. Questions go on meanwhile, and changes wait.
+
+        Raises:
+            ChunksMissingError: a shard that is to be cut was lost meanwhile; none was cut with it.
+            OSError: a node has no room for what it makes of a shard; none was cut.
         """
         return int(self._change("rebalance"))
 

@@ -7,11 +7,11 @@ for each shard, from which any node can make the shard again.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import accumulate
 from typing import Any, Final
 
 import ray
@@ -24,7 +24,7 @@ from relevance_gen.cluster.calls import Pace
 from relevance_gen.cluster.collection import ClusterCollection
 from relevance_gen.cluster.hosts import Hosts, KeptHost, KeptShard
 from relevance_gen.cluster.parts import CHARS_PER_TOKEN, Part, Recipe, ShardFile
-from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
+from relevance_gen.cluster.placing import LEAST_CHARS, MOST_CHARS, Node, how_many, least_loaded, living_nodes
 from relevance_gen.cluster.shard import OutdatedError
 from relevance_gen.cluster.state import IndexState
 from relevance_gen.cluster.store import Store
@@ -38,10 +38,12 @@ from relevance_gen.types import WeightingName
 
 _log = logging.getLogger(__name__)
 
-_MOST_TOKENS: Final = 1 << 28
-"""Chunks that are added become a shard of their own where the smallest had more with them: about 1 Gi characters."""
+_MOST_TOKENS: Final = MOST_CHARS // CHARS_PER_TOKEN
+"""Chunks that are added become a shard of their own where the smallest had more with them; what has more is cut."""
+_LEAST_TOKENS: Final = LEAST_CHARS // CHARS_PER_TOKEN
+"""No shard is cut into halves that have less, to have more of them."""
 _WORTH: Final = 1.25
-"""A shard is moved where its node has so many times the load that the other one will have."""
+"""A shard is moved where its node, or process, has so many times the load that the other one will have."""
 _PROGRESS_S: Final = 1.0
 """How long to wait for the progress of a shard."""
 
@@ -57,6 +59,7 @@ class Keeper(Actor):
         self._changing = threading.Lock()
         """Held while chunks change or shards are made."""
         self._pace = Pace()
+        self._numbers = itertools.count()  # of shards
         self._state: IndexState | None = None
         self._epoch = self._n_positions = 0
 
@@ -89,7 +92,7 @@ class Keeper(Actor):
     def build(self, parts: Sequence[Part], n_positions: int | None = None) -> None:
         """Make a shard of each part; without a number of positions the chunks get theirs now, in this order."""
         with self._changing:
-            self._hosts.shards = [KeptShard(number, Recipe.of(part)) for number, part in enumerate(parts)]
+            self._hosts.shards = [KeptShard(next(self._numbers), Recipe.of(part)) for part in parts]
             self._hosts.fill()
             if lost := [shard.error for shard in self._shards if not shard.replicas]:
                 raise ClusterError(f"{len(lost)} of {len(parts)} shards could not be built: {lost[0]}")
@@ -99,7 +102,9 @@ class Keeper(Actor):
 
     def _place(self) -> int:
         """Give the chunks of all shards, which count from 0 in each, their positions; return how many these are."""
-        *firsts, n_positions = accumulate((shard.contribution.n_positions for shard in self._shards), initial=0)
+        *firsts, n_positions = itertools.accumulate(
+            (shard.contribution.n_positions for shard in self._shards), initial=0
+        )
         for shard, first in zip(self._shards, firsts, strict=True):
             ((part, _),) = shard.recipe.parts
             shard.recipe = Recipe.of(part, first)
@@ -126,7 +131,7 @@ class Keeper(Actor):
 
     def _make_shard(self, part: Part, first: int) -> None:
         """Make a new shard of a part."""
-        shard = KeptShard(1 + max(one.number for one in self._shards), Recipe.of(part, first))
+        shard = KeptShard(next(self._numbers), Recipe.of(part, first))
         self._shards.append(shard)
         for _ in range(self._hosts.n_wanted):
             self._hosts.make(shard)
@@ -198,22 +203,73 @@ class Keeper(Actor):
         return {name: saved[name] for name in names}
 
     def rebalance(self) -> int:
-        """Move shards from nodes that have more than their share to others; return how many were moved."""
-        n_moved = 0
-        unfit: set[str] = set()  # such as have died, which Ray does not know yet
+        """Cut and move shards as `ClusterIndex.rebalance` does."""
+        n_done = 0
+        whole: set[KeptShard] = set()
+        unfit: set[str] = set()  # nodes such as have died, which Ray does not know yet
         with self._changing:
+            while shards := self._too_large(whole):
+                whole |= {*shards} - (cut := self._cut(shards))
+                n_done += len(cut)
             while (move := self._next_move(unfit)) is not None:
                 shard, host, node = move
                 if not self._hosts.make(shard, node):
                     unfit.add(node.id)
                     continue
                 self._hosts.drop(shard, host)
-                n_moved += 1
+                n_done += 1
             self._hosts.end_idle()
-        return n_moved
+        return n_done
+
+    def _too_large(self, whole: set[KeptShard]) -> list[KeptShard]:
+        """Return the shards to be cut, but for those that must stay `whole`.
+
+        These are all that have too much, and of the others the largest: as many as processors lack.
+        """
+        n_chars = CHARS_PER_TOKEN * sum(shard.size for shard in self._shards)
+        n_lacking = how_many(n_chars, int(sum(node.n_cpus for node in living_nodes()))) - len(self._shards)
+        by_size = sorted((shard for shard in self._shards if shard not in whole), key=lambda one: -one.size)
+        return [
+            shard
+            for rank, shard in enumerate(by_size)
+            if shard.size > (2 * _LEAST_TOKENS if rank < n_lacking else _MOST_TOKENS)
+        ]
+
+    def _cut(self, shards: Sequence[KeptShard]) -> set[KeptShard]:
+        """Cut shards in two where they are, and return those that have several chunks, and so were cut.
+
+        Whatever is raised, nothing was changed.
+        """
+        middles = self._hosts.call_one(shards, "middle", [()] * len(shards))
+        cuts = [
+            (shard, at, KeptShard(next(self._numbers), shard.recipe.cut(at, self._n_positions)[1]))
+            for shard, told in zip(shards, middles, strict=True)
+            for at in told
+            if at is not None
+        ]
+        if not cuts:
+            return set()
+        try:
+            told = self._hosts.cut(cuts)
+            if not all(told):
+                raise self._missing("shards cannot be cut now")  # noqa: TRY301
+        except Exception:
+            for shard, _, behind in cuts:
+                for host in shard.replicas:
+                    self._hosts.drop(behind, host)
+            self._hosts.call([shard for shard, *_ in cuts], "forget", [()] * len(cuts))
+            raise
+        with self._hosts.changed:
+            for (shard, at, behind), ((kept, given), *_) in zip(cuts, told, strict=True):
+                shard.recipe, _ = shard.recipe.cut(at, self._n_positions)
+                shard.contribution, behind.contribution = kept, given
+                behind.replicas = [*shard.replicas]
+                self._shards.append(behind)
+        self._adopt(self._epoch + 1)
+        return {shard for shard, *_ in cuts}
 
     def _next_move(self, unfit: set[str]) -> tuple[KeptShard, KeptHost, Node] | None:
-        """Return a replica to move, and where to, if that makes the nodes' loads more even."""
+        """Return a replica to move, and where to, if that makes the loads of nodes, or of one's hosts, more even."""
         nodes, loads = [node for node in living_nodes() if node.id not in unfit], self._hosts.loads
         n_cpus = {node.id: max(node.n_cpus, 1.0) for node in nodes}
         target = least_loaded(nodes, loads)
@@ -223,7 +279,7 @@ class Keeper(Actor):
                 load, source = max((loads[node_id] / n_cpus.get(node_id, 1.0), node_id) for node_id in held)
                 if load > _WORTH * (loads[target.id] + shard.size) / n_cpus[target.id]:
                     return shard, held[source], target
-        return None
+        return self._hosts.crowded(nodes, _WORTH)
 
     def close(self) -> None:
         """End all hosts."""

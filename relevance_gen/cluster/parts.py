@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
@@ -12,10 +13,11 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import ray
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from relevance_gen.cluster import folder
 from relevance_gen.cluster.actors import get
+from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
 from relevance_gen.errors import ClusterError
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.arrays import Offsets, steps
@@ -51,8 +53,11 @@ class Part(Protocol):
     def n_chars(self) -> int:
         """About how much text they are."""
 
-    def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
-        """Fetch the chunks and make them searchable; positions count from 0, unless they were saved with the chunks."""
+    def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
+        """Fetch the chunks and make those searchable that were not removed.
+
+        Positions count from 0, unless they were saved with the chunks.
+        """
 
 
 @frozen(eq=False)
@@ -69,7 +74,7 @@ class StoredChunks:
         """Put chunks where other processes can fetch them."""
         return cls([ray.put(chunks)], sum(map(len, chunks.texts)))
 
-    def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
+    def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
         """Fetch the chunks from the process that handed them over, which may be gone, and the chunks with it."""
         try:
             (chunks,) = get(self.chunks, _FETCH_S)
@@ -78,9 +83,7 @@ class StoredChunks:
                 f"chunks cannot be fetched from the process that handed them over; save an index that shall outlive "
                 f"that process: {type(error).__name__}"
             ) from None
-        numbers = range(len(chunks.texts))
-        batches = (chunks.take(numbers[some]) for some in steps(len(numbers), BATCH))
-        return make(batches, counter, progress)
+        return make(_batches(chunks, np.arange(len(chunks.texts))), counter, progress, removed)
 
 
 @frozen(eq=False)
@@ -96,17 +99,40 @@ class ShardFile:
         """About how much text they are."""
         return CHARS_PER_TOKEN * self.n_tokens
 
-    def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
-        """Open the file; it is mapped into memory where it lies in this machine's file system."""
-        del counter, progress
+    def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
+        """Open the file, mapped into memory where it lies in this machine's file system; if most is gone, make anew."""
         saved = folder.read_index(self.folder, self.name)
         if saved.n_context_tokens != self.n_tokens:
             raise ClusterError(f"{self.folder}/{self.name} is not the file that belongs to this index")
-        return Product(saved.segment, saved.n_positions, saved.n_context_tokens)
+        segment = saved.segment
+        is_gone = removed.hold(segment.positions)
+        left, gone = np.flatnonzero(~is_gone), np.flatnonzero(is_gone)
+        if left.size < gone.size:
+            return evolve(make_again(segment, left, counter, progress), n_positions=saved.n_positions)
+        texts = map(segment.chunks.texts.__getitem__, gone.tolist())
+        segment = segment.without(gone) if gone.size else segment
+        return Product(segment, saved.n_positions, self.n_tokens - counter.count_all(texts))
 
 
-def make(batches: Iterable[Chunks], counter: TokenCounter, progress: Progress | None) -> Product:
-    """Make chunks searchable, blank ones aside; more than a block are mapped from a temporary file without a name.
+def _batches(chunks: Chunks, numbers: Offsets) -> Iterator[Chunks]:
+    return (chunks.take(numbers[some].tolist()) for some in steps(numbers.size, BATCH))
+
+
+def make_again(segment: Segment, numbers: Offsets, counter: TokenCounter, progress: Progress | None = None) -> Product:
+    """Make some chunks of a segment searchable without the others, at the positions that they have."""
+    made = make(_batches(segment.chunks, numbers), counter, progress)
+    return evolve(made, segment=evolve(made.segment, positions=segment.positions[numbers]))
+
+
+def make(
+    batches: Iterable[Chunks],
+    counter: TokenCounter,
+    progress: Progress | None,
+    removed: PositionRuns = NO_POSITIONS,
+) -> Product:
+    """Make chunks searchable, without blank and removed ones.
+
+    More than a block are mapped from a temporary file without a name.
 
     `progress` is called with the chunks that are made, and those that are read so far.
     """
@@ -116,6 +142,8 @@ def make(batches: Iterable[Chunks], counter: TokenCounter, progress: Progress | 
             chunks, is_last = _block(batches)
             first, n_read = n_read, n_read + len(chunks.texts)
             kept, numbers = chunks.without_blank()
+            if (is_gone := removed.hold(first + numbers)).any():
+                kept, numbers = kept.take(np.flatnonzero(~is_gone).tolist()), numbers[~is_gone]
             segment = build(kept, first + numbers, progress=progress and partial(_told, progress, first, n_read))
             n_tokens += counter.count_all(kept.texts)
             if first or not is_last:
@@ -146,8 +174,7 @@ class Recipe:
 
     # its chunks, in the order of their positions, and for each part the position that counts as its 0
     parts: tuple[tuple[Part, int], ...]
-    # positions of those that were removed since, ascending
-    removed: Offsets = field(factory=lambda: np.zeros(0, np.int64))
+    removed: PositionRuns = NO_POSITIONS  # positions of those that were removed since, or are in another shard now
 
     @classmethod
     def of(cls, part: Part, first: int = 0) -> Recipe:
@@ -167,12 +194,24 @@ class Recipe:
     @property
     def is_file(self) -> bool:
         """Whether a saved file holds just the chunks of the shard."""
-        return len(self.parts) == len(self.files) == 1 and not self.removed.size
+        return len(self.parts) == len(self.files) == 1 and not self.removed
 
     def with_part(self, part: Part, first: int) -> Recipe:
         """Return it with further chunks."""
         return evolve(self, parts=(*self.parts, (part, first)))
 
     def without(self, positions: Offsets) -> Recipe:
-        """Return it without the chunks at some positions."""
-        return evolve(self, removed=np.union1d(self.removed, positions))
+        """Return it without the chunks at some positions, which ascend."""
+        return evolve(self, removed=self.removed | PositionRuns.of(positions))
+
+    def cut(self, at: int, n_positions: int) -> tuple[Recipe, Recipe]:
+        """Return the recipes of the chunks before a position and of the others, where so many positions were given.
+
+        Each has the parts that may have a chunk of its own.
+        """
+        firsts = [first for _, first in self.parts]
+        before, behind = self.parts[: bisect_left(firsts, at)], self.parts[max(bisect_right(firsts, at) - 1, 0) :]
+        return (
+            Recipe(before, self.removed | PositionRuns.between(at, n_positions)),
+            Recipe(behind, self.removed | PositionRuns.between(0, at)),
+        )

@@ -10,9 +10,9 @@ from attrs import frozen
 
 from relevance_gen.errors import ClusterError
 
-_LEAST_CHARS: Final = 256 << 20
+LEAST_CHARS: Final = 256 << 20
 """With less text for each, asking more shards takes longer than they save."""
-_MOST_CHARS: Final = 1 << 30
+MOST_CHARS: Final = 1 << 30
 """A larger shard takes long to make again, and to move."""
 
 
@@ -41,7 +41,7 @@ def living_nodes() -> list[Node]:
 
 def how_many(n_chars: int, n_cpus: int) -> int:
     """Return how many shards to make of so many characters for so many processors."""
-    return max(1, min(n_cpus, n_chars // _LEAST_CHARS), -(-n_chars // _MOST_CHARS))
+    return max(1, min(n_cpus, n_chars // LEAST_CHARS), -(-n_chars // MOST_CHARS))
 
 
 def least_loaded(nodes: Sequence[Node], loads: Mapping[str, int], avoided: Sequence[str] = ()) -> Node:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen.cluster import folder
-from relevance_gen.cluster.parts import Part, Recipe
-from relevance_gen.cluster.state import PositionRuns
+from relevance_gen.cluster.parts import Part, Recipe, make_again
+from relevance_gen.cluster.runs import PositionRuns
 from relevance_gen.cluster.store import Store
-from relevance_gen.retrieval.arrays import Ids, Offsets
+from relevance_gen.retrieval.arrays import Flags, Ids, Offsets
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
@@ -63,11 +63,12 @@ class Shard:
 
     def build(self, recipe: Recipe) -> Contribution:
         """Make the segments of a recipe."""
-        made = [part.make(self._counter, self._note) for part, _ in recipe.parts]
-        firsts = [first for _, first in recipe.parts]
-        segments, texts = without(_moved([one.segment for one in made], firsts), recipe.removed)
-        n_tokens = sum(one.n_tokens for one in made) - self._counter.count_all(texts)
-        return self._propose(in_tiers(segments), n_tokens, sum(one.n_positions for one in made))
+        made = [part.make(self._counter, self._note, recipe.removed.moved(-first)) for part, first in recipe.parts]
+        segments = _moved([one.segment for one in made], [first for _, first in recipe.parts])
+        segments = [one for one in segments if one.size] or segments[:1]
+        return self._propose(
+            in_tiers(segments), sum(one.n_tokens for one in made), sum(one.n_positions for one in made)
+        )
 
     def copy(self) -> bytes:
         """Return what is searchable now, pickled, for another replica to `take`."""
@@ -88,6 +89,28 @@ class Shard:
         """Remove the chunks at some positions."""
         segments, texts = without(self._segments(), positions)
         return self._propose(segments, self._n_tokens - self._counter.count_all(texts))
+
+    def middle(self) -> int | None:
+        """Return the position that about half of all words stand before; None where one chunk is all there is."""
+        alive = [(one, np.flatnonzero(one.live)) for one in self._segments()]
+        positions = np.concatenate([one.positions[numbers] for one, numbers in alive])
+        if positions.size < 2:
+            return None
+        order = positions.argsort()
+        n_words = np.concatenate([one.n_occurrences[numbers] for one, numbers in alive])[order].cumsum()
+        number = int(n_words.searchsorted(n_words[-1] // 2, "right"))
+        return int(positions[order[min(max(number, 1), positions.size - 1)]])
+
+    def cut(self, at: int, behind: Shard) -> tuple[Contribution, Contribution]:
+        """Keep the chunks before a position, and give the others to another shard, which has none yet.
+
+        Segments that have chunks of both are made again of each, block by block as when they were built.
+        """
+        kept = self._only(lambda positions: positions < at)
+        given = self._only(lambda positions: positions >= at)
+        texts = (one.chunks.texts[number] for one in given for number in np.flatnonzero(one.live).tolist())
+        n_tokens = self._counter.count_all(texts)
+        return self._propose(kept, self._n_tokens - n_tokens), behind._propose(given, n_tokens)
 
     def move(self, first: int) -> Contribution:
         """Move what was made, and is not adopted yet, to positions that begin with `first`."""
@@ -154,6 +177,17 @@ class Shard:
 
     def _segments(self) -> list[Segment]:
         return [scorer.segment for scorer in self._last()]
+
+    def _only(self, wanted: Callable[[Offsets], Flags]) -> list[Segment]:
+        """Return segments of the chunks at wanted positions: where those are all of a segment, it stays as it is."""
+        only = []
+        for segment in self._segments():
+            is_wanted = segment.live & wanted(segment.positions)
+            if np.array_equal(is_wanted, segment.live):
+                only.append(segment)
+            elif is_wanted.any():
+                only.append(make_again(segment, np.flatnonzero(is_wanted), self._counter).segment)
+        return only
 
     def _note(self, done: int, total: int) -> None:
         self._progress = done, total

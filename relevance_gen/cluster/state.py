@@ -4,38 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from attrs import frozen
 
-from relevance_gen.retrieval.arrays import Flags, Offsets
+from relevance_gen.cluster.runs import PositionRuns
 from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
 from relevance_gen.types import WeightingName
-
-
-@frozen(eq=False)
-class PositionRuns:
-    """Positions, as runs of them.
-
-    >>> runs = PositionRuns.of(np.array([0, 1, 2, 7, 8]))
-    >>> runs.first, runs.behind, runs.hold(np.array([2, 3, 8]))
-    (array([0, 7]), array([3, 9]), array([ True, False,  True]))
-    """
-
-    first: Offsets  # the first position of each run, ascending
-    behind: Offsets  # the position behind the last of each run
-
-    @classmethod
-    def of(cls, positions: Offsets) -> PositionRuns:
-        """Return the runs of positions that ascend."""
-        breaks = np.flatnonzero(np.diff(positions, prepend=-2) != 1)
-        lasts = np.append(breaks[1:], positions.size)[: breaks.size] - 1
-        return cls(positions[breaks], positions[lasts] + 1)
-
-    def hold(self, positions: Offsets) -> Flags:
-        """Tell of some positions which are among these."""
-        inside: Flags = self.first.searchsorted(positions, "right") > self.behind.searchsorted(positions, "right")
-        return inside
 
 
 @frozen(eq=False)

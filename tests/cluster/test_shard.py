@@ -1,15 +1,23 @@
-"""A shard keeps few segments, however often something was added to it, and is copied as it is."""
+"""A shard keeps few segments, however often something was added to it, is copied as it is, and can be cut."""
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
-from relevance_gen.cluster.parts import Product, Recipe, make
-from relevance_gen.cluster.shard import Shard
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relevance_gen.cluster import parts
+from relevance_gen.cluster.parts import Product, Recipe, ShardFile, make
+from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
+from relevance_gen.cluster.shard import Contribution, Shard
 from relevance_gen.progress import Progress
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.tokens import TokenCounter, token_counter
 from tests.cluster.shared import texts
+from tests.profiles import costly
 
 
 class Texts:
@@ -20,16 +28,16 @@ class Texts:
     def __init__(self, chunks: list[str]) -> None:
         self._chunks = Chunks.read(chunks)
 
-    def make(self, counter: TokenCounter, progress: Progress | None) -> Product:
-        """Make them searchable."""
-        return make([self._chunks], counter, progress)
+    def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
+        """Make those searchable that were not removed."""
+        return make([self._chunks], counter, progress, removed)
 
 
-def recipe() -> Recipe:
-    made = Recipe.of(Texts(texts(500)))
-    for number, text in enumerate(texts(300, seed=1)):
-        made = made.with_part(Texts([text]), 500 + number)
-    return made.without(np.arange(0, 600, 7))
+def recipe(n: int = 500, n_added: int = 300) -> Recipe:
+    made = Recipe.of(Texts(texts(n)))
+    for number, text in enumerate(texts(n_added, seed=1)):
+        made = made.with_part(Texts([text]), n + number)
+    return made.without(np.arange(0, n, 7))
 
 
 def test_a_shard_of_many_parts_has_few_segments() -> None:
@@ -41,7 +49,7 @@ def test_a_shard_of_many_parts_has_few_segments() -> None:
         grown.adopt(epoch, told.statistics)
         told = grown.add(part, position)
     grown.adopt(300, told.statistics)
-    told = grown.remove(recipe().removed)
+    told = grown.remove(np.arange(0, 500, 7))
     grown.adopt(301, told.statistics)
     rebuilt = again.build(recipe())
     again.adopt(301, rebuilt.statistics)
@@ -59,3 +67,65 @@ def test_a_copy_is_the_same() -> None:
     for first, second in ((told, copied), (one.remove(np.array([1, 700])), copy.remove(np.array([1, 700])))):
         assert (first.digest, first.n_tokens) == (second.digest, second.n_tokens)
         assert first.statistics.norm_sum == second.statistics.norm_sum
+
+
+def made(recipe: Recipe) -> tuple[Shard, Contribution]:
+    """Return a shard of a recipe, searchable, and what it tells."""
+    shard = Shard("pivoted", token_counter())
+    told = shard.build(recipe)
+    shard.adopt(0, told.statistics)
+    return shard, told
+
+
+@costly
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=3), st.sampled_from([1, 4000, 1 << 24]))
+def test_a_cut_shard_is_two(cuts: list[int], block_bytes: int) -> None:
+    """Wherever a shard is cut, again and again, its parts have all that it had, and are what their recipes make."""
+    first = recipe(90, 10)
+    whole, told = made(first)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "_BLOCK_BYTES", block_bytes)
+        shards = [(whole, told, first)]
+        for cut in cuts:
+            shard, before, of_both = max(shards, key=lambda one: one[1].n_tokens)
+            shards = [one for one in shards if one[0] is not shard]
+            positions = np.concatenate([one.positions[one.live] for one in shard._segments()])
+            at = int(np.sort(positions)[1 + cut % (positions.size - 1)])
+            other = Shard("pivoted", token_counter())
+            halves = shard.cut(at, other)
+            for half, contribution, of_half in zip((shard, other), halves, of_both.cut(at, 100), strict=True):
+                half.adopt(1, before.statistics)
+                shards.append((half, contribution, of_half))
+        for _, contribution, of_half in shards:
+            _, again = made(of_half)
+            assert (again.digest, again.n_tokens) == (contribution.digest, contribution.n_tokens)
+            assert again.runs.first.tolist() == contribution.runs.first.tolist()
+            assert again.statistics.norm_sum == contribution.statistics.norm_sum
+    contributions = [contribution for _, contribution, _ in shards]
+    assert sum(one.digest for one in contributions) % (1 << 64) == told.digest
+    assert sum(one.n_tokens for one in contributions) == told.n_tokens
+    assert sum(one.statistics.norm_sum for one in contributions) == told.statistics.norm_sum
+    assert sum(len(of_half.parts) for *_, of_half in shards) <= len(first.parts) + len(cuts)
+
+
+def test_the_middle_has_half_of_the_words() -> None:
+    """A shard is cut where about half of its words are, whatever chunks they are in, and one chunk is not cut."""
+    for sizes, expected in (([1, 1, 1, 9], 3), ([9, 1, 1, 1], 1), ([2, 2, 2, 2], 2), ([0, 0, 0], 2), ([5], None)):
+        shard, _ = made(Recipe.of(Texts(["cat " * size or "?" for size in sizes])))
+        assert shard.middle() == expected
+    shard, told = made(recipe())
+    other = Shard("pivoted", token_counter())
+    middle = shard.middle()
+    assert middle is not None
+    assert all(told.n_tokens * 0.45 < half.n_tokens < told.n_tokens * 0.55 for half in shard.cut(middle, other))
+
+
+def test_most_of_a_file_that_is_gone_is_made_anew(tmp_path: Path) -> None:
+    """A shard of a saved file has what its recipe leaves, a little or most of it, and counts the tokens of that."""
+    chunks = texts(60, seed=5)
+    one, told = made(Recipe.of(Texts(chunks)))
+    one.save(str(tmp_path), "a.shard", 60)
+    saved = Recipe.of(ShardFile(str(tmp_path), "a.shard", told.n_tokens))
+    for gone in (np.arange(5, 9), np.arange(3, 55)):
+        assert made(saved.without(gone))[1].n_tokens == (removed := one.remove(gone)).n_tokens
+        assert made(saved.without(gone))[1].digest == removed.digest
