@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -15,14 +16,15 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 
-from relevance_gen.cluster.actors import HEALTH, Actor, SilentError, get, wait_for
+from relevance_gen.cluster.actors import HEALTH, Actor, SilentError, get, get_from, wait_for
 from relevance_gen.cluster.crowd import Crowd
 from relevance_gen.cluster.parts import Recipe
-from relevance_gen.cluster.shard import Contribution, OutdatedError, Shard
-from relevance_gen.errors import BusyError
+from relevance_gen.cluster.shard import Contribution, OutdatedError, Shard, aligned
+from relevance_gen.errors import BusyError, ClusterError
 from relevance_gen.quota import Quota
 from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.scorers import Scorers
+from relevance_gen.retrieval.segment import arrayfile
 from relevance_gen.retrieval.segment.segment import Statistics
 from relevance_gen.tokens import TokenCounter
 from relevance_gen.types import WeightingName
@@ -35,6 +37,8 @@ _REFUSING: Final = 8
 """Threads that are left to refuse them."""
 _SILENT_S: Final = 2.0
 """Another host of the node that has not answered a ping for so long is not waited for."""
+_COPIED_BYTES: Final = 8 << 20
+"""What one call fetches of a shard that is copied."""
 _N_PIECES: Final = 4
 _PIECE_BYTES: Final = 64 << 10
 """An answer comes in pieces: Ray sends what is below 100 KiB along with its reply, and stores the rest, from where
@@ -70,10 +74,17 @@ class Host(Actor):
         return made.build(recipe)
 
     @ray.method(concurrency_group=_MAKING)
-    def take(self, shard: int, copy: bytes) -> Contribution:
-        """Hold under this number what another host's `Shard.copy` told."""
+    def take(self, shard: int, twin: Any) -> Contribution:
+        """Copy a shard from another host that holds it, piece by piece into a file that is mapped, and hold it, too."""
         self._shards[shard] = made = Shard(*self._made_with)
-        return made.take(copy)
+        try:
+            sizes = get_from(twin, twin.call.remote(shard, "copy"))
+            with tempfile.TemporaryFile() as file:
+                for start in range(0, sum(map(aligned, sizes)), _COPIED_BYTES):
+                    file.write(get_from(twin, twin.call.remote(shard, "piece", start, start + _COPIED_BYTES)))
+                return made.take(arrayfile.mapped(file), sizes)
+        except (RayActorError, SilentError) as error:
+            raise ClusterError(f"the replica that was being copied is gone: {error}") from None
 
     @ray.method(concurrency_group=_MAKING)
     def cut(self, shard: int, at: int, behind: int) -> tuple[Contribution, Contribution]:

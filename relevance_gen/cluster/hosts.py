@@ -16,7 +16,7 @@ import ray
 from attrs import define, field
 from ray.exceptions import RayActorError
 
-from relevance_gen.cluster.actors import START_S, SilentError, check, get_from, start, wait_for
+from relevance_gen.cluster.actors import START_S, SilentError, check, get_from, start
 from relevance_gen.cluster.host import Host
 from relevance_gen.cluster.parts import CHARS_PER_TOKEN, Recipe
 from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
@@ -347,12 +347,8 @@ class Hosts:
         """
 
         def make_from(twin: KeptHost | None) -> Any:
-            if twin is None:
-                made = host.handle.build.remote(shard.number, shard.recipe)
-            else:
-                copy = twin.handle.call.remote(shard.number, "copy")
-                wait_for(twin.handle, copy, _SILENT_S)
-                made = host.handle.take.remote(shard.number, copy)
+            build, take = host.handle.build, host.handle.take
+            made = build.remote(shard.number, shard.recipe) if twin is None else take.remote(shard.number, twin.handle)
             return get_from(host.handle, made, BUILD_SILENT_S)
 
         twins = [one for one in shard.replicas if not one.is_silent] if self.adopted is not None else []

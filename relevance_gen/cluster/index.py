@@ -346,7 +346,7 @@ class ClusterIndex(Searchable):
         self._change("save", folders.as_address(folder))
 
     def rebalance(self) -> int:
-        """Cut shards that are too large, and move shards to where there is less; return how many cuts and moves it took.
+        """Cut shards that are too large, and move shards to where there is less; return the number of cuts and moves.
 
         A shard is cut in two, each with half of its text, if it has more than 1 Gi characters; or more than 512 Mi, if
         there are fewer shards than processors. Moved are those of nodes, and of processes, that have more than their

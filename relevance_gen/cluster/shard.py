@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from relevance_gen.retrieval.question.scorer import SegmentScorer
 from relevance_gen.retrieval.question.weighting import weighting_named
 from relevance_gen.retrieval.segment import storage
 from relevance_gen.retrieval.segment.builder import in_tiers, merge, without
+from relevance_gen.retrieval.segment.layout import Array
 from relevance_gen.retrieval.segment.segment import Segment, Statistics
 from relevance_gen.tokens import TokenCounter
 from relevance_gen.types import WeightingName
@@ -26,6 +28,7 @@ from relevance_gen.types import WeightingName
 _KEPT_EPOCHS: Final = 3
 """A question that began before so many changes is asked again."""
 _DIGESTS: Final = 1 << 64
+_ALIGNMENT: Final = 64
 
 
 class OutdatedError(Exception):
@@ -58,6 +61,7 @@ class Shard:
         self._next: tuple[list[Segment], int] | None = None
         """What the last change made, and the tokens in it, until it is adopted."""
         self._progress = 0, 0
+        self._copied: list[memoryview] = []
 
     # ── Changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -70,13 +74,30 @@ class Shard:
             in_tiers(segments), sum(one.n_tokens for one in made), sum(one.n_positions for one in made)
         )
 
-    def copy(self) -> bytes:
-        """Return what is searchable now, pickled, for another replica to `take`."""
-        return pickle.dumps((self._segments(), self._n_tokens), pickle.HIGHEST_PROTOCOL)
+    def copy(self) -> list[int]:
+        """Hold what is searchable now as bytes until the next state, and return the sizes of the parts that they have.
 
-    def take(self, copy: bytes) -> Contribution:
-        """Make what another replica has."""
-        segments, n_tokens = pickle.loads(copy)  # noqa: S301 from a process of the cluster
+        The first part is a pickle, and the others are its arrays as they lie in memory, aligned for numpy.
+        """
+        arrays: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps((self._segments(), self._n_tokens), 5, buffer_callback=arrays.append)
+        parts = [memoryview(pickled), *(one.raw() for one in arrays)]
+        self._copied = [
+            some for part in parts for some in (part, memoryview(bytes(aligned(part.nbytes) - part.nbytes)))
+        ]
+        return [part.nbytes for part in parts]
+
+    def piece(self, start: int, stop: int) -> bytes:
+        """Return some of these bytes."""
+        firsts = itertools.accumulate((part.nbytes for part in self._copied), initial=0)
+        spans = [(max(start - first, 0), max(stop - first, 0)) for first in firsts]
+        return b"".join([part[begin:end] for part, (begin, end) in zip(self._copied, spans, strict=False)])
+
+    def take(self, content: Array, sizes: Sequence[int]) -> Contribution:
+        """Make what another replica has, of the bytes that it holds; their arrays stay where they are."""
+        firsts = itertools.accumulate(map(aligned, sizes), initial=0)
+        pickled, *arrays = [content[first : first + size] for first, size in zip(firsts, sizes, strict=False)]
+        segments, n_tokens = pickle.loads(pickled.data, buffers=arrays)  # noqa: S301 from a process of the cluster
         return self._propose(segments, n_tokens)
 
     def add(self, part: Part, first: int) -> Contribution:
@@ -125,6 +146,7 @@ class Shard:
             SegmentScorer(segment, self._weighting, statistics, words.get(id(segment))) for segment in segments
         ]
         self._next = None
+        self._copied = []
         while len(self._epochs) > _KEPT_EPOCHS:
             self._epochs.popitem(last=False)
 
@@ -203,6 +225,11 @@ class Shard:
             n_tokens=n_tokens,
             digest=sum(_digest(positions, hashes) for positions, hashes in live) % _DIGESTS,
         )
+
+
+def aligned(n_bytes: int) -> int:
+    """Return how many bytes a part of a copy takes, with those between it and the next."""
+    return n_bytes + -n_bytes % _ALIGNMENT
 
 
 def _moved(segments: Sequence[Segment], firsts: Sequence[int]) -> list[Segment]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 from relevance_gen.cluster import parts
 from relevance_gen.cluster.parts import Product, Recipe, ShardFile, make
 from relevance_gen.cluster.runs import NO_POSITIONS, PositionRuns
-from relevance_gen.cluster.shard import Contribution, Shard
+from relevance_gen.cluster.shard import Contribution, Shard, aligned
 from relevance_gen.progress import Progress
+from relevance_gen.retrieval.segment import storage
 from relevance_gen.retrieval.segment.chunks import Chunks
 from relevance_gen.tokens import TokenCounter, token_counter
 from tests.cluster.shared import texts
@@ -25,7 +28,7 @@ class Texts:
 
     n_chars = 0
 
-    def __init__(self, chunks: list[str]) -> None:
+    def __init__(self, chunks: list[Any]) -> None:
         self._chunks = Chunks.read(chunks)
 
     def make(self, counter: TokenCounter, progress: Progress | None, removed: PositionRuns = NO_POSITIONS) -> Product:
@@ -57,16 +60,41 @@ def test_a_shard_of_many_parts_has_few_segments() -> None:
     assert len(again._segments()) <= len(grown._segments()) + 1 < 10
 
 
-def test_a_copy_is_the_same() -> None:
-    """A replica that was copied tells what the one tells that it was copied from, and can be changed as that can."""
-    one, copy = (Shard("pivoted", token_counter()) for _ in range(2))
-    told = one.build(recipe())
-    one.adopt(0, told.statistics)
-    copied = copy.take(one.copy())
+@costly
+@given(st.integers(1, 400_000))
+def test_a_copy_is_the_same(step: int) -> None:
+    """A replica that was copied, however it was sent, tells what the other tells, and can be changed as that can."""
+    one, told = made(recipe(90, 10))
+    sizes = one.copy()
+    total = sum(map(aligned, sizes))
+    sent = b"".join(one.piece(start, start + step) for start in range(0, total, step))
+    assert len(sent) == total
+    copy = Shard("pivoted", token_counter())
+    copied = copy.take(np.frombuffer(sent, np.uint8), sizes)
     copy.adopt(0, copied.statistics)
-    for first, second in ((told, copied), (one.remove(np.array([1, 700])), copy.remove(np.array([1, 700])))):
+    for first, second in ((told, copied), (one.remove(np.array([1, 97])), copy.remove(np.array([1, 97])))):
         assert (first.digest, first.n_tokens) == (second.digest, second.n_tokens)
         assert first.statistics.norm_sum == second.statistics.norm_sum
+
+
+def test_a_mapped_shard_is_copied_as_it_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text of a mapped segment is read to copy it, and the copy has texts, titles and metadata, JSON or not."""
+    monkeypatch.setattr(parts, "_BLOCK_BYTES", 1000)
+    day = datetime.date(2026, 1, 2)
+    chunks = [{"text": text, "title": "Cats", "metadata": {"day": day, "page": 1}} for text in texts(20)] + texts(20)
+    one, told = made(Recipe.of(Texts(chunks)).without(np.array([3, 30])))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "_bytes_at", None)
+        sizes = one.copy()
+    assert sizes[0] < sum(sizes) / 2
+    copy = Shard("pivoted", token_counter())
+    assert copy.take(np.frombuffer(one.piece(0, 1 << 30), np.uint8), sizes).digest == told.digest
+    copy.adopt(0, told.statistics)
+    (first,), (second,) = one._segments(), copy._segments()
+    assert [*first.chunks] == [*second.chunks]
+    assert second.chunks.metadata_of(5) == {"day": day, "page": 1}
+    assert second.occurrences is not None
+    assert not second.occurrences.flags.owndata
 
 
 def made(recipe: Recipe) -> tuple[Shard, Contribution]:

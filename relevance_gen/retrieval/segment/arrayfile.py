@@ -15,6 +15,7 @@ Nothing in it is code: numbers and JSON.
 from __future__ import annotations
 
 import json
+import mmap
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,6 +84,14 @@ def write(file: BinaryIO, types: Types, settings: Mapping[str, Any], arrays: Map
     for name in types:
         writer.extend(name, arrays[name])
     return writer
+
+
+def mapped(file: BinaryIO) -> npt.NDArray[np.uint8]:
+    """Return what is written to a file, mapped into memory; it stays when the file is closed."""
+    file.flush()
+    if not file.tell():  # nothing was written, and nothing can be mapped
+        return np.zeros(0, np.uint8)
+    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
 def is_replaceable(path: Path) -> bool:

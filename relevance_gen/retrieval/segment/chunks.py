@@ -91,9 +91,6 @@ class Chunks:
     def __iter__(self) -> Iterator[Chunk]:
         return (Chunk(text, self.metadata_of(n), title=self.title_of(n)) for n, text in enumerate(self.texts))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Chunks, ([*self.texts], dict(self.metadata), dict(self.titles))
-
     @property
     def said(self) -> Sequence[str]:
         """What each chunk says: its text, under its title where it has one."""
@@ -141,7 +138,10 @@ class Chunks:
 
 
 class LazyTexts(Sequence[str]):
-    """Texts, so many, that are made when they are asked for: `make` returns that of a number, as a list does."""
+    """Texts, so many, that are made when they are asked for: `make` returns that of a number, as a list does.
+
+    They are pickled as a list.
+    """
 
     def __init__(self, size: int, make: Callable[[int], str]) -> None:
         self._size = size
@@ -161,6 +161,9 @@ class LazyTexts(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         return map(self._make, range(self._size))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, ([*self],)
 
 
 class LazyValues(Mapping[int, T]):

@@ -7,7 +7,6 @@ of their last ids are complete. Everything else is copied, with numbers and offs
 from __future__ import annotations
 
 import itertools
-import mmap
 import tempfile
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -72,7 +71,7 @@ class Spill:
         """Return one segment of all that `add_whole` wrote, mapped from a file that is gone when the segment is."""
         file = self._open()
         self.merge(file, {})
-        content = _mapped(file)
+        content = arrayfile.mapped(file)
         chunks = storage.chunks_in(arrayfile.read(content, layout.TYPES)[1])
         if self._kept:
             chunks = evolve(chunks, metadata=ChainMap(self._kept, chunks.metadata))  # type: ignore[arg-type]
@@ -80,9 +79,9 @@ class Spill:
 
     def merge(self, file: BinaryIO, settings: Mapping[str, Any]) -> None:
         """Write the chunks and all segments, of which there must be one or more, to a file as one segment."""
-        every, bounds = _mapped(self._file), itertools.pairwise(self._ends)
+        every, bounds = arrayfile.mapped(self._file), itertools.pairwise(self._ends)
         parts = [arrayfile.read(every[start:end], layout.TYPES)[1] for start, end in bounds]
-        content = self.content.finish(_mapped)
+        content = self.content.finish(arrayfile.mapped)
         sizes = [layout.sizes_of(part) for part in parts]
         numbers_file = self._open()
         n_terms, n_letters = _number_terms(parts, numbers_file)
@@ -96,18 +95,11 @@ class Spill:
                 writer.extend(name, array[some])
         _copy(parts, sizes, writer)
         _merge_terms(parts, [size["chunk"] for size in sizes], writer)
-        _, number_of = arrayfile.read(_mapped(numbers_file), _numbers(parts))
+        _, number_of = arrayfile.read(arrayfile.mapped(numbers_file), _numbers(parts))
         for name, part in zip(number_of, parts, strict=True):
             for some in steps(part["tokens"].size, _STEP):
                 writer.extend("tokens", number_of[name][part["tokens"][some]])
         writer.seal()
-
-
-def _mapped(file: BinaryIO) -> Array:
-    file.flush()
-    if not file.tell():  # nothing was written, and nothing can be mapped
-        return np.zeros(0, np.uint8)
-    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
 def _copy(parts: Sequence[Part], sizes: Sequence[Mapping[str, int]], writer: arrayfile.Writer) -> None:

@@ -267,15 +267,39 @@ def chunks_in(arrays: Mapping[str, npt.NDArray[Any]]) -> Chunks:
 
     Decoding all of them would be most of opening a file.
     """
-    (text, text_end), metadata, titles = (
-        (arrays[name].data, arrays[f"{ends}_end"].view(np.uint8).data.cast("q"))  # it gives Python's integers, quickly
-        for name, ends in _CONTENT.items()
-    )
-    return Chunks(
-        LazyTexts(len(text_end), partial(_text_at, text, text_end)),
-        LazyValues(np.diff(arrays["metadata_end"], prepend=0) > 0, partial(_metadata_at, *metadata)),
-        LazyValues(np.diff(arrays["title_end"], prepend=0) > 0, partial(_text_at, *titles)),
-    )
+    text, metadata, titles = ((arrays[name], arrays[f"{ends}_end"]) for name, ends in _CONTENT.items())
+    return Chunks(_StoredTexts(*text), _StoredValues(_metadata_at, *metadata), _StoredValues(_text_at, *titles))
+
+
+class _StoredTexts(LazyTexts):
+    """Texts that lie in an array, with another that has the end of each; pickled as these."""
+
+    def __init__(self, content: npt.NDArray[np.uint8], end: npt.NDArray[np.int64]) -> None:
+        super().__init__(end.size, partial(_text_at, *_views(content, end)))
+        self._arrays = content, end
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _StoredTexts, self._arrays
+
+
+class _StoredValues(LazyValues[Any]):
+    """What `read` makes of bytes that lie in an array, for the chunks that have any; pickled likewise."""
+
+    def __init__(
+        self,
+        read: Callable[[memoryview, memoryview, int], Any],
+        content: npt.NDArray[np.uint8],
+        end: npt.NDArray[np.int64],
+    ) -> None:
+        super().__init__(np.diff(end, prepend=0) > 0, partial(read, *_views(content, end)))
+        self._args = read, content, end
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _StoredValues, self._args
+
+
+def _views(content: npt.NDArray[np.uint8], end: npt.NDArray[np.int64]) -> tuple[memoryview, memoryview]:
+    return content.data, end.view(np.uint8).data.cast("q")  # it gives Python's integers, quickly
 
 
 def _text_at(content: memoryview, end: memoryview, number: int) -> str:
