@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from relevance_gen.cluster.index import ClusterIndex
     from relevance_gen.cluster.runner import ClusterRunner
 
-# Ray reads these when it is imported. Without the second one, it ends every process a minute after the cluster's head.
+# Ray reads these when it is imported. Without the second one, it ends every process a minute after the cluster's head;
+# without the third one, hosts and runners of a cluster that starts here are behind all other processes of the machine.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(10 * 365 * 24 * 3600))
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 __all__ = ["ClusterIndex", "ClusterRunner"]
 

@@ -21,7 +21,9 @@ from relevance_gen.errors import ClusterError
 for address, os.environ["RAY_ADDRESS"] in {asked!r}:
     try:
         with ClusterIndex(["cats purr"], address=address) as index:
-            print(len(index.search("cats")), "found in", ray.get_runtime_context().gcs_address)
+            (host,) = index._fresh().state.shards[0].hosts
+            nice = ray.get(host.handle.__ray_call__.remote(lambda _: os.nice(0)))
+            print(len(index.search("cats")), "found in", ray.get_runtime_context().gcs_address, "at", nice)
     except ClusterError as error:
         print("refused:", error)
 """
@@ -73,13 +75,14 @@ def test_a_note_of_a_cluster_that_is_gone_is_ignored(cluster: Any, listener: Lis
         note = Path(folder, "ray", "ray_current_cluster")
         note.parent.mkdir()
         note.write_text(there)
-        assert ask((None, ""), RAY_TMPDIR=folder) == f"1 found in {cluster.address}\n"
+        assert ask((None, ""), RAY_TMPDIR=folder) == f"1 found in {cluster.address} at 0\n"
 
 
 def test_a_cluster_of_its_own(cluster: Any) -> None:
-    """By "local", as by RAY_ADDRESS=local, a process starts a cluster of its own beside the one that runs."""
+    """By "local", as by RAY_ADDRESS=local, a process starts a cluster of its own, which is not behind all others."""
     said = ask(("local", cluster.address))
     assert said.startswith("1 found in ")
+    assert said.endswith(" at 0\n")
     assert cluster.address not in said
 
 
