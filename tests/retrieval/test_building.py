@@ -224,7 +224,7 @@ UNREADABLE = _as_parquet(NO_TEXT)
         ("a.jsonl.zst", zstandard.compress(LINES)[:-3], r"a\.jsonl\.zst line \d+ is damaged or cut short"),
         ("a.jsonl.zst", zstandard.compress(b" " * (1 << 28)), r"a\.jsonl\.zst line 1 must be at most"),
         ("a.jsonl.zst", zstandard.compress(LINES) + b"more", r"a\.jsonl\.zst line \d+ is damaged or cut short"),
-        ("a.parquet", b"no Parquet", r"a\.parquet row 0 must be Parquet"),
+        ("a.parquet", b"no Parquet", r"a\.parquet must be Parquet"),
         ("a.parquet", UNREADABLE, r"a\.parquet row 0 must be Parquet: 'utf-8' codec can't decode"),
         ("a.txt", b"a cat", "source must be JSON lines .*read_documents"),
     ],

@@ -230,6 +230,21 @@ def metadata_of(record: Mapping[Any, Any], *others: str) -> Metadata:
     return further
 
 
+def read_records(records: Sequence[tuple[str, Any]], text: str, title: str, blank: Blank) -> Chunks:
+    """Check records, each of which comes with the words for where it stands, as `record_chunk` makes chunks of them.
+
+    Raises:
+        InvalidRequestError: one is no chunk; the error says where it stands, and calls its fields as the records do.
+    """
+    values = [record_chunk(record, text, place, title=title) for place, record in records]
+    try:
+        return Chunks.read(values, blank=blank)
+    except InvalidRequestError as error:
+        number, _, name = str(error.field).removeprefix("chunks[").partition("]")
+        place, name = records[int(number)][0], name.removeprefix(".")
+        raise error.at(f"{place}: { {'text': text, 'title': title}.get(name, name) }" if name else place) from None
+
+
 def of_record(error: InvalidRequestError, place: str, names: Mapping[str, str]) -> InvalidRequestError:
     """Return an error of `Chunks.read`, given one record, that says where it stands and calls its fields by `names`."""
     name = str(error.field).removeprefix("chunks[0]").removeprefix(".")
